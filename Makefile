@@ -1,0 +1,41 @@
+# Two commands for a newcomer: `make run` and `make test`. Everything they need is installed into .venv from the package index.
+PYTHON ?= python3
+BIN := .venv/bin
+FOR ?=
+ARGS ?=
+
+.PHONY: venv run check test lock schemas clean
+
+venv: .venv/.installed
+
+# --require-hashes: what was tested is what is installed. The project itself is editable and brings no dependency of its own.
+.venv/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: venv
+	$(BIN)/loadline up $(if $(FOR),--for $(FOR)) $(ARGS)
+
+check: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	PYTHONPATH=agent $(BIN)/lint-imports
+	$(BIN)/python tools/schemagen.py --check
+
+test: venv
+	$(BIN)/python -m pytest $(ARGS)
+
+schemas: venv
+	$(BIN)/python tools/schemagen.py
+
+# Needs pip-tools in .venv; the lock names versions and hashes, never where they came from.
+lock:
+	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --extra embedded --extra dev \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv .loadline .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

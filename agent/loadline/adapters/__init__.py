@@ -1,0 +1,1 @@
+"""One third-party client a file, each behind a port."""

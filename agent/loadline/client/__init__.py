@@ -1,0 +1,1 @@
+"""The other side of the bus: worker, frontend and scaler in ten lines."""

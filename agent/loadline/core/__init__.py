@@ -1,0 +1,1 @@
+"""The pure core: events and a time in, effects out."""

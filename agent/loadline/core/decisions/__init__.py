@@ -1,0 +1,1 @@
+"""How a decision becomes true: leadership, ledger, drains."""

@@ -1,0 +1,110 @@
+"""What to do: one frozen Struct for each wish of the controller.
+
+The runtime performs effects and hands the result of each back as an event. An effect is complete: performing it needs
+nothing but the effect itself.
+"""
+
+from msgspec import Struct
+
+from loadline.core.events import Decision, Role
+
+
+class Effect(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True):
+    """Base of all effects; the tag is the class name."""
+
+
+class Campaign(Effect, frozen=True):
+    """Try once to become leader. Answered by ``LeadershipWon`` or ``CampaignLost``."""
+
+    scope: str
+    ttl_s: int
+    asked_at_ms: int
+
+
+class RenewLease(Effect, frozen=True):
+    """Extend the leader's lease. Answered by ``LeaseRenewed`` or ``LeaseRenewalFailed``."""
+
+    scope: str
+    lease_id: int
+    asked_at_ms: int
+
+
+class Resign(Effect, frozen=True):
+    """Give the leader's lease back. Not answered: the lease runs out by itself if the store is away."""
+
+    scope: str
+    lease_id: int
+
+
+class ReadDecisions(Effect, frozen=True):
+    """Read all decisions, linearizably. Answered by ``DecisionsRead`` or ``DecisionsUnread`` with the same ``request``."""
+
+    request: int
+
+
+class CommitDecision(Effect, frozen=True):
+    """Write a decision if the leader key still has this epoch and the model's key this revision (0: no key).
+
+    Answered by ``DecisionCommitted``, ``CommitRefused`` or ``CommitUnknown``.
+    """
+
+    decision: Decision
+    scope: str
+    expected_revision: int
+
+
+class AnnounceDecision(Effect, frozen=True):
+    """Publish a committed decision. ``ttl_ms`` is how long it may still be applied."""
+
+    decision: Decision
+    ttl_ms: int
+
+
+class SendDrain(Effect, frozen=True):
+    """Ask a worker to drain. Answered by ``DrainAnswered``."""
+
+    model: str
+    pool: str
+    worker: str
+    role: Role
+    incarnation: int
+    drain_id: str
+    epoch: int
+    ttl_ms: int
+
+
+class RevokeWorkerLease(Effect, frozen=True):
+    """Take a worker that does not answer out of the routers' sight. The registry reports the result."""
+
+    worker: str
+    lease_id: int
+
+
+class WritePause(Effect, frozen=True):
+    """Write or remove a model's pause key. The registry reports the result."""
+
+    model: str
+    paused: bool
+    by: str
+
+
+class RaiseAlarm(Effect, frozen=True):
+    """Tell people: logged as a warning and counted by kind."""
+
+    kind: str
+    model: str
+    text: str
+
+
+AnyEffect = (
+    Campaign
+    | RenewLease
+    | Resign
+    | ReadDecisions
+    | CommitDecision
+    | AnnounceDecision
+    | SendDrain
+    | RevokeWorkerLease
+    | WritePause
+    | RaiseAlarm
+)

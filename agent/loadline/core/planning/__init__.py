@@ -1,0 +1,1 @@
+"""What should be: proposals, and the rails over them."""

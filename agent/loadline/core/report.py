@@ -1,0 +1,226 @@
+"""What the core says of itself: status, explanations and the closed list of reasons."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from loadline.core.events import Role
+
+
+class Code(StrEnum):
+    """Why something was proposed, bounded or held. Append only: people and programs match on these words."""
+
+    # planners: why a change
+    PREFILL_QUEUE_HIGH = "prefill_queue_high"
+    PREFILL_QUEUE_LOW = "prefill_queue_low"
+    KV_USAGE_HIGH = "kv_usage_high"
+    KV_USAGE_LOW = "kv_usage_low"
+    # planners: why none
+    WITHIN_THRESHOLDS = "within_thresholds"
+    NO_WORKERS = "no_workers"
+    NO_DATA = "no_data"
+    INSUFFICIENT_DATA = "insufficient_data"
+    ADJUSTMENT_INTERVAL = "adjustment_interval"
+    WORKERS_PENDING = "workers_pending"
+    QUEUE_TREND_FALLING = "queue_trend_falling"
+    NEW_WORKER_GRACE = "new_worker_grace"
+    # rails of the guard
+    REPLICAS_MIN = "replicas_min"
+    REPLICAS_MAX = "replicas_max"
+    GPU_BUDGET_MAX = "gpu_budget_max"
+    GPU_BUDGET_MIN = "gpu_budget_min"
+    NO_DATA_NO_SHRINK = "no_data_no_shrink"
+    STEP_UP = "step_up"
+    STEP_DOWN = "step_down"
+    STABILISATION = "stabilisation"
+    WARM_UP = "warm_up"
+    COOLDOWN = "cooldown"
+    PENDING_UNREACHED = "pending_unreached"
+    # why nothing may be decided now
+    NOT_LEADER = "not_leader"
+    NOT_SETTLED = "not_settled"
+    PAUSED = "paused"
+    BUS_DOWN = "bus_down"
+    DECISION_IN_FLIGHT = "decision_in_flight"
+    RETRY_BACKOFF = "retry_backoff"
+    ADVISE_ONLY = "advise_only"
+    STOPPING = "stopping"
+
+
+SENTENCES: dict[Code, str] = {
+    Code.PREFILL_QUEUE_HIGH: "mean prefill queue {mean:.2f} is above {threshold:g}, and still {predicted:.2f} when a new worker is of use",
+    Code.PREFILL_QUEUE_LOW: "mean prefill queue {mean:.2f} is below {threshold:g}",
+    Code.KV_USAGE_HIGH: "mean KV load {mean:.2f} is above {threshold:g}",
+    Code.KV_USAGE_LOW: "mean KV load {mean:.2f} is below {threshold:g}",
+    Code.WITHIN_THRESHOLDS: "signals are between their thresholds",
+    Code.NO_WORKERS: "no worker is ready",
+    Code.NO_DATA: "{fresh:g} of {ready:g} workers report, {needed:g} are needed",
+    Code.INSUFFICIENT_DATA: "{samples:g} samples, {needed:g} are needed",
+    Code.ADJUSTMENT_INTERVAL: "the last change was {age_ms:g} ms ago, the next may be after {interval_ms:g} ms",
+    Code.WORKERS_PENDING: "{pending:g} workers are on their way",
+    Code.QUEUE_TREND_FALLING: "mean prefill queue {mean:.2f} is above {threshold:g}, but it will be {predicted:.2f} when a new worker is of use",
+    Code.NEW_WORKER_GRACE: "a worker was added {age_ms:g} ms ago, none is taken away for {grace_ms:g} ms",
+    Code.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
+    Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
+    Code.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",
+    Code.GPU_BUDGET_MIN: "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs would be below gpu_budget_min {budget:g}",
+    Code.NO_DATA_NO_SHRINK: "{wanted:g} held at {allowed:g}: {fresh:g} of {ready:g} workers report",
+    Code.STEP_UP: "{wanted:g} cut to {allowed:g}: the largest step up",
+    Code.STEP_DOWN: "{wanted:g} raised to {allowed:g}: the largest step down",
+    Code.STABILISATION: "{wanted:g} held at {allowed:g}: the highest proposal of the last {window_ms:g} ms",
+    Code.WARM_UP: "{wanted:g} held at {allowed:g}: full data for {age_ms:g} ms, {needed_ms:g} ms are needed before a shrink",
+    Code.COOLDOWN: "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, cooldown is {cooldown_ms:g} ms",
+    Code.PENDING_UNREACHED: "{missing:g} workers asked for did not come in time",
+    Code.NOT_LEADER: "another agent leads",
+    Code.NOT_SETTLED: "the registry or the decisions have not been read yet",
+    Code.PAUSED: "the model is paused",
+    Code.BUS_DOWN: "the bus is away",
+    Code.DECISION_IN_FLIGHT: "a decision is being committed",
+    Code.RETRY_BACKOFF: "the last decision was not applied, the next may be in {left_ms:g} ms",
+    Code.ADVISE_ONLY: "no_operation is set: this is what would be done",
+    Code.STOPPING: "the agent is stopping",
+}
+"""One sentence for each code, filled from the numbers of the reason."""
+
+
+class Rejection(StrEnum):
+    """Why something from outside was refused. Append only, like ``Code``."""
+
+    # by the codec, before anything is believed
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    INVALID = "invalid"
+    TOO_DEEP = "too_deep"
+    SUBJECT_UNKNOWN = "subject_unknown"
+    SUBJECT_MISMATCH = "subject_mismatch"
+    # by the fleet, against what is believed
+    UNKNOWN_MODEL = "unknown_model"
+    UNKNOWN_POOL = "unknown_pool"
+    UNKNOWN_WORKER = "unknown_worker"
+    ROLE_MISMATCH = "role_mismatch"
+    STALE_INCARNATION = "stale_incarnation"
+    UNKNOWN_INCARNATION = "unknown_incarnation"
+    NOT_NEWER = "not_newer"
+    RANK_OUT_OF_RANGE = "rank_out_of_range"
+    KV_INCONSISTENT = "kv_inconsistent"
+    WORKERS_FULL = "workers_full"
+    FRONTENDS_FULL = "frontends_full"
+    UNKNOWN_DECISION = "unknown_decision"
+    UNKNOWN_DRAIN = "unknown_drain"
+
+
+class Reason(Struct, frozen=True, omit_defaults=True):
+    """A code, the pool that it is about (empty: the model), and the numbers that led to it."""
+
+    code: Code
+    pool: str = ""
+    numbers: dict[str, float] = {}
+
+    def sentence(self) -> str:
+        """For a person: the pool and the filled sentence."""
+        text = SENTENCES[self.code].format(**self.numbers)
+        return f"{self.pool}: {text}" if self.pool else text
+
+
+class Opinion(Struct, frozen=True):
+    """What one planner thinks: targets by pool, or none to hold. Always with reasons."""
+
+    planner: str
+    targets: dict[str, int]
+    reasons: tuple[Reason, ...]
+    inputs: dict[str, float]
+
+
+class Explanation(Struct, frozen=True):
+    """How a decision, or a hold, came about: what was seen, what was proposed, which rails bit, what came out."""
+
+    model: str
+    at_ms: int
+    outcome: str  # decided | advised | held
+    decision_id: str
+    current: dict[str, int]
+    opinions: tuple[Opinion, ...]
+    rails: tuple[Reason, ...]
+    targets: dict[str, int]
+
+
+class DecisionSummary(Struct, frozen=True):
+    """A decision and how far it got."""
+
+    decision_id: str
+    model: str
+    epoch: int
+    sequence: int
+    issued_at_ms: int
+    state: str
+    targets: dict[str, int]
+    reasons: tuple[str, ...]
+
+
+class WorkerStatus(Struct, frozen=True):
+    """One worker as the agent believes it to be."""
+
+    worker: str
+    state: str
+    age_ms: int | None
+    kv_usage_ratio: float
+    waiting_requests: int
+    running_requests: int
+
+
+class PoolStatus(Struct, frozen=True):
+    """One pool as the agent believes it to be."""
+
+    pool: str
+    role: Role
+    desired: int
+    ready: int
+    starting: int
+    pending: int
+    draining: int
+    fresh: int
+    kv_usage_ratio: float
+    waiting_requests: int
+    running_requests: int
+    workers: tuple[WorkerStatus, ...]
+
+
+class TrafficStatus(Struct, frozen=True):
+    """A model's traffic over the rolling window; None is unknown."""
+
+    requests_per_s: float | None
+    isl_tokens: float | None
+    osl_tokens: float | None
+    ttft_ms: float | None
+    itl_ms: float | None
+    queued: int
+
+
+class ModelStatus(Struct, frozen=True):
+    """One model: its pools, its traffic, what was last decided and why nothing is decided now."""
+
+    model: str
+    planner: str
+    paused: bool
+    no_operation: bool
+    pools: tuple[PoolStatus, ...]
+    traffic: TrafficStatus
+    decision: DecisionSummary | None
+    hold: tuple[str, ...]
+
+
+class AgentStatus(Struct, frozen=True):
+    """An agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
+
+    agent: str
+    version: str
+    at_ms: int
+    uptime_ms: int
+    leading: bool
+    epoch: int
+    leader: str
+    bus_connected: bool
+    store_connected: bool
+    models: tuple[ModelStatus, ...]
+    rejected: dict[str, int]
+    counters: dict[str, int]

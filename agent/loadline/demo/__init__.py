@@ -1,0 +1,1 @@
+"""A fleet to watch: simulated engines on real servers."""

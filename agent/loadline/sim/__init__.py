@@ -1,0 +1,1 @@
+"""A deterministic world: engines in virtual time."""

@@ -1,0 +1,1 @@
+"""Bytes at the border: messages, subjects, keys, codec."""

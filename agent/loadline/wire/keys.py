@@ -1,0 +1,42 @@
+"""Key layout in the store. Names are percent-encoded as in subjects, so a name is exactly one path segment."""
+
+from loadline.wire.subjects import decode_token, encode_token
+
+LEADER_SCOPE_ALL = "all"
+
+
+class Keys:
+    """All keys of one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.prefix = f"/loadline/{encode_token(namespace)}/"
+        self.workers = f"{self.prefix}workers/"
+        self.decisions = f"{self.prefix}decisions/"
+        self.pauses = f"{self.prefix}pause/"
+        self.leaders = f"{self.prefix}leader/"
+
+    def worker(self, model: str, pool: str, worker: str) -> str:
+        """A worker's record, under its lease."""
+        return f"{self.workers}{encode_token(model)}/{encode_token(pool)}/{encode_token(worker)}"
+
+    def decision(self, model: str) -> str:
+        """The newest committed decision of a model."""
+        return f"{self.decisions}{encode_token(model)}"
+
+    def pause(self, model: str) -> str:
+        """There while the model is paused; the value says who paused it."""
+        return f"{self.pauses}{encode_token(model)}"
+
+    def leader(self, scope: str) -> str:
+        """The leader's name, under its lease; the create revision is the epoch."""
+        return f"{self.leaders}{encode_token(scope)}"
+
+    def split(self, key: str) -> tuple[str, ...]:
+        """The decoded segments below the namespace, such as ``("workers", model, pool, worker)``.
+
+        Raises:
+            ValueError: The key is not of this namespace, or a segment is not properly encoded.
+        """
+        if not key.startswith(self.prefix):
+            raise ValueError(f"key {key!r} is not under {self.prefix!r}")
+        return tuple(decode_token(segment) for segment in key[len(self.prefix) :].split("/"))

@@ -1,0 +1,144 @@
+"""Every message on the wire. These Structs are the source of ``schemas/``.
+
+A field is optional or it is there for ever: adding an optional one is compatible, anything else is a new version.
+Unknown fields are ignored, so that an older agent reads a newer worker.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from loadline.core.events import ApplyStatus, Count, Decision, Name, Role, Text, TrafficSample, WorkerSample
+from loadline.core.report import AgentStatus, DecisionSummary, Explanation
+
+DecisionId = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class LoadReport(Struct, frozen=True):
+    """One or many samples of one worker, oldest first. Subject: ``<root>.v1.load.<model>.<pool>.<worker>``."""
+
+    model: Name
+    pool: Name
+    worker: Name
+    incarnation: Count
+    samples: Annotated[list[WorkerSample], Meta(min_length=1, max_length=1024)]
+
+
+class TrafficReport(Struct, frozen=True):
+    """What a frontend saw in an interval. Subject: ``<root>.v1.traffic.<model>.<frontend>``."""
+
+    model: Name
+    frontend: Name
+    incarnation: Count
+    sample: TrafficSample
+
+
+class ScalingDecision(Decision, frozen=True, omit_defaults=True, kw_only=True):
+    """A committed decision, announced until it is applied or expires. Subject: ``<root>.v1.decision.<model>``."""
+
+    ttl_ms: Annotated[Count, Meta(description="How long it may still be applied, from now: needs no common clock.")]
+
+
+class DecisionApplied(Struct, frozen=True, omit_defaults=True):
+    """A scaler's answer to a decision. Subject: ``<root>.v1.applied.<model>``."""
+
+    decision_id: DecisionId
+    model: Name
+    epoch: Count
+    sequence: Count
+    scaler: Name
+    status: Annotated[ApplyStatus, Meta(description="accepted, progress, done or refused.")]
+    observed: Annotated[dict[Name, Count], Meta(max_length=256, description="Workers that there are, by pool.")] = {}
+    detail: Text = ""
+
+
+class DrainCommand(Struct, frozen=True):
+    """Empty yourself. Subject (request): ``<root>.v1.drain.<worker>``."""
+
+    drain_id: DecisionId
+    model: Name
+    pool: Name
+    worker: Name
+    role: Role
+    incarnation: Count
+    epoch: Count
+    ttl_ms: Annotated[Count, Meta(description="How long it may take.")]
+
+
+class DrainReply(Struct, frozen=True, omit_defaults=True):
+    """A worker's answer to a drain command."""
+
+    drain_id: DecisionId
+    accepted: bool
+    detail: Text = ""
+
+
+class DrainReport(Struct, frozen=True, omit_defaults=True):
+    """A worker has nothing left to do. Subject: ``<root>.v1.drained.<worker>``."""
+
+    model: Name
+    pool: Name
+    worker: Name
+    incarnation: Count
+    drain_id: Annotated[str, Meta(max_length=64)] = ""
+
+
+class ExplainRequest(Struct, frozen=True, omit_defaults=True):
+    """Ask why. With no id: the newest decision, and the newest hold, of every model."""
+
+    decision_id: Annotated[str, Meta(max_length=64)] = ""
+    model: Annotated[str, Meta(max_length=128)] = ""
+
+
+class ExplainReply(Struct, frozen=True):
+    """The explanations asked for, newest first."""
+
+    explanations: list[Explanation]
+
+
+class DecisionsReply(Struct, frozen=True):
+    """The latest decisions, newest first."""
+
+    decisions: list[DecisionSummary]
+
+
+class PauseCommand(Struct, frozen=True):
+    """Pause or resume a model."""
+
+    model: Name
+    by: Text = ""
+
+
+class DrainOrder(Struct, frozen=True):
+    """An operator's wish to empty one worker."""
+
+    model: Name
+    pool: Name
+    worker: Name
+    by: Text = ""
+
+
+class OperatorReply(Struct, frozen=True, omit_defaults=True):
+    """What became of an operator's command."""
+
+    accepted: bool
+    detail: Text = ""
+
+
+MESSAGES: dict[str, type[Struct]] = {
+    "load_report": LoadReport,
+    "traffic_report": TrafficReport,
+    "scaling_decision": ScalingDecision,
+    "decision_applied": DecisionApplied,
+    "drain_command": DrainCommand,
+    "drain_reply": DrainReply,
+    "drain_report": DrainReport,
+    "agent_status": AgentStatus,
+    "explain_request": ExplainRequest,
+    "explain_reply": ExplainReply,
+    "decisions_reply": DecisionsReply,
+    "pause_command": PauseCommand,
+    "drain_order": DrainOrder,
+    "operator_reply": OperatorReply,
+}
+"""Schema name -> Struct: ``schemas/<name>.v1.json``."""
