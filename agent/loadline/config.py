@@ -1,4 +1,4 @@
-"""Every knob: its default, its unit in its name, its sentence. ``load`` reads a TOML file, ``validate`` says what is wrong."""
+"""Every knob: its default, its unit in its name, its sentence. ``config_file`` reads and judges a TOML file."""
 
 from typing import Annotated
 

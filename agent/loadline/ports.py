@@ -1,4 +1,7 @@
-"""What the agent needs from outside, as Protocols. An adapter implements one; ``sim`` implements all in virtual time."""
+"""What the agent needs from outside, as Protocols.
+
+An adapter implements one; ``sim`` implements all in virtual time.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
@@ -116,8 +119,8 @@ class Outcome(Struct, frozen=True):
 class Store(Protocol):
     """A linearizable key-value store with leases. Every call ends within a bounded time.
 
-    Every method raises ``StoreUnavailable`` when the store was certainly not reached and ``StoreDenied`` when it refuses the
-    credentials; writes raise ``OutcomeUnknown`` when they may or may not have happened.
+    Every method raises ``StoreUnavailable`` when the store was certainly not reached and ``StoreDenied`` when it
+    refuses the credentials; writes raise ``OutcomeUnknown`` when they may or may not have happened.
     """
 
     async def grant(self, ttl_s: int) -> int:

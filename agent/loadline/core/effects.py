@@ -37,7 +37,10 @@ class Resign(Effect, frozen=True):
 
 
 class ReadDecisions(Effect, frozen=True):
-    """Read all decisions, linearizably. Answered by ``DecisionsRead`` or ``DecisionsUnread`` with the same ``request``."""
+    """Read all decisions, linearizably.
+
+    Answered, with the same ``request``, by ``DecisionsRead`` or ``DecisionsUnread``.
+    """
 
     request: int
 

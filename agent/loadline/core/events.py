@@ -1,7 +1,8 @@
 """What happened: one frozen Struct for each fact that reaches the controller.
 
 Events are the only input of the core and the content of the journal, so each is small, immutable and encodable.
-Structs that are also sent over the wire (``WorkerSample``, ``WorkerRecord``) carry the bounds that the decoder enforces.
+Structs that are also sent over the wire (``WorkerSample``, ``WorkerRecord``) carry the bounds that the decoder
+enforces.
 """
 
 from typing import Annotated, Literal
@@ -68,7 +69,7 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(Struct, frozen=True):
-    """Counts by upper bound: ``counts[i]`` values were <= ``bounds[i]``; the last count is for what is above all bounds."""
+    """Counts by upper bound: ``counts[i]`` values were <= ``bounds[i]``; the last count is what is above them all."""
 
     bounds: Annotated[tuple[Tokens, ...], Meta(max_length=64)]
     counts: Annotated[tuple[Count, ...], Meta(max_length=65)]

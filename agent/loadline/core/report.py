@@ -48,7 +48,9 @@ class Code(StrEnum):
 
 
 SENTENCES: dict[Code, str] = {
-    Code.PREFILL_QUEUE_HIGH: "mean prefill queue {mean:.2f} is above {threshold:g}, and still {predicted:.2f} when a new worker is of use",
+    Code.PREFILL_QUEUE_HIGH: (
+        "mean prefill queue {mean:.2f} is above {threshold:g}, and still {predicted:.2f} when a new worker is of use"
+    ),
     Code.PREFILL_QUEUE_LOW: "mean prefill queue {mean:.2f} is below {threshold:g}",
     Code.KV_USAGE_HIGH: "mean KV load {mean:.2f} is above {threshold:g}",
     Code.KV_USAGE_LOW: "mean KV load {mean:.2f} is below {threshold:g}",
@@ -58,7 +60,10 @@ SENTENCES: dict[Code, str] = {
     Code.INSUFFICIENT_DATA: "{samples:g} samples, {needed:g} are needed",
     Code.ADJUSTMENT_INTERVAL: "the last change was {age_ms:g} ms ago, the next may be after {interval_ms:g} ms",
     Code.WORKERS_PENDING: "{pending:g} workers are on their way",
-    Code.QUEUE_TREND_FALLING: "mean prefill queue {mean:.2f} is above {threshold:g}, but it will be {predicted:.2f} when a new worker is of use",
+    Code.QUEUE_TREND_FALLING: (
+        "mean prefill queue {mean:.2f} is above {threshold:g}, "
+        "but it will be {predicted:.2f} when a new worker is of use"
+    ),
     Code.NEW_WORKER_GRACE: "a worker was added {age_ms:g} ms ago, none is taken away for {grace_ms:g} ms",
     Code.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
     Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
@@ -68,8 +73,12 @@ SENTENCES: dict[Code, str] = {
     Code.STEP_UP: "{wanted:g} cut to {allowed:g}: the largest step up",
     Code.STEP_DOWN: "{wanted:g} raised to {allowed:g}: the largest step down",
     Code.STABILISATION: "{wanted:g} held at {allowed:g}: the highest proposal of the last {window_ms:g} ms",
-    Code.WARM_UP: "{wanted:g} held at {allowed:g}: full data for {age_ms:g} ms, {needed_ms:g} ms are needed before a shrink",
-    Code.COOLDOWN: "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, cooldown is {cooldown_ms:g} ms",
+    Code.WARM_UP: (
+        "{wanted:g} held at {allowed:g}: full data for {age_ms:g} ms, {needed_ms:g} ms are needed before a shrink"
+    ),
+    Code.COOLDOWN: (
+        "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, cooldown is {cooldown_ms:g} ms"
+    ),
     Code.PENDING_UNREACHED: "{missing:g} workers asked for did not come in time",
     Code.NOT_LEADER: "another agent leads",
     Code.NOT_SETTLED: "the registry or the decisions have not been read yet",
