@@ -1,0 +1,272 @@
+"""Bytes to events and back. Decoding is total: whatever the bytes are, an event or a ``Rejected`` comes out.
+
+A frame is JSON or MessagePack, told apart by its first byte: all JSON begins below 0x80, a MessagePack map never does.
+Unknown fields are ignored; of duplicate keys the last one wins.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from loadline.core.events import (
+    Decision,
+    DecisionAnswered,
+    Histogram,
+    LoadReported,
+    Name,
+    TrafficReported,
+    WorkerDrained,
+    WorkerRecord,
+)
+from loadline.core.report import Rejection
+from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, TrafficReport
+from loadline.wire.subjects import Subjects, decode_token, encode_token
+
+DETAIL_CHARS_MAX: Final = 160
+SUBJECT_CHARS_MAX: Final = 256
+# etcd refuses requests over 1.5 MiB and NATS messages over 1 MiB by default: nothing honest is larger.
+VALUE_BYTES_MAX: Final = 1_572_864
+# A name has at most 128 characters of at most 4 bytes, each written as %XX.
+_TOKEN_CHARS_MAX: Final = 128 * 4 * 3
+# 65,536 routes of about 600 bytes: a flood of made-up subjects costs 40 MB at most, then the cache starts afresh.
+_ROUTES_MAX: Final = 65_536
+_MSGPACK_FIRST_BYTE: Final = 0x80
+
+WireEvent = LoadReported | TrafficReported | DecisionAnswered | WorkerDrained
+T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
+
+
+class Rejected(Struct, frozen=True):
+    """Something from outside that was refused, and why. ``subject`` and ``detail`` are bounded and printable."""
+
+    reason: Rejection
+    subject: str
+    detail: str
+
+
+def printable(text: str, chars_max: int) -> str:
+    """The first ``chars_max`` characters at most, with what a terminal or a log would not print escaped."""
+    clean = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:chars_max])
+    return clean if len(clean) <= chars_max else clean[: chars_max - 1] + "…"
+
+
+def reject(reason: Rejection, subject: str, detail: str) -> Rejected:
+    """A ``Rejected`` whose texts are safe to log."""
+    return Rejected(reason, printable(subject, SUBJECT_CHARS_MAX), printable(detail, DETAIL_CHARS_MAX))
+
+
+class _Decoder(Generic[T]):
+    """Decodes one type from either encoding."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._json = msgspec.json.Decoder(kind).decode
+        self._msgpack = msgspec.msgpack.Decoder(kind).decode
+
+    def decode(self, data: bytes, subject: str) -> T | Rejected:
+        try:
+            return self._msgpack(data) if data and data[0] >= _MSGPACK_FIRST_BYTE else self._json(data)
+        except msgspec.ValidationError as error:
+            return reject(Rejection.INVALID, subject, str(error))
+        except msgspec.DecodeError as error:
+            return reject(Rejection.MALFORMED, subject, str(error))
+        # These two are no msgspec errors: text that is not UTF-8, and nesting deeper than the interpreter's stack.
+        except UnicodeDecodeError as error:
+            return reject(Rejection.MALFORMED, subject, str(error))
+        except RecursionError:
+            return reject(Rejection.TOO_DEEP, subject, "nested too deep")
+
+
+@cache
+def _decoder(kind: type[S]) -> _Decoder[S]:
+    return _Decoder(kind)
+
+
+class _LoadFrame(LoadReport, frozen=True):
+    """A load report whose names are not checked again, for they must equal the subject's: 0.5 us instead of 1.7 us."""
+
+    model: str
+    pool: str
+    worker: str
+
+
+_load_reports: Final = _Decoder(_LoadFrame)
+_traffic_reports: Final = _Decoder(TrafficReport)
+_answers: Final = _Decoder(DecisionApplied)
+_drain_reports: Final = _Decoder(DrainReport)
+
+Names = tuple[str, ...]
+_Reader = Callable[[bytes, str, Names], WireEvent | Rejected]
+
+
+def _mismatch(subject: str) -> Rejected:
+    return reject(Rejection.SUBJECT_MISMATCH, subject, "subject and payload do not name the same")
+
+
+def _read_load(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
+    report = _load_reports.decode(data, subject)
+    if isinstance(report, Rejected):
+        return report
+    model, pool, worker = names
+    if report.worker != worker or report.pool != pool or report.model != model:
+        return _mismatch(subject)
+    for sample in report.samples:
+        used, total = sample.kv_blocks_used, sample.kv_blocks_total
+        if used is not None and total is not None and used > total:
+            return reject(Rejection.KV_INCONSISTENT, subject, f"{used} of {total} KV blocks are in use")
+    return LoadReported(model, pool, worker, report.incarnation, report.samples)
+
+
+def _read_traffic(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
+    report = _traffic_reports.decode(data, subject)
+    if isinstance(report, Rejected):
+        return report
+    model, frontend = names
+    if report.model != model or report.frontend != frontend:
+        return _mismatch(subject)
+    sample = report.sample
+    if max(sample.ttft_met or 0, sample.itl_met or 0) > sample.completed:
+        return reject(Rejection.INVALID, subject, "more requests met an objective than were completed")
+    for histogram in (sample.isl_histogram, sample.osl_histogram):
+        if histogram is not None and (problem := _histogram_problem(histogram)):
+            return reject(Rejection.INVALID, subject, problem)
+    return TrafficReported(model, frontend, report.incarnation, sample)
+
+
+def _histogram_problem(histogram: Histogram) -> str:
+    bounds, counts = histogram.bounds, histogram.counts
+    if len(counts) != len(bounds) + 1:
+        return f"a histogram of {len(bounds)} bounds has {len(counts)} counts, not one more than bounds"
+    if any(low >= high for low, high in pairwise(bounds)):
+        return "the bounds of a histogram must rise"
+    return ""
+
+
+def _read_answer(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
+    answer = _answers.decode(data, subject)
+    if isinstance(answer, Rejected):
+        return answer
+    (model,) = names
+    if answer.model != model:
+        return _mismatch(subject)
+    return DecisionAnswered(
+        decision_id=answer.decision_id,
+        model=model,
+        epoch=answer.epoch,
+        sequence=answer.sequence,
+        scaler=answer.scaler,
+        status=answer.status,
+        observed=answer.observed,
+        detail=answer.detail,
+    )
+
+
+def _read_drained(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
+    report = _drain_reports.decode(data, subject)
+    if isinstance(report, Rejected):
+        return report
+    (worker,) = names
+    if report.worker != worker:
+        return _mismatch(subject)
+    return WorkerDrained(report.model, report.pool, worker, report.incarnation)
+
+
+_KINDS: Final[dict[str, tuple[int, _Reader]]] = {
+    "load": (3, _read_load),
+    "traffic": (2, _read_traffic),
+    "applied": (1, _read_answer),
+    "drained": (1, _read_drained),
+}
+"""Kind of subject -> how many names follow it, and who reads its frames."""
+
+
+class Codec:
+    """Decodes what is published to agents.
+
+    Args:
+        subjects: The subjects of this agent's root.
+        frame_bytes_max: Larger frames are refused unread.
+    """
+
+    def __init__(self, subjects: Subjects, frame_bytes_max: int) -> None:
+        self._prefix = f"{subjects.prefix}."
+        self._frame_bytes_max = frame_bytes_max
+        self._routes: dict[str, tuple[_Reader, Names]] = {}
+
+    def decode(self, subject: str, data: bytes) -> WireEvent | Rejected:
+        """The event that a frame reports, or why it is refused. Never raises."""
+        if len(data) > self._frame_bytes_max:
+            return reject(Rejection.OVERSIZED, subject, f"{len(data)} bytes, {self._frame_bytes_max} are allowed")
+        route = self._routes.get(subject)
+        if route is None:
+            found = self._route(subject)
+            if isinstance(found, Rejected):
+                return found
+            route = found
+        read, names = route
+        return read(data, subject, names)
+
+    def _route(self, subject: str) -> tuple[_Reader, Names] | Rejected:
+        """Who reads the subject's frames and the names in it; kept, because subjects are few and frames are many."""
+        kind, *tokens = subject.removeprefix(self._prefix).split(".", 4)
+        arity, read = _KINDS.get(kind, (0, None))
+        if read is None or not subject.startswith(self._prefix) or len(tokens) != arity:
+            return reject(Rejection.SUBJECT_UNKNOWN, subject, "no message is published on such a subject")
+        if any(len(token) > _TOKEN_CHARS_MAX for token in tokens):
+            return reject(Rejection.SUBJECT_UNKNOWN, subject, "a name in the subject is too long")
+        try:
+            names = tuple(map(decode_token, tokens))
+            for name in names:
+                msgspec.convert(name, Name)
+        except (ValueError, msgspec.ValidationError) as error:
+            return reject(Rejection.SUBJECT_UNKNOWN, subject, str(error))
+        if tuple(map(encode_token, names)) != tuple(tokens):
+            return reject(
+                Rejection.SUBJECT_UNKNOWN, subject, "a name in the subject is not encoded in the one right way"
+            )
+        if len(self._routes) >= _ROUTES_MAX:
+            self._routes.clear()
+        self._routes[subject] = (read, names)
+        return read, names
+
+
+def encode(message: Struct) -> bytes:
+    """The message as JSON."""
+    return msgspec.json.encode(message)
+
+
+def encode_msgpack(message: Struct) -> bytes:
+    """The message as MessagePack."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode_as(kind: type[S], data: bytes, subject: str = "") -> S | Rejected:
+    """A message of a known type from JSON or MessagePack. Never raises; ``subject`` is for the refusal alone."""
+    if len(data) > VALUE_BYTES_MAX:
+        return reject(Rejection.OVERSIZED, subject, f"{len(data)} bytes, {VALUE_BYTES_MAX} are allowed")
+    return _decoder(kind).decode(data, subject)
+
+
+def decode_worker_record(key_parts: Sequence[str], value: bytes) -> WorkerRecord | Rejected:
+    """A worker's record from the store, or why it is refused. Never raises.
+
+    Args:
+        key_parts: ``("workers", model, pool, worker)``, as ``Keys.split`` gives it.
+        value: What the key holds.
+    """
+    key = "/".join(key_parts)
+    record = decode_as(WorkerRecord, value, key)
+    if isinstance(record, Rejected):
+        return record
+    if tuple(key_parts) != ("workers", record.model, record.pool, record.worker):
+        return reject(Rejection.SUBJECT_MISMATCH, key, "key and record do not name the same worker")
+    return record
+
+
+def decode_decision(value: bytes) -> Decision | Rejected:
+    """A decision from the store."""
+    return decode_as(Decision, value, "decision")
