@@ -1,0 +1,364 @@
+"""Whatever the bytes and the subject are: an event or a ``Rejected``, never an exception."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from loadline.core.events import Histogram, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.report import AgentStatus, Rejection
+from loadline.wire import codec
+from loadline.wire.codec import Codec, Rejected, WireEvent, decode_as, decode_decision, decode_worker_record
+from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, ScalingDecision, TrafficReport
+from loadline.wire.subjects import Subjects, encode_token
+
+SUBJECTS = Subjects("loadline")
+MODEL, POOL, WORKER = "meta-llama/Llama-3.1-8B", "decode", "w-1"
+LOAD = SUBJECTS.load(MODEL, POOL, WORKER)
+TRAFFIC = SUBJECTS.traffic(MODEL, "fe-1")
+APPLIED = SUBJECTS.applied(MODEL)
+DRAINED = SUBJECTS.drained(WORKER)
+
+SEEDS: dict[str, msgspec.Struct] = {
+    LOAD: LoadReport(
+        MODEL,
+        POOL,
+        WORKER,
+        7,
+        [
+            WorkerSample(sequence=1, timestamp_ms=2, kv_blocks_used=3, kv_blocks_total=9, waiting_requests=4),
+            WorkerSample(sequence=2, timestamp_ms=3, rank=1, kv_usage_ratio=0.25, itl_ms=20.5, schedulable=False),
+        ],
+    ),
+    TRAFFIC: TrafficReport(
+        MODEL,
+        "fe-1",
+        7,
+        TrafficSample(
+            sequence=1,
+            interval_ms=1000,
+            arrivals=3,
+            completed=2,
+            ttft_met=2,
+            isl_histogram=Histogram((1.0, 8.0), (1, 2, 0)),
+        ),
+    ),
+    APPLIED: DecisionApplied("d-1", MODEL, 1, 2, "scaler", "accepted", {"decode": 3}),
+    DRAINED: DrainReport(MODEL, POOL, WORKER, 7),
+}
+
+HOSTILE_JSON = [
+    b"1e999",
+    b"-1e999",
+    b"NaN",
+    b"Infinity",
+    b"9" * 400,
+    b"-1",
+    b"1.5",
+    b"null",
+    b"true",
+    b'"x"',
+    b'"\\ud800"',
+    b'"\\u0000"',
+    b'"*"',
+    b'">"',
+    b'"' + b"a" * 10_000 + b'"',
+    b"[]",
+    b"{}",
+    b"[" * 5_000,
+    b'{"a":' * 5_000,
+    b"9007199254740993",
+    b"18446744073709551616",
+]
+HOSTILE_MSGPACK = [
+    b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00",  # NaN
+    b"\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00",  # inf
+    b"\xcf" + b"\xff" * 8,
+    b"\xd3\x80" + b"\x00" * 7,
+    b"\x91" * 5_000,
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xdb\xff\xff\xff\xff",
+    b"\xc7\x0c\xff" + b"\xff" * 12,
+    b"\xa2\xff\xfe",
+    b"\xa1\x00",
+    b"\xc0",
+    b"\xc1",
+]
+
+
+def new_codec(frame_bytes_max: int = 65_536) -> Codec:
+    return Codec(SUBJECTS, frame_bytes_max)
+
+
+def reason_of(outcome: object) -> Rejection:
+    assert isinstance(outcome, Rejected), outcome
+    return outcome.reason
+
+
+def mutate(rng: random.Random, frame: bytes) -> bytes:
+    """Cut, flip, repeat, insert or overwrite a few bytes."""
+    data = bytearray(frame)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(6):
+            case 0:
+                del data[at:]
+            case 1 if data:
+                data[at % len(data)] ^= 1 << rng.randrange(8)
+            case 2:
+                data[at:at] = data[at : at + rng.randrange(40)]
+            case 3:
+                data[at:at] = rng.choice(HOSTILE_JSON + HOSTILE_MSGPACK)[:200]
+            case 4:
+                del data[at : at + rng.randrange(12)]
+            case _:
+                data[at : at + 1] = rng.randbytes(rng.randrange(4))
+    return bytes(data)
+
+
+def grow(rng: random.Random, depth: int = 0) -> object:
+    """A random value that both encodings can write, with the real field names so that it gets past the first check."""
+    fields = [*WorkerSample.__struct_fields__, *LoadReport.__struct_fields__, *TrafficReport.__struct_fields__, "x"]
+    leaves: list[object] = [
+        *(-1, 0, 1, 2**53, 2**53 + 1, 2**63, 2**64 - 1),
+        *(0.0, -0.0, 1e308, -1.5, float("nan"), float("inf")),
+        *("", MODEL, POOL, WORKER, "\x00", "a" * 300, "*", ">", "\u202e", "done", rng.randbytes(3).hex()),
+        *(None, True, False),
+    ]
+    match rng.randrange(6 if depth < 3 else 4):
+        case 4:
+            return [grow(rng, depth + 1) for _ in range(rng.randrange(4))]
+        case 5:
+            return {rng.choice(fields): grow(rng, depth + 1) for _ in range(rng.randrange(6))}
+        case _:
+            return rng.choice(leaves)
+
+
+def grown_frames(rng: random.Random, count: int) -> Iterator[tuple[str, bytes]]:
+    """Well-formed frames of the right names with wrong insides."""
+    for _ in range(count):
+        subject = rng.choice(list(SEEDS))
+        body = msgspec.to_builtins(SEEDS[subject])
+        body[rng.choice([*body, "x"])] = grow(rng)
+        if isinstance(samples := body.get("samples"), list) and samples and isinstance(samples[0], dict):
+            samples[0][rng.choice(WorkerSample.__struct_fields__)] = grow(rng)
+        yield subject, (msgspec.json.encode if rng.random() < 0.5 else msgspec.msgpack.encode)(body)
+
+
+def check_outcome(outcome: WireEvent | Rejected) -> str:
+    if isinstance(outcome, Rejected):
+        assert len(outcome.detail) <= codec.DETAIL_CHARS_MAX
+        assert len(outcome.subject) <= codec.SUBJECT_CHARS_MAX
+        assert outcome.detail.isprintable()
+        assert outcome.subject.isprintable()
+        return outcome.reason
+    codec.encode(outcome)  # what is believed can be journaled
+    return "event"
+
+
+def test_every_seed_is_an_event_in_both_encodings() -> None:
+    decoder = new_codec()
+    for subject, message in SEEDS.items():
+        from_json = decoder.decode(subject, codec.encode(message))
+        assert not isinstance(from_json, Rejected)
+        assert decoder.decode(subject, codec.encode_msgpack(message)) == from_json
+        assert decoder.decode(subject, b" \r\n\t" + codec.encode(message)) == from_json
+
+
+def test_one_hundred_thousand_mutants_are_events_or_rejected() -> None:
+    rng = random.Random(20_231_116)
+    decoder = new_codec()
+    frames = [(s, encode(m)) for s, m in SEEDS.items() for encode in (codec.encode, codec.encode_msgpack)]
+    outcomes: Counter[str] = Counter()
+    for _ in range(80_000):
+        subject, frame = rng.choice(frames)
+        outcomes[check_outcome(decoder.decode(subject, mutate(rng, frame)))] += 1
+    for subject, frame in grown_frames(rng, 20_000):
+        outcomes[check_outcome(decoder.decode(subject, frame))] += 1
+    assert outcomes.total() == 100_000
+    # The fuzz is worth its time only while it reaches past the first check and into every kind of refusal.
+    for outcome in ("event", Rejection.MALFORMED, Rejection.INVALID, Rejection.SUBJECT_MISMATCH):
+        assert outcomes[outcome] > 500, outcomes
+
+
+def test_random_bytes_on_random_subjects() -> None:
+    rng = random.Random(7)
+    decoder = new_codec()
+    pieces = [
+        "loadline",
+        "v1",
+        "load",
+        "traffic",
+        "applied",
+        "drained",
+        "",
+        "%",
+        "%00",
+        "*",
+        ">",
+        "a",
+        "%C3",
+        "é",
+        "\n",
+    ]
+    for _ in range(20_000):
+        subject = ".".join(rng.choice(pieces) for _ in range(rng.randrange(8)))
+        check_outcome(decoder.decode(subject, rng.randbytes(rng.randrange(40))))
+
+
+@pytest.mark.parametrize("cut", range(0, 400, 7))
+def test_truncated_frames_are_rejected(cut: int) -> None:
+    decoder = new_codec()
+    for subject, message in SEEDS.items():
+        for frame in (codec.encode(message), codec.encode_msgpack(message)):
+            if cut < len(frame):
+                assert reason_of(decoder.decode(subject, frame[:cut])) in {Rejection.MALFORMED, Rejection.INVALID}
+
+
+@pytest.mark.parametrize("value", HOSTILE_JSON, ids=lambda v: repr(v[:12]))
+def test_hostile_json_values_are_rejected_in_every_required_field(value: bytes) -> None:
+    decoder = new_codec()
+    frames = {
+        "names": b'{"model":%b,"pool":"decode","worker":"w-1","incarnation":7,"samples":[]}',
+        "count": b'{"model":"m","pool":"p","worker":"w","incarnation":1,"samples":[{"sequence":%b,"timestamp_ms":1}]}',
+        "float": b'{"model":"m","pool":"p","worker":"w","incarnation":1,'
+        b'"samples":[{"sequence":1,"timestamp_ms":1,"kv_usage_ratio":2,"itl_ms":%b}]}',
+    }
+    for frame in frames.values():
+        assert isinstance(decoder.decode(SUBJECTS.load("m", "p", "w"), frame % value), Rejected)
+
+
+@pytest.mark.parametrize("field", ["kv_usage_ratio", "itl_ms", "ttft_ms", "isl_tokens"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), -1.0, 1e13])
+def test_msgpack_numbers_outside_their_bounds_are_invalid(field: str, number: float) -> None:
+    body = {"model": "m", "pool": "p", "worker": "w", "incarnation": 1}
+    frame = msgspec.msgpack.encode(body | {"samples": [{"sequence": 1, "timestamp_ms": 1, field: number}]})
+    assert reason_of(new_codec().decode(SUBJECTS.load("m", "p", "w"), frame)) is Rejection.INVALID
+
+
+def test_nesting_bombs_are_too_deep() -> None:
+    decoder = new_codec(1_000_000)
+    assert reason_of(decoder.decode(LOAD, b'{"x":' + b"[" * 900_000)) is Rejection.TOO_DEEP
+    assert reason_of(decoder.decode(LOAD, b"\x81\xa1x" + b"\x91" * 900_000)) is Rejection.TOO_DEEP
+
+
+def test_text_that_is_not_utf8_is_malformed() -> None:
+    assert reason_of(new_codec().decode(LOAD, b'{"model":"\xff\xfe"}')) is Rejection.MALFORMED
+    assert reason_of(new_codec().decode(LOAD, b"\x81\xa5model\xa2\xff\xfe")) is Rejection.MALFORMED
+
+
+def test_frames_over_the_limit_are_not_read() -> None:
+    frame = codec.encode(SEEDS[LOAD])
+    assert isinstance(new_codec(len(frame)).decode(LOAD, frame), Rejected) is False
+    assert reason_of(new_codec(len(frame) - 1).decode(LOAD, frame)) is Rejection.OVERSIZED
+
+
+@pytest.mark.parametrize("name", ["\x00", "a\nb", "", "a" * 129, "a" * 10_000])
+def test_hostile_names_in_the_subject_are_refused(name: str) -> None:
+    frame = codec.encode(LoadReport("m", "p", name, 1, [WorkerSample(sequence=1, timestamp_ms=1)]))
+    assert reason_of(new_codec().decode(SUBJECTS.load("m", "p", name), frame)) is Rejection.SUBJECT_UNKNOWN
+
+
+@pytest.mark.parametrize("name", ["*", ">", "a.b", "a/b", "é", "😀", " ", "~", "a" * 128])
+def test_odd_names_are_one_token_and_arrive(name: str) -> None:
+    frame = codec.encode(LoadReport("m", "p", name, 1, [WorkerSample(sequence=1, timestamp_ms=1)]))
+    event = new_codec().decode(SUBJECTS.load("m", "p", name), frame)
+    assert not isinstance(event, Rejected)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "loadline",
+        "loadline.v1",
+        "loadline.v1.load",
+        "loadline.v1.load.m.p",
+        "loadline.v1.load.m.p.w.x",
+        "loadline.v1.decision.m",
+        "loadline.v2.load.m.p.w",
+        "other.v1.load.m.p.w",
+        "loadline.v1.load.m.p.%77",
+        "loadline.v1.load.m.p.%ff",
+        "loadline.v1.load.m.p.%",
+        "loadline.v1.load.m..w",
+        "load.m.p.w",
+    ],
+)
+def test_subjects_that_carry_no_message_are_unknown(subject: str) -> None:
+    frame = codec.encode(LoadReport("m", "p", "w", 1, [WorkerSample(sequence=1, timestamp_ms=1)]))
+    assert reason_of(new_codec().decode(subject, frame)) is Rejection.SUBJECT_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("subject", "message"),
+    [
+        (SUBJECTS.load("other", POOL, WORKER), SEEDS[LOAD]),
+        (SUBJECTS.load(MODEL, "other", WORKER), SEEDS[LOAD]),
+        (SUBJECTS.load(MODEL, POOL, "other"), SEEDS[LOAD]),
+        (SUBJECTS.traffic("other", "fe-1"), SEEDS[TRAFFIC]),
+        (SUBJECTS.traffic(MODEL, "other"), SEEDS[TRAFFIC]),
+        (SUBJECTS.applied("other"), SEEDS[APPLIED]),
+        (SUBJECTS.drained("other"), SEEDS[DRAINED]),
+    ],
+)
+def test_subject_and_payload_must_name_the_same(subject: str, message: msgspec.Struct) -> None:
+    assert reason_of(new_codec().decode(subject, codec.encode(message))) is Rejection.SUBJECT_MISMATCH
+
+
+def test_more_kv_blocks_used_than_there_are_is_inconsistent() -> None:
+    samples = [WorkerSample(sequence=1, timestamp_ms=1, kv_blocks_used=10, kv_blocks_total=9)]
+    frame = codec.encode(LoadReport(MODEL, POOL, WORKER, 1, samples))
+    assert reason_of(new_codec().decode(LOAD, frame)) is Rejection.KV_INCONSISTENT
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, completed=1, ttft_met=2),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, completed=1, itl_met=2),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, isl_histogram=Histogram((1.0,), (1,))),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, osl_histogram=Histogram((2.0, 1.0), (1, 1, 1))),
+        TrafficSample(sequence=1, interval_ms=1, arrivals=0, osl_histogram=Histogram((1.0, 1.0), (1, 1, 1))),
+    ],
+)
+def test_traffic_that_contradicts_itself_is_invalid(sample: TrafficSample) -> None:
+    frame = codec.encode(TrafficReport(MODEL, "fe-1", 1, sample))
+    assert reason_of(new_codec().decode(TRAFFIC, frame)) is Rejection.INVALID
+
+
+def test_the_route_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "_ROUTES_MAX", 8)
+    decoder = new_codec()
+    for index in range(100):
+        decoder.decode(SUBJECTS.drained(f"w-{index}"), b"{}")
+        assert len(decoder._routes) <= 8
+
+
+def test_store_values_are_checked_against_their_key() -> None:
+    record = WorkerRecord(MODEL, POOL, WORKER, "decode", 1)
+    value = codec.encode(record)
+    assert decode_worker_record(("workers", MODEL, POOL, WORKER), value) == record
+    for key in [("workers", MODEL, POOL, "other"), ("leader", MODEL, POOL, WORKER), ("workers",), ()]:
+        assert reason_of(decode_worker_record(key, value)) is Rejection.SUBJECT_MISMATCH
+    assert reason_of(decode_worker_record(("workers", MODEL, POOL, WORKER), b"{")) is Rejection.MALFORMED
+
+
+def test_store_values_and_requests_are_total_too() -> None:
+    rng = random.Random(3)
+    decision = ScalingDecision("d", MODEL, 1, 2, 3, 4, (), (), ttl_ms=5)
+    for _ in range(5_000):
+        data = mutate(rng, codec.encode(decision))
+        decode_decision(data)
+        decode_as(AgentStatus, data)
+        decode_worker_record(("workers", "a", "b", "c"), data)
+    assert reason_of(decode_as(AgentStatus, b" " * 2_000_000)) is Rejection.OVERSIZED
+
+
+def test_refusals_are_safe_to_log() -> None:
+    outcome = new_codec().decode("loadline.v1.load.\x1b[31m\n\u202e" + encode_token("x") * 9_000, b"{}")
+    assert isinstance(outcome, Rejected)
+    check_outcome(outcome)

@@ -1,0 +1,129 @@
+"""Properties of the wire: encodings agree, tokens come back, versions may differ."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.core.events import Decision, LoadReported, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.report import Rejection
+from loadline.wire.codec import Codec, Rejected, decode_as, decode_decision, encode, encode_msgpack
+from loadline.wire.messages import MESSAGES, DecisionApplied, DrainCommand, LoadReport, TrafficReport
+from loadline.wire.subjects import Subjects, decode_token, encode_token
+
+SUBJECTS = Subjects("loadline")
+CODEC = Codec(SUBJECTS, 262_144)
+
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f", min_codepoint=0x20), min_size=1)
+short_names = names.filter(lambda name: len(name) <= 128)
+counts = st.integers(0, 2**53)
+maybe_counts = st.none() | counts
+floats = st.none() | st.floats(0, 1e12)
+samples = st.builds(
+    WorkerSample,
+    sequence=counts,
+    timestamp_ms=counts,
+    rank=st.integers(0, 1023),
+    kv_blocks_used=st.none() | st.integers(0, 1000),
+    kv_blocks_total=st.none() | st.integers(1000, 2000),
+    kv_usage_ratio=st.none() | st.floats(0, 1),
+    waiting_requests=maybe_counts,
+    running_requests=maybe_counts,
+    itl_ms=floats,
+    ttft_ms=floats,
+    schedulable=st.booleans(),
+)
+traffic_samples = st.builds(
+    TrafficSample, sequence=counts, interval_ms=st.integers(1, 3_600_000), arrivals=counts, isl_tokens=floats
+)
+
+
+@given(names)
+def test_a_token_comes_back_and_is_one_token(name: str) -> None:
+    token = encode_token(name)
+    assert decode_token(token) == name
+    assert not set(token) & set(".*> \t\r\n/")
+
+
+@given(st.text())
+def test_decoding_a_token_gives_a_name_or_a_value_error(token: str) -> None:
+    try:
+        decode_token(token)
+    except ValueError:
+        return
+
+
+@given(st.text(max_size=60), st.binary(max_size=200))
+def test_any_bytes_on_any_subject(subject: str, data: bytes) -> None:
+    CODEC.decode(subject, data)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_on_a_real_subject(data: bytes) -> None:
+    assert isinstance(CODEC.decode(SUBJECTS.load("m", "p", "w"), data), Rejected)
+
+
+@given(short_names, short_names, short_names, counts, st.lists(samples, min_size=1, max_size=5))
+def test_json_and_msgpack_report_the_same_load(
+    model: str, pool: str, worker: str, incarnation: int, frame: list[WorkerSample]
+) -> None:
+    report = LoadReport(model, pool, worker, incarnation, frame)
+    subject = SUBJECTS.load(model, pool, worker)
+    expected = LoadReported(model, pool, worker, incarnation, frame)
+    assert CODEC.decode(subject, encode(report)) == expected
+    assert CODEC.decode(subject, encode_msgpack(report)) == expected
+
+
+@given(short_names, short_names, traffic_samples)
+def test_json_and_msgpack_report_the_same_traffic(model: str, frontend: str, sample: TrafficSample) -> None:
+    report = TrafficReport(model, frontend, 1, sample)
+    subject = SUBJECTS.traffic(model, frontend)
+    event = CODEC.decode(subject, encode(report))
+    assert not isinstance(event, Rejected)
+    assert CODEC.decode(subject, encode_msgpack(report)) == event
+
+
+VERSIONED: dict[str, msgspec.Struct] = {
+    "load_report": LoadReport("m", "p", "w", 1, [WorkerSample(sequence=1, timestamp_ms=1)]),
+    "traffic_report": TrafficReport("m", "f", 1, TrafficSample(sequence=1, interval_ms=1, arrivals=0)),
+    "decision_applied": DecisionApplied("d", "m", 1, 2, "s", "done"),
+    "drain_command": DrainCommand("d", "m", "p", "w", "decode", 1, 2, 3),
+    "worker_record": WorkerRecord("m", "p", "w", "decode", 1),
+    "decision": Decision("d", "m", 1, 2, 3, 4, (), ()),
+}
+
+
+@pytest.mark.parametrize("name", VERSIONED)
+@pytest.mark.parametrize("pack", [msgspec.json.encode, msgspec.msgpack.encode])
+def test_versions_may_differ_by_optional_fields_only(name: str, pack: Any) -> None:
+    message = VERSIONED[name]
+    kind = type(message)
+    body = msgspec.to_builtins(message)
+    assert decode_as(kind, pack(body)) == message, "optional fields that are missing take their defaults"
+    newer = {**body, "field_of_tomorrow": {"deep": [1, "x", None]}}
+    assert decode_as(kind, pack(newer)) == message, "fields that are not known are ignored"
+    required = [field.name for field in msgspec.structs.fields(kind) if field.required]
+    assert required
+    for field in required:
+        older = {key: value for key, value in body.items() if key != field}
+        outcome = decode_as(kind, pack(older))
+        assert isinstance(outcome, Rejected)
+        assert outcome.reason is Rejection.INVALID
+        assert field in outcome.detail
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=MESSAGES)
+@given(data=st.binary(max_size=100))
+def test_every_message_is_decoded_totally(kind: type[msgspec.Struct], data: bytes) -> None:
+    decode_as(kind, data)
+    decode_decision(data)
+
+
+def test_of_duplicate_keys_the_last_one_wins() -> None:
+    head, samples = b'{"model":"m","pool":"p","worker":"w"', b'"samples":[{"sequence":1,"timestamp_ms":1}]}'
+    frame = head + b',"incarnation":1,"incarnation":2,' + samples
+    event = CODEC.decode(SUBJECTS.load("m", "p", "w"), frame)
+    assert isinstance(event, LoadReported)
+    assert event.incarnation == 2
