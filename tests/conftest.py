@@ -1,0 +1,62 @@
+"""Real servers for all tests: one shared pair, in which every test takes its own name, and private ones to break."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.demo.servers import EtcdServer, NatsServer
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def own_name() -> str:
+    """A word that no other test of this run uses: for subject roots and key prefixes on the shared servers."""
+    return f"t{os.getpid()}-{next(_names)}"
+
+
+@pytest.fixture(scope="session")
+def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server.url
+
+
+@pytest.fixture
+def private_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
+    """Makes running servers of this test's own; an argument is text of the configuration file."""
+    servers: list[NatsServer] = []
+
+    def make(config: str = "") -> NatsServer:
+        server = NatsServer(tmp_path / f"nats-{len(servers)}", config)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def private_etcd(tmp_path: Path) -> Iterator[Callable[[], EtcdServer]]:
+    """Makes running servers of this test's own."""
+    servers: list[EtcdServer] = []
+
+    def make() -> EtcdServer:
+        server = EtcdServer(tmp_path / f"etcd-{len(servers)}")
+        servers.append(server)
+        server.start()
+        return server
+
+    yield make
+    for server in servers:
+        server.stop()
