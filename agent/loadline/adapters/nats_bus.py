@@ -1,0 +1,341 @@
+"""NATS as ``ports.Bus``, on nats-py: at most once, never late.
+
+Every connection is a fresh client of the library that is not allowed to reconnect by itself. So nothing that was
+buffered before an outage is delivered after it, credentials are read anew each time, and a connection that the server
+closed for good (such as one whose user expired) is no special case.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import nats.errors
+from nats import micro
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.micro.request import Request
+
+from loadline.adapters.backoff import backoff
+from loadline.adapters.logs import bounded
+from loadline.config import NatsKnobs
+from loadline.errors import BusUnavailable, ConfigError
+from loadline.ports import Answer, Offer
+
+_log = bounded("nats")
+
+_CONNECT_S = 2.0
+# A frozen server or a cut link is noticed by the third ping that stays unanswered: after 10 to 15 s.
+_PING_S = 5
+_PINGS_MAX = 2
+_FLUSH_S = 1
+_RETRY_FIRST_S = 0.1
+_RETRY_MOST_S = 5.0
+# The library reports a lost connection after it has flushed it, which a frozen server can prevent: so we also look.
+_LOOK_S = 1.0
+# What a subscription may hold before it drops frames. Its callback only fills our inbox, so it stays near empty.
+_WAITING_FRAMES_MAX = 65_536
+_WAITING_BYTES_MAX = 64 * 2**20
+# What may wait to be written to a server that does not read.
+_UNSENT_BYTES_MAX = 8 * 2**20
+
+_Callback = Callable[[Msg], Awaitable[None]]
+_Endpoints = Mapping[str, tuple[str, Answer]]
+
+
+class NatsBus:
+    """A connection to NATS that is kept up for ever.
+
+    Args:
+        knobs: Where NATS is and how to log in. List all members of a cluster.
+        name: What operators see in the server's list of connections.
+        inbox_prefix: First tokens of the subjects that replies come on, where permissions are per user.
+        on_oversized: Told the subject of every frame that was larger than ``frame_bytes_max`` and was dropped.
+
+    Raises:
+        ConfigError: The CA file cannot be used, a user has no password file, or credentials need a missing package.
+    """
+
+    def __init__(
+        self,
+        knobs: NatsKnobs,
+        *,
+        name: str,
+        inbox_prefix: str | None = None,
+        on_oversized: Callable[[str], None] = lambda _subject: None,
+    ) -> None:
+        if bool(knobs.user) != bool(knobs.password_file):
+            raise ConfigError("nats.user", "user and password_file belong together", "Write both or neither.")
+        if knobs.credentials_file and importlib.util.find_spec("nkeys") is None:
+            raise ConfigError("nats.credentials_file", "nkeys is not installed", "Run: pip install 'nats-py[nkeys]'")
+        self._knobs = knobs
+        self._name = name
+        self._inbox_prefix = inbox_prefix or "_INBOX"
+        self._on_oversized = on_oversized
+        self._tls = _tls(knobs)
+        # Held while the list of what to listen to grows or is carried over to a new connection: nothing is missed.
+        self._listening = asyncio.Lock()
+        self._subscriptions: list[tuple[str, _Callback]] = []
+        self._services: list[tuple[str, str, _Endpoints]] = []
+        self._client: _Client | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self.last_error = ""
+        """Text of the newest error of the connection; empty after a good connect."""
+        self.denied = 0
+        """Publishes and subscriptions that the server did not permit. It says so only after the fact."""
+        self.slow_consumers = 0
+        """Frames that the library dropped because they were not taken fast enough."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bus can be reached now."""
+        return self._client is not None and self._client.is_connected
+
+    async def connect(self, on_connection: Callable[[bool], None]) -> None:
+        """Connect for ever in the background; comes back after the first attempt, whatever became of it."""
+        attempted = asyncio.Event()
+        self._keeper = asyncio.create_task(self._keep(on_connection, attempted.set), name="nats-keeper")
+        await attempted.wait()
+
+    async def subscribe(self, subject: str, offer: Offer) -> None:
+        """Hand every frame on the subject to ``offer``; when this returns and the bus is up, the server knows of it."""
+        bytes_max, on_oversized = self._knobs.frame_bytes_max, self._on_oversized
+
+        async def deliver(message: Msg) -> None:
+            data = message.data
+            if len(data) <= bytes_max:
+                offer(message.subject, data)
+            else:
+                on_oversized(message.subject)
+
+        await self._subscribe(subject, deliver)
+
+    async def answer(self, subject: str, answer: Answer) -> None:
+        """Answer requests on the subject, one at a time."""
+
+        async def respond(message: Msg) -> None:
+            reply = await self._reply(message.subject, message.data, answer)
+            if reply is not None and message.reply:
+                await message.respond(reply)
+
+        await self._subscribe(subject, respond)
+
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
+        """Offer a NATS micro service. Every agent gets every request; the one that has an answer gives it."""
+        async with self._listening:
+            self._services.append((name, version, endpoints))
+            if self._client is not None:
+                with contextlib.suppress(nats.errors.Error):  # the connection went: the next one has it
+                    await self._serve(self._client, name, version, endpoints)
+                    await _fence(self._client)
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """Publish now or not at all.
+
+        Raises:
+            BusUnavailable: The bus is away, does not take the frame, or it is larger than the server permits.
+        """
+        client = self._reachable()
+        if client.pending_data_size > _UNSENT_BYTES_MAX:
+            raise BusUnavailable(f"NATS does not read: {client.pending_data_size} bytes wait to be sent")
+        try:
+            await client.publish(subject, payload)
+        except nats.errors.Error as error:
+            raise BusUnavailable(f"not published on {subject}: {_text(error)}") from error
+
+    async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+        """Publish and wait for one reply.
+
+        Raises:
+            BusUnavailable: The bus is away, nobody listens, nobody answered in time, or the answer is an error.
+        """
+        try:
+            reply = await self._reachable().request(subject, payload, timeout=timeout_s)
+        except (nats.errors.Error, TimeoutError) as error:
+            raise BusUnavailable(f"no answer on {subject}: {_text(error)}") from error
+        problem = (reply.headers or {}).get("Nats-Service-Error")
+        if problem is not None:
+            raise BusUnavailable(f"no answer on {subject}: {problem}")
+        data: bytes = reply.data
+        return data
+
+    async def close(self) -> None:
+        """Deliver what was published, then disconnect; within 2 s."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(nats.errors.Error, TimeoutError):
+                await _fence(client)
+            await client.discard()
+
+    async def _keep(self, on_connection: Callable[[bool], None], attempted: Callable[[], None]) -> None:
+        waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+        while True:
+            client = _Client(tls_only=any(url.startswith("tls://") for url in self._knobs.servers))
+            try:
+                await self._open(client)
+            except asyncio.CancelledError:
+                await client.discard()
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is (also a broken credentials file): try again
+                self._note(error)
+                attempted()
+            else:
+                waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+                on_connection(True)  # noqa: FBT003 - the port's callback
+                attempted()
+                await client.until_closed()
+                self._client = None
+                on_connection(False)  # noqa: FBT003
+            await client.discard()
+            await asyncio.sleep(next(waits))
+
+    async def _open(self, client: "_Client") -> None:
+        knobs = self._knobs
+        options: dict[str, Any] = {}
+        if knobs.user:
+            options |= {"user": knobs.user, "password": lambda: Path(knobs.password_file).read_text("utf-8").strip()}
+        if knobs.credentials_file:
+            options["user_credentials"] = knobs.credentials_file
+        if self._tls is not None:
+            options["tls"] = self._tls
+        # Each server is tried twice.
+        async with asyncio.timeout((2 * len(knobs.servers) + 1) * _CONNECT_S):
+            await client.connect(
+                servers=list(knobs.servers),
+                name=self._name,
+                inbox_prefix=self._inbox_prefix,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=_RETRY_FIRST_S,  # type: ignore[arg-type]
+                connect_timeout=_CONNECT_S,  # type: ignore[arg-type]
+                ping_interval=_PING_S,
+                max_outstanding_pings=_PINGS_MAX,
+                pending_size=0,
+                error_cb=self._on_error,
+                disconnected_cb=client.on_closed,
+                closed_cb=client.on_closed,
+                **options,
+            )
+            async with self._listening:
+                for subject, callback in self._subscriptions:
+                    await _listen(client, subject, callback)
+                for name, version, endpoints in self._services:
+                    await self._serve(client, name, version, endpoints)
+                await _fence(client)
+                self._client, self.last_error = client, ""
+
+    async def _subscribe(self, subject: str, callback: _Callback) -> None:
+        async with self._listening:
+            self._subscriptions.append((subject, callback))
+            if self._client is not None:
+                with contextlib.suppress(nats.errors.Error):  # the connection went: the next one has it
+                    await _listen(self._client, subject, callback)
+                    await _fence(self._client)
+
+    async def _serve(self, client: Client, name: str, version: str, endpoints: _Endpoints) -> None:
+        # The library puts all services into one queue group, which hands a request to any one of them. A group of its
+        # own for each agent hands it to all.
+        alone = secrets.token_hex(8)
+        service = await micro.add_service(
+            client, name=name, version=version, queue_group=alone, metadata={"agent": self._name}
+        )
+        for endpoint, (subject, answer) in endpoints.items():
+            await service.add_endpoint(name=endpoint, subject=subject, handler=self._handler(answer))
+
+    def _handler(self, answer: Answer) -> Callable[[Request], Awaitable[None]]:
+        async def handle(request: Request) -> None:
+            reply = await self._reply(request.subject, request.data, answer)
+            if reply is not None:
+                await request.respond(reply)
+
+        return handle
+
+    async def _reply(self, subject: str, data: bytes, answer: Answer) -> bytes | None:
+        if len(data) > self._knobs.frame_bytes_max:
+            self._on_oversized(subject)
+            return None
+        try:
+            return await answer(data)
+        except Exception as error:  # noqa: BLE001 - a request must not end the service, nor be told of our insides
+            _log.error("answer_failed", subject=subject, error=repr(error))
+            return None
+
+    async def _on_error(self, error: Exception) -> None:
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self.slow_consumers += 1
+        elif "permissions violation" in str(error).lower():
+            self.denied += 1
+        self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        self.last_error = _text(error)
+        _log.warning("nats_error", error=self.last_error)
+
+    def _reachable(self) -> "_Client":
+        client = self._client
+        if client is None or not client.is_connected:
+            raise BusUnavailable(f"NATS is away: {self.last_error or 'not connected'}")
+        return client
+
+
+class _Client(Client):
+    """The library's client with what it lacks: TLS that cannot be stripped, and an end that cannot hang."""
+
+    def __init__(self, *, tls_only: bool) -> None:
+        super().__init__()
+        self._tls_only = tls_only
+        self._gone = asyncio.Event()
+
+    async def on_closed(self) -> None:
+        self._gone.set()
+
+    async def until_closed(self) -> None:
+        while not self.is_closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), _LOOK_S)
+
+    async def discard(self) -> None:
+        """Close it; a connection that cannot be flushed within 1 s is cut."""
+        with contextlib.suppress(TimeoutError, OSError):
+            await asyncio.wait_for(self.close(), _FLUSH_S)
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    def _connect_command(self) -> bytes:
+        # The library goes on in plain text, password and all, where the server's greeting does not ask for TLS.
+        if self._tls_only and not self._server_info.get("tls_required"):
+            raise nats.errors.Error("the URL says tls:// but the server offers no TLS")
+        return super()._connect_command()
+
+
+async def _listen(client: Client, subject: str, callback: _Callback) -> None:
+    await client.subscribe(
+        subject, cb=callback, pending_msgs_limit=_WAITING_FRAMES_MAX, pending_bytes_limit=_WAITING_BYTES_MAX
+    )
+
+
+async def _fence(client: Client) -> None:
+    """Wait until the server has taken all that was written: one turn for the writer first, as PING overtakes it."""
+    await asyncio.sleep(0)
+    await client.flush(timeout=_FLUSH_S)
+
+
+def _tls(knobs: NatsKnobs) -> ssl.SSLContext | None:
+    if not knobs.ca_file:
+        return None
+    try:
+        return ssl.create_default_context(cafile=knobs.ca_file)
+    except OSError as error:
+        raise ConfigError("nats.ca_file", f"{knobs.ca_file} cannot be used: {error}", "Name a PEM file.") from error
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,189 @@
+"""What every ``ports.Bus`` must do. Written against the port, so that another bus is one more parameter."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import NatsKnobs
+from loadline.errors import BusUnavailable
+from loadline.ports import Bus
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+MakeBus = Callable[[], Bus]
+
+
+@pytest.fixture
+def make_bus(nats_url: str) -> MakeBus:
+    """Makes unconnected buses that reach each other."""
+    return lambda: NatsBus(NatsKnobs(servers=(nats_url,), frame_bytes_max=1_000), name="contract")
+
+
+@contextlib.asynccontextmanager
+async def connected(*buses: Bus) -> AsyncIterator[None]:
+    for bus in buses:
+        await bus.connect(lambda _connected: None)
+    try:
+        yield
+    finally:
+        for bus in buses:
+            await bus.close()
+
+
+def test_frames_reach_all_subscribers_in_order(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        sender, one, two = make_bus(), make_bus(), make_bus()
+        got: dict[str, list[tuple[str, bytes]]] = {"one": [], "two": []}
+        async with connected(sender, one, two):
+            await one.subscribe(f"{own_name}.>", lambda subject, data: got["one"].append((subject, data)))
+            await two.subscribe(f"{own_name}.*", lambda subject, data: got["two"].append((subject, data)))
+            sent = [(f"{own_name}.{i % 3}", b"%d" % i) for i in range(200)]
+            for subject, data in sent:
+                await sender.publish(subject, data)
+            await until(lambda: all(len(frames) == len(sent) for frames in got.values()))
+        assert got == {"one": sent, "two": sent}
+
+    asyncio.run(scenario())
+
+
+def test_subscribed_means_that_the_next_frame_arrives(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        sender, receiver = make_bus(), make_bus()
+        async with connected(sender, receiver):
+            for i in range(100):
+                got = asyncio.Event()
+                await receiver.subscribe(f"{own_name}.{i}", lambda _subject, _data, got=got: got.set())  # type: ignore[misc]
+                await sender.publish(f"{own_name}.{i}", b"")
+                await asyncio.wait_for(got.wait(), 10)
+
+    asyncio.run(scenario())
+
+
+def test_a_subscription_made_before_the_connection_counts(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        bus = make_bus()
+        got: list[bytes] = []
+        await bus.subscribe(own_name, lambda _subject, data: got.append(data))
+        async with connected(bus):
+            await bus.publish(own_name, b"early")
+            await until(lambda: got == [b"early"])
+
+    asyncio.run(scenario())
+
+
+def test_a_request_is_answered(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        asking, answering = make_bus(), make_bus()
+
+        async def answer(data: bytes) -> bytes:
+            return b"<" + data + b">"
+
+        async with connected(asking, answering):
+            await answering.answer(own_name, answer)
+            assert await asking.request(own_name, b"question", 10) == b"<question>"
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_nobody_answers_fails(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        asking, silent = make_bus(), make_bus()
+
+        async def nothing(_data: bytes) -> None:
+            return None
+
+        async with connected(asking, silent):
+            with pytest.raises(BusUnavailable):
+                await asking.request(f"{own_name}.nobody", b"", 10)
+            await silent.answer(f"{own_name}.silent", nothing)
+            with pytest.raises(BusUnavailable):
+                await asking.request(f"{own_name}.silent", b"", 0.05)
+
+    asyncio.run(scenario())
+
+
+def test_of_several_services_the_one_with_an_answer_gives_it(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        asking, leader, follower = make_bus(), make_bus(), make_bus()
+        asked: list[str] = []
+
+        async def lead(_data: bytes) -> bytes:
+            asked.append("leader")
+            return b"I lead"
+
+        async def follow(_data: bytes) -> None:
+            asked.append("follower")
+
+        async with connected(asking, leader, follower):
+            subject = f"{own_name}.api.status"
+            await leader.serve("loadline", "1.2.3", {"status": (subject, lead)})
+            await follower.serve("loadline", "1.2.3", {"status": (subject, follow)})
+            for _ in range(20):
+                assert await asking.request(subject, b"", 10) == b"I lead"
+            await until(lambda: asked.count("leader") == 20 and asked.count("follower") == 20)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_fails_leaves_the_service_in_place(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        bus = make_bus()
+
+        async def answer(data: bytes) -> bytes:
+            return b"%d" % (1 // len(data))
+
+        async with connected(bus):
+            await bus.answer(own_name, answer)
+            with pytest.raises(BusUnavailable):
+                await bus.request(own_name, b"", 0.05)
+            assert await bus.request(own_name, b"x", 10) == b"1"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_too_large_is_dropped(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        bus = make_bus()
+        got: list[bytes] = []
+        async with connected(bus):
+            await bus.subscribe(own_name, lambda _subject, data: got.append(data))
+            await bus.publish(own_name, b"x" * 1_001)
+            await bus.publish(own_name, b"x" * 1_000)
+            await until(lambda: len(got) == 1)
+        assert len(got[0]) == 1_000
+
+    asyncio.run(scenario())
+
+
+def test_nothing_can_be_published_before_connecting_or_after_closing(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        bus = make_bus()
+        with pytest.raises(BusUnavailable):
+            await bus.publish(own_name, b"")
+        async with connected(bus):
+            assert bus.connected
+        assert not bus.connected
+        with pytest.raises(BusUnavailable):
+            await bus.publish(own_name, b"")
+        with pytest.raises(BusUnavailable):
+            await bus.request(own_name, b"", 1)
+
+    asyncio.run(scenario())
+
+
+def test_closing_delivers_what_was_published(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        sender, receiver = make_bus(), make_bus()
+        got: list[bytes] = []
+        async with connected(receiver):
+            await receiver.subscribe(own_name, lambda _subject, data: got.append(data))
+            async with connected(sender):
+                for _ in range(500):
+                    await sender.publish(own_name, b"")
+            await until(lambda: len(got) == 500)
+
+    asyncio.run(scenario())
