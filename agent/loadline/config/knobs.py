@@ -1,6 +1,6 @@
-"""Every knob: its default, its unit in its name, its sentence. ``config_file`` reads and judges a TOML file."""
+"""Every knob: its default, its unit in its name, its sentence."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -11,6 +11,8 @@ from loadline.core.planning.planners.threshold import ThresholdKnobs
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
+LogFormat = Literal["auto", "json", "console"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class Knobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,12 +27,8 @@ class AgentKnobs(Knobs, frozen=True):
     root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="First tokens of every NATS subject.")] = (
         "loadline"
     )
-    log_format: Annotated[
-        str, Meta(pattern="^(auto|json|console)$", description="auto: console on a TTY, else json.")
-    ] = "auto"
-    log_level: Annotated[
-        str, Meta(pattern="^(debug|info|warning|error)$", description="Least level that is written.")
-    ] = "info"
+    log_format: Annotated[LogFormat, Meta(description="auto: console on a TTY, else json.")] = "auto"
+    log_level: Annotated[LogLevel, Meta(description="Least level that is written.")] = "info"
 
 
 class NatsKnobs(Knobs, frozen=True):
@@ -150,8 +148,8 @@ class FleetKnobs(Knobs, frozen=True):
 class PoolKnobs(Knobs, frozen=True):
     """Interchangeable workers: same model, role and accelerator arrangement."""
 
-    name: Name
-    role: Role
+    name: Annotated[Name, Meta(description="Name of the pool, unique within its model.")]
+    role: Annotated[Role, Meta(description="prefill, decode or aggregated.")]
     gpus_per_worker: Annotated[Positive, Meta(le=4096, description="GPUs that one worker occupies.")] = 1
     replicas_min: Annotated[NotNegative, Meta(description="Never fewer workers.")] = 1
     replicas_max: Annotated[Positive, Meta(description="Never more workers: a hard cap on cost.")] = 8
@@ -163,11 +161,11 @@ class PoolKnobs(Knobs, frozen=True):
 class ModelKnobs(Knobs, frozen=True):
     """A served model: its pools, its planner and its rails."""
 
-    name: Name
-    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64)]
+    name: Annotated[Name, Meta(description="Name of the model as its workers and frontends report it.")]
+    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
     planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
     no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
-    gpu_budget_max: Annotated[int | None, Meta(ge=1, description="Most GPUs over all pools of the model.")] = None
+    gpu_budget_max: Annotated[Positive | None, Meta(description="Most GPUs over all pools of the model.")] = None
     gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
     guard: GuardKnobs = GuardKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
@@ -176,7 +174,7 @@ class ModelKnobs(Knobs, frozen=True):
 class Config(Knobs, frozen=True):
     """A whole configuration file."""
 
-    models: Annotated[tuple[ModelKnobs, ...], Meta(min_length=1, max_length=1024)]
+    models: Annotated[tuple[ModelKnobs, ...], Meta(min_length=1, max_length=1024, description="The served models.")]
     agent: AgentKnobs = AgentKnobs()
     nats: NatsKnobs = NatsKnobs()
     etcd: EtcdKnobs = EtcdKnobs()

@@ -1,0 +1,186 @@
+"""A TOML file and the environment into a ``Config``; what is wrong is said with its place, its value and a remedy."""
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, inspect
+
+from loadline.config.knobs import Config
+from loadline.errors import ConfigError
+
+FILE_BYTES_MAX: Final = 1_048_576
+ENVIRONMENT_PREFIX: Final = "LOADLINE__"
+# 2**53: the largest integer that every reader of JSON keeps exact.
+_INTEGER_MAX: Final = 2**53
+_VALUE_CHARS_MAX: Final = 60
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+    """Read a file, then let ``LOADLINE__<SECTION>__<KEY>`` variables override it.
+
+    Raises:
+        ConfigError: The file cannot be read, or something in it or in a variable cannot be used.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}", "Give the path of a TOML file.") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(str(path), f"is larger than {FILE_BYTES_MAX} bytes", "Give the path of a TOML file.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}", "is not UTF-8", "Save the file as UTF-8.") from error
+    return parse(text, str(path), environ)
+
+
+def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config:
+    """A configuration from TOML text; ``name`` is what errors call it.
+
+    Raises:
+        ConfigError: Something in it, or in a variable, cannot be used.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except ValueError as error:
+        place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        where = f"{name}, line {place[1]}, column {place[2]}" if place else f"{name}, line {len(text.splitlines())}"
+        problem = str(error).partition(" (at ")[0]
+        raise ConfigError(where, f"is not TOML: {problem}", "Correct the line; see https://toml.io.") from error
+    except RecursionError as error:
+        raise ConfigError(name, "is nested too deep", "Write a flat file of sections and keys.") from error
+    for variable in sorted(environ):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            _override(raw, variable, environ[variable])
+    _check(raw, Config, "")
+    return msgspec.convert(raw, Config)
+
+
+def legal(kind: inspect.Type) -> str:
+    """What may be written for a type, such as ``a whole number from 1 to 4096``."""
+    match kind:
+        case inspect.Metadata():
+            text = legal(kind.type)
+        case inspect.UnionType():
+            text = legal(next(one for one in kind.types if not isinstance(one, inspect.NoneType)))
+        case inspect.BoolType():
+            text = "true or false"
+        case inspect.LiteralType():
+            text = "one of " + ", ".join(map(str, kind.values))
+        case inspect.IntType():
+            text = "a whole number" + _span(kind)
+        case inspect.FloatType():
+            text = "a number" + _span(kind)
+        case inspect.StrType():
+            text = "text" + _shape(kind)
+        case inspect.VarTupleType():
+            text = f"a list of {kind.min_length or 0} or more, each {legal(kind.item_type)}"
+        case _:
+            text = "a table"
+    return text
+
+
+def _span(kind: inspect.IntType | inspect.FloatType) -> str:
+    low = f"{kind.ge:g} or more" if kind.ge is not None else f"above {kind.gt:g}" if kind.gt is not None else ""
+    high = f"at most {kind.le:g}" if kind.le is not None else f"below {kind.lt:g}" if kind.lt is not None else ""
+    if kind.ge is not None and kind.le is not None:
+        return f" from {kind.ge:g} to {kind.le:g}"
+    return ", ".join(["", *filter(None, (low, high))])
+
+
+def _shape(kind: inspect.StrType) -> str:
+    length = f" of {kind.min_length or 0} to {kind.max_length} characters" if kind.max_length else ""
+    return f"{length} that matches {kind.pattern}" if kind.pattern else length
+
+
+def _unwrap(kind: inspect.Type) -> inspect.Type:
+    return kind.type if isinstance(kind, inspect.Metadata) else kind
+
+
+def fields_of(kind: type[Struct]) -> dict[str, inspect.Field]:
+    """The fields of a Struct by name, with what is known of their types."""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)  # noqa: S101 - a Struct's info is a StructType
+    return {field.name: field for field in info.fields}
+
+
+def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
+    """Refuse what ``kind`` would refuse, one key at a time, so that the key can be named."""
+    fields = fields_of(kind)
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in table.items():
+        if key not in fields:
+            raise ConfigError(f"{place}{key}", "is not a key that is known here", _did_you_mean(key, fields))
+        _check_value(value, fields[key], types[key], f"{place}{key}")
+    for field in fields.values():
+        if field.required and field.name not in table:
+            raise ConfigError(f"{place}{field.name}", "is missing", f"Write {legal(field.type)}.")
+
+
+def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) -> None:
+    info = _unwrap(field.type)
+    if isinstance(info, inspect.StructType) and isinstance(value, dict):
+        _check(value, info.cls, f"{place}.")
+        return
+    if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
+        element = _unwrap(info.item_type)
+        if isinstance(element, inspect.StructType) and all(isinstance(one, dict) for one in value):
+            for index, one in enumerate(value):
+                _check(one, element.cls, f"{place}[{index}].")
+    exact = not isinstance(value, int | float) or (math.isfinite(value) and abs(value) <= _INTEGER_MAX)
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError as error:
+        raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}.") from error
+    if not exact:
+        raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}, finite and at most 2^53.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, bool) else str(value).lower()
+    return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 1]}…"
+
+
+def _did_you_mean(word: str, known: Mapping[str, object]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(known))}."
+
+
+def _override(raw: dict[str, Any], variable: str, text: str) -> None:
+    """Put a variable's value where its name says: ``LOADLINE__NATS__SERVERS`` is ``servers`` in ``[nats]``."""
+    table, fields, path = raw, fields_of(Config), variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+    for depth, part in enumerate(path):
+        if part not in fields:
+            raise ConfigError(f"environment variable {variable}", f"names no key: {part}", _did_you_mean(part, fields))
+        info = _unwrap(fields[part].type)
+        if depth == len(path) - 1:
+            table[part] = _environment_value(text, info)
+        elif isinstance(info, inspect.StructType):
+            table = table.setdefault(part, {})
+            fields = fields_of(info.cls)
+            if not isinstance(table, dict):
+                raise ConfigError(part, f"is {_shown(table)}", "Write a table.")
+        else:
+            remedy = f"Set {ENVIRONMENT_PREFIX}{'__'.join(path[: depth + 1]).upper()} to all of it, as a TOML value."
+            raise ConfigError(f"environment variable {variable}", f"goes deeper than the key {part}", remedy)
+
+
+def _environment_value(text: str, info: inspect.Type) -> Any:
+    """The text as a TOML value where it is one; plain text needs no quotes."""
+    try:
+        document = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    value = document["value"] if document.keys() == {"value"} else text
+    return text if isinstance(info, inspect.StrType) and not isinstance(value, str) else value

@@ -1,0 +1,291 @@
+"""What a configuration says as a whole: contradictions are errors, what is legal but surely unwanted is a warning."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from difflib import get_close_matches
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from loadline.config.knobs import Config, EtcdKnobs, ModelKnobs, NatsKnobs, PoolKnobs
+from loadline.core.planning.planners import PLANNERS
+from loadline.errors import ConfigError
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+# A takeover must come within the lease's TTL and 2 s: slower campaigns cannot keep that.
+_TAKEOVER_MS: Final = 2_000
+_HOUR_MS: Final = 3_600_000
+
+
+def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> list[str]:
+    """Judge a configuration as a whole.
+
+    Returns:
+        Warnings, a sentence each: what can never have an effect, or hardly the one that was meant.
+
+    Raises:
+        ConfigError: Two values contradict each other, or a value names what does not exist.
+    """
+    _check_agent(config)
+    _check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
+    _check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
+    _check_logins(config.nats, config.etcd)
+    _check_times(config)
+    _refuse_duplicates((model.name for model in config.models), "models", "model")
+    warnings = [*_agent_warnings(config)]
+    for index, model in enumerate(config.models):
+        place = f"models[{index}]"
+        _check_model(model, place, planners)
+        warnings += _model_warnings(model, place)
+        if model.planner == "threshold":
+            _check_thresholds(model, f"{place}.threshold")
+            warnings += _threshold_warnings(config, model, f"{place}.threshold")
+    return warnings
+
+
+def minimum_gpus(model: ModelKnobs) -> int:
+    """GPUs of the smallest fleet that the pools allow."""
+    return sum(pool.replicas_min * pool.gpus_per_worker for pool in model.pools)
+
+
+def maximum_gpus(model: ModelKnobs) -> int:
+    """GPUs of the largest fleet that the pools allow."""
+    return sum(pool.replicas_max * pool.gpus_per_worker for pool in model.pools)
+
+
+def _check_agent(config: Config) -> None:
+    if not all(config.agent.root.split(".")):
+        raise ConfigError(
+            "agent.root", f"{config.agent.root!r} has an empty token", "Write tokens with one dot between."
+        )
+
+
+def _check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> None:
+    for index, url in enumerate(urls):
+        here = f"{place}[{index}]"
+        form = f"Write {schemes[0]}://host:port or {schemes[1]}://host:port."
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError as error:
+            raise ConfigError(here, "is not a URL", form) from error
+        # A password must not reach the terminal either, so from here on nothing quotes the URL before this check.
+        if "@" in parts.netloc:
+            remedy = "Use user and password_file, or a credentials file: URLs end up in logs."
+            raise ConfigError(here, "holds a login", remedy)
+        if parts.scheme not in schemes or not host:
+            raise ConfigError(here, f"{url!r} is not {schemes[0]}:// or {schemes[1]}://", form)
+
+
+def _is_remote(url: str) -> bool:
+    parts: SplitResult = urlsplit(url)
+    return (parts.hostname or "") not in LOOPBACK
+
+
+def _check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
+    for section, user, password_file in (
+        ("nats", nats.user, nats.password_file),
+        ("etcd", etcd.user, etcd.password_file),
+    ):
+        if bool(user) != bool(password_file):
+            missing, there = ("user", "password_file") if password_file else ("password_file", "user")
+            raise ConfigError(f"{section}.{missing}", f"is missing while {there} is set", f"Set both in [{section}].")
+    if nats.user and nats.credentials_file:
+        raise ConfigError("nats.credentials_file", "and user are both set", "Keep one way to log in.")
+    if bool(etcd.cert_file) != bool(etcd.key_file):
+        missing = "cert_file" if etcd.key_file else "key_file"
+        raise ConfigError(f"etcd.{missing}", "is missing", "Set cert_file and key_file together.")
+    for index, url in enumerate(etcd.endpoints):
+        if url.startswith("http://") and _is_remote(url) and not etcd.insecure:
+            remedy = "Use https://, or set etcd.insecure = true if the network is trusted."
+            raise ConfigError(f"etcd.endpoints[{index}]", f"{url!r} is not encrypted", remedy)
+
+
+def _check_times(config: Config) -> None:
+    ttl_ms, margin_ms = config.leadership.lease_ttl_s * 1000, config.leadership.margin_ms
+    if margin_ms >= ttl_ms:
+        problem = f"{margin_ms} ms leaves no time to lead in a lease of {ttl_ms} ms"
+        raise ConfigError("leadership.margin_ms", problem, "Set it to a fifth of lease_ttl_s, or raise lease_ttl_s.")
+    for section, low, low_value, high, high_value in (
+        ("journal", "segment_bytes_max", config.journal.segment_bytes_max, "bytes_max", config.journal.bytes_max),
+        (
+            "decisions",
+            "announce_interval_ms",
+            config.decisions.announce_interval_ms,
+            "announce_interval_max_ms",
+            config.decisions.announce_interval_max_ms,
+        ),
+        (
+            "decisions",
+            "retry_backoff_ms",
+            config.decisions.retry_backoff_ms,
+            "retry_backoff_max_ms",
+            config.decisions.retry_backoff_max_ms,
+        ),
+    ):
+        if low_value > high_value:
+            raise ConfigError(
+                f"{section}.{low}", f"{low_value} is above {high} {high_value}", f"Lower it or raise {high}."
+            )
+
+
+def _refuse_duplicates(names: Iterable[str], place: str, what: str) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ConfigError(place, f"{what} {name!r} is there {count} times", f"Give every {what} its own name.")
+
+
+def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> None:
+    _refuse_duplicates((pool.name for pool in model.pools), f"{place}.pools", "pool")
+    if model.planner not in planners:
+        close = get_close_matches(model.planner, planners, n=1)
+        remedy = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(planners))}."
+        raise ConfigError(f"{place}.planner", f"{model.planner!r} is no planner", remedy)
+    for index, pool in enumerate(model.pools):
+        if pool.replicas_min > pool.replicas_max:
+            problem = f"{pool.replicas_min} is above replicas_max {pool.replicas_max}"
+            raise ConfigError(f"{place}.pools[{index}].replicas_min", problem, "Lower it or raise replicas_max.")
+    roles = {pool.role for pool in model.pools}
+    if "aggregated" in roles and len(roles) > 1:
+        problem = f"mixes aggregated with {' and '.join(sorted(roles - {'aggregated'}))}"
+        raise ConfigError(f"{place}.pools", problem, "Make all pools aggregated, or use prefill and decode only.")
+    if roles == {"prefill"}:
+        raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
+    _check_budget(model, place)
+
+
+def _check_budget(model: ModelKnobs, place: str) -> None:
+    least, most, smallest, largest = (
+        model.gpu_budget_min,
+        model.gpu_budget_max,
+        minimum_gpus(model),
+        maximum_gpus(model),
+    )
+    if most is not None and least > most:
+        raise ConfigError(
+            f"{place}.gpu_budget_min", f"{least} is above gpu_budget_max {most}", "Lower it or raise gpu_budget_max."
+        )
+    if most is not None and most < smallest:
+        problem = f"{most} GPUs are fewer than the {smallest} of the smallest fleet (replicas_min x gpus_per_worker)"
+        raise ConfigError(f"{place}.gpu_budget_max", problem, f"Set it to {smallest} or more, or lower replicas_min.")
+    if least > largest:
+        problem = f"{least} GPUs are more than the {largest} of the largest fleet (replicas_max x gpus_per_worker)"
+        raise ConfigError(f"{place}.gpu_budget_min", problem, f"Set it to {largest} or less, or raise replicas_max.")
+
+
+def _check_thresholds(model: ModelKnobs, place: str) -> None:
+    knobs = model.threshold
+    for signal, up, down in (
+        ("prefill_queue", knobs.prefill_queue_scale_up_threshold, knobs.prefill_queue_scale_down_threshold),
+        ("decode_kv", knobs.decode_kv_scale_up_threshold, knobs.decode_kv_scale_down_threshold),
+    ):
+        if up <= down:
+            problem = f"{up:g} is not above {signal}_scale_down_threshold {down:g}"
+            raise ConfigError(f"{place}.{signal}_scale_up_threshold", problem, "Keep a gap, or the fleet will swing.")
+
+
+def _agent_warnings(config: Config) -> Iterator[str]:
+    if config.http.port and config.http.host not in LOOPBACK:
+        yield f"http.host: {config.http.host} lets other machines in without a login. Keep 127.0.0.1, or filter it."
+    if config.nats.user and any(url.startswith("nats://") and _is_remote(url) for url in config.nats.servers):
+        yield "nats.servers: the password crosses the network unencrypted. Use tls://."
+    if config.etcd.user and any(url.startswith("http://") and _is_remote(url) for url in config.etcd.endpoints):
+        yield "etcd.endpoints: the password crosses the network unencrypted. Use https://."
+    if config.leadership.retry_ms > _TAKEOVER_MS:
+        yield (
+            f"leadership.retry_ms: {config.leadership.retry_ms} ms delays a takeover by that much. "
+            f"Set {_TAKEOVER_MS} or less."
+        )
+    leading_ms = config.leadership.lease_ttl_s * 1000 - config.leadership.margin_ms
+    if config.etcd.timeout_ms >= leading_ms:
+        yield (
+            f"etcd.timeout_ms: one slow call of {config.etcd.timeout_ms} ms loses a lease that is sure for "
+            f"{leading_ms} ms. Lower it or raise leadership.lease_ttl_s."
+        )
+    if config.drain.ttl_ms > config.decisions.ttl_ms:
+        yield (
+            f"decisions.ttl_ms: {config.decisions.ttl_ms} ms is less than drain.ttl_ms {config.drain.ttl_ms} ms, so a "
+            "decision may expire while its drain is fine. Raise it to drain.ttl_ms or more."
+        )
+    if config.runtime.batch_max > config.runtime.inbox_frames_max:
+        yield (
+            f"runtime.batch_max: never {config.runtime.batch_max} frames wait, as inbox_frames_max is "
+            f"{config.runtime.inbox_frames_max}. Lower it or raise inbox_frames_max."
+        )
+
+
+def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+    if all(pool.replicas_min == pool.replicas_max for pool in model.pools):
+        yield (
+            f"{place}.pools: replicas_min equals replicas_max in every pool, so the planner can do nothing. "
+            "Raise a replicas_max, or set no_operation = true to be advised only."
+        )
+    else:
+        yield from _budget_warnings(model, place)
+    if {pool.role for pool in model.pools} == {"decode"}:
+        yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
+    for index, pool in enumerate(model.pools):
+        yield from _pool_warnings(pool, f"{place}.pools[{index}]")
+    if model.guard.stabilisation_ms > _HOUR_MS:
+        yield (
+            f"{place}.guard.stabilisation_ms: one high proposal in {model.guard.stabilisation_ms / _HOUR_MS:g} hours "
+            "forbids every shrink. Set 300000 (5 minutes) or so."
+        )
+
+
+def _budget_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+    if model.gpu_budget_max == minimum_gpus(model):
+        yield (
+            f"{place}.gpu_budget_max: {model.gpu_budget_max} GPUs are the smallest fleet, so nothing can grow. "
+            "Raise it or lower a replicas_min."
+        )
+    if model.gpu_budget_min == maximum_gpus(model):
+        yield (
+            f"{place}.gpu_budget_min: {model.gpu_budget_min} GPUs are the largest fleet, so nothing can shrink. "
+            "Lower it or raise a replicas_max."
+        )
+
+
+def _pool_warnings(pool: PoolKnobs, place: str) -> Iterator[str]:
+    if pool.replicas_min == 0:
+        yield (
+            f"{place}.replicas_min: an empty pool reports nothing, so nothing makes it grow again. "
+            "Set replicas_min = 1 or more."
+        )
+
+
+def _threshold_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
+    knobs, roles = model.threshold, {pool.role for pool in model.pools}
+    pulling_ms, adjustment_ms = knobs.metric_pulling_interval_ms, knobs.adjustment_interval_ms
+    if adjustment_ms < pulling_ms:
+        yield (
+            f"{place}.adjustment_interval_ms: a window of {adjustment_ms} ms holds no second sample, as one is taken "
+            f"every {pulling_ms} ms. Set it to several times metric_pulling_interval_ms."
+        )
+    if config.fleet.stale_after_ms < pulling_ms:
+        yield (
+            f"fleet.stale_after_ms: {config.fleet.stale_after_ms} ms is less than metric_pulling_interval_ms "
+            f"{pulling_ms}, so workers go stale between two samples. "
+            "Set it to several times the interval of the workers' reports."
+        )
+    if roles & {"decode", "aggregated"}:
+        up, each = knobs.decode_kv_scale_up_threshold, knobs.waiting_request_kv_ratio
+        if each == 0 and up >= 1:
+            yield (
+                f"{place}.decode_kv_scale_up_threshold: KV load is at most 1 while waiting_request_kv_ratio is 0, "
+                f"so {up:g} never fires. Set 0.9 or so, or a ratio above 0."
+            )
+        elif up > 1:
+            yield (
+                f"{place}.decode_kv_scale_up_threshold: {up:g} fires only with {(up - 1) / each:.0f} requests "
+                "waiting at every worker whose KV cache is full. Set 0.9 or so."
+            )
+        if knobs.decode_kv_scale_down_threshold == 0:
+            yield (
+                f"{place}.decode_kv_scale_down_threshold: KV load is never below 0, so the pool never shrinks. "
+                "Set 0.5 or so."
+            )
+    if roles & {"prefill", "aggregated"} and knobs.prefill_queue_scale_down_threshold == 0:
+        yield (
+            f"{place}.prefill_queue_scale_down_threshold: a queue is never below 0, so the pool never shrinks. "
+            "Set 0.2 or so."
+        )

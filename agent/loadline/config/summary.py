@@ -1,0 +1,92 @@
+"""What the agent will do with a configuration, in plain sentences."""
+
+from collections.abc import Iterator
+
+from loadline.config.knobs import Config, ModelKnobs, PoolKnobs
+
+_SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
+
+
+def describe(config: Config) -> str:
+    """The configuration as sentences, one a line; what belongs to a model is indented."""
+    return "\n".join([*_about_agent(config), *(line for model in config.models for line in _about_model(model))])
+
+
+def duration(ms: float) -> str:
+    """A time in the largest unit that keeps it short, such as ``30 s``."""
+    for unit_ms, unit in ((_HOUR_MS, "h"), (_MINUTE_MS, "min"), (_SECOND_MS, "s")):
+        if ms >= unit_ms and ms % (unit_ms / 10) == 0:
+            return f"{ms / unit_ms:g} {unit}"
+    return f"{ms:g} ms"
+
+
+def _about_agent(config: Config) -> Iterator[str]:
+    agent, http, journal, lead, drain = config.agent, config.http, config.journal, config.leadership, config.drain
+    name = f"Agent {agent.name}" if agent.name else "The agent, named after its host and process,"
+    yield f"{name} hears {agent.root}.v1.> on NATS at {', '.join(config.nats.servers)}."
+    yield f"It keeps /loadline/{agent.namespace}/ in etcd at {', '.join(config.etcd.endpoints)}."
+    yield (
+        f"A leader that dies is replaced within {duration(lead.lease_ttl_s * _SECOND_MS + lead.retry_ms)}; "
+        f"it stops deciding {duration(lead.margin_ms)} before its lease may end."
+    )
+    yield (
+        f"A worker that is silent for {duration(config.fleet.stale_after_ms)} is not fresh; nothing shrinks while "
+        f"fewer than {config.fleet.quorum_ratio:.0%} of the ready workers are fresh."
+    )
+    yield (
+        f"A decision that no scaler has applied after {duration(config.decisions.ttl_ms)} expires; "
+        f"a worker may take {duration(drain.ttl_ms)} to drain."
+    )
+    yield f"HTTP: {f'http://{http.host}:{http.port}' if http.port else 'no port is opened'}."
+    yield (
+        f"Journal: {journal.directory}, {journal.bytes_max / 2**20:g} MiB at most."
+        if journal.directory
+        else "Journal: none, so this run cannot be replayed."
+    )
+
+
+def _about_model(model: ModelKnobs) -> Iterator[str]:
+    deed = "advises, and decides nothing" if model.no_operation else "decides"
+    yield f"Model {model.name}: the {model.planner} planner {deed}."
+    for pool in model.pools:
+        yield f"  {_about_pool(pool)}"
+        if model.planner == "threshold":
+            yield from (f"    {line}" for line in _about_thresholds(model, pool))
+    if model.planner == "threshold":
+        window = duration(model.threshold.adjustment_interval_ms)
+        pulling = duration(model.threshold.metric_pulling_interval_ms)
+        yield f"  Means are over {window}, sampled every {pulling}; changes are at least {window} apart."
+    if model.gpu_budget_max is not None or model.gpu_budget_min:
+        most = "any number of" if model.gpu_budget_max is None else f"at most {model.gpu_budget_max}"
+        yield f"  All pools together: at least {model.gpu_budget_min} and {most} GPUs."
+    guard = model.guard
+    yield (
+        f"  A decision adds at most {guard.step_up_max} and takes at most {guard.step_down_max} of a pool; a shrink "
+        f"waits until no proposal of the last {duration(guard.stabilisation_ms)} was higher, and for "
+        f"{duration(guard.warm_up_ms)} of complete data."
+    )
+
+
+def _about_pool(pool: PoolKnobs) -> str:
+    fixed = pool.replicas_min == pool.replicas_max
+    size = f"always {pool.replicas_min}" if fixed else f"{pool.replicas_min} to {pool.replicas_max}"
+    gpus = "GPU" if pool.gpus_per_worker == 1 else "GPUs"
+    return f"Pool {pool.name} ({pool.role}): {size} workers of {pool.gpus_per_worker} {gpus}."
+
+
+def _about_thresholds(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    knobs = model.threshold
+    if pool.role != "decode":
+        yield (
+            f"Mean prefill queue above {knobs.prefill_queue_scale_up_threshold:g}, and still so in "
+            f"{duration(knobs.prefill_queue_trend_intervals * knobs.adjustment_interval_ms)}: one more. "
+            f"Below {knobs.prefill_queue_scale_down_threshold:g}: one less."
+        )
+    if pool.role != "prefill":
+        yield (
+            f"Mean KV load above {knobs.decode_kv_scale_up_threshold:g}: one more. "
+            f"Below {knobs.decode_kv_scale_down_threshold:g}: one less, but not within "
+            f"{duration(knobs.new_decode_worker_grace_intervals * knobs.adjustment_interval_ms)} of an addition."
+        )
+    if pool.role == "aggregated":
+        yield "Either signal adds; only both together take."
