@@ -1,0 +1,230 @@
+"""A worker's side: registers under a lease, reports its load, and drains when it is told to.
+
+    async def emptied(command: DrainCommand) -> None:
+        await engine.until_idle()
+
+    record = WorkerRecord("llama", "decode", "decode-7", "decode", incarnation=time.time_ns() // 1_000_000, gpus=2)
+    async with Worker(record, nats=NatsKnobs(), etcd=EtcdKnobs(), sample=engine.sample, on_drain=emptied) as worker:
+        await engine.start()
+        await worker.ready()
+        await worker.drained.wait()
+
+Neither NATS nor etcd has to be there: the worker goes on working and comes back to them when they come back.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final, Self
+
+from msgspec.structs import replace
+
+from loadline.adapters.logs import bounded
+from loadline.client.registration import Registration
+from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.core.events import WorkerPhase, WorkerRecord, WorkerSample
+from loadline.ports import Bus, Store
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
+from loadline.wire.subjects import Subjects
+
+# A sample is at most about 600 bytes of JSON, so a frame stays below the 256 KiB that agents take.
+SAMPLES_IN_FRAME_MAX: Final = 256
+# Messages may be lost, so `drained` is said again until the process leaves, for ten minutes at most.
+DRAINED_INTERVAL_S: Final = 1.0
+DRAINED_REPEATS_MAX: Final = 600
+# With NATS away the worker waits this many intervals to be heard once; its lost lease tells the rest.
+DRAINED_UNHEARD_MAX: Final = 10
+# Leaving takes one call to the store; when that does not answer, the lease runs out by itself.
+LEAVE_TIMEOUT_S: Final = 3.0
+
+_log = bounded("worker")
+
+Samples = WorkerSample | Sequence[WorkerSample]
+
+
+class Worker:
+    """One life of one worker, as an async context manager.
+
+    Args:
+        record: What the worker is; registered as ``starting`` until ``ready`` is called.
+        nats: Where NATS is; the default is this host.
+        etcd: Where etcd is; the default is this host.
+        root: First tokens of every subject.
+        namespace: Keys live under ``/loadline/<namespace>/``.
+        sample: Looks at the engine: one sample, or one for each data-parallel rank. Called every interval and must be
+            quick. The worker numbers the samples, and stamps those whose ``timestamp_ms`` is 0.
+        on_drain: Called once a drain was accepted; returns when the engine is empty. Cancelled when the worker is left.
+        report_interval_ms: Time between two load reports.
+        lease_ttl_s: How long the worker stays registered when it dies.
+        bus: A connected bus to use instead of ``nats``; it stays open.
+        store: A store to use instead of ``etcd``; it stays open.
+    """
+
+    def __init__(
+        self,
+        record: WorkerRecord,
+        *,
+        nats: NatsKnobs | None = None,
+        etcd: EtcdKnobs | None = None,
+        root: str = "loadline",
+        namespace: str = "default",
+        sample: Callable[[], Samples],
+        on_drain: Callable[[DrainCommand], Awaitable[None]],
+        report_interval_ms: int = 1_000,
+        lease_ttl_s: int = 10,
+        bus: Bus | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.record = replace(record, state="starting")
+        self.drained = asyncio.Event()
+        """Set once the worker is empty, has said so and has given up its lease: the process may leave."""
+        self._given = (bus, nats, store, etcd)
+        self._subjects = Subjects(root)
+        self._key = Keys(namespace).worker(record.model, record.pool, record.worker)
+        self._sample = sample
+        self._on_drain = on_drain
+        self._report_interval_s = report_interval_ms / 1_000
+        self._lease_ttl_s = lease_ttl_s
+        self._sequence = 0
+        self._highest_epoch = 0
+        self._drain_id = ""
+        self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Register as ``starting`` and begin to report; does not wait for NATS or etcd to be there."""
+        record = self.record
+        bus, nats, store, etcd = self._given
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+            self._bus = await enter(bus_of(bus, nats, f"loadline-worker-{record.worker}"))
+            self._registration = Registration(
+                await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s
+            )
+            # Listening comes before registering: whoever reads the record can reach the worker.
+            await self._bus.answer(self._subjects.drain(record.worker), self._answer_drain)
+            await enter(running(self._registration.run(), f"registration of {record.worker}"))
+            stack.push_async_callback(self._leave)
+            await enter(running(self._report_on(), f"reports of {record.worker}"))
+            await enter(running(self._drain_out(), f"drain of {record.worker}"))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop reporting, give up the lease (3 s at most) and disconnect."""
+        await self._stack.aclose()
+
+    async def ready(self) -> None:
+        """The engine can serve: register as ``ready`` as soon as the store can be reached, and report at once."""
+        if not self._drain_id:
+            self._register("ready")
+        await self.report_now()
+
+    async def report_now(self) -> bool:
+        """Sample and publish now; says whether it was handed to the bus. What cannot be sent now is never sent."""
+        try:
+            taken = self._sample()
+        except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs one report
+            _log.error("sampling_failed", worker=self.record.worker, exc_info=error)
+            return False
+        samples = [taken] if isinstance(taken, WorkerSample) else taken
+        sent = True
+        for start in range(0, len(samples), SAMPLES_IN_FRAME_MAX):
+            sent &= await self._report(samples[start : start + SAMPLES_IN_FRAME_MAX])
+        return sent
+
+    async def _report(self, samples: Sequence[WorkerSample]) -> bool:
+        record, now_ms = self.record, time.time_ns() // 1_000_000
+        numbered = []
+        for sample in samples:
+            self._sequence += 1
+            timestamp_ms = sample.timestamp_ms or now_ms
+            numbered.append(replace(sample, sequence=self._sequence, timestamp_ms=timestamp_ms))
+        report = LoadReport(record.model, record.pool, record.worker, record.incarnation, numbered)
+        return await publish_now(self._bus, self._subjects.load(record.model, record.pool, record.worker), report)
+
+    async def _report_on(self) -> None:
+        while not await wait_at_most(self.drained, self._report_interval_s):
+            await self.report_now()
+
+    def _register(self, state: WorkerPhase) -> None:
+        self.record = replace(self.record, state=state)
+        self._registration.write(encode(self.record), replace_lost=state != "draining")
+
+    async def _answer_drain(self, payload: bytes) -> bytes | None:
+        command = decode_as(DrainCommand, payload, self._subjects.drain(self.record.worker))
+        if isinstance(command, Rejected):
+            _log.warning("drain_command_ignored", worker=self.record.worker, detail=command.detail)
+            return None
+        if not self._concerns(command):
+            return None
+        refusal = self._refusal(command)
+        if not refusal:
+            self._highest_epoch, self._drain_id = command.epoch, command.drain_id
+            if self._commands.empty():
+                self._commands.put_nowait(command)
+        return encode(DrainReply(command.drain_id, accepted=not refusal, detail=refusal))
+
+    def _concerns(self, command: DrainCommand) -> bool:
+        """False where another worker of this name listens too, which will answer: in another pool, or started later."""
+        mine, its = self.record, command
+        same = (its.model, its.pool, its.worker) == (mine.model, mine.pool, mine.worker)
+        return same and its.incarnation <= mine.incarnation
+
+    def _refusal(self, command: DrainCommand) -> str:
+        """Why the command is refused; empty: it is not."""
+        if command.incarnation < self.record.incarnation:
+            return f"gone already: this is incarnation {self.record.incarnation}"
+        if command.epoch < self._highest_epoch:
+            return f"a leader of epoch {self._highest_epoch} was heard"
+        if self.drained.is_set() and command.drain_id != self._drain_id:
+            return "drained already"
+        return ""
+
+    async def _drain_out(self) -> None:
+        """Once told to: leave the routers' sight, wait until empty, say so. No worker says so that is not."""
+        emptied = False
+        while not emptied:
+            command = await self._commands.get()
+            if self.record.role == "decode":
+                self._registration.withdraw()
+            else:
+                self._register("draining")
+            emptied = await self._emptied(command)
+        await self._say_drained()
+
+    async def _emptied(self, command: DrainCommand) -> bool:
+        """Whether the engine could be emptied, however long that took."""
+        emptying = asyncio.ensure_future(self._on_drain(command))
+        try:
+            done, _ = await asyncio.wait({emptying}, timeout=command.ttl_ms / 1_000)
+            if not done:
+                _log.warning("drain_overdue", worker=command.worker, ttl_ms=command.ttl_ms)
+            await emptying
+        except asyncio.CancelledError:
+            emptying.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - the engine's code: the next drain command tries again
+            _log.error("drain_failed", worker=command.worker, exc_info=error)
+            return False
+        return True
+
+    async def _say_drained(self) -> None:
+        record = self.record
+        subject = self._subjects.drained(record.worker)
+        heard = False
+        for repeat in range(DRAINED_REPEATS_MAX):
+            report = DrainReport(record.model, record.pool, record.worker, record.incarnation, self._drain_id)
+            heard |= await publish_now(self._bus, subject, report)
+            if (heard or repeat >= DRAINED_UNHEARD_MAX) and not self.drained.is_set():
+                await self._leave()
+                self.drained.set()
+            await asyncio.sleep(DRAINED_INTERVAL_S)
+
+    async def _leave(self) -> None:
+        self._registration.withdraw()
+        await wait_at_most(self._registration.gone, LEAVE_TIMEOUT_S)

@@ -1,0 +1,246 @@
+"""The reference scaler: workers are processes of this host.
+
+    python -m loadline.scalers.local --config local.toml
+
+It decides (``local_plan``, pure), then does (``local_processes``). Without NATS it keeps what it has: it restarts what
+dies and goes on with drains. On SIGTERM, or when it is killed, its workers end with it.
+"""
+
+import argparse
+import asyncio
+import itertools
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.adapters import logs
+from loadline.client.resources import running, wait_at_most
+from loadline.client.scaler import Order, Scaler
+from loadline.core.events import PoolTarget
+from loadline.errors import ConfigError
+from loadline.scalers.local_config import LocalKnobs, LocalPoolKnobs, read
+from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
+from loadline.scalers.local_processes import Child, Lifetime, Lifetimes, fill, unix_ms
+
+# News wakes the scaler at once; deadlines and drain reports are looked at this often.
+_TURN_S: Final = 0.25
+_log = logs.bounded("local_scaler")
+
+
+class _Worker:
+    """A process as it is planned with, and as it really is."""
+
+    def __init__(self, seen: Process, child: Child, started_at_ms: int) -> None:
+        self.seen = seen
+        self.child = child
+        self.started_at_ms = started_at_ms
+        self.told_to_end = ""
+
+
+class _Pool:
+    """The workers of one pool, and what they should be."""
+
+    def __init__(self, model: str, knobs: LocalPoolKnobs, numbers: Iterator[int]) -> None:
+        self.model = model
+        self.knobs = knobs
+        self.numbers = numbers
+        self.workers: dict[str, _Worker] = {}
+        self.target: PoolTarget | None = None
+        self.drain_ttl_ms = 0
+        self.failures = Failures()
+
+    def seen(self) -> list[Process]:
+        return [worker.seen for worker in self.workers.values()]
+
+
+class LocalScaler:
+    """Carries out decisions with processes of this host.
+
+    Args:
+        knobs: The configuration.
+        scaler: Where decisions come from, entered.
+    """
+
+    def __init__(self, knobs: LocalKnobs, scaler: Scaler) -> None:
+        self._knobs = knobs
+        self._scaler = scaler
+        self._timing = Timing(
+            linger_ms=knobs.linger_ms,
+            grace_ms=knobs.grace_ms,
+            settle_ms=knobs.settle_ms,
+            restart_backoff_ms=knobs.restart_backoff_ms,
+            restart_backoff_max_ms=knobs.restart_backoff_max_ms,
+            start_concurrency=knobs.start_concurrency,
+        )
+        # Numbers are counted by the pool's name alone: a worker's subjects do not name its model.
+        numbers: dict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
+        self._pools = {
+            (model.name, pool.name): _Pool(model.name, pool, numbers[pool.name])
+            for model in knobs.models
+            for pool in model.pools
+        }
+        self._lifetimes = Lifetimes(Path(knobs.lifetimes_file) if knobs.lifetimes_file else None)
+        self._open: dict[str, Order] = {}
+        self._told: dict[str, dict[str, int]] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Carry out decisions until ``stop`` is set, then end all workers, within ``grace_ms`` and a little."""
+        stopping = asyncio.create_task(self._wake_at(stop))
+        try:
+            async with running(self._receive(), "decisions") as receiving:
+                while not stop.is_set() and not receiving.done():
+                    self._wake.clear()
+                    for pool in self._pools.values():
+                        self._turn(pool)
+                    await self._tell()
+                    await wait_at_most(self._wake, _TURN_S)
+        finally:
+            stopping.cancel()
+            await self._end_all()
+
+    async def _wake_at(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._wake.set()
+
+    async def _receive(self) -> None:
+        async for order in self._scaler:
+            model = order.decision.model
+            unknown = [pool for pool in order.targets if (model, pool) not in self._pools]
+            if unknown:
+                await self._scaler.refuse(order, f"no such pool is configured: {', '.join(unknown)}")
+                continue
+            await self._scaler.accept(order)
+            for name, target in order.targets.items():
+                pool = self._pools[model, name]
+                pool.target, pool.drain_ttl_ms = target, order.decision.drain_ttl_ms
+            self._open[model] = order
+            self._told.pop(model, None)
+            self._wake.set()
+            _log.info("decision_accepted", decision=order.decision.decision_id, targets=_counts(order))
+
+    def _turn(self, pool: _Pool) -> None:
+        """Decide for one pool, then do it."""
+        now_ms = _now_ms()
+        drained = {name for name in pool.workers if self._scaler.drained(name)}
+        for seen in mark(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
+            pool.workers[seen.worker].seen = seen
+        for action in plan(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
+            self._do(pool, action, now_ms)
+
+    def _do(self, pool: _Pool, action: Action, now_ms: int) -> None:
+        if action.kind == "start":
+            for _ in range(action.count):
+                self._start(pool, now_ms)
+            return
+        worker = pool.workers[action.worker]
+        worker.seen = replace(worker.seen, signal=action.kind, signalled_ms=now_ms)
+        worker.told_to_end = worker.told_to_end or action.reason
+        worker.child.send(action.kind)
+        _log.info("worker_signalled", worker=action.worker, signal=action.kind, reason=worker.told_to_end)
+
+    def _start(self, pool: _Pool, now_ms: int) -> None:
+        name, started_at_ms = f"{pool.knobs.name}-{next(pool.numbers)}", unix_ms()
+        names = {
+            "worker": name,
+            "model": pool.model,
+            "pool": pool.knobs.name,
+            "role": pool.knobs.role,
+            "incarnation": str(started_at_ms),
+        }
+        log_path = Path(self._knobs.log_directory, f"{name}.log") if self._knobs.log_directory else None
+        try:
+            child = Child(fill(pool.knobs.command, names), pool.knobs.env, log_path, partial(self._exited, pool, name))
+        except OSError as error:
+            pool.failures = Failures(pool.failures.count + 1, now_ms)
+            _log.error("worker_not_started", worker=name, error=str(error))
+            return
+        pool.workers[name] = _Worker(Process(name, now_ms), child, started_at_ms)
+        _log.info("worker_started", worker=name, model=pool.model)
+
+    def _exited(self, pool: _Pool, name: str, code: int) -> None:
+        worker = pool.workers.pop(name)
+        pool.failures = after_exit(pool.failures, worker.seen, self._timing, _now_ms())
+        reason = _why_ended(worker, code)
+        _log.info("worker_ended", worker=name, code=code, reason=reason)
+        self._lifetimes.add(
+            Lifetime(name, pool.model, pool.knobs.name, pool.knobs.gpus, worker.started_at_ms, unix_ms(), reason)
+        )
+        self._wake.set()
+
+    async def _tell(self) -> None:
+        """Report on the decisions that are being carried out, where there is something new to say."""
+        for model, order in list(self._open.items()):
+            pools = {name: self._pools[model, name] for name in order.targets}
+            observed = {name: len(pool.workers) for name, pool in pools.items()}
+            if all(reached(pool.seen(), order.targets[name]) for name, pool in pools.items()):
+                del self._open[model]
+                await self._scaler.complete(order, observed)
+                _log.info("decision_done", decision=order.decision.decision_id, observed=observed)
+            elif self._told.get(model) != observed:
+                self._told[model] = observed
+                await self._scaler.progress(order, observed)
+
+    async def _end_all(self) -> None:
+        for kind in ("terminate", "kill"):
+            for pool in self._pools.values():
+                for name in pool.workers:
+                    self._do(pool, Action(kind, name, reason="stopped"), _now_ms())
+            deadline_s = time.monotonic() + self._knobs.grace_ms / 1_000
+            while any(pool.workers for pool in self._pools.values()) and time.monotonic() < deadline_s:
+                self._wake.clear()
+                await wait_at_most(self._wake, _TURN_S)
+
+
+def _why_ended(worker: _Worker, code: int) -> str:
+    if worker.told_to_end:
+        return worker.told_to_end
+    if worker.seen.drained_ms is not None:
+        return "drained"
+    if worker.seen.leaving:
+        return "left"
+    return "failed" if code else "exited"
+
+
+def _counts(order: Order) -> dict[str, int]:
+    return {name: target.replicas for name, target in order.targets.items()}
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+async def serve(knobs: LocalKnobs) -> None:
+    """Run until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    models = [model.name for model in knobs.models]
+    async with Scaler(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler:
+        await LocalScaler(knobs, scaler).run(stop)
+
+
+def main() -> int:
+    """Run the program; 0 after a stop, 2 where the configuration cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m loadline.scalers.local", description="Workers as local processes.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML file; see docs/clients.md")
+    arguments = parser.parse_args()
+    logs.configure("auto", "info")
+    try:
+        asyncio.run(serve(read(arguments.config)))
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Worker processes: started so that none outlives the scaler, watched, signalled, and written down when they ended."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from loadline.adapters.logs import bounded
+
+_PR_SET_PDEATHSIG: Final = 1
+_SIGNALS: Final = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+_LIBC: Final = ctypes.CDLL(None)
+_log = bounded("local_scaler")
+
+
+class Lifetime(Struct, frozen=True):
+    """One worker's life, from start to end: what GPU hours are made of. Unix times in ms."""
+
+    worker: str
+    model: str
+    pool: str
+    gpus: int
+    started_at_ms: int
+    ended_at_ms: int
+    reason: str
+
+
+class Lifetimes:
+    """Appends lifetimes to a JSON lines file. What cannot be written is logged: it must not stop the scaler.
+
+    Args:
+        path: The file; None: nothing is written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, lifetime: Lifetime) -> None:
+        """Append one line."""
+        if self._path is None:
+            return
+        try:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode(lifetime) + b"\n")
+        except OSError as error:
+            _log.error("lifetime_not_written", worker=lifetime.worker, error=str(error))
+
+
+class Child:
+    """A running worker process, leader of a process group of its own. Build it in the event loop of the main thread.
+
+    Args:
+        command: Program and arguments.
+        env: Variables added to our own environment.
+        log_path: Where its output is appended; None: it goes where ours goes.
+        on_exit: Told the exit code once, when it has ended; negative: the signal that ended it.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], log_path: Path | None, on_exit: Callable[[int], None]
+    ) -> None:
+        self._on_exit = on_exit
+        self._process = _spawn(command, env, log_path)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
+
+    def send(self, kind: Literal["terminate", "kill"]) -> None:
+        """Signal the whole group; nothing when it has ended."""
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, _SIGNALS[kind])
+
+    def _ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        # What it started itself ends with it. Its id is still its own: it has ended but was not yet waited for.
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._on_exit(self._process.wait())
+
+
+def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path | None) -> "subprocess.Popen[bytes]":
+    """Start a process that dies with this one, even if this one is killed."""
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before the line above
+            os._exit(1)
+
+    with ExitStack() as stack:
+        output = None
+        if log_path is not None:
+            log_path.parent.mkdir(parents=True, exist_ok=True)
+            output = stack.enter_context(log_path.open("ab"))
+        return subprocess.Popen(  # noqa: S603 - running the operator's command is what this is for
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **env},
+            # Ctrl-C reaches the whole foreground group: the scaler ends its children in its own order.
+            start_new_session=True,
+            # A system call and a comparison: safe even where there are threads.
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+
+
+def fill(template: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """The command with ``{name}`` replaced; other braces stay, so that JSON arguments need no escaping."""
+    filled = []
+    for argument in template:
+        for name, value in names.items():
+            argument = argument.replace(f"{{{name}}}", value)  # noqa: PLW2901 - each name in turn
+        filled.append(argument)
+    return filled
+
+
+def unix_ms() -> int:
+    """Unix time in ms."""
+    return time.time_ns() // 1_000_000
