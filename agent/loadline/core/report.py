@@ -125,6 +125,11 @@ class Reason(Struct, frozen=True, omit_defaults=True):
     pool: str = ""
     numbers: dict[str, float] = {}
 
+    @classmethod
+    def of(cls, code: Code, pool: str = "", **numbers: float) -> "Reason":
+        """A reason whose numbers are floats, so that it survives a round trip through the journal unchanged."""
+        return cls(code, pool, {name: float(value) for name, value in numbers.items()})
+
     def sentence(self) -> str:
         """For a person: the pool and the filled sentence."""
         text = SENTENCES[self.code].format(**self.numbers)

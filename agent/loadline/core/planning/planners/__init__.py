@@ -1,3 +1,11 @@
 """Planners: one file each, one line each in PLANNERS."""
 
-PLANNERS: dict[str, object] = {}
+from loadline.core.planning.planners.base import Planner
+from loadline.core.planning.planners.threshold import ThresholdPlanner
+
+PLANNERS: dict[str, type[Planner]] = {
+    ThresholdPlanner.name: ThresholdPlanner,
+}
+"""Name -> planner. The knobs are the section of the same name in a model's configuration."""
+
+__all__ = ["PLANNERS", "Planner"]

@@ -1,8 +1,23 @@
-"""The threshold planner."""
+"""The threshold planner: mean prefill queue and mean KV load against fixed thresholds, one worker at a time.
 
-from typing import Annotated
+The rules are those of Dynamo's first load planner (0.2), made event-driven: its interval becomes a rolling window of
+the same length that includes the picture of this moment, so a sample that carries a mean across a threshold is acted
+on in the turn in which it arrives. What an interval forbade is still forbidden: no change within
+``adjustment_interval_ms`` of the last one, nor of a change in the set of ready workers.
 
-from msgspec import Meta, Struct
+Both means are kept twice, as a lower and an upper bound: a worker that does not report counts as empty when growing and
+as full when shrinking.
+"""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.belief.window import RollingSamples
+from loadline.core.belief.worker import MICRO
+from loadline.core.report import Code, Opinion, Reason
 
 Threshold = Annotated[float, Meta(ge=0)]
 
@@ -31,3 +46,180 @@ class ThresholdKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     prefill_queue_trend_intervals: Annotated[
         int, Meta(ge=0, description="Intervals until a new prefill worker is of use.")
     ] = 3
+
+
+class Signal(Struct):
+    """One signal of a pool over the window, as lower and upper bound."""
+
+    low: RollingSamples
+    high: RollingSamples
+    now_low: float = 0.0
+    now_high: float = 0.0
+
+    def set(self, low: float, high: float) -> None:
+        """The picture of this moment."""
+        self.now_low, self.now_high = float(low), float(high)
+
+    def pull(self, now: int) -> None:
+        """Sample the picture of this moment."""
+        self.low.push(now, self.now_low)
+        self.high.push(now, self.now_high)
+
+    def predicted(self, intervals: int) -> float:
+        """Where the signal is after more windows like this one: ``last + (last - first) * intervals``."""
+        first = self.low.values[0] if self.low.values else self.now_low
+        return self.now_low + (self.now_low - first) * intervals
+
+
+class Watch(Struct):
+    """What the planner remembers of one pool."""
+
+    queue: Signal
+    kv: Signal
+    since_ms: int = -1
+    """When the data of the window began; -1 while there is none."""
+
+
+class Verdict(Struct, frozen=True):
+    """One more (1), one less (-1) or none (0), and why."""
+
+    step: int
+    reason: Reason
+
+
+class ThresholdPlanner(Struct):
+    """See the module."""
+
+    name: ClassVar[str] = "threshold"
+
+    knobs: ThresholdKnobs
+    watches: dict[str, Watch] = field(default_factory=dict)
+    next_pull_ms: int = 0
+
+    def next_wake(self) -> int:
+        """The next sampling."""
+        return self.next_pull_ms
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        """Step each pool by at most one."""
+        self._look(model, now)
+        changed_at = max(max(p.ready_changed_at_ms, p.grown_at_ms, p.shrunk_at_ms) for p in model.pools.values())
+        targets: dict[str, int] = {}
+        reasons: list[Reason] = []
+        for pool in model.pools.values():
+            verdict = self._judge(pool, changed_at, now)
+            if verdict.step:
+                targets[pool.name] = pool.base(now) + verdict.step
+            reasons.append(verdict.reason)
+        # The reasons of what changes come first; sorting by a bool keeps the order of the pools otherwise.
+        reasons.sort(key=lambda reason: reason.pool not in targets)
+        return Opinion(self.name, targets, tuple(reasons), self._inputs(model))
+
+    def _look(self, model: Model, now: int) -> None:
+        """Take the picture of this moment, and sample it when that is due."""
+        due = now >= self.next_pull_ms
+        if due:
+            self.next_pull_ms = now + self.knobs.metric_pulling_interval_ms
+        for pool in model.pools.values():
+            watch = self.watches.get(pool.name)
+            if watch is None:
+                watch = self.watches[pool.name] = Watch(self._signal(), self._signal())
+            if pool.fresh == 0:
+                watch.since_ms = -1
+                watch.queue.low.clear()
+                watch.queue.high.clear()
+                watch.kv.low.clear()
+                watch.kv.high.clear()
+                continue
+            if watch.since_ms < 0:
+                watch.since_ms = now
+            silent = pool.ready - pool.fresh
+            watch.queue.set(pool.load.waiting, pool.load.waiting + silent)
+            kv_sum = pool.load.kv_micro / MICRO + self.knobs.waiting_request_kv_ratio * pool.load.waiting_while_running
+            watch.kv.set(kv_sum / pool.ready, (kv_sum + silent) / pool.ready)
+            if due:
+                watch.queue.pull(now)
+                watch.kv.pull(now)
+
+    def _signal(self) -> Signal:
+        window_ms = self.knobs.adjustment_interval_ms
+        return Signal(RollingSamples(window_ms), RollingSamples(window_ms))
+
+    def _judge(self, pool: Pool, changed_at: int, now: int) -> Verdict:
+        """Weigh one pool; guard clauses first: what is missing is a hold."""
+        watch, role = self.watches[pool.name], pool.knobs.role
+        if pool.ready == 0:
+            return Verdict(0, Reason(Code.NO_WORKERS, pool.name))
+        if pool.fresh == 0:
+            return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=0, ready=pool.ready, needed=1))
+        interval_ms = self.knobs.adjustment_interval_ms
+        if now - max(changed_at, watch.since_ms) < interval_ms:
+            age_ms = now - max(changed_at, watch.since_ms)
+            return Verdict(0, Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
+        if role == "prefill":
+            verdict = self._judge_queue(pool, watch.queue)
+        elif role == "decode":
+            verdict = self._judge_kv(pool, watch.kv, now)
+        else:
+            verdict = _either_up_both_down(self._judge_queue(pool, watch.queue), self._judge_kv(pool, watch.kv, now))
+        return self._mind_pending(pool, verdict, now) if verdict.step > 0 else verdict
+
+    def _judge_queue(self, pool: Pool, queue: Signal) -> Verdict:
+        up, down = self.knobs.prefill_queue_scale_up_threshold, self.knobs.prefill_queue_scale_down_threshold
+        high = queue.high.mean_with(queue.now_high)
+        if high < down:
+            return Verdict(-1, Reason.of(Code.PREFILL_QUEUE_LOW, pool.name, mean=high, threshold=down))
+        low = queue.low.mean_with(queue.now_low)
+        if low <= up:
+            return Verdict(0, Reason(Code.WITHIN_THRESHOLDS, pool.name))
+        # A new worker is of use only after some intervals: a queue that will be gone by then needs none.
+        predicted = queue.predicted(self.knobs.prefill_queue_trend_intervals)
+        step, code = (1, Code.PREFILL_QUEUE_HIGH) if predicted > up else (0, Code.QUEUE_TREND_FALLING)
+        return Verdict(step, Reason.of(code, pool.name, mean=low, threshold=up, predicted=predicted))
+
+    def _judge_kv(self, pool: Pool, kv: Signal, now: int) -> Verdict:
+        up, down = self.knobs.decode_kv_scale_up_threshold, self.knobs.decode_kv_scale_down_threshold
+        high = kv.high.mean_with(kv.now_high)
+        if high < down:
+            grace_ms = self.knobs.new_decode_worker_grace_intervals * self.knobs.adjustment_interval_ms
+            if pool.grown_at_ms >= 0 and now - pool.grown_at_ms < grace_ms:
+                age_ms = now - pool.grown_at_ms
+                return Verdict(0, Reason.of(Code.NEW_WORKER_GRACE, pool.name, age_ms=age_ms, grace_ms=grace_ms))
+            return Verdict(-1, Reason.of(Code.KV_USAGE_LOW, pool.name, mean=high, threshold=down))
+        low = kv.low.mean_with(kv.now_low)
+        if low > up:
+            return Verdict(1, Reason.of(Code.KV_USAGE_HIGH, pool.name, mean=low, threshold=up))
+        return Verdict(0, Reason(Code.WITHIN_THRESHOLDS, pool.name))
+
+    def _mind_pending(self, pool: Pool, verdict: Verdict, now: int) -> Verdict:
+        """Growth that was asked for is waited for, as long as it may still come; then it is reported, not repeated."""
+        supply = pool.supply(now)
+        on_their_way = supply.pending + supply.starting
+        if on_their_way:
+            return Verdict(0, Reason.of(Code.WORKERS_PENDING, pool.name, pending=on_their_way))
+        if pool.base(now) < pool.target_now(now):
+            return Verdict(0, Reason.of(Code.PENDING_UNREACHED, pool.name, missing=supply.missing))
+        return verdict
+
+    def _inputs(self, model: Model) -> dict[str, float]:
+        inputs: dict[str, float] = {}
+        for pool in model.pools.values():
+            watch, role = self.watches[pool.name], pool.knobs.role
+            inputs[f"{pool.name}.ready"] = pool.ready
+            inputs[f"{pool.name}.fresh"] = pool.fresh
+            if role != "decode":
+                inputs[f"{pool.name}.prefill_queue_mean"] = watch.queue.low.mean_with(watch.queue.now_low)
+                inputs[f"{pool.name}.prefill_queue_now"] = watch.queue.now_low
+            if role != "prefill":
+                inputs[f"{pool.name}.kv_load_mean"] = watch.kv.low.mean_with(watch.kv.now_low)
+                inputs[f"{pool.name}.kv_load_now"] = watch.kv.now_low
+        return inputs
+
+
+def _either_up_both_down(queue: Verdict, kv: Verdict) -> Verdict:
+    """An aggregated worker does both jobs: either may need more, both must need less."""
+    if queue.step > 0 or kv.step > 0:
+        return queue if queue.step > 0 else kv
+    if queue.step < 0 and kv.step < 0:
+        return kv
+    return kv if queue.step < 0 else queue

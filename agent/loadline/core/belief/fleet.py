@@ -1,0 +1,154 @@
+"""What we believe of all models, pools and workers: bounded, and fresh by our own time."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from loadline.core.belief.pool import Pool
+from loadline.core.belief.traffic import Traffic
+from loadline.core.belief.worker import Worker
+from loadline.core.events import LoadReported, RegisteredWorker
+from loadline.core.report import Rejection
+
+
+class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is believed of workers."""
+
+    stale_after_ms: Annotated[int, Meta(ge=1, description="A worker silent for this long is not fresh.")] = 5_000
+    quorum_ratio: Annotated[
+        float, Meta(gt=0, le=1, description="Share of ready workers that must be fresh before a shrink.")
+    ] = 0.8
+    workers_max: Annotated[int, Meta(ge=1, description="Workers that are kept; more are refused.")] = 20_000
+    frontends_max: Annotated[int, Meta(ge=1, description="Frontends of one model that are kept.")] = 256
+    traffic_window_ms: Annotated[int, Meta(ge=1, description="Length of the rolling traffic window.")] = 60_000
+
+
+class Model(Struct):
+    """A served model: its pools and its traffic."""
+
+    name: str
+    pools: dict[str, Pool]
+    traffic: Traffic
+    first_seen_ms: int = -1
+
+    def settle(self, now: int, knobs: FleetKnobs) -> None:
+        """Bring all sums up to date."""
+        for pool in self.pools.values():
+            pool.settle(now, knobs.stale_after_ms)
+
+    def sweep(self, now: int, knobs: FleetKnobs) -> None:
+        """Stop counting silent workers."""
+        for pool in self.pools.values():
+            pool.sweep(now, knobs.stale_after_ms)
+
+
+class Fleet(Struct):
+    """All models. Methods give None, or the reason why what they were told is refused."""
+
+    knobs: FleetKnobs
+    models: dict[str, Model]
+    workers: int = 0
+
+    def locate(self, model: str, pool: str) -> Pool | Rejection:
+        """The pool of that name."""
+        found = self.models.get(model)
+        if found is None:
+            return Rejection.UNKNOWN_MODEL
+        return found.pools.get(pool, Rejection.UNKNOWN_POOL)
+
+    def report(self, event: LoadReported, now: int) -> tuple[int, Rejection | None]:
+        """Take the samples that are newer than what is known; gives how many were refused, and why the last one was."""
+        pool = self.locate(event.model, event.pool)
+        if isinstance(pool, Rejection):
+            return len(event.samples), pool
+        worker = pool.workers.get(event.worker)
+        if worker is None:
+            return len(event.samples), Rejection.UNKNOWN_WORKER
+        known = worker.record.incarnation
+        if event.incarnation != known:
+            stale = event.incarnation < known
+            return len(event.samples), Rejection.STALE_INCARNATION if stale else Rejection.UNKNOWN_INCARNATION
+        latest = worker.latest
+        ranks = len(latest)
+        refused, why = 0, None
+        for sample in event.samples:
+            rank = sample.rank
+            if rank >= ranks:
+                refused, why = refused + 1, Rejection.RANK_OUT_OF_RANGE
+                continue
+            before = latest[rank]
+            if before is not None and sample.sequence <= before.sequence:
+                refused, why = refused + 1, Rejection.NOT_NEWER
+                continue
+            latest[rank] = sample
+        if refused < len(event.samples):
+            worker.seen_at_ms = now
+            pool.dirty[event.worker] = None
+        return refused, why
+
+    def register(self, registered: RegisteredWorker, now: int) -> Rejection | None:
+        """A worker's record was written."""
+        record = registered.record
+        pool = self.locate(record.model, record.pool)
+        if isinstance(pool, Rejection):
+            return pool
+        if record.role != pool.knobs.role:
+            return Rejection.ROLE_MISMATCH
+        known = pool.workers.get(record.worker)
+        if known is None or known.record.incarnation != record.incarnation:
+            if known is not None:
+                self._remove(pool, record.worker, now)
+            elif self.workers >= self.knobs.workers_max:
+                return Rejection.WORKERS_FULL
+            self.workers += 1
+            worker = Worker(
+                record, registered.lease_id, registered_at_ms=now, latest=[None] * record.data_parallel_size
+            )
+            pool.workers[record.worker] = worker
+            pool.place(worker, now)
+            return None
+        known.record, known.lease_id, known.registered = record, registered.lease_id, True
+        known.latest = (known.latest + [None] * record.data_parallel_size)[: record.data_parallel_size]
+        pool.place(known, now)
+        return None
+
+    def deregister(self, model: str, pool_name: str, name: str, now: int) -> Rejection | None:
+        """A worker's key is gone. One that drains is kept until its drain ends: it still has work."""
+        pool = self.locate(model, pool_name)
+        if isinstance(pool, Rejection):
+            return pool
+        worker = pool.workers.get(name)
+        if worker is None:
+            return Rejection.UNKNOWN_WORKER
+        if worker.draining:
+            worker.registered = False
+        else:
+            self._remove(pool, name, now)
+        return None
+
+    def replace(self, registered: list[RegisteredWorker], now: int) -> list[Rejection]:
+        """The whole registry was read: take it, and forget the workers that are not in it."""
+        present = {(r.record.model, r.record.pool, r.record.worker) for r in registered}
+        for model in self.models.values():
+            for pool in model.pools.values():
+                for name in [n for n in pool.workers if (model.name, pool.name, n) not in present]:
+                    self.deregister(model.name, pool.name, name, now)
+        return [why for r in registered if (why := self.register(r, now)) is not None]
+
+    def start_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
+        """The worker is on its way out: it is no supply any more."""
+        pool = self.models[model].pools[pool_name]
+        worker = pool.workers[name]
+        worker.draining = True
+        pool.place(worker, now)
+
+    def end_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
+        """The drain is over. What is still registered stays listed, and is no supply, until its key goes."""
+        pool = self.models[model].pools[pool_name]
+        worker = pool.workers.get(name)
+        if worker is not None and not worker.registered:
+            self._remove(pool, name, now)
+
+    def _remove(self, pool: Pool, name: str, now: int) -> None:
+        pool.remove(name, now)
+        self.workers -= 1

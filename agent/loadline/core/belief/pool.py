@@ -1,0 +1,177 @@
+"""One pool as we believe it to be: its workers, and exact integer sums over those that are ready and fresh."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.belief.worker import MICRO, Load, Worker
+from loadline.core.events import Name, Role
+from loadline.core.report import PoolStatus
+
+WORKERS_IN_STATUS = 64
+"""Workers listed per pool in a status: 10,000 would make a message of 1 MB."""
+
+
+class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Interchangeable workers: same model, role and accelerator arrangement."""
+
+    name: Name
+    role: Role
+    gpus_per_worker: Annotated[int, Meta(ge=1, le=4096, description="GPUs that one worker occupies.")] = 1
+    replicas_min: Annotated[int, Meta(ge=0, description="Never fewer workers.")] = 1
+    replicas_max: Annotated[int, Meta(ge=1, description="Never more workers: a hard cap on cost.")] = 8
+    start_deadline_ms: Annotated[int, Meta(ge=1, description="A worker asked for counts as supply for this long.")] = (
+        600_000
+    )
+
+
+class Supply(Struct, frozen=True):
+    """Workers of a pool by how near they are to serving."""
+
+    ready: int
+    starting: int
+    pending: int
+    """Asked for and not registered, within the start deadline."""
+    missing: int
+    """Asked for or starting, past the deadline: not supply."""
+
+    @property
+    def total(self) -> int:
+        """What may be counted on."""
+        return self.ready + self.starting + self.pending
+
+
+class Pool(Struct):
+    """One pool: its workers, and sums over those that are ready and fresh."""
+
+    knobs: PoolKnobs
+    workers: dict[str, Worker] = {}
+    dirty: dict[str, None] = {}
+    fresh: int = 0
+    ready: int = 0
+    starting: int = 0
+    late: int = 0
+    """Of those that are starting: past the start deadline at the last sweep."""
+    load: Load = field(default_factory=Load)
+    desired: int | None = None
+    """Workers that there should be, by the last decision; None while that is unknown."""
+    asked_at_ms: int = 0
+    """When the workers that are missing were asked for."""
+    ready_changed_at_ms: int = -1
+    grown_at_ms: int = -1
+    """When a decision last asked for more."""
+    shrunk_at_ms: int = -1
+
+    @property
+    def name(self) -> str:
+        """Name of the pool within its model."""
+        return self.knobs.name
+
+    def supply(self, now: int) -> Supply:
+        """The workers by how near they are to serving."""
+        shortfall = max(0, (self.desired or 0) - self.ready - self.starting)
+        starting = self.starting - self.late
+        if shortfall and now - self.asked_at_ms > self.knobs.start_deadline_ms:
+            return Supply(self.ready, starting, 0, self.late + shortfall)
+        return Supply(self.ready, starting, shortfall, self.late)
+
+    def target_now(self, now: int) -> int:
+        """The count that stands: the decision's, or what there is while there is none."""
+        return self.supply(now).total if self.desired is None else self.desired
+
+    def base(self, now: int) -> int:
+        """The count from which to step: what stands, less what was asked for and did not come in time."""
+        supply = self.supply(now)
+        return supply.total if self.desired is None else min(self.desired, supply.total)
+
+    def draining(self) -> int:
+        """Workers on their way out, which still occupy their GPUs; O(workers)."""
+        return sum(1 for worker in self.workers.values() if worker.standing == "out")
+
+    def quorate(self, ratio: float) -> bool:
+        """Whether enough of the ready workers are fresh to believe in a low load."""
+        return self.ready == 0 or self.fresh >= self.ready * ratio
+
+    def set_desired(self, replicas: int, now: int) -> None:
+        """A decision about this pool stands."""
+        before = self.desired
+        if before is None or replicas > before:
+            self.asked_at_ms = now
+            if before is not None:
+                self.grown_at_ms = now
+        elif replicas < before:
+            self.shrunk_at_ms = now
+        self.desired = replicas
+
+    def settle(self, now: int, stale_after_ms: int) -> None:
+        """Bring the sums up to date with the workers that changed since the last call."""
+        for name in self.dirty:
+            worker = self.workers.get(name)
+            if worker is not None:
+                self._recount(worker, now, stale_after_ms)
+        self.dirty.clear()
+
+    def sweep(self, now: int, stale_after_ms: int) -> None:
+        """Stop counting workers that went silent or start too slowly; O(workers)."""
+        self.late = 0
+        for worker in self.workers.values():
+            if worker.counted and now - worker.seen_at_ms > stale_after_ms:
+                self._uncount(worker)
+            elif worker.counted_as == "starting" and now - worker.registered_at_ms > self.knobs.start_deadline_ms:
+                self.late += 1
+
+    def _recount(self, worker: Worker, now: int, stale_after_ms: int) -> None:
+        self._uncount(worker)
+        if worker.counted_as == "ready" and worker.seen_at_ms >= 0 and now - worker.seen_at_ms <= stale_after_ms:
+            worker.load = worker.measure()
+            self.load.add(worker.load, 1)
+            self.fresh += 1
+            worker.counted = True
+
+    def _uncount(self, worker: Worker) -> None:
+        if worker.counted:
+            self.load.add(worker.load, -1)
+            self.fresh -= 1
+            worker.counted = False
+
+    def place(self, worker: Worker, now: int) -> None:
+        """Account for a worker whose standing may have changed."""
+        before, after = worker.counted_as, worker.standing
+        worker.counted_as = after
+        self.dirty[worker.record.worker] = None
+        if before == after:
+            return
+        self.starting += (after == "starting") - (before == "starting")
+        if "ready" in {before, after}:
+            self.ready += (after == "ready") - (before == "ready")
+            self.ready_changed_at_ms = now
+            if before == "ready" and self.ready < (self.desired or 0):
+                self.asked_at_ms = now  # a loss opens a gap: whoever fills it is asked from now on
+
+    def remove(self, name: str, now: int) -> None:
+        """Forget a worker."""
+        worker = self.workers[name]
+        worker.registered = False
+        self._uncount(worker)
+        self.place(worker, now)
+        del self.workers[name]
+        self.dirty.pop(name, None)
+
+    def status(self, now: int) -> PoolStatus:
+        """For people and metrics."""
+        supply = self.supply(now)
+        listed = sorted(self.workers)[:WORKERS_IN_STATUS]
+        return PoolStatus(
+            pool=self.name,
+            role=self.knobs.role,
+            desired=self.target_now(now),
+            ready=self.ready,
+            starting=supply.starting,
+            pending=supply.pending,
+            draining=self.draining(),
+            fresh=self.fresh,
+            kv_usage_ratio=self.load.kv_micro / MICRO / self.fresh if self.fresh else 0.0,
+            waiting_requests=self.load.waiting,
+            running_requests=self.load.running,
+            workers=tuple(self.workers[name].status(now) for name in listed),
+        )

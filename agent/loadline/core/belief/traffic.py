@@ -1,0 +1,113 @@
+"""What the frontends of one model report: rates and lengths over a rolling window."""
+
+from msgspec import Struct
+
+from loadline.core.events import TrafficReported
+from loadline.core.report import Rejection, TrafficStatus
+
+BUCKET_MS = 1_000
+
+
+class Bucket(Struct):
+    """Sums over all reports that arrived in one second."""
+
+    at_ms: int
+    arrivals: int = 0
+    isl_sum: float = 0.0
+    isl_count: int = 0
+    osl_sum: float = 0.0
+    osl_count: int = 0
+    ttft_sum: float = 0.0
+    ttft_count: int = 0
+    itl_sum: float = 0.0
+    itl_count: int = 0
+
+
+class Frontend(Struct):
+    """The newest report of one frontend."""
+
+    incarnation: int
+    sequence: int
+    seen_at_ms: int
+    queued: int
+
+
+def _mean(total: float, count: int) -> float | None:
+    return total / count if count else None
+
+
+class Traffic(Struct):
+    """Traffic of one model over ``window_ms``."""
+
+    window_ms: int
+    frontends_max: int
+    stale_after_ms: int
+    first_at_ms: int = -1
+    buckets: list[Bucket] = []
+    frontends: dict[str, Frontend] = {}
+
+    def apply(self, event: TrafficReported, now: int) -> Rejection | None:
+        """Fold a report in, unless it is a repeat or the table of frontends is full of live ones."""
+        sample = event.sample
+        known = self.frontends.get(event.frontend)
+        if known is None:
+            if len(self.frontends) >= self.frontends_max and not self._forget_stale(now):
+                return Rejection.FRONTENDS_FULL
+        elif event.incarnation < known.incarnation:
+            return Rejection.STALE_INCARNATION
+        elif event.incarnation == known.incarnation and sample.sequence <= known.sequence:
+            return Rejection.NOT_NEWER
+        self.frontends[event.frontend] = Frontend(event.incarnation, sample.sequence, now, sample.queued)
+        bucket = self._bucket(now)
+        bucket.arrivals += sample.arrivals
+        if sample.isl_tokens is not None and sample.arrivals:
+            bucket.isl_sum += sample.isl_tokens * sample.arrivals
+            bucket.isl_count += sample.arrivals
+        if sample.completed:
+            if sample.osl_tokens is not None:
+                bucket.osl_sum += sample.osl_tokens * sample.completed
+                bucket.osl_count += sample.completed
+            if sample.ttft_ms is not None:
+                bucket.ttft_sum += sample.ttft_ms * sample.completed
+                bucket.ttft_count += sample.completed
+            if sample.itl_ms is not None:
+                bucket.itl_sum += sample.itl_ms * sample.completed
+                bucket.itl_count += sample.completed
+        return None
+
+    def _forget_stale(self, now: int) -> bool:
+        """Make room by forgetting frontends that no longer report; tells whether there is room now."""
+        for name in [n for n, f in self.frontends.items() if now - f.seen_at_ms > self.window_ms]:
+            del self.frontends[name]
+        return len(self.frontends) < self.frontends_max
+
+    def _bucket(self, now: int) -> Bucket:
+        start = now - now % BUCKET_MS
+        if not self.buckets or self.buckets[-1].at_ms != start:
+            self._prune(now)
+            self.buckets.append(Bucket(start))
+        if self.first_at_ms < 0:
+            self.first_at_ms = now
+        return self.buckets[-1]
+
+    def _prune(self, now: int) -> None:
+        oldest = now - self.window_ms
+        drop = sum(1 for bucket in self.buckets if bucket.at_ms < oldest)
+        del self.buckets[:drop]
+
+    def status(self, now: int) -> TrafficStatus:
+        """Rates and means over the window; all None while no frontend reports."""
+        self._prune(now)
+        live = [f for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms]
+        if not live:
+            return TrafficStatus(None, None, None, None, None, 0)
+        covered_ms = max(BUCKET_MS, min(self.window_ms, now - self.first_at_ms))
+        b = self.buckets
+        return TrafficStatus(
+            requests_per_s=sum(x.arrivals for x in b) * 1000 / covered_ms,
+            isl_tokens=_mean(sum(x.isl_sum for x in b), sum(x.isl_count for x in b)),
+            osl_tokens=_mean(sum(x.osl_sum for x in b), sum(x.osl_count for x in b)),
+            ttft_ms=_mean(sum(x.ttft_sum for x in b), sum(x.ttft_count for x in b)),
+            itl_ms=_mean(sum(x.itl_sum for x in b), sum(x.itl_count for x in b)),
+            queued=sum(f.queued for f in live),
+        )

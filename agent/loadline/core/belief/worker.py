@@ -1,0 +1,90 @@
+"""One worker as we believe it to be, and the load that it last reported."""
+
+from typing import Literal
+
+from msgspec import Struct, field
+
+from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.core.report import WorkerStatus
+
+MICRO = 1_000_000
+"""KV usage is kept in millionths: integer sums do not drift however often workers come and go."""
+
+Standing = Literal["ready", "starting", "out"]
+
+
+class Load(Struct):
+    """Integer load of one worker, or of the counted workers of a pool."""
+
+    kv_micro: int = 0
+    waiting: int = 0
+    waiting_while_running: int = 0
+    running: int = 0
+
+    def add(self, other: "Load", sign: int) -> None:
+        """Add (1) or take away (-1)."""
+        self.kv_micro += sign * other.kv_micro
+        self.waiting += sign * other.waiting
+        self.waiting_while_running += sign * other.waiting_while_running
+        self.running += sign * other.running
+
+
+class Worker(Struct):
+    """One worker: its record, the newest sample of every rank, and what of it is counted in the pool."""
+
+    record: WorkerRecord
+    lease_id: int
+    registered_at_ms: int
+    latest: list[WorkerSample | None]
+    registered: bool = True
+    draining: bool = False
+    seen_at_ms: int = -1
+    load: Load = field(default_factory=Load)
+    counted: bool = False
+    counted_as: Standing = "out"
+
+    @property
+    def standing(self) -> Standing:
+        """Whether it takes new work, soon will, or does not count."""
+        if self.draining or not self.registered or self.record.state == "draining":
+            return "out"
+        return self.record.state
+
+    def status(self, now: int) -> WorkerStatus:
+        """For people."""
+        load = self.measure()
+        return WorkerStatus(
+            worker=self.record.worker,
+            state="draining" if self.draining else self.record.state,
+            age_ms=None if self.seen_at_ms < 0 else now - self.seen_at_ms,
+            kv_usage_ratio=load.kv_micro / MICRO,
+            waiting_requests=load.waiting,
+            running_requests=load.running,
+        )
+
+    def measure(self) -> Load:
+        """Load over the newest samples of all ranks: mean KV usage, sums of requests."""
+        load = Load()
+        ranks = 0
+        for sample in self.latest:
+            if sample is None:
+                continue
+            ranks += 1
+            waiting = sample.waiting_requests or 0
+            running = sample.running_requests or 0
+            load.waiting += waiting
+            load.running += running
+            if running:
+                load.waiting_while_running += waiting
+            load.kv_micro += _kv_micro(sample, self.record)
+        if ranks:
+            load.kv_micro //= ranks
+        return load
+
+
+def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int:
+    if sample.kv_blocks_used is not None:
+        total = sample.kv_blocks_total or record.kv_blocks_total
+        if total:
+            return min(MICRO, sample.kv_blocks_used * MICRO // total)
+    return int((sample.kv_usage_ratio or 0.0) * MICRO)

@@ -1,0 +1,343 @@
+"""The one door of the core: events and a time in, effects out.
+
+A turn is: take the events, see to leadership, plan the models whose picture changed or that are due, keep the ledger
+and the drains going. Nothing here reads a clock, waits or raises; the same events at the same times give the same
+effects.
+"""
+
+from collections.abc import Callable, Sequence
+
+from loadline.core import state as states
+from loadline.core.decide import Decider
+from loadline.core.effects import AnyEffect, Effect, RaiseAlarm, ReadDecisions, WritePause
+from loadline.core.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    CampaignLost,
+    CommitRefused,
+    CommitUnknown,
+    Decision,
+    DecisionAnswered,
+    DecisionCommitted,
+    DecisionsRead,
+    DecisionsUnread,
+    DrainAnswered,
+    DrainRequested,
+    LeaderChanged,
+    LeadershipWon,
+    LeaseRenewalFailed,
+    LeaseRenewed,
+    LoadReported,
+    PauseChanged,
+    PauseRequested,
+    PausesRead,
+    RegistryRead,
+    ShutdownRequested,
+    StoreConnectionChanged,
+    TrafficReported,
+    WorkerDeregistered,
+    WorkerDrained,
+    WorkerRegistered,
+)
+from loadline.core.report import Rejection
+from loadline.core.settings import Settings
+
+Handler = Callable[..., Sequence[Effect] | None]
+
+
+class Controller:
+    """Drives everything that is decided. ``settings`` is all that it is told from outside the events."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.state = states.initial_state(settings)
+        self._decider = Decider(settings, self.state, states.initial_planners(settings))
+        self._names = tuple(model.name for model in settings.models)
+        self._dirty: dict[str, None] = {}
+        self._handlers: dict[type[AnyEvent], Handler] = {
+            LoadReported: self._load_reported,
+            TrafficReported: self._traffic_reported,
+            RegistryRead: self._registry_read,
+            WorkerRegistered: self._worker_registered,
+            WorkerDeregistered: self._worker_deregistered,
+            LeadershipWon: self._leadership_won,
+            CampaignLost: self._campaign_lost,
+            LeaseRenewed: self._lease_renewed,
+            LeaseRenewalFailed: self._lease_renewal_failed,
+            LeaderChanged: self._leader_changed,
+            DecisionsRead: self._decisions_read,
+            DecisionsUnread: self._decisions_unread,
+            DecisionCommitted: self._decision_committed,
+            CommitRefused: self._commit_refused,
+            CommitUnknown: self._commit_unknown,
+            DecisionAnswered: self._decision_answered,
+            DrainAnswered: self._drain_answered,
+            WorkerDrained: self._worker_drained,
+            DrainRequested: self._drain_requested,
+            PauseRequested: self._pause_requested,
+            PausesRead: self._pauses_read,
+            PauseChanged: self._pause_changed,
+            BusConnectionChanged: self._bus_connection_changed,
+            StoreConnectionChanged: self._store_connection_changed,
+            ShutdownRequested: self._shutdown_requested,
+        }
+
+    # -- the door ------------------------------------------------------------------------------------------------------
+
+    def handle(self, events: Sequence[AnyEvent], now: int) -> list[AnyEffect]:
+        """Take events that happened up to ``now`` (ms) and give the effects that follow, in order."""
+        effects: list[Effect] = []
+        for event in events:
+            follow = self._handlers[type(event)](event, now)
+            if follow:
+                effects += follow
+        effects += self._keep_leading(now)
+        for name in self._models_to_plan(now):
+            effects += self._decider.plan(name, now)
+        if self.leading:
+            effects += self._keep_deciding(now)
+        for effect in effects:
+            if type(effect) is RaiseAlarm:
+                self._count(f"alarm_{effect.kind}")
+        return effects  # type: ignore[return-value]  # every Effect is one of AnyEffect
+
+    def next_wake(self) -> int | None:
+        """When (ms) to call ``handle`` again even if nothing happens; None: only an event can change anything."""
+        wakes = [self.state.leadership.next_wake(), min(self.state.due.values(), default=None)]
+        if self.leading:
+            wakes += [self.state.ledger.next_wake(), self.state.drains.next_wake()]
+            if not self.state.decisions_read and not self.state.reading:
+                wakes.append(self.state.read_at_ms)
+        return min((wake for wake in wakes if wake is not None), default=None)
+
+    def snapshot(self) -> bytes:
+        """Everything that is known, as JSON."""
+        return states.encode_snapshot(self.state, self._decider.planners)
+
+    def restore(self, snapshot: bytes) -> None:
+        """Become the controller that gave this snapshot under the same settings."""
+        self.state, planners = states.decode_snapshot(self.settings, snapshot)
+        self._decider = Decider(self.settings, self.state, planners)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this agent decides."""
+        return self.state.leadership.phase == "leading"
+
+    # -- what the workers and frontends say ----------------------------------------------------------------------------
+
+    def _load_reported(self, event: LoadReported, now: int) -> None:
+        refused, why = self.state.fleet.report(event, now)
+        if why is not None:
+            self._reject(why, refused)
+        if refused < len(event.samples):
+            self._dirty[event.model] = None
+
+    def _traffic_reported(self, event: TrafficReported, now: int) -> None:
+        model = self.state.fleet.models.get(event.model)
+        why = Rejection.UNKNOWN_MODEL if model is None else model.traffic.apply(event, now)
+        if why is not None:
+            self._reject(why)
+        else:
+            self._dirty[event.model] = None
+
+    # -- the registry --------------------------------------------------------------------------------------------------
+
+    def _registry_read(self, event: RegistryRead, now: int) -> None:
+        for why in self.state.fleet.replace(event.workers, now):
+            self._reject(why)
+        self.state.registry_read = True
+        self._dirty.update(dict.fromkeys(self._names))
+
+    def _worker_registered(self, event: WorkerRegistered, now: int) -> None:
+        why = self.state.fleet.register(event.worker, now)
+        if why is not None:
+            self._reject(why)
+        else:
+            self._dirty[event.worker.record.model] = None
+
+    def _worker_deregistered(self, event: WorkerDeregistered, now: int) -> None:
+        why = self.state.fleet.deregister(event.model, event.pool, event.worker, now)
+        if why is None:
+            self._dirty[event.model] = None
+
+    # -- leadership ----------------------------------------------------------------------------------------------------
+
+    def _leadership_won(self, event: LeadershipWon, now: int) -> list[Effect]:
+        effects = self.state.leadership.won(event, now)
+        if self.leading:
+            self._count("leaderships_won")
+            self.state.decisions_read = self.state.reading = False
+            self.state.read_at_ms = now
+        return effects
+
+    def _campaign_lost(self, event: CampaignLost, now: int) -> None:
+        self.state.leadership.lost_campaign(event.leader, now)
+
+    def _lease_renewed(self, event: LeaseRenewed, _now: int) -> None:
+        self.state.leadership.renewed(event)
+
+    def _lease_renewal_failed(self, event: LeaseRenewalFailed, now: int) -> list[Effect]:
+        return self.state.leadership.renewal_failed(event, now)
+
+    def _leader_changed(self, event: LeaderChanged, now: int) -> list[Effect]:
+        return self.state.leadership.leader_changed(event, now)
+
+    def _bus_connection_changed(self, event: BusConnectionChanged, now: int) -> None:
+        self.state.bus_connected = event.connected
+        self.state.leadership.bus_changed(event.connected, now)
+        self._dirty.update(dict.fromkeys(self._names))
+
+    def _store_connection_changed(self, event: StoreConnectionChanged, _now: int) -> None:
+        self.state.store_connected = event.connected
+
+    def _shutdown_requested(self, _event: ShutdownRequested, _now: int) -> None:
+        self.state.stopping = True
+
+    def _keep_leading(self, now: int) -> list[Effect]:
+        state, was = self.state, self.leading
+        # A commit under way is waited for: its result would otherwise have to be read back by whoever comes next.
+        handing_over = state.stopping and not any(entry.pending for entry in state.ledger.entries.values())
+        effects = state.leadership.resign(now) if handing_over else state.leadership.tick(now)
+        if not self.leading:
+            if state.acting_since_ms >= 0 or was:
+                state.acting_since_ms = -1
+                state.drains.abandon(state.fleet, now)
+        elif not state.decisions_read and not state.reading and now >= state.read_at_ms:
+            state.reading = True
+            state.read_request += 1
+            effects.append(ReadDecisions(state.read_request))
+        return effects
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def _decisions_read(self, event: DecisionsRead, now: int) -> list[Effect]:
+        state = self.state
+        if event.request != state.read_request or not self.leading:
+            return []
+        state.reading, state.decisions_read = False, True
+        known = [stored for stored in event.decisions if stored.decision.model in self._names]
+        for decision in state.ledger.read(known, now):
+            self._adopt(decision, now)
+        self._dirty.update(dict.fromkeys(self._names))
+        return []
+
+    def _decisions_unread(self, event: DecisionsUnread, now: int) -> None:
+        if event.request == self.state.read_request:
+            self.state.reading = False
+            self.state.read_at_ms = now + self.settings.leadership.retry_ms
+
+    def _read_again(self, now: int) -> None:
+        """What we believe of the store is out of date: nothing is decided until it was read."""
+        self.state.decisions_read = False
+        self.state.read_at_ms = now
+
+    def _decision_committed(self, event: DecisionCommitted, now: int) -> None:
+        decision = self.state.ledger.committed(event.decision_id, event.model, event.revision, now)
+        if decision is not None:
+            self._count("decisions_committed")
+            self._adopt(decision, now)
+
+    def _commit_refused(self, event: CommitRefused, now: int) -> list[Effect]:
+        if not self.state.ledger.dropped(event.decision_id, event.model, now):
+            return []
+        self._count("commits_refused")
+        if event.fenced:
+            self._read_again(now)
+        return [RaiseAlarm("commit_refused", event.model, event.detail)]
+
+    def _commit_unknown(self, event: CommitUnknown, now: int) -> list[Effect]:
+        if not self.state.ledger.unknown(event.decision_id, event.model):
+            return []
+        self._count("commits_unknown")
+        self._read_again(now)
+        return [RaiseAlarm("commit_unknown", event.model, event.detail)]
+
+    def _decision_answered(self, event: DecisionAnswered, now: int) -> list[Effect]:
+        why, effects = self.state.ledger.answered(event, now)
+        if why is not None:
+            self._reject(why)
+        elif event.status == "refused":
+            self._reground(event.model, now)
+        return effects
+
+    def _adopt(self, decision: Decision, now: int) -> None:
+        """A decision stands: its counts are what is desired, its victims leave."""
+        pools = self.state.fleet.models[decision.model].pools
+        for target in decision.targets:
+            pool = pools.get(target.pool)
+            if pool is None:
+                continue
+            pool.set_desired(target.replicas, now)
+            for victim in target.victims:
+                self.state.drains.start(
+                    self.state.fleet, decision.model, target.pool, victim, decision.decision_id, now
+                )
+        self._dirty[decision.model] = None
+
+    def _reground(self, model: str, now: int) -> None:
+        """A decision came to nothing: what there is, is what is desired."""
+        for pool in self.state.fleet.models[model].pools.values():
+            pool.desired = pool.ready + pool.supply(now).starting
+        self._dirty[model] = None
+
+    def _keep_deciding(self, now: int) -> list[Effect]:
+        state = self.state
+        effects: list[Effect] = []
+        for model in list(state.ledger.live):
+            effects += state.ledger.tick(model, now)
+            if model not in state.ledger.live:
+                self._reground(model, now)
+        return effects + state.drains.tick(state.fleet, state.leadership.epoch, now)
+
+    # -- drains and pauses ---------------------------------------------------------------------------------------------
+
+    def _drain_answered(self, event: DrainAnswered, now: int) -> list[Effect]:
+        return self.state.drains.answered(event, now)
+
+    def _worker_drained(self, event: WorkerDrained, now: int) -> None:
+        if not self.leading:
+            return
+        why = self.state.drains.drained(event, self.state.fleet, now)
+        if why is None:
+            self._count("workers_drained")
+            self._dirty[event.model] = None
+        # An unknown drain is a repeat of the report: it says so until its process ends.
+
+    def _drain_requested(self, event: DrainRequested, now: int) -> None:
+        if not self.leading:
+            return
+        drain_id = f"operator-{now}"
+        why = self.state.drains.start(self.state.fleet, event.model, event.pool, event.worker, drain_id, now)
+        if why is not None:
+            self._reject(why)
+        else:
+            self._dirty[event.model] = None
+
+    def _pause_requested(self, event: PauseRequested, _now: int) -> list[Effect]:
+        return [WritePause(event.model, event.paused, event.by)] if event.model in self._names else []
+
+    def _pauses_read(self, event: PausesRead, _now: int) -> None:
+        self.state.paused = dict(sorted(event.paused.items()))
+        self._dirty.update(dict.fromkeys(self._names))
+
+    def _pause_changed(self, event: PauseChanged, _now: int) -> None:
+        self.state.paused.pop(event.model, None)
+        if event.paused:
+            self.state.paused[event.model] = event.by
+        if event.model in self._names:
+            self._dirty[event.model] = None
+
+    def _models_to_plan(self, now: int) -> list[str]:
+        for name, at in self.state.due.items():
+            if at <= now:
+                self._dirty[name] = None
+        names = sorted(self._dirty)
+        self._dirty.clear()
+        return names
+
+    def _reject(self, why: Rejection, count: int = 1) -> None:
+        self.state.rejected[why] = self.state.rejected.get(why, 0) + count
+
+    def _count(self, what: str) -> None:
+        self.state.count(what)

@@ -1,0 +1,145 @@
+"""From the picture of one model to a decision, or to a hold: plan, guard, look for obstacles, propose, explain."""
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.decisions.drains import choose_victims
+from loadline.core.effects import Effect
+from loadline.core.events import PoolTarget
+from loadline.core.planning.guard import Draft
+from loadline.core.planning.planners import Planner
+from loadline.core.report import Code, Explanation, Opinion, Reason
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state import State
+
+EXPLANATIONS_KEPT = 256
+
+
+class Decider:
+    """Plans the models of a state. Everything that it remembers is in the state and in the planners."""
+
+    def __init__(self, settings: Settings, state: State, planners: dict[str, Planner]) -> None:
+        self.state = state
+        self.planners = planners
+        self._scope = settings.scope
+        self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
+
+    def plan(self, name: str, now: int) -> list[Effect]:
+        """Look at a model at ``now`` (ms); gives the commit of a new decision, if there is one."""
+        state = self.state
+        model = state.fleet.models[name]
+        if state.due[name] <= now:
+            model.sweep(now, state.fleet.knobs)
+        model.settle(now, state.fleet.knobs)
+        planner = self.planners[name]
+        opinion = planner.plan(model, now)
+        state.due[name] = planner.next_wake()
+        settled = self._settled(model, now)
+        if settled is not None:
+            self._hold(model, opinion, Draft({}), settled, now)
+            return []
+        draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now)
+        if all(draft.targets[pool.name] == pool.target_now(now) for pool in model.pools.values()):
+            self._hold(model, opinion, draft, None, now)
+            return []
+        obstacle = self._obstacle(name, now)
+        if obstacle is not None:
+            self._hold(model, opinion, draft, obstacle, now)
+            return []
+        if self._knobs[name].no_operation:
+            self._advise(model, opinion, draft, now)
+            return []
+        return [self._decide(model, opinion, draft, now)]
+
+    def _settled(self, model: Model, now: int) -> Reason | None:
+        """None once this agent leads and knows everything; else why not."""
+        state = self.state
+        if not state.leadership.may_commit(now):
+            return Reason(Code.NOT_LEADER)
+        if not (state.registry_read and state.decisions_read):
+            return Reason(Code.NOT_SETTLED)
+        if state.acting_since_ms < 0:
+            state.acting_since_ms = now
+        # Without a decision of old, a fleet that registers at this moment would look too small or even empty.
+        young = now - state.acting_since_ms < state.fleet.knobs.stale_after_ms
+        if young and any(pool.desired is None for pool in model.pools.values()):
+            return Reason(Code.NOT_SETTLED)
+        return None
+
+    def _obstacle(self, name: str, now: int) -> Reason | None:
+        """Why no decision may be begun for this model now, although one is wanted."""
+        state, entry = self.state, self.state.ledger.entry(name)
+        if state.stopping:
+            return Reason(Code.STOPPING)
+        if name in state.paused:
+            return Reason(Code.PAUSED)
+        if not state.bus_connected:
+            return Reason(Code.BUS_DOWN)
+        if entry.pending is not None:
+            return Reason(Code.DECISION_IN_FLIGHT)
+        if now < entry.not_before_ms:
+            return Reason.of(Code.RETRY_BACKOFF, left_ms=entry.not_before_ms - now)
+        return None
+
+    def _hold(self, model: Model, opinion: Opinion, draft: Draft, obstacle: Reason | None, now: int) -> None:
+        rails = draft.rails if obstacle is None else [obstacle, *draft.rails]
+        self.state.holds[model.name] = self._explanation("held", "", model, opinion, draft.targets, rails, now)
+
+    def _advise(self, model: Model, opinion: Opinion, draft: Draft, now: int) -> None:
+        rails = [Reason(Code.ADVISE_ONLY), *draft.rails]
+        advice = self._explanation("advised", "", model, opinion, draft.targets, rails, now)
+        last = self.state.holds.get(model.name)
+        if last is None or last.outcome != "advised" or last.targets != advice.targets:
+            self.state.count("decisions_advised")
+            self._keep(advice)
+        self.state.holds[model.name] = advice
+
+    def _decide(self, model: Model, opinion: Opinion, draft: Draft, now: int) -> Effect:
+        state = self.state
+        targets = tuple(
+            PoolTarget(
+                pool=pool.name,
+                role=pool.knobs.role,
+                replicas=draft.targets[pool.name],
+                previous=pool.target_now(now),
+                victims=self._victims(model.name, pool, draft.targets[pool.name]),
+            )
+            for pool in model.pools.values()
+        )
+        said = [*(r for r in opinion.reasons if not r.pool or r.pool in opinion.targets), *draft.rails]
+        reasons = tuple(dict.fromkeys(f"{r.pool}:{r.code}" if r.pool else str(r.code) for r in said))[:64]
+        decision = state.ledger.propose(
+            model.name, targets, reasons, state.leadership.epoch, state.drains.knobs.ttl_ms, now
+        )
+        self._keep(self._explanation("decided", decision.decision_id, model, opinion, draft.targets, draft.rails, now))
+        return state.ledger.commit_effect(model.name, self._scope)
+
+    def _victims(self, model: str, pool: Pool, replicas: int) -> tuple[str, ...]:
+        leaving = self.state.drains.of_pool(model, pool.name)
+        surplus = max(0, pool.ready + pool.starting - replicas)
+        return (*leaving, *choose_victims(pool, surplus))
+
+    def _explanation(  # noqa: PLR0917 - one argument for each part of an explanation
+        self,
+        outcome: str,
+        decision_id: str,
+        model: Model,
+        opinion: Opinion,
+        targets: dict[str, int],
+        rails: list[Reason],
+        now: int,
+    ) -> Explanation:
+        current = {pool.name: pool.target_now(now) for pool in model.pools.values()}
+        return Explanation(
+            model=model.name,
+            at_ms=now,
+            outcome=outcome,
+            decision_id=decision_id,
+            current=current,
+            opinions=(opinion,),
+            rails=tuple(rails),
+            targets=targets or current,
+        )
+
+    def _keep(self, explanation: Explanation) -> None:
+        self.state.explanations.append(explanation)
+        del self.state.explanations[:-EXPLANATIONS_KEPT]

@@ -1,0 +1,204 @@
+"""A worker's way out.
+
+    asked --accepted--> draining --WorkerDrained--> drained
+      |                    |--- ttl, or silence --> overdue | died
+      +--refused or no answer: asked again; after `revoke_after` tries its lease is revoked
+
+Victims are chosen once, when the decision is made, and named in it, so that whoever takes over goes on with the same.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.belief.fleet import Fleet
+from loadline.core.belief.pool import Pool
+from loadline.core.belief.worker import Worker
+from loadline.core.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
+from loadline.core.events import DrainAnswered, WorkerDrained
+from loadline.core.report import Rejection
+
+Positive = Annotated[int, Meta(ge=1)]
+DRAINS_KEPT = 256
+"""Finished drains that are remembered for people to see."""
+LOOK_MS = 1_000
+"""How often a drain is checked for a worker that died or went silent."""
+
+
+class DrainKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker's way out."""
+
+    ttl_ms: Annotated[int, Meta(ge=1, description="How long a worker may take to drain.")] = 600_000
+    retry_ms: Annotated[
+        int, Meta(ge=1, description="Time between two drain commands to a worker that does not answer.")
+    ] = 2_000
+    revoke_after: Annotated[int, Meta(ge=1, description="Unanswered commands after which its lease is revoked.")] = 3
+
+
+Ending = Literal["drained", "died", "overdue"]
+
+
+class Drain(Struct):
+    """One worker on its way out. Times in ms."""
+
+    drain_id: str
+    model: str
+    pool: str
+    worker: str
+    incarnation: int
+    lease_id: int
+    started_at_ms: int
+    deadline_ms: int
+    accepted: bool = False
+    asked: int = 0
+    ask_at_ms: int = 0
+    look_at_ms: int = 0
+    revoked: bool = False
+
+
+class Finished(Struct, frozen=True):
+    """A drain that ended."""
+
+    worker: str
+    ending: Ending
+    took_ms: int
+
+
+def choose_victims(pool: Pool, count: int) -> list[str]:
+    """The ``count`` workers that are cheapest to lose: still starting, then least work, then newest, then by name."""
+
+    def cost(worker: Worker) -> tuple[bool, int, int, int, str]:
+        load = worker.measure()
+        ready = worker.standing == "ready"
+        return (ready, load.running + load.waiting, load.kv_micro, -worker.record.incarnation, worker.record.worker)
+
+    standing = [worker for worker in pool.workers.values() if worker.standing != "out"]
+    return [worker.record.worker for worker in sorted(standing, key=cost)[:count]]
+
+
+class Drains(Struct):
+    """All drains of the fleet."""
+
+    knobs: DrainKnobs
+    open: dict[str, Drain] = field(default_factory=dict)
+    finished: list[Finished] = field(default_factory=list)
+
+    def of_pool(self, model: str, pool: str) -> list[str]:
+        """Workers of a pool that are on their way out."""
+        return sorted(d.worker for d in self.open.values() if d.model == model and d.pool == pool)
+
+    def start(  # noqa: PLR0917 - one argument for each fact
+        self, fleet: Fleet, model: str, pool_name: str, name: str, drain_id: str, now: int
+    ) -> Rejection | None:
+        """Begin to empty a worker; one that drains already goes on."""
+        pool = fleet.locate(model, pool_name)
+        if isinstance(pool, Rejection):
+            return pool
+        worker = pool.workers.get(name)
+        if worker is None:
+            return Rejection.UNKNOWN_WORKER
+        if _key(model, pool_name, name) in self.open:
+            return None
+        self.open[_key(model, pool_name, name)] = Drain(
+            drain_id=drain_id,
+            model=model,
+            pool=pool_name,
+            worker=name,
+            incarnation=worker.record.incarnation,
+            lease_id=worker.lease_id,
+            started_at_ms=now,
+            deadline_ms=now + self.knobs.ttl_ms,
+            ask_at_ms=now,
+        )
+        fleet.start_drain(model, pool_name, name, now)
+        return None
+
+    def answered(self, event: DrainAnswered, now: int) -> list[Effect]:
+        """A worker answered, or did not."""
+        drain = self.open.get(_key(event.model, event.pool, event.worker))
+        if drain is None or drain.drain_id != event.drain_id or drain.accepted:
+            return []
+        if event.accepted:
+            drain.accepted = True
+            return []
+        drain.ask_at_ms = now + self.knobs.retry_ms
+        if event.accepted is False and drain.asked == 1:
+            return [RaiseAlarm("drain_refused", drain.model, f"{drain.worker} refused to drain: {event.detail}")]
+        if drain.asked >= self.knobs.revoke_after and not drain.revoked:
+            drain.revoked = True
+            text = f"{drain.worker} did not take {drain.asked} drain commands: its lease is revoked"
+            return [
+                RevokeWorkerLease(drain.worker, drain.lease_id),
+                RaiseAlarm("drain_unanswered", drain.model, text),
+            ]
+        return []
+
+    def drained(self, event: WorkerDrained, fleet: Fleet, now: int) -> Rejection | None:
+        """A worker says that it is empty."""
+        drain = self.open.get(_key(event.model, event.pool, event.worker))
+        if drain is None or drain.incarnation != event.incarnation:
+            return Rejection.UNKNOWN_DRAIN
+        self._finish(drain, "drained", fleet, now)
+        return None
+
+    def tick(self, fleet: Fleet, epoch: int, now: int) -> list[Effect]:
+        """Ask those that were not asked yet or did not answer; close those that died or are overdue."""
+        effects: list[Effect] = []
+        for drain in list(self.open.values()):
+            drain.look_at_ms = now + LOOK_MS
+            worker = fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
+            if worker is None or worker.record.incarnation != drain.incarnation:
+                self._finish(drain, "died", fleet, now)
+            elif now >= drain.deadline_ms:
+                self._finish(drain, "overdue", fleet, now)
+                text = f"{drain.worker} was not empty after {now - drain.started_at_ms} ms"
+                effects.append(RaiseAlarm("drain_overdue", drain.model, text))
+            elif self._silent(worker, drain, fleet.knobs.stale_after_ms, now):
+                self._finish(drain, "died", fleet, now)
+                text = f"{drain.worker} went silent while it was draining"
+                effects.append(RaiseAlarm("drain_died", drain.model, text))
+            elif not drain.accepted and now >= drain.ask_at_ms:
+                drain.asked += 1
+                # Asked again only after the answer, or its absence, was reported; this is for a report that is lost.
+                drain.ask_at_ms = now + 5 * self.knobs.retry_ms
+                effects.append(self._command(drain, worker, epoch, now))
+        return effects
+
+    def next_wake(self) -> int | None:
+        """When ``tick`` is next due."""
+        wakes = (d.look_at_ms if d.accepted else min(d.look_at_ms, d.ask_at_ms) for d in self.open.values())
+        return min(wakes, default=None)
+
+    def abandon(self, fleet: Fleet, now: int) -> None:
+        """Another agent leads: it goes on with the victims that the decisions name."""
+        for drain in self.open.values():
+            fleet.end_drain(drain.model, drain.pool, drain.worker, now)
+        self.open.clear()
+
+    @staticmethod
+    def _silent(worker: Worker, drain: Drain, stale_after_ms: int, now: int) -> bool:
+        """Neither a lease nor a load report says that it lives."""
+        return not worker.registered and now - max(worker.seen_at_ms, drain.started_at_ms) > stale_after_ms
+
+    @staticmethod
+    def _command(drain: Drain, worker: Worker, epoch: int, now: int) -> SendDrain:
+        return SendDrain(
+            model=drain.model,
+            pool=drain.pool,
+            worker=drain.worker,
+            role=worker.record.role,
+            incarnation=drain.incarnation,
+            drain_id=drain.drain_id,
+            epoch=epoch,
+            ttl_ms=drain.deadline_ms - now,
+        )
+
+    def _finish(self, drain: Drain, ending: Ending, fleet: Fleet, now: int) -> None:
+        del self.open[_key(drain.model, drain.pool, drain.worker)]
+        self.finished.append(Finished(drain.worker, ending, now - drain.started_at_ms))
+        del self.finished[:-DRAINS_KEPT]
+        fleet.end_drain(drain.model, drain.pool, drain.worker, now)
+
+
+def _key(model: str, pool: str, worker: str) -> str:
+    return f"{model}\0{pool}\0{worker}"

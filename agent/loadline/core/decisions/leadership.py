@@ -1,0 +1,152 @@
+"""Who decides: the leader's lease as a state machine in our own time.
+
+    follower --LeadershipWon--> leading --deadline passed, lease lost, key changed, blind--> follower
+                                   |
+                                   +--ShutdownRequested--> resigned
+
+The lease is believed only until ``deadline_ms``: when the last successful renewal was *asked for*, plus the TTL, less a
+margin. A process that was paused wakes up past it and steps down before it commits anything; should it still try, the
+store refuses, because every commit compares the create revision of the leader's key, which is the epoch.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from loadline.core.effects import Campaign, Effect, RenewLease, Resign
+from loadline.core.events import LeaderChanged, LeadershipWon, LeaseRenewalFailed, LeaseRenewed
+
+
+class LeadershipKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who decides."""
+
+    lease_ttl_s: Annotated[
+        int, Meta(ge=2, le=600, description="TTL of the leader's lease: how long a dead leader blocks.")
+    ] = 10
+    margin_ms: Annotated[
+        int, Meta(ge=0, description="The leader stops committing this long before its lease may end.")
+    ] = 2_000
+    retry_ms: Annotated[int, Meta(ge=1, description="Time between two campaigns while nobody is known to lead.")] = 500
+    blind_after_ms: Annotated[
+        int, Meta(ge=1, description="A leader that has not reached the bus for this long lets another lead.")
+    ] = 15_000
+
+
+Phase = Literal["follower", "leading", "resigned"]
+
+
+class Leadership(Struct):
+    """This agent's side of the election of one scope."""
+
+    scope: str
+    knobs: LeadershipKnobs
+    phase: Phase = "follower"
+    epoch: int = 0
+    lease_id: int = 0
+    deadline_ms: int = 0
+    since_ms: int = 0
+    renew_at_ms: int = 0
+    awaiting: bool = False
+    """A campaign or a renewal is under way: there is never more than one."""
+    campaign_at_ms: int = 0
+    leader: str = ""
+    bus_lost_at_ms: int = -1
+
+    def may_commit(self, now: int) -> bool:
+        """Whether a commit may begin now."""
+        return self.phase == "leading" and now < self.deadline_ms
+
+    def tick(self, now: int) -> list[Effect]:
+        """What is due."""
+        if self.phase == "leading":
+            if now >= self.deadline_ms:
+                return self.step_down(now)
+            if self._blind(now):
+                return self.step_down(now)
+            if now >= self.renew_at_ms and not self.awaiting:
+                self.awaiting = True
+                return [RenewLease(self.scope, self.lease_id, asked_at_ms=now)]
+        elif self.phase == "follower" and now >= self.campaign_at_ms and not self.awaiting and not self._blind(now):
+            self.awaiting = True
+            return [Campaign(self.scope, self.knobs.lease_ttl_s, asked_at_ms=now)]
+        return []
+
+    def next_wake(self) -> int | None:
+        """When ``tick`` is next due; None: only an event can change anything."""
+        if self.phase == "leading":
+            wake = self.deadline_ms if self.awaiting else min(self.deadline_ms, self.renew_at_ms)
+            return wake if self.bus_lost_at_ms < 0 else min(wake, self.bus_lost_at_ms + self.knobs.blind_after_ms)
+        return self.campaign_at_ms if self.phase == "follower" and not self.awaiting else None
+
+    def won(self, event: LeadershipWon, now: int) -> list[Effect]:
+        """A campaign succeeded; a victory that comes too late, or after resigning, is given back."""
+        self.awaiting = False
+        self.lease_id, self.epoch = event.lease_id, event.epoch
+        self._extend(event.asked_at_ms)
+        if self.phase == "resigned" or now >= self.deadline_ms:
+            return self._give_back(now)
+        self.phase, self.since_ms, self.leader = "leading", now, ""
+        return []
+
+    def lost_campaign(self, leader: str, now: int) -> None:
+        """Somebody else leads, or nobody could be asked."""
+        self.awaiting = False
+        self.leader = leader
+        # While a leader lives, its key's removal wakes us at once; this is for a removal that we did not hear of.
+        self.campaign_at_ms = now + (self.knobs.lease_ttl_s * 1000 if leader else self.knobs.retry_ms)
+
+    def renewed(self, event: LeaseRenewed) -> None:
+        """The lease lives on."""
+        if event.lease_id == self.lease_id:
+            self.awaiting = False
+            self._extend(event.asked_at_ms)
+
+    def renewal_failed(self, event: LeaseRenewalFailed, now: int) -> list[Effect]:
+        """Try again until the deadline, or step down at once if the lease is gone."""
+        if event.lease_id != self.lease_id or self.phase != "leading":
+            return []
+        self.awaiting = False
+        self.renew_at_ms = now + self.knobs.retry_ms
+        return self.step_down(now) if event.lost else []
+
+    def leader_changed(self, event: LeaderChanged, now: int) -> list[Effect]:
+        """The leader's key was written or removed."""
+        if self.phase == "leading":
+            return [] if event.epoch == self.epoch else self.step_down(now)
+        self.leader = event.leader
+        if not event.leader:
+            self.campaign_at_ms = now
+        return []
+
+    def bus_changed(self, connected: bool, now: int) -> None:  # noqa: FBT001 - a fact, not a mode
+        """The bus went away or came back."""
+        if connected:
+            self.bus_lost_at_ms = -1
+        elif self.bus_lost_at_ms < 0:
+            self.bus_lost_at_ms = now
+
+    def step_down(self, now: int) -> list[Effect]:
+        """Lead no more, and let another lead at once."""
+        if self.phase != "leading":
+            return []
+        self.phase, self.awaiting = "follower", False
+        return self._give_back(now)
+
+    def resign(self, now: int) -> list[Effect]:
+        """Stop for good."""
+        effects = self.step_down(now)
+        self.phase = "resigned"
+        return effects
+
+    def _give_back(self, now: int) -> list[Effect]:
+        # A full retry before asking again, so that a peer that is better off comes first.
+        self.campaign_at_ms = now + 2 * self.knobs.retry_ms
+        return [Resign(self.scope, self.lease_id)]
+
+    def _extend(self, asked_at_ms: int) -> None:
+        ttl_ms = self.knobs.lease_ttl_s * 1000
+        self.deadline_ms = asked_at_ms + ttl_ms - self.knobs.margin_ms
+        self.renew_at_ms = asked_at_ms + ttl_ms // 3
+
+    def _blind(self, now: int) -> bool:
+        return self.bus_lost_at_ms >= 0 and now - self.bus_lost_at_ms >= self.knobs.blind_after_ms

@@ -1,0 +1,251 @@
+"""How a decision becomes true: one entry a model.
+
+    open -> proposed --DecisionCommitted--> committed --accepted--> accepted --done--> applied
+               |                                |          |
+               |--CommitRefused--> (dropped)    |          +--refused--> refused
+               |--CommitUnknown--> unknown      +--ttl--> expired
+                         --DecisionsRead--> committed | (dropped)
+
+The store holds the truth and the bus repeats it: a committed decision is announced until a scaler has applied it or it
+expires. A decision whose commit has an unknown outcome blocks the model until the key was read back, and its sequence
+is never used again.
+"""
+
+import hashlib
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
+from loadline.core.events import Decision, DecisionAnswered, PoolTarget, StoredDecision
+from loadline.core.report import DecisionSummary, Rejection
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a decision becomes true."""
+
+    ttl_ms: Annotated[int, Meta(ge=1, description="A decision that is not applied by then expires, with an alarm.")] = (
+        600_000
+    )
+    announce_interval_ms: Annotated[
+        int, Meta(ge=1, description="How often it is announced until a scaler accepts it.")
+    ] = 1_000
+    announce_interval_max_ms: Annotated[
+        int, Meta(ge=1, description="How often it is announced once a scaler has accepted it.")
+    ] = 10_000
+    retry_backoff_ms: Annotated[
+        int, Meta(ge=1, description="Wait after a decision that expired or was refused; doubles.")
+    ] = 5_000
+    retry_backoff_max_ms: Annotated[int, Meta(ge=1, description="Longest such wait.")] = 300_000
+
+
+State = Literal["none", "proposed", "unknown", "committed", "accepted", "applied", "refused", "expired"]
+OPEN: frozenset[State] = frozenset({"committed", "accepted"})
+
+
+class Entry(Struct):
+    """The newest decision of one model, and one that is being committed."""
+
+    state: State = "none"
+    decision: Decision | None = None
+    revision: int = 0
+    """Revision of the model's key as last known; 0: there is none."""
+    pending: Decision | None = None
+    """Being committed (``proposed``), or with an unknown outcome."""
+    pending_unknown: bool = False
+    sequence: int = 0
+    """Highest sequence that was ever used."""
+    announce_at_ms: int = 0
+    failures: int = 0
+    not_before_ms: int = 0
+
+
+def decision_id(model: str, epoch: int, sequence: int) -> str:
+    """The same decision has the same id everywhere."""
+    return hashlib.sha256(f"{model}\0{epoch}\0{sequence}".encode()).hexdigest()[:16]
+
+
+class Ledger(Struct):
+    """All entries. Times in ms."""
+
+    knobs: DecisionKnobs
+    entries: dict[str, Entry] = field(default_factory=dict)
+    live: dict[str, None] = field(default_factory=dict)
+    """Models whose decision is open: only these have something to announce."""
+
+    def entry(self, model: str) -> Entry:
+        """The entry of a model."""
+        found = self.entries.get(model)
+        if found is None:
+            found = self.entries[model] = Entry()
+        return found
+
+    def propose(  # noqa: PLR0917 - one argument for each fact that a decision states
+        self,
+        model: str,
+        targets: tuple[PoolTarget, ...],
+        reasons: tuple[str, ...],
+        epoch: int,
+        drain_ttl_ms: int,
+        now: int,
+    ) -> Decision:
+        """Begin a decision; the caller has made sure that none is pending."""
+        entry = self.entry(model)
+        entry.sequence += 1
+        entry.pending = Decision(
+            decision_id=decision_id(model, epoch, entry.sequence),
+            model=model,
+            epoch=epoch,
+            sequence=entry.sequence,
+            issued_at_ms=now,
+            expires_at_ms=now + self.knobs.ttl_ms,
+            targets=targets,
+            reasons=reasons,
+            drain_ttl_ms=drain_ttl_ms,
+        )
+        entry.pending_unknown = False
+        return entry.pending
+
+    def commit_effect(self, model: str, scope: str) -> CommitDecision:
+        """The effect that commits what is pending."""
+        entry = self.entries[model]
+        assert entry.pending is not None  # noqa: S101 - propose() came first
+        return CommitDecision(entry.pending, scope, entry.revision)
+
+    def committed(self, decision: str, model: str, revision: int, now: int) -> Decision | None:
+        """The store took it; gives the decision if it was the pending one."""
+        entry = self.entry(model)
+        if entry.pending is None or entry.pending.decision_id != decision:
+            return None
+        return self._adopt(entry, entry.pending, revision, now)
+
+    def dropped(self, decision: str, model: str, now: int) -> bool:
+        """The store did not take it; tells whether it was the pending one."""
+        entry = self.entry(model)
+        if entry.pending is None or entry.pending.decision_id != decision:
+            return False
+        entry.pending = None
+        self._back_off(entry, now)
+        return True
+
+    def unknown(self, decision: str, model: str) -> bool:
+        """Nobody knows whether the store took it; tells whether it was the pending one."""
+        entry = self.entry(model)
+        if entry.pending is None or entry.pending.decision_id != decision:
+            return False
+        entry.pending_unknown = True
+        return True
+
+    def read(self, stored: list[StoredDecision], now: int) -> list[Decision]:
+        """All decisions were read back; gives those that are new to us."""
+        fresh: list[Decision] = []
+        by_model = {s.decision.model: s for s in stored}
+        for model, found in by_model.items():
+            entry = self.entry(model)
+            known = entry.decision
+            if known is None or found.decision.decision_id != known.decision_id:
+                fresh.append(self._adopt(entry, found.decision, found.revision, now))
+            entry.revision = found.revision
+        for model, entry in self.entries.items():
+            if model not in by_model:
+                entry.revision = 0
+            if entry.pending is not None and entry.pending_unknown:
+                # It is not there, but it may still land: its sequence stays used, so it cannot be mistaken for another.
+                entry.pending = None
+                self._back_off(entry, now)
+        return fresh
+
+    def answered(self, event: DecisionAnswered, now: int) -> tuple[Rejection | None, list[Effect]]:
+        """A scaler answered."""
+        entry = self.entries.get(event.model)
+        decision = entry.decision if entry else None
+        if entry is None or decision is None or event.decision_id != decision.decision_id:
+            return Rejection.UNKNOWN_DECISION, []
+        if (event.epoch, event.sequence) != (decision.epoch, decision.sequence):
+            return Rejection.UNKNOWN_DECISION, []
+        if entry.state not in OPEN:
+            return None, []
+        if event.status == "done":
+            entry.state, entry.failures = "applied", 0
+            del self.live[event.model]
+        elif event.status == "refused":
+            entry.state = "refused"
+            del self.live[event.model]
+            self._back_off(entry, now)
+            text = f"{event.scaler} refused {decision.decision_id}: {event.detail or 'no reason given'}"
+            return None, [RaiseAlarm("decision_refused", event.model, text)]
+        elif entry.state == "committed":
+            entry.state = "accepted"
+            entry.announce_at_ms = now + self.knobs.announce_interval_max_ms
+        return None, []
+
+    def tick(self, model: str, now: int) -> list[Effect]:
+        """Announce what is open and due; close what has expired."""
+        entry = self.entries[model]
+        decision = entry.decision
+        if decision is None or model not in self.live:
+            return []
+        if now >= decision.expires_at_ms:
+            accepted, entry.state = entry.state == "accepted", "expired"
+            del self.live[model]
+            self._back_off(entry, now)
+            text = f"{decision.decision_id} was {'not finished' if accepted else 'not accepted by any scaler'} in time"
+            return [RaiseAlarm("decision_expired", model, text)]
+        if now < entry.announce_at_ms:
+            return []
+        accepted = entry.state == "accepted"
+        entry.announce_at_ms = now + (
+            self.knobs.announce_interval_max_ms if accepted else self.knobs.announce_interval_ms
+        )
+        return [self._announcement(decision, now)]
+
+    def next_wake(self) -> int | None:
+        """When ``tick`` is next due for any model."""
+        wakes = []
+        for model in self.live:
+            entry = self.entries[model]
+            if entry.decision is not None:
+                wakes.append(min(entry.announce_at_ms, entry.decision.expires_at_ms))
+        return min(wakes, default=None)
+
+    def summary(self, model: str) -> DecisionSummary | None:
+        """The newest decision, for people."""
+        entry = self.entries.get(model)
+        return summarise(entry.decision, entry.state) if entry and entry.decision else None
+
+    def _announcement(self, decision: Decision, now: int) -> AnnounceDecision:
+        # A decision taken over carries another machine's clock: its ttl is never believed to be more than a whole one.
+        return AnnounceDecision(decision, min(decision.expires_at_ms - now, self.knobs.ttl_ms))
+
+    def _adopt(self, entry: Entry, decision: Decision, revision: int, now: int) -> Decision:
+        entry.decision, entry.revision, entry.pending = decision, revision, None
+        entry.sequence = max(entry.sequence, decision.sequence)
+        # One that is past its time was applied or not: the registry tells what there is.
+        entry.state = "committed" if now < decision.expires_at_ms else "applied"
+        if entry.state == "committed":
+            self.live[decision.model] = None
+        else:
+            self.live.pop(decision.model, None)
+        entry.announce_at_ms = now
+        return decision
+
+    def _back_off(self, entry: Entry, now: int) -> None:
+        wait_ms = min(self.knobs.retry_backoff_ms << min(entry.failures, 16), self.knobs.retry_backoff_max_ms)
+        entry.failures += 1
+        entry.not_before_ms = now + wait_ms
+
+
+def summarise(decision: Decision, state: str) -> DecisionSummary:
+    """A decision and how far it got."""
+    return DecisionSummary(
+        decision_id=decision.decision_id,
+        model=decision.model,
+        epoch=decision.epoch,
+        sequence=decision.sequence,
+        issued_at_ms=decision.issued_at_ms,
+        state=state,
+        targets={target.pool: target.replicas for target in decision.targets},
+        reasons=decision.reasons,
+    )

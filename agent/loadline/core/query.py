@@ -1,0 +1,65 @@
+"""Questions to a state: how is it, and why. Reading changes nothing."""
+
+from loadline.core.decisions.ledger import summarise
+from loadline.core.report import AgentStatus, DecisionSummary, Explanation, ModelStatus
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state import State
+
+
+def status(settings: Settings, state: State, version: str, started_at_ms: int, now: int) -> AgentStatus:
+    """The whole agent at ``now`` (ms)."""
+    leadership = state.leadership
+    leading = leadership.phase == "leading"
+    return AgentStatus(
+        agent=settings.agent,
+        version=version,
+        at_ms=now,
+        uptime_ms=now - started_at_ms,
+        leading=leading,
+        epoch=leadership.epoch if leading else 0,
+        leader=settings.agent if leading else leadership.leader,
+        bus_connected=state.bus_connected,
+        store_connected=state.store_connected,
+        models=tuple(_model_status(state, model, now) for model in settings.models),
+        rejected=dict(sorted(state.rejected.items())),
+        counters=dict(sorted(state.counters.items())),
+    )
+
+
+def _model_status(state: State, knobs: ModelKnobs, now: int) -> ModelStatus:
+    model = state.fleet.models[knobs.name]
+    hold = state.holds.get(knobs.name)
+    sentences: tuple[str, ...] = ()
+    if hold is not None:
+        said = [*hold.rails, *(reason for opinion in hold.opinions for reason in opinion.reasons)]
+        sentences = tuple(reason.sentence() for reason in said)
+    return ModelStatus(
+        model=knobs.name,
+        planner=knobs.planner,
+        paused=knobs.name in state.paused,
+        no_operation=knobs.no_operation,
+        pools=tuple(pool.status(now) for pool in model.pools.values()),
+        traffic=model.traffic.status(now),
+        decision=state.ledger.summary(knobs.name),
+        hold=sentences,
+    )
+
+
+def explain(state: State, decision_id: str, model: str) -> list[Explanation]:
+    """The explanation of one decision; with no id the newest decision and the last hold of every model (or of one)."""
+    if decision_id:
+        return [e for e in reversed(state.explanations) if e.decision_id == decision_id]
+    found: list[Explanation] = []
+    for name in sorted(state.fleet.models):
+        if model in {"", name}:
+            found += [e for e in reversed(state.explanations) if e.model == name][:1]
+            if name in state.holds:
+                found.append(state.holds[name])
+    return sorted(found, key=lambda e: -e.at_ms)
+
+
+def decisions(state: State) -> list[DecisionSummary]:
+    """The newest decision of every model, newest first."""
+    entries = (entry for entry in state.ledger.entries.values() if entry.decision is not None)
+    found = [summarise(entry.decision, entry.state) for entry in entries if entry.decision is not None]
+    return sorted(found, key=lambda d: (-d.issued_at_ms, d.model))

@@ -1,0 +1,39 @@
+"""All knobs that the core reads, as one Struct: journalled with every snapshot, so that a replay needs nothing else."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.decisions.drains import DrainKnobs
+from loadline.core.decisions.leadership import LeadershipKnobs
+from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.events import Name
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+
+
+class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """A served model: its pools, its planner and its rails. A planner's knobs are the field of the planner's name."""
+
+    name: Name
+    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64)]
+    planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
+    no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
+    gpu_budget_max: Annotated[int | None, Meta(ge=1, description="Most GPUs over all pools of the model.")] = None
+    gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
+    guard: GuardKnobs = GuardKnobs()
+    threshold: ThresholdKnobs = ThresholdKnobs()
+
+
+class Settings(Struct, frozen=True):
+    """What a controller is told once."""
+
+    agent: str
+    scope: str
+    models: tuple[ModelKnobs, ...]
+    fleet: FleetKnobs = FleetKnobs()
+    leadership: LeadershipKnobs = LeadershipKnobs()
+    decisions: DecisionKnobs = DecisionKnobs()
+    drain: DrainKnobs = DrainKnobs()
