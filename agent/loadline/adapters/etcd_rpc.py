@@ -1,0 +1,312 @@
+"""Calls and streams to an etcd cluster: bounded in time and size, over several endpoints, logged in, errors mapped."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from loadline.adapters.etcd_gateway import EtcdGateway, check_endpoint, tls_context
+from loadline.config import EtcdKnobs
+from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
+
+# 20,000 workers with records of 1 kB are 30 MB in base64.
+_REPLY_BYTES_MAX = 64 * 2**20
+_CHUNK_BYTES = 64 * 2**10
+_HTTP_ERROR = 400
+
+# gRPC codes, as the gateway gives them. After the unclear ones a write may have happened.
+_INVALID, _NOT_FOUND, _DENIED, _UNAUTHENTICATED = 3, 5, 7, 16
+_UNCLEAR = frozenset({1, 2, 4, 10, 13, 14})
+_TOKEN_ENDED = ("invalid auth token", "revision in header is old", "user name is empty")
+
+_Reply = TypeVar("_Reply", bound=Struct)
+
+
+class NotFound(StoreUnavailable):
+    """There is no such lease."""
+
+
+class _Unsent(Exception):
+    """The request certainly did not reach the server."""
+
+
+class _Unclear(Exception):
+    """The request may have been done, and the answer does not say."""
+
+
+class _Refused(Exception):
+    """The server certainly did not do it."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.token_ended = code == _UNAUTHENTICATED or any(sign in text for sign in _TOKEN_ENDED)
+
+
+class _Error(Struct):
+    """``error`` is gone since etcd 3.6, ``message`` was not always there: so ``message`` first, then ``error``."""
+
+    code: int = 2
+    message: str = ""
+    error: str = ""
+
+
+class _Token(Struct):
+    token: str = ""
+
+
+class EtcdRpc:
+    """Calls to one etcd cluster.
+
+    Args:
+        knobs: Where it is and how to log in.
+
+    Raises:
+        ConfigError: An endpoint is no URL or is plain http to another host, or a file cannot be used.
+    """
+
+    def __init__(self, knobs: EtcdKnobs) -> None:
+        if bool(knobs.user) != bool(knobs.password_file):
+            raise ConfigError("etcd.user", "user and password_file belong together", "Write both or neither.")
+        for index, url in enumerate(knobs.endpoints):
+            check_endpoint(f"etcd.endpoints[{index}]", url, insecure=knobs.insecure)
+        self._knobs = knobs
+        self._timeout_s = knobs.timeout_ms / 1000
+        self._tls = tls_context(knobs)
+        self._gateways: dict[int, EtcdGateway] = {}
+        self._preferred = 0
+        self._token: str | None = None if knobs.user else ""
+        self._logging_in = asyncio.Lock()
+
+    @property
+    def endpoint(self) -> int:
+        """The index of the endpoint that is asked first: the one that answered last."""
+        return self._preferred
+
+    async def call(
+        self, path: str, body: Any, reply: type[_Reply], *, repeatable: bool = True, endpoint: int | None = None
+    ) -> _Reply:
+        """One call; ends within ``timeout_ms``, all endpoints and a new login included.
+
+        Args:
+            path: Such as ``/kv/range``.
+            body: What to send; bytes become base64.
+            reply: What to make of the answer.
+            repeatable: Twice is as good as once, so a lost answer is a reason to ask the next endpoint.
+            endpoint: Ask only this one.
+
+        Raises:
+            StoreUnavailable: Not reached or refused; what is not repeatable was certainly not done.
+            NotFound: Refused, as the lease is gone.
+            StoreDenied: The credentials, the permission or the request is not accepted.
+            OutcomeUnknown: Not repeatable, perhaps done.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        try:
+            answer = await self._ask(
+                path, msgspec.json.encode(body), deadline, repeatable=repeatable, endpoint=endpoint
+            )
+            return _decode(answer, reply)
+        except _Refused as error:
+            raise _refusal(path, error) from error
+        except _Unsent as error:
+            raise StoreUnavailable(f"etcd {path}: {error}") from error
+        except _Unclear as error:
+            kind = StoreUnavailable if repeatable else OutcomeUnknown
+            raise kind(f"etcd {path}: {error}") from error
+
+    async def stream(
+        self,
+        path: str,
+        body: Any,
+        *,
+        endpoint: int,
+        take: Callable[[bytes], bool],
+        idle_s: float,
+        on_idle: Callable[[], Awaitable[None]],
+    ) -> None:
+        """A call whose answer goes on: every line of it to ``take``, until that says False or the answer ends.
+
+        Args:
+            path: Such as ``/watch``.
+            body: What to send.
+            endpoint: Whom to ask.
+            take: Gets a line.
+            idle_s: After so long without a byte ``on_idle`` is called, again and again.
+            on_idle: Raises when the stream is to be given up.
+
+        Raises:
+            StoreUnavailable: Not reached, or broken off.
+            StoreDenied: The credentials or the permission is not accepted.
+        """
+        try:
+            token = await self._logged_in(time.monotonic() + self._timeout_s)
+            async with asyncio.timeout(self._timeout_s) as start:
+                forever = aiohttp.ClientTimeout(total=None)
+                async with self._gateway(endpoint).post(path, msgspec.json.encode(body), token, forever) as response:
+                    if response.status >= _HTTP_ERROR:
+                        raise _error(response.status, await _read(response))
+                    start.reschedule(None)
+                    await _feed(response.content, take, idle_s, on_idle)
+        except _Refused as error:
+            if error.token_ended:
+                self._forget_token()
+            raise _refusal(path, error) from error
+        except (_Unsent, _Unclear, aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise StoreUnavailable(f"etcd {path}: {_text(error)}") from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._gateways:
+            _, gateway = self._gateways.popitem()
+            await gateway.close()
+
+    async def _ask(self, path: str, data: bytes, deadline: float, *, repeatable: bool, endpoint: int | None) -> bytes:
+        token = await self._logged_in(deadline)
+        try:
+            return await self._go_round(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
+        except _Refused as error:
+            if not error.token_ended or not self._knobs.user:
+                raise
+        if self._token == token:
+            self._forget_token()
+        token = await self._logged_in(deadline)
+        return await self._go_round(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
+
+    async def _logged_in(self, deadline: float) -> str:
+        """The token to send; empty where none is needed."""
+        async with self._logging_in:
+            if self._token is None:
+                try:
+                    password = Path(self._knobs.password_file).read_text("utf-8").strip()  # noqa: ASYNC240 - one line
+                except (OSError, ValueError) as error:
+                    raise _Unsent(f"the password cannot be read: {error}") from error
+                body = msgspec.json.encode({"name": self._knobs.user, "password": password})
+                try:
+                    answer = await self._go_round("/auth/authenticate", body, "", deadline)
+                    self._token = _decode(answer, _Token).token
+                except _Refused as error:
+                    if "not enabled" not in str(error):
+                        raise
+                    self._token = ""
+            return self._token
+
+    def _forget_token(self) -> None:
+        self._token = None if self._knobs.user else ""
+
+    async def _go_round(
+        self,
+        path: str,
+        data: bytes,
+        token: str,
+        deadline: float,
+        *,
+        repeatable: bool = True,
+        endpoint: int | None = None,
+    ) -> bytes:
+        """Ask one endpoint after the other, each for its share of the time that is left."""
+        count = len(self._knobs.endpoints)
+        order = [(self._preferred + step) % count for step in range(count)] if endpoint is None else [endpoint]
+        problem: Exception = _Unsent("no time was left")
+        for place, index in enumerate(order):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            share_s = left_s / (len(order) - place)
+            bounds = aiohttp.ClientTimeout(total=share_s if repeatable else left_s, sock_connect=share_s)
+            try:
+                answer = await self._once(index, path, data, token, bounds)
+            except (_Unsent, _Unclear) as error:
+                problem = error
+                if endpoint is None:
+                    self._preferred = (index + 1) % count
+                if isinstance(error, _Unclear) and not repeatable:
+                    raise
+            else:
+                if endpoint is None:
+                    self._preferred = index
+                return answer
+        raise problem
+
+    async def _once(self, index: int, path: str, data: bytes, token: str, bounds: aiohttp.ClientTimeout) -> bytes:
+        try:
+            async with self._gateway(index).post(path, data, token, bounds) as response:
+                answer = await _read(response)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise _Unsent(_text(error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _Unclear(_text(error)) from error
+        if response.status >= _HTTP_ERROR:
+            raise _error(response.status, answer)
+        return answer
+
+    def _gateway(self, index: int) -> EtcdGateway:
+        # Made once and inside the loop: the library keeps something of every client that was ever made.
+        gateway = self._gateways.get(index)
+        if gateway is None:
+            gateway = self._gateways[index] = EtcdGateway(self._knobs.endpoints[index], self._tls)
+        return gateway
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    answer = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        answer += chunk
+        if len(answer) > _REPLY_BYTES_MAX:
+            raise _Unclear(f"the answer is longer than {_REPLY_BYTES_MAX} bytes")
+    return bytes(answer)
+
+
+async def _feed(
+    content: aiohttp.StreamReader, take: Callable[[bytes], bool], idle_s: float, on_idle: Callable[[], Awaitable[None]]
+) -> None:
+    tail = bytearray()
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                chunk = await content.readany()
+        except TimeoutError:
+            await on_idle()
+            continue
+        if not chunk:
+            return
+        tail += chunk
+        if b"\n" in chunk:
+            *lines, rest = tail.split(b"\n")
+            tail = rest
+            if not all(take(bytes(line)) for line in lines if line):
+                return
+        if len(tail) > _REPLY_BYTES_MAX:
+            raise _Unclear(f"a line is longer than {_REPLY_BYTES_MAX} bytes")
+
+
+def _decode(answer: bytes, reply: type[_Reply]) -> _Reply:
+    try:
+        return msgspec.json.decode(answer, type=reply, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _Unclear(f"the answer is not understood: {error}") from error
+
+
+def _error(status: int, answer: bytes) -> Exception:
+    try:
+        error = msgspec.json.decode(answer, type=_Error, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Unclear(f"HTTP status {status}")  # not from etcd but from something before it
+    text = (error.message or error.error or f"gRPC code {error.code}")[:500]
+    return _Unclear(text) if error.code in _UNCLEAR else _Refused(error.code, text)
+
+
+def _refusal(path: str, error: _Refused) -> Exception:
+    text = f"etcd {path}: {error}"
+    if error.code in (_INVALID, _DENIED, _UNAUTHENTICATED):
+        return StoreDenied(text)
+    return NotFound(text) if error.code == _NOT_FOUND else StoreUnavailable(text)
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,217 @@
+"""etcd as ``ports.Store``: the verbs, and following a prefix without losing a change."""
+
+import time
+from asyncio import sleep
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from loadline.adapters.backoff import backoff
+from loadline.adapters.etcd_rpc import EtcdRpc, NotFound
+from loadline.adapters.logs import bounded
+from loadline.config import EtcdKnobs
+from loadline.errors import StoreDenied, StoreUnavailable
+from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Write
+
+_log = bounded("etcd")
+
+# After so long without a change we ask the watched member something else, to notice that it is frozen.
+_IDLE_S = 2.0
+_RETRY_FIRST_S = 0.1
+_RETRY_MOST_S = 5.0
+# A watch that lived this long was a good one: the next failure starts with a short wait again.
+_STEADY_S = 5.0
+
+
+class _Header(Struct):
+    revision: int = 0
+
+
+class _Pair(Struct):
+    key: bytes = b""
+    value: bytes = b""
+    create_revision: int = 0
+    mod_revision: int = 0
+    lease: int = 0
+
+
+class _Range(Struct):
+    header: _Header = field(default_factory=_Header)
+    kvs: list[_Pair] = []
+
+
+class _Txn(Struct):
+    header: _Header = field(default_factory=_Header)
+    succeeded: bool = False
+
+
+class _Lease(Struct):
+    id: int = field(default=0, name="ID")
+    ttl: int = field(default=0, name="TTL")
+
+
+class _KeptAlive(Struct):
+    result: _Lease = field(default_factory=_Lease)
+
+
+class _Nothing(Struct):
+    pass
+
+
+class _WatchEvent(Struct):
+    kv: _Pair
+    type: str = "PUT"
+
+
+class _Watched(Struct):
+    canceled: bool = False
+    compact_revision: int = 0
+    cancel_reason: str = ""
+    events: list[_WatchEvent] = []
+
+
+class _WatchLine(Struct):
+    result: _Watched | None = None
+
+
+_watch_lines = msgspec.json.Decoder(_WatchLine, strict=False)
+
+
+class EtcdStore:
+    """An etcd cluster. Only ``commit`` raises ``OutcomeUnknown``: everything else may be done twice without harm.
+
+    Args:
+        knobs: Where it is, how to log in, how long a call may take.
+
+    Raises:
+        ConfigError: An endpoint is no URL or is plain http to another host, or a file cannot be used.
+    """
+
+    def __init__(self, knobs: EtcdKnobs) -> None:
+        self._rpc = EtcdRpc(knobs)
+
+    async def grant(self, ttl_s: int) -> int:
+        """A new lease's id. One whose answer was lost runs out by itself."""
+        return (await self._rpc.call("/lease/grant", {"TTL": ttl_s}, _Lease)).id
+
+    async def keep_alive(self, lease_id: int) -> int:
+        """Extend a lease; gives its TTL in s, 0 when it is lost."""
+        # A lost lease is no error to etcd: the answer just has no TTL.
+        return (await self._rpc.call("/lease/keepalive", {"ID": lease_id}, _KeptAlive)).result.ttl
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease and remove its keys; a lease that is gone already is no error."""
+        try:
+            await self._rpc.call("/lease/revoke", {"ID": lease_id}, _Nothing)
+        except NotFound:
+            return
+
+    async def read(self, prefix: str) -> Snapshot:
+        """Everything under a prefix, linearizably, in key order."""
+        answer = await self._rpc.call("/kv/range", _prefix_range(prefix), _Range)
+        return Snapshot(entries=[_entry(pair) for pair in answer.kvs], revision=answer.header.revision)
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+        """Do all writes (at most 128) if all comparisons hold, or none."""
+        body = {"compare": [_compare(compare) for compare in compares], "success": [_write(write) for write in writes]}
+        answer = await self._rpc.call("/kv/txn", body, _Txn, repeatable=False)
+        return Outcome(committed=answer.succeeded, revision=answer.header.revision)
+
+    async def follow(
+        self,
+        prefix: str,
+        on_snapshot: Callable[[Snapshot], None],
+        on_changes: Callable[[list[Change]], None],
+        on_connection: Callable[[bool], None],
+    ) -> None:
+        """Follow a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.
+
+        ``on_connection`` is told at every change whether the store can be reached. A server that is frozen is noticed
+        after 2 s and the timeout of a call, a vanished one after 11 s.
+        """
+        told: bool | None = None
+
+        def tell(connected: bool) -> None:  # noqa: FBT001 - the port's callback
+            nonlocal told
+            if connected is not told:
+                told = connected
+                on_connection(connected)
+
+        waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+        while True:
+            began = time.monotonic()
+            try:
+                snapshot = await self.read(prefix)
+                tell(True)  # noqa: FBT003
+                on_snapshot(snapshot)
+                await self._watch(prefix, snapshot.revision + 1, on_changes)
+            except (StoreUnavailable, StoreDenied) as error:
+                tell(False)  # noqa: FBT003
+                _log.warning("etcd_watch_ended", prefix=prefix, error=str(error))
+            if time.monotonic() - began > _STEADY_S:
+                waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+            await sleep(next(waits))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._rpc.close()
+
+    async def _watch(self, prefix: str, revision: int, on_changes: Callable[[list[Change]], None]) -> None:
+        """Hand on all changes from a revision on; comes back when the watch ended, such as by a compaction."""
+        endpoint = self._rpc.endpoint
+
+        def take(line: bytes) -> bool:
+            try:
+                watched = _watch_lines.decode(line).result
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise StoreUnavailable(f"etcd /watch: the answer is not understood: {error}") from error
+            if watched is None or watched.canceled:
+                _log.info("etcd_watch_canceled", prefix=prefix, reason=watched.cancel_reason if watched else "error")
+                return False
+            if watched.events:
+                on_changes([_change(event) for event in watched.events])
+            return True
+
+        async def still_there() -> None:
+            await self._rpc.call("/kv/range", {"key": prefix.encode() or b"\0"}, _Range, endpoint=endpoint)
+
+        body = {"create_request": {**_prefix_range(prefix), "start_revision": revision}}
+        await self._rpc.stream("/watch", body, endpoint=endpoint, take=take, idle_s=_IDLE_S, on_idle=still_there)
+
+
+def _prefix_range(prefix: str) -> dict[str, bytes]:
+    """Key and end of the range of all keys with a prefix: the end is the prefix with its last byte raised by one."""
+    start = prefix.encode()
+    stem = start.rstrip(b"\xff")
+    return {"key": start or b"\0", "range_end": stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\0"}
+
+
+def _key(raw: bytes) -> str:
+    # A key that is not UTF-8 is none of ours; it must not break the watch of those that are.
+    return raw.decode(errors="backslashreplace")
+
+
+def _entry(pair: _Pair) -> Entry:
+    return Entry(_key(pair.key), pair.value, pair.create_revision, pair.mod_revision, pair.lease)
+
+
+def _change(event: _WatchEvent) -> Change:
+    return Change(_key(event.kv.key), _entry(event.kv) if event.type == "PUT" else None)
+
+
+def _compare(compare: Compare) -> dict[str, Any]:
+    name = f"{compare.target}_revision"
+    return {
+        "key": compare.key.encode(),
+        "target": compare.target.upper(),
+        "result": "EQUAL",
+        name: compare.revision,
+    }
+
+
+def _write(write: Write) -> dict[str, Any]:
+    if write.value is None:
+        return {"request_delete_range": {"key": write.key.encode()}}
+    return {"request_put": {"key": write.key.encode(), "value": write.value, "lease": write.lease_id}}
