@@ -21,6 +21,10 @@ ENVIRONMENT_PREFIX: Final = "LOADLINE__"
 # 2**53: the largest integer that every reader of JSON keeps exact.
 _INTEGER_MAX: Final = 2**53
 _VALUE_CHARS_MAX: Final = 60
+_PATTERNS: Final = {
+    r"^[^\x00-\x1f\x7f]+$": " without control characters",
+    r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
+}
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -101,7 +105,7 @@ def _span(kind: inspect.IntType | inspect.FloatType) -> str:
 
 def _shape(kind: inspect.StrType) -> str:
     length = f" of {kind.min_length or 0} to {kind.max_length} characters" if kind.max_length else ""
-    return f"{length} that matches {kind.pattern}" if kind.pattern else length
+    return length + (_PATTERNS.get(kind.pattern) or f" that matches {kind.pattern}" if kind.pattern else "")
 
 
 def _unwrap(kind: inspect.Type) -> inspect.Type:

@@ -1,0 +1,149 @@
+"""Write schemas/ and docs/configuration.md, which are derived from the Structs in the code."""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from loadline.config import Config
+from loadline.config.reference import reference
+from loadline.core.events import Decision, WorkerRecord
+from loadline.wire.messages import MESSAGES
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision}
+
+# Channel -> (tokens after <root>.v1, what the agent does, message, reply, sentence).
+CHANNELS: Final[dict[str, tuple[str, str, str, str, str]]] = {
+    "load": ("load.{model}.{pool}.{worker}", "receive", "load_report", "", "Workers report their load."),
+    "traffic": ("traffic.{model}.{frontend}", "receive", "traffic_report", "", "Frontends report what they served."),
+    "decision": ("decision.{model}", "send", "scaling_decision", "", "The agent announces a committed decision."),
+    "applied": ("applied.{model}", "receive", "decision_applied", "", "Scalers say what becomes of a decision."),
+    "drain": ("drain.{worker}", "send", "drain_command", "drain_reply", "The agent asks a worker to empty itself."),
+    "drained": ("drained.{worker}", "receive", "drain_report", "", "A worker says that it is empty."),
+    "status": ("status.{agent}", "send", "agent_status", "", "Every agent says how it is."),
+    "api_status": ("api.status", "receive", "empty", "agent_status", "Ask the agent how it is."),
+    "api_explain": ("api.explain", "receive", "explain_request", "explain_reply", "Ask why."),
+    "api_decisions": ("api.decisions", "receive", "empty", "decisions_reply", "Ask for the latest decisions."),
+    "api_pause": ("api.pause", "receive", "pause_command", "operator_reply", "Pause a model."),
+    "api_resume": ("api.resume", "receive", "pause_command", "operator_reply", "Resume a model."),
+    "api_drain": ("api.drain", "receive", "drain_order", "operator_reply", "Empty one worker."),
+}
+
+
+def json_schema(kind: type[Struct], name: str) -> str:
+    """The JSON Schema of a Struct, its parts under ``$defs``."""
+    (top,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    own = parts.pop(top["$ref"].rpartition("/")[2])
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:loadline:{name}", **own}
+    return json.dumps(schema | ({"$defs": parts} if parts else {}), indent=2) + "\n"
+
+
+def ref(place: str, name: str) -> dict[str, str]:
+    """A reference within the AsyncAPI document."""
+    return {"$ref": f"#/{place}/{name}"}
+
+
+def asyncapi() -> str:
+    """The AsyncAPI 3 document: every subject, from the agent's point of view."""
+    channels: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
+    for channel, (tokens, action, message, reply, sentence) in CHANNELS.items():
+        address = f"{{root}}.v1.{tokens}"
+        channels[channel] = {
+            "address": address,
+            "description": sentence,
+            "messages": {message: ref("components/messages", message)},
+            "parameters": {name: ref("components/parameters", name) for name in re.findall(r"{(\w+)}", address)},
+        }
+        operation: dict[str, Any] = {"action": action, "channel": ref("channels", channel), "summary": sentence}
+        if reply:
+            inbox = f"{channel}_reply"
+            channels[inbox] = {
+                "address": None,
+                "description": "The inbox that the request names.",
+                "messages": {reply: ref("components/messages", reply)},
+            }
+            operation["reply"] = {"address": {"location": "$message.header#/reply"}, "channel": ref("channels", inbox)}
+        operations[channel] = operation
+    document = {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "loadline",
+            "version": "1.0.0",
+            "description": "Load events in, scaling decisions out: the agent receives what others publish.",
+        },
+        "defaultContentType": "application/json",
+        "servers": {"nats": {"host": "127.0.0.1:4222", "protocol": "nats"}},
+        "channels": channels,
+        "operations": operations,
+        "components": {"messages": messages(), "parameters": parameters()},
+    }
+    return yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+
+
+def messages() -> dict[str, Any]:
+    """The messages, by reference to their JSON Schemas."""
+    named: dict[str, Any] = {"empty": {"title": "No payload", "payload": {"type": "string", "maxLength": 0}}}
+    for name, kind in MESSAGES.items():
+        schema = {
+            "schemaFormat": "application/schema+json;version=draft-2020-12",
+            "schema": {"$ref": f"./{name}.v1.json"},
+        }
+        named[name] = {"title": kind.__name__, "summary": (kind.__doc__ or "").splitlines()[0], "payload": schema}
+    return named
+
+
+def parameters() -> dict[str, Any]:
+    """The variable tokens of subjects."""
+    names = {
+        name: {"description": f"Name of the {name}, percent-encoded outside A-Za-z0-9_-."}
+        for name in ("model", "pool", "worker", "frontend", "agent")
+    }
+    return {"root": {"description": "First tokens of every subject.", "default": "loadline"}, **names}
+
+
+def outputs() -> dict[Path, str]:
+    """Path below the project -> what it should hold."""
+    schemas = {Path(f"schemas/{n}.v1.json"): json_schema(k, f"{n}:v1") for n, k in {**MESSAGES, **STORED}.items()}
+    return {
+        **schemas,
+        Path("schemas/config.json"): json_schema(Config, "config"),
+        Path("schemas/asyncapi.yaml"): asyncapi(),
+        Path("docs/configuration.md"): reference(),
+    }
+
+
+def main() -> int:
+    """Write, or check: 1 when something is out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when something is out of date")
+    parser.add_argument("--into", type=Path, default=ROOT, help="project folder (default: this one)")
+    args = parser.parse_args()
+    wanted = outputs()
+    files = [*args.into.glob("schemas/*"), args.into / "docs/configuration.md"]
+    there = {path.relative_to(args.into): path.read_text(encoding="utf-8") for path in files if path.is_file()}
+    stray = sorted(there.keys() - wanted.keys())
+    stale = sorted(path for path, text in wanted.items() if there.get(path) != text)
+    if args.check:
+        for path in [*stale, *stray]:
+            print(f"{path} is out of date: run `make schemas` and commit the result", file=sys.stderr)
+        return 1 if stale or stray else 0
+    for path in stale:
+        (args.into / path).parent.mkdir(parents=True, exist_ok=True)
+        (args.into / path).write_text(wanted[path], encoding="utf-8")
+        print(f"wrote {path}")
+    for path in stray:
+        (args.into / path).unlink()
+        print(f"removed {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
