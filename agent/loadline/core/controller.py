@@ -35,6 +35,7 @@ from loadline.core.events import (
     ShutdownRequested,
     StoreConnectionChanged,
     TrafficReported,
+    Victim,
     WorkerDeregistered,
     WorkerDrained,
     WorkerRegistered,
@@ -147,6 +148,11 @@ class Controller:
         for why in self.state.fleet.replace(event.workers, now):
             self._reject(why)
         self.state.registry_read = True
+        if self.leading and self.state.decisions_read:
+            # The decisions came first, and their victims were not known yet.
+            for entry in self.state.ledger.entries.values():
+                if entry.decision is not None:
+                    self._drain_victims(entry.decision, now)
         self._dirty.update(dict.fromkeys(self._names))
 
     def _worker_registered(self, event: WorkerRegistered, now: int) -> None:
@@ -269,11 +275,15 @@ class Controller:
             if pool is None:
                 continue
             pool.set_desired(target.replicas, now)
+        self._drain_victims(decision, now)
+        self._dirty[decision.model] = None
+
+    def _drain_victims(self, decision: Decision, now: int) -> None:
+        for target in decision.targets:
             for victim in target.victims:
                 self.state.drains.start(
                     self.state.fleet, decision.model, target.pool, victim, decision.decision_id, now
                 )
-        self._dirty[decision.model] = None
 
     def _reground(self, model: str, now: int) -> None:
         """A decision came to nothing: what there is, is what is desired."""
@@ -307,8 +317,13 @@ class Controller:
     def _drain_requested(self, event: DrainRequested, now: int) -> None:
         if not self.leading:
             return
-        drain_id = f"operator-{now}"
-        why = self.state.drains.start(self.state.fleet, event.model, event.pool, event.worker, drain_id, now)
+        pool = self.state.fleet.locate(event.model, event.pool)
+        worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
+        if worker is None:
+            self._reject(Rejection.UNKNOWN_WORKER)
+            return
+        victim = Victim(event.worker, worker.record.incarnation)
+        why = self.state.drains.start(self.state.fleet, event.model, event.pool, victim, f"operator-{now}", now)
         if why is not None:
             self._reject(why)
         else:

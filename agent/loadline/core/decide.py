@@ -4,7 +4,7 @@ from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect
-from loadline.core.events import PoolTarget
+from loadline.core.events import PoolTarget, Victim
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import Planner
 from loadline.core.report import Code, Explanation, Opinion, Reason
@@ -113,7 +113,7 @@ class Decider:
         self._keep(self._explanation("decided", decision.decision_id, model, opinion, draft.targets, draft.rails, now))
         return state.ledger.commit_effect(model.name, self._scope)
 
-    def _victims(self, model: str, pool: Pool, replicas: int) -> tuple[str, ...]:
+    def _victims(self, model: str, pool: Pool, replicas: int) -> tuple[Victim, ...]:
         leaving = self.state.drains.of_pool(model, pool.name)
         surplus = max(0, pool.ready + pool.starting - replicas)
         return (*leaving, *choose_victims(pool, surplus))

@@ -186,6 +186,13 @@ class LeaderChanged(Event, frozen=True):
     epoch: int
 
 
+class Victim(Struct, frozen=True):
+    """A worker on its way out. A later worker of the same name is another one."""
+
+    worker: Name
+    incarnation: Count
+
+
 class PoolTarget(Struct, frozen=True, omit_defaults=True):
     """What one pool should be."""
 
@@ -194,7 +201,7 @@ class PoolTarget(Struct, frozen=True, omit_defaults=True):
     replicas: Annotated[Count, Meta(description="Workers that there should be, not counting the victims.")]
     previous: Annotated[Count, Meta(description="Workers that there should have been until now.")]
     victims: Annotated[
-        tuple[Name, ...],
+        tuple[Victim, ...],
         Meta(
             max_length=10_000,
             description="Workers on their way out: delete one once it says `drained`, or at drain_ttl_ms.",

@@ -17,11 +17,13 @@ from loadline.core.planning.planners.threshold import ThresholdKnobs
 class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """A served model: its pools, its planner and its rails. A planner's knobs are the field of the planner's name."""
 
-    name: Name
-    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64)]
+    name: Annotated[Name, Meta(description="Name of the model as its workers and frontends report it.")]
+    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
     planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
     no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
-    gpu_budget_max: Annotated[int | None, Meta(ge=1, description="Most GPUs over all pools of the model.")] = None
+    gpu_budget_max: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most GPUs over all pools of the model.")
+    ] = None
     gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
     guard: GuardKnobs = GuardKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()

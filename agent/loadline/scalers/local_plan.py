@@ -76,7 +76,7 @@ def mark(
     now_ms: int,
 ) -> list[Process]:
     """The processes, with those that are now leaving marked: victims, and who says that it is drained."""
-    victims = set(target.victims) if target else set()
+    victims = {victim.worker for victim in target.victims} if target else set()
     marked = []
     for process in processes:
         seen = process

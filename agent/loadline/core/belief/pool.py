@@ -15,8 +15,8 @@ WORKERS_IN_STATUS = 64
 class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Interchangeable workers: same model, role and accelerator arrangement."""
 
-    name: Name
-    role: Role
+    name: Annotated[Name, Meta(description="Name of the pool, unique within its model.")]
+    role: Annotated[Role, Meta(description="prefill, decode or aggregated.")]
     gpus_per_worker: Annotated[int, Meta(ge=1, le=4096, description="GPUs that one worker occupies.")] = 1
     replicas_min: Annotated[int, Meta(ge=0, description="Never fewer workers.")] = 1
     replicas_max: Annotated[int, Meta(ge=1, description="Never more workers: a hard cap on cost.")] = 8

@@ -15,7 +15,7 @@ from loadline.core.belief.fleet import Fleet
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.worker import Worker
 from loadline.core.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
-from loadline.core.events import DrainAnswered, WorkerDrained
+from loadline.core.events import DrainAnswered, Victim, WorkerDrained
 from loadline.core.report import Rejection
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -64,7 +64,7 @@ class Finished(Struct, frozen=True):
     took_ms: int
 
 
-def choose_victims(pool: Pool, count: int) -> list[str]:
+def choose_victims(pool: Pool, count: int) -> list[Victim]:
     """The ``count`` workers that are cheapest to lose: still starting, then least work, then newest, then by name."""
 
     def cost(worker: Worker) -> tuple[bool, int, int, int, str]:
@@ -73,7 +73,8 @@ def choose_victims(pool: Pool, count: int) -> list[str]:
         return (ready, load.running + load.waiting, load.kv_micro, -worker.record.incarnation, worker.record.worker)
 
     standing = [worker for worker in pool.workers.values() if worker.standing != "out"]
-    return [worker.record.worker for worker in sorted(standing, key=cost)[:count]]
+    chosen = sorted(standing, key=cost)[:count]
+    return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
 
 
 class Drains(Struct):
@@ -83,20 +84,24 @@ class Drains(Struct):
     open: dict[str, Drain] = field(default_factory=dict)
     finished: list[Finished] = field(default_factory=list)
 
-    def of_pool(self, model: str, pool: str) -> list[str]:
-        """Workers of a pool that are on their way out."""
-        return sorted(d.worker for d in self.open.values() if d.model == model and d.pool == pool)
+    def of_pool(self, model: str, pool: str) -> list[Victim]:
+        """Workers of a pool that are on their way out, by name."""
+        drains = (d for d in self.open.values() if d.model == model and d.pool == pool)
+        return [Victim(d.worker, d.incarnation) for d in sorted(drains, key=lambda d: d.worker)]
 
     def start(  # noqa: PLR0917 - one argument for each fact
-        self, fleet: Fleet, model: str, pool_name: str, name: str, drain_id: str, now: int
+        self, fleet: Fleet, model: str, pool_name: str, victim: Victim, drain_id: str, now: int
     ) -> Rejection | None:
         """Begin to empty a worker; one that drains already goes on."""
+        name = victim.worker
         pool = fleet.locate(model, pool_name)
         if isinstance(pool, Rejection):
             return pool
         worker = pool.workers.get(name)
         if worker is None:
             return Rejection.UNKNOWN_WORKER
+        if worker.record.incarnation != victim.incarnation:
+            return Rejection.UNKNOWN_INCARNATION
         if _key(model, pool_name, name) in self.open:
             return None
         self.open[_key(model, pool_name, name)] = Drain(
