@@ -27,7 +27,7 @@ from loadline.wire.subjects import Subjects
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "schemas"
-TARGET = PoolTarget("p", "decode", 3, 2, ("w-9",))
+TARGET = PoolTarget("p", "decode", 3, 2)
 
 EXAMPLES: dict[str, msgspec.Struct] = {
     "load_report": LoadReport("m", "p", "w", 1, [WorkerSample(sequence=1, timestamp_ms=2, kv_usage_ratio=0.5)]),

@@ -1,12 +1,16 @@
-"""Every knob: its default, its unit in its name, its sentence."""
+"""The sections of a configuration. What the core itself obeys is defined where it is obeyed, and gathered here."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from loadline.core.events import Name, Role
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.decisions.drains import DrainKnobs
+from loadline.core.decisions.leadership import LeadershipKnobs
+from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.events import Name
+from loadline.core.settings import ModelKnobs
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -16,7 +20,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class Knobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all sections: an unknown key is an error, not a silent nothing."""
+    """Base of the sections here: an unknown key is an error, not a silent nothing."""
 
 
 class AgentKnobs(Knobs, frozen=True):
@@ -89,88 +93,6 @@ class RuntimeKnobs(Knobs, frozen=True):
     status_interval_ms: Annotated[Positive, Meta(description="How often the status is published.")] = 1_000
 
 
-class LeadershipKnobs(Knobs, frozen=True):
-    """Who decides."""
-
-    lease_ttl_s: Annotated[
-        int, Meta(ge=2, le=600, description="TTL of the leader's lease: how long a dead leader blocks.")
-    ] = 10
-    margin_ms: Annotated[
-        NotNegative, Meta(description="The leader stops committing this long before its lease may end.")
-    ] = 2_000
-    retry_ms: Annotated[Positive, Meta(description="Time between two campaigns while nobody is known to lead.")] = 500
-
-
-class DecisionKnobs(Knobs, frozen=True):
-    """How a decision becomes true."""
-
-    ttl_ms: Annotated[Positive, Meta(description="A decision that is not applied by then expires, with an alarm.")] = (
-        600_000
-    )
-    announce_interval_ms: Annotated[
-        Positive, Meta(description="How often it is announced until a scaler accepts it.")
-    ] = 1_000
-    announce_interval_max_ms: Annotated[
-        Positive, Meta(description="How often at most, once it has been announced for a while.")
-    ] = 10_000
-    retry_backoff_ms: Annotated[
-        Positive, Meta(description="Wait after a decision that expired or was refused; doubles.")
-    ] = 5_000
-    retry_backoff_max_ms: Annotated[Positive, Meta(description="Longest such wait.")] = 300_000
-
-
-class DrainKnobs(Knobs, frozen=True):
-    """A worker's way out."""
-
-    ttl_ms: Annotated[Positive, Meta(description="How long a worker may take to drain.")] = 600_000
-    retry_ms: Annotated[
-        Positive, Meta(description="Time between two drain commands to a worker that does not answer.")
-    ] = 2_000
-    revoke_after: Annotated[Positive, Meta(description="Unanswered commands after which its lease is revoked.")] = 3
-
-
-class FleetKnobs(Knobs, frozen=True):
-    """What is believed of workers."""
-
-    stale_after_ms: Annotated[
-        Positive, Meta(description="A worker that has not reported for this long is not fresh.")
-    ] = 5_000
-    quorum_ratio: Annotated[
-        float, Meta(gt=0, le=1, description="Share of ready workers that must be fresh before a shrink.")
-    ] = 0.8
-    workers_max: Annotated[Positive, Meta(description="Workers that are kept; more are refused.")] = 20_000
-    frontends_max: Annotated[Positive, Meta(description="Frontends of one model that are kept; more are refused.")] = (
-        256
-    )
-    traffic_window_ms: Annotated[Positive, Meta(description="Length of the rolling traffic window.")] = 60_000
-
-
-class PoolKnobs(Knobs, frozen=True):
-    """Interchangeable workers: same model, role and accelerator arrangement."""
-
-    name: Annotated[Name, Meta(description="Name of the pool, unique within its model.")]
-    role: Annotated[Role, Meta(description="prefill, decode or aggregated.")]
-    gpus_per_worker: Annotated[Positive, Meta(le=4096, description="GPUs that one worker occupies.")] = 1
-    replicas_min: Annotated[NotNegative, Meta(description="Never fewer workers.")] = 1
-    replicas_max: Annotated[Positive, Meta(description="Never more workers: a hard cap on cost.")] = 8
-    start_deadline_ms: Annotated[Positive, Meta(description="A worker asked for counts as supply for this long.")] = (
-        600_000
-    )
-
-
-class ModelKnobs(Knobs, frozen=True):
-    """A served model: its pools, its planner and its rails."""
-
-    name: Annotated[Name, Meta(description="Name of the model as its workers and frontends report it.")]
-    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
-    planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
-    no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
-    gpu_budget_max: Annotated[Positive | None, Meta(description="Most GPUs over all pools of the model.")] = None
-    gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
-    guard: GuardKnobs = GuardKnobs()
-    threshold: ThresholdKnobs = ThresholdKnobs()
-
-
 class Config(Knobs, frozen=True):
     """A whole configuration file."""
 
@@ -185,3 +107,20 @@ class Config(Knobs, frozen=True):
     decisions: DecisionKnobs = DecisionKnobs()
     drain: DrainKnobs = DrainKnobs()
     fleet: FleetKnobs = FleetKnobs()
+
+
+__all__ = [
+    "AgentKnobs",
+    "Config",
+    "DecisionKnobs",
+    "DrainKnobs",
+    "EtcdKnobs",
+    "FleetKnobs",
+    "HttpKnobs",
+    "JournalKnobs",
+    "LeadershipKnobs",
+    "ModelKnobs",
+    "NatsKnobs",
+    "PoolKnobs",
+    "RuntimeKnobs",
+]
