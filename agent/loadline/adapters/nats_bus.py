@@ -303,11 +303,13 @@ class _Client(Client):
 
     async def discard(self) -> None:
         """Close it; a connection that cannot be flushed within 1 s is cut."""
-        with contextlib.suppress(TimeoutError, OSError):
-            await asyncio.wait_for(self.close(), _FLUSH_S)
-        writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None:
-            writer.transport.abort()
+        try:
+            with contextlib.suppress(TimeoutError, OSError):
+                await asyncio.wait_for(self.close(), _FLUSH_S)
+        finally:
+            writer = getattr(self._transport, "_io_writer", None)
+            if writer is not None:
+                writer.transport.abort()
 
     def _connect_command(self) -> bytes:
         # The library goes on in plain text, password and all, where the server's greeting does not ask for TLS.

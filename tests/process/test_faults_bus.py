@@ -1,0 +1,229 @@
+"""What the bus does when nats-server dies, freezes, comes back, or does not permit something."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import NatsKnobs
+from loadline.demo.servers import NatsServer
+from loadline.errors import BusUnavailable, ConfigError
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+MakeServer = Callable[..., NatsServer]
+
+
+@contextlib.asynccontextmanager
+async def connected(bus: NatsBus) -> AsyncIterator[list[bool]]:
+    told: list[bool] = []
+    await bus.connect(told.append)
+    try:
+        yield told
+    finally:
+        await bus.close()
+
+
+def bus_for(*servers: NatsServer, knobs: NatsKnobs | None = None, name: str = "faults") -> NatsBus:
+    return NatsBus(knobs or NatsKnobs(servers=tuple(server.url for server in servers)), name=name)
+
+
+def test_subscriptions_and_services_survive_a_killed_server(private_nats: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_nats()
+        bus = bus_for(server)
+        got: list[bytes] = []
+
+        async def answer(data: bytes) -> bytes:
+            return data
+
+        async with connected(bus) as told:
+            await bus.subscribe("a.*", lambda _subject, data: got.append(data))
+            await bus.answer("q", answer)
+            await bus.serve("loadline", "1.0.0", {"echo": ("service.echo", answer)})
+            server.kill()
+            await until(lambda: told == [True, False])
+            for _ in range(3):
+                with pytest.raises(BusUnavailable):
+                    await bus.publish("a.b", b"published while away")
+            with pytest.raises(BusUnavailable):
+                await bus.request("q", b"", 1)
+            assert bus.last_error
+            server.start()
+            await until(lambda: told == [True, False, True])
+            await bus.publish("a.b", b"back")
+            await until(lambda: bool(got))
+            assert await bus.request("q", b"1", 10) == b"1"
+            assert await bus.request("service.echo", b"2", 10) == b"2"
+        # What was published while the server was away never arrives.
+        assert got == [b"back"]
+
+    asyncio.run(scenario())
+
+
+def test_the_server_may_come_after_the_agent(private_nats: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_nats()
+        server.kill()
+        bus = bus_for(server)
+        got: list[bytes] = []
+        async with connected(bus) as told:
+            assert told == []
+            assert not bus.connected
+            await bus.subscribe("early", lambda _subject, data: got.append(data))
+            server.start()
+            await until(lambda: told == [True])
+            await bus.publish("early", b"")
+            await until(lambda: bool(got))
+
+    asyncio.run(scenario())
+
+
+def test_another_member_takes_over(private_nats: MakeServer) -> None:
+    async def scenario() -> None:
+        one, two = private_nats(), private_nats()
+        bus = bus_for(one, two)
+        async with connected(bus) as told:
+            one.kill()
+            two.kill()
+            await until(lambda: told == [True, False])
+            two.start()
+            await until(lambda: bus.connected)
+
+    asyncio.run(scenario())
+
+
+def test_a_frozen_server_is_noticed(private_nats: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_nats()
+        bus = bus_for(server)
+        async with connected(bus) as told:
+            server.pause()
+            await until(lambda: told == [True, False])
+            with pytest.raises(BusUnavailable):
+                await bus.publish("a", b"")
+            server.resume()
+            await until(lambda: told == [True, False, True])
+            await bus.publish("a", b"")
+
+    asyncio.run(scenario())
+
+
+def test_a_frozen_server_cannot_fill_the_memory_nor_hang_the_end(private_nats: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_nats()
+        bus = bus_for(server)
+        refused = False
+        async with connected(bus):
+            server.pause()
+            frame = b"x" * 200_000
+            for _ in range(200):  # 40 MB, of which the kernel takes some
+                try:
+                    await bus.publish("a", frame)
+                except BusUnavailable:
+                    refused = True
+                    break
+                await asyncio.sleep(0)
+            began = time.monotonic()
+        assert refused
+        assert time.monotonic() - began < 10  # 2 s, and room for a busy machine; the pings would take 15 s
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_permitted_is_known_afterwards(private_nats: MakeServer, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = private_nats(
+            """
+            authorization { users = [ { user: worker, password: "s3cret", permissions: {
+                publish: ["allowed.>"], subscribe: ["allowed.>", "_INBOX_worker.>"] } } ] }
+            """
+        )
+        password = tmp_path / "password"
+        password.write_text("wrong\n")
+        knobs = NatsKnobs(servers=(server.url,), user="worker", password_file=str(password))
+        bus = NatsBus(knobs, name="worker", inbox_prefix="_INBOX_worker")
+        got: list[bytes] = []
+
+        async def answer(data: bytes) -> bytes:
+            return data
+
+        async with connected(bus) as told:
+            assert told == []
+            assert "authorization" in bus.last_error.lower()
+            password.write_text("s3cret\n")  # read anew at every connect
+            await until(lambda: told == [True])
+            assert bus.last_error == ""
+            await bus.subscribe("allowed.a", lambda _subject, data: got.append(data))
+            await bus.publish("allowed.a", b"1")
+            await until(lambda: got == [b"1"])
+            assert bus.denied == 0
+            await bus.publish("forbidden.a", b"2")
+            await bus.subscribe("forbidden.a", lambda _subject, data: got.append(data))
+            await until(lambda: bus.denied == 2)
+            assert "forbidden.a" in bus.last_error
+            assert told == [True]
+            await bus.answer("allowed.q", answer)
+            with pytest.raises(BusUnavailable):  # the reply would have to go to an inbox, which this user may not write
+                await bus.request("allowed.q", b"", 0.2)
+
+    asyncio.run(scenario())
+
+
+def test_tls_cannot_be_stripped(private_nats: MakeServer, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = private_nats('authorization { user: agent, password: "s3cret" }')
+        password = tmp_path / "password"
+        password.write_text("s3cret")
+        url = server.url.replace("nats://", "tls://")
+        bus = NatsBus(NatsKnobs(servers=(url,), user="agent", password_file=str(password)), name="agent")
+        async with connected(bus) as told:
+            assert told == []
+            assert "TLS" in bus.last_error
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_that_is_no_nats_server_is_survived() -> None:
+    async def scenario() -> None:
+        async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"\xff\xfe garbage\r\n" * 10)
+            writer.close()
+
+        listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        bus = NatsBus(NatsKnobs(servers=(f"nats://127.0.0.1:{port}",)), name="faults")
+        async with connected(bus) as told:
+            assert told == []
+            assert bus.last_error
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_that_says_nothing_is_survived() -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            bus = NatsBus(NatsKnobs(servers=(f"nats://127.0.0.1:{port}",)), name="faults")
+            async with connected(bus) as told:
+                assert told == []
+                assert bus.last_error
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [NatsKnobs(user="agent"), NatsKnobs(password_file="p"), NatsKnobs(ca_file="/nowhere/ca.pem")],  # noqa: S106
+)
+def test_a_configuration_that_cannot_work_is_refused(knobs: NatsKnobs) -> None:
+    with pytest.raises(ConfigError):
+        NatsBus(knobs, name="faults")
