@@ -37,10 +37,9 @@ _log = logs.bounded("local_scaler")
 class _Worker:
     """A process as it is planned with, and as it really is."""
 
-    def __init__(self, seen: Process, child: Child, started_at_ms: int) -> None:
+    def __init__(self, seen: Process, child: Child) -> None:
         self.seen = seen
         self.child = child
-        self.started_at_ms = started_at_ms
         self.told_to_end = ""
 
 
@@ -129,7 +128,7 @@ class LocalScaler:
     def _turn(self, pool: _Pool) -> None:
         """Decide for one pool, then do it."""
         now_ms = _now_ms()
-        drained = {name for name in pool.workers if self._scaler.drained(name)}
+        drained = {seen.worker for seen in pool.seen() if self._scaler.drained(seen.worker, seen.incarnation)}
         for seen in mark(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
             pool.workers[seen.worker].seen = seen
         for action in plan(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
@@ -147,13 +146,13 @@ class LocalScaler:
         _log.info("worker_signalled", worker=action.worker, signal=action.kind, reason=worker.told_to_end)
 
     def _start(self, pool: _Pool, now_ms: int) -> None:
-        name, started_at_ms = f"{pool.knobs.name}-{next(pool.numbers)}", unix_ms()
+        name, incarnation = f"{pool.knobs.name}-{next(pool.numbers)}", unix_ms()
         names = {
             "worker": name,
             "model": pool.model,
             "pool": pool.knobs.name,
             "role": pool.knobs.role,
-            "incarnation": str(started_at_ms),
+            "incarnation": str(incarnation),
         }
         log_path = Path(self._knobs.log_directory, f"{name}.log") if self._knobs.log_directory else None
         try:
@@ -162,7 +161,7 @@ class LocalScaler:
             pool.failures = Failures(pool.failures.count + 1, now_ms)
             _log.error("worker_not_started", worker=name, error=str(error))
             return
-        pool.workers[name] = _Worker(Process(name, now_ms), child, started_at_ms)
+        pool.workers[name] = _Worker(Process(name, incarnation, now_ms), child)
         _log.info("worker_started", worker=name, model=pool.model)
 
     def _exited(self, pool: _Pool, name: str, code: int) -> None:
@@ -170,9 +169,8 @@ class LocalScaler:
         pool.failures = after_exit(pool.failures, worker.seen, self._timing, _now_ms())
         reason = _why_ended(worker, code)
         _log.info("worker_ended", worker=name, code=code, reason=reason)
-        self._lifetimes.add(
-            Lifetime(name, pool.model, pool.knobs.name, pool.knobs.gpus, worker.started_at_ms, unix_ms(), reason)
-        )
+        began_ms, ended_ms = worker.seen.incarnation, unix_ms()
+        self._lifetimes.add(Lifetime(name, pool.model, pool.knobs.name, pool.knobs.gpus, began_ms, ended_ms, reason))
         self._wake.set()
 
     async def _tell(self) -> None:

@@ -37,6 +37,8 @@ class Process(Struct, frozen=True):
     """One worker process that is alive. Times are ms of one monotonic clock."""
 
     worker: str
+    incarnation: int
+    """Unix time of its start in ms; a worker's own is the same or later."""
     started_ms: int
     leave_by_ms: int | None = None
     """When its time to drain is over; None: it need not drain."""
@@ -76,11 +78,12 @@ def mark(
     now_ms: int,
 ) -> list[Process]:
     """The processes, with those that are now leaving marked: victims, and who says that it is drained."""
-    victims = {victim.worker for victim in target.victims} if target else set()
+    victims = {victim.worker: victim.incarnation for victim in target.victims} if target else {}
     marked = []
     for process in processes:
         seen = process
-        if not seen.leaving and seen.worker in victims:
+        # A victim of an earlier incarnation is another worker that had this name.
+        if not seen.leaving and victims.get(seen.worker, -1) >= seen.incarnation:
             seen = replace(seen, leave_by_ms=now_ms + drain_ttl_ms)
         if seen.drained_ms is None and seen.worker in drained:
             seen = replace(

@@ -1,0 +1,100 @@
+"""The frontend client against a bus in memory: what an interval says."""
+
+import asyncio
+import math
+
+import pytest
+
+from loadline.client.frontend import BOUNDS, Frontend
+from loadline.core.events import TrafficReported
+from loadline.wire.codec import Codec
+from loadline.wire.subjects import Subjects
+from tests.support.memory import MemoryBus
+from tests.support.polling import until
+
+CODEC = Codec(Subjects("loadline"), 262_144)
+
+
+def reports(bus: MemoryBus) -> list[TrafficReported]:
+    decoded = [CODEC.decode(subject, payload) for subject, payload in bus.published]
+    assert all(isinstance(report, TrafficReported) for report in decoded), decoded
+    return [report for report in decoded if isinstance(report, TrafficReported)]
+
+
+def test_an_interval_says_what_happened_and_the_next_begins_at_zero() -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            frontend.arrived(100)
+            frontend.arrived(300)
+            frontend.queued, frontend.in_flight = 3, 2
+            frontend.finished(10, 200.0, 20.0, ttft_met=True, itl_met=False)
+            frontend.finished(30, 400.0, None, ttft_met=False, itl_met=False)
+            assert await frontend.report_now()
+            assert await frontend.report_now()
+        first, idle = (report.sample for report in reports(bus))
+        assert (first.sequence, first.arrivals, first.completed, first.queued, first.in_flight) == (1, 2, 2, 3, 2)
+        assert (first.isl_tokens, first.osl_tokens, first.ttft_ms, first.itl_ms) == (200, 20, 300, 20)
+        assert (first.ttft_met, first.itl_met) == (1, 0)
+        assert (idle.sequence, idle.arrivals, idle.completed, idle.queued) == (2, 0, 0, 3)
+        assert (idle.isl_tokens, idle.ttft_ms, idle.ttft_met) == (None, None, None)
+        assert idle.isl_histogram is not None
+        assert sum(idle.isl_histogram.counts) == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_frontend_keeps_saying_zero() -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with Frontend("m", "f", bus=bus, interval_ms=5):
+            await until(lambda: len(bus.published) >= 3, "three reports")
+        assert {report.sample.arrivals for report in reports(bus)} == {0}
+
+    asyncio.run(scenario())
+
+
+def test_what_the_bus_cannot_take_now_is_never_published() -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            bus.connected = False
+            frontend.arrived(1)
+            assert not await frontend.report_now()
+            bus.connected = True
+            assert await frontend.report_now()
+        [report] = reports(bus)
+        assert (report.sample.sequence, report.sample.arrivals) == (2, 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 2, 3, 4, 5, 1_023, 1_024, 1_025, 1_048_576, 1_048_577, 10**9])
+def test_a_length_is_counted_below_the_first_bound_that_holds_it(tokens: int) -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            frontend.arrived(tokens)
+            await frontend.report_now()
+        histogram = reports(bus)[0].sample.isl_histogram
+        assert histogram is not None
+        expected = next((index for index, bound in enumerate(BOUNDS) if tokens <= bound), len(BOUNDS))
+        assert [index for index, count in enumerate(histogram.counts) if count] == [expected]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -1.0])
+def test_what_is_no_measurement_is_left_out(broken: float) -> None:
+    async def scenario() -> None:
+        bus = MemoryBus()
+        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+            frontend.finished(-5, broken, 10.0)
+            frontend.finished(7, 50.0, broken)
+            frontend.in_flight = -1
+            await frontend.report_now()
+        sample = reports(bus)[0].sample
+        assert (sample.completed, sample.osl_tokens, sample.ttft_ms, sample.itl_ms) == (2, 7, 50, 10)
+        assert sample.in_flight == 0
+
+    asyncio.run(scenario())

@@ -1,0 +1,217 @@
+"""The scaler client against a bus in memory: what is handed out, and what is answered."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadline.client import scaler as scaler_module
+from loadline.client.scaler import Scaler
+from loadline.core.events import PoolTarget, Victim
+from loadline.wire.codec import encode
+from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
+from loadline.wire.subjects import Subjects
+from tests.support.decisions import decision
+from tests.support.memory import MemoryBus
+from tests.support.polling import until
+
+SUBJECTS = Subjects("loadline")
+
+
+class Agent:
+    """The other end: announces, and reads the answers."""
+
+    def __init__(self) -> None:
+        self.bus = MemoryBus()
+
+    async def announce(self, announced: ScalingDecision) -> None:
+        await self.bus.publish(SUBJECTS.decision(announced.model), encode(announced))
+
+    async def drained(self, worker: str, incarnation: int = 1, model: str = "m") -> None:
+        await self.bus.publish(SUBJECTS.drained(worker), encode(DrainReport(model, "p", worker, incarnation)))
+
+    @property
+    def answers(self) -> list[tuple[int, int, str]]:
+        found = [
+            msgspec.json.decode(payload, type=DecisionApplied)
+            for subject, payload in self.bus.published
+            if subject == SUBJECTS.applied("m")
+        ]
+        return [(answer.epoch, answer.sequence, answer.status) for answer in found]
+
+    async def answered(self, *expected: tuple[int, int, str]) -> None:
+        await until(lambda: self.answers == list(expected), f"{expected}, but there is {self.answers}")
+
+
+@asynccontextmanager
+async def entered(*models: str) -> AsyncIterator[tuple[Agent, Scaler]]:
+    agent = Agent()
+    async with asyncio.timeout(60), Scaler("s", models or ("m",), bus=agent.bus) as scaler:
+        yield agent, scaler
+
+
+def test_hands_out_targets_and_answers() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            wanted = PoolTarget("p", "decode", 3, 2, (Victim("v", 1),))
+            await agent.announce(decision(1, 1, wanted))
+            order = await anext(scaler)
+            assert order.targets == {"p": wanted}
+            assert not order.expired
+            assert not order.drain_expired
+            await scaler.accept(order)
+            await scaler.progress(order, {"p": 2})
+            await scaler.complete(order, {"p": 3})
+            await agent.answered((1, 1, "accepted"), (1, 1, "progress"), (1, 1, "done"))
+            last = msgspec.json.decode(agent.bus.published[-1][1], type=DecisionApplied)
+            assert (last.decision_id, last.scaler, last.observed) == ("m-1-1", "s", {"p": 3})
+
+    asyncio.run(scenario())
+
+
+def test_a_repetition_is_answered_again_and_not_handed_out() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(1, 1))
+            await agent.announce(decision(1, 1))
+            order = await anext(scaler)
+            await scaler.accept(order)
+            await agent.announce(decision(1, 1))
+            await agent.answered((1, 1, "accepted"), (1, 1, "accepted"))
+            await agent.announce(decision(1, 2))
+            assert (await anext(scaler)).decision.sequence == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_was_lost_is_given_with_the_next_repetition() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(1, 1))
+            order = await anext(scaler)
+            agent.bus.connected = False
+            await scaler.complete(order, {"p": 1})
+            agent.bus.connected = True
+            assert agent.answers == []
+            await agent.announce(decision(1, 1))
+            await agent.answered((1, 1, "done"))
+
+    asyncio.run(scenario())
+
+
+def test_stale_and_expired_are_refused() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(2, 5))
+            await agent.announce(decision(1, 9))
+            await agent.answered((1, 9, "refused"))
+            await agent.announce(decision(2, 6, ttl_ms=0))
+            await agent.answered((1, 9, "refused"), (2, 6, "refused"))
+            await agent.announce(decision(2, 7, PoolTarget("p", "decode", 1, 1)))
+            assert (await anext(scaler)).decision.sequence == 7
+
+    asyncio.run(scenario())
+
+
+def test_what_expires_while_it_waits_is_refused_when_its_turn_comes() -> None:
+    async def scenario() -> None:
+        async with entered("m", "n") as (agent, scaler):
+            await agent.announce(decision(1, 1))
+            # A repetition brings the expiry nearer.
+            await agent.announce(decision(1, 1, ttl_ms=1))
+            await until(lambda: scaler._waiting["m"].expired, "expiry")
+            await agent.announce(decision(1, 1, model="n"))
+            assert (await anext(scaler)).decision.model == "n"
+            await agent.answered((1, 1, "refused"))
+
+    asyncio.run(scenario())
+
+
+def test_only_the_newest_waits_and_models_take_turns() -> None:
+    async def scenario() -> None:
+        async with entered("m", "n") as (agent, scaler):
+            for sequence in range(1, 1_000):
+                await agent.announce(decision(1, sequence))
+            await agent.announce(decision(1, 1, model="n"))
+            assert len(scaler._waiting) == 2
+            handed_out = [(await anext(scaler)).decision for _ in range(2)]
+            assert [(one.model, one.sequence) for one in handed_out] == [("m", 999), ("n", 1)]
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_to_what_is_no_longer_newest_is_dropped() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(1, 1))
+            first = await anext(scaler)
+            await agent.announce(decision(1, 2))
+            await scaler.complete(first, {})
+            await scaler.accept(await anext(scaler))
+            await agent.answered((1, 2, "accepted"))
+
+    asyncio.run(scenario())
+
+
+def test_rubbish_is_counted_and_changes_nothing() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.bus.publish(SUBJECTS.decision("m"), b"\xff\x00{")
+            await agent.bus.publish(SUBJECTS.decision("m"), encode(decision(7, 7, model="other")))
+            await agent.bus.publish(SUBJECTS.drained("w"), b"[]")
+            await agent.bus.publish(SUBJECTS.drained("w"), encode(DrainReport("m", "p", "somebody-else", 1)))
+            assert scaler.ignored == 4
+            assert not scaler.drained("w")
+            await agent.announce(decision(1, 1))
+            assert (await anext(scaler)).decision.sequence == 1
+
+    asyncio.run(scenario())
+
+
+def test_drained_knows_the_incarnation_and_wakes_whoever_waits() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            waits = [asyncio.create_task(scaler.wait_drained("w", 60, incarnation=5)) for _ in range(2)]
+            await agent.drained("w", incarnation=4)
+            await asyncio.sleep(0)
+            assert scaler.drained("w")
+            assert not scaler.drained("w", incarnation=5)
+            await agent.drained("w", incarnation=5)
+            assert await asyncio.gather(*waits) == [True, True]
+            assert not await scaler.wait_drained("never", 0.01)
+            await agent.drained("x", model="other")
+            assert not scaler.drained("x")
+
+    asyncio.run(scenario())
+
+
+def test_the_memory_of_drained_workers_is_bounded() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            for number in range(scaler_module.DRAINED_WORKERS_MAX + 5):
+                await agent.drained(f"w-{number}")
+            assert len(scaler._drained) == scaler_module.DRAINED_WORKERS_MAX
+            assert not scaler.drained("w-4")
+            assert scaler.drained("w-5")
+
+    asyncio.run(scenario())
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), max_size=30))
+def test_whatever_the_order_what_is_handed_out_only_rises(steps: list[tuple[int, int, bool]]) -> None:
+    async def scenario() -> None:
+        handed_out = []
+        async with entered() as (agent, scaler):
+            for epoch, sequence, take in steps:
+                await agent.announce(decision(epoch, sequence))
+                if take and scaler._waiting:
+                    order = await anext(scaler)
+                    handed_out.append((order.decision.epoch, order.decision.sequence))
+                    await scaler.accept(order)
+        assert handed_out == sorted(set(handed_out))
+
+    asyncio.run(scenario())

@@ -1,0 +1,220 @@
+"""The local scaler's decisions: tables for the rules, and properties over random lives of a pool."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from loadline.core.events import PoolTarget, Victim
+from loadline.scalers.local_plan import (
+    Action,
+    Failures,
+    Process,
+    Timing,
+    after_exit,
+    backoff_ms,
+    mark,
+    plan,
+    reached,
+)
+
+TIMING = Timing(
+    linger_ms=2_000,
+    grace_ms=5_000,
+    settle_ms=1_000,
+    restart_backoff_ms=500,
+    restart_backoff_max_ms=30_000,
+    start_concurrency=2,
+)
+NOW = 100_000
+LIFE = 7
+TTL = 60_000
+
+
+def target(replicas: int, *victims: str) -> PoolTarget:
+    return PoolTarget("p", "decode", replicas, replicas, tuple(Victim(name, 1) for name in victims))
+
+
+def old(worker: str, **changes: object) -> Process:
+    return replace(Process(worker, LIFE, 10), **changes)
+
+
+A, B, C = old("a"), old("b"), old("c", started_ms=20)
+START_1 = Action("start", count=1)
+
+
+@pytest.mark.parametrize(
+    ("processes", "wanted", "expected"),
+    [
+        pytest.param([A], None, [], id="no-target-yet-leave-all-as-it-is"),
+        pytest.param([A, B], target(2), [], id="as-it-should-be"),
+        pytest.param([A], target(2), [START_1], id="one-missing"),
+        pytest.param([], target(0), [], id="none-wanted"),
+        pytest.param([], target(5), [Action("start", count=2)], id="starts-are-bounded"),
+        pytest.param([Process("a", LIFE, NOW), Process("b", LIFE, NOW)], target(5), [], id="enough-are-starting"),
+        pytest.param([Process("a", LIFE, NOW), B], target(5), [START_1], id="room-for-one-more-start"),
+        pytest.param([A, B, C], target(2), [Action("terminate", "c", reason="surplus")], id="surplus-newest-first"),
+        pytest.param([A, B], target(0), [Action("terminate", w, reason="surplus") for w in "ab"], id="all-are-surplus"),
+        pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(1), [], id="a-draining-victim-is-left-alone"),
+        pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(2), [START_1], id="a-victim-is-no-replica"),
+        pytest.param(
+            [A, old("b", leave_by_ms=NOW)],
+            target(1),
+            [Action("terminate", "b", reason="drain_deadline")],
+            id="drain-deadline",
+        ),
+        pytest.param(
+            [old("a", leave_by_ms=NOW + TTL, drained_ms=NOW - 1_999)], target(0), [], id="a-drained-one-may-linger"
+        ),
+        pytest.param(
+            [old("a", leave_by_ms=NOW - 9_999, drained_ms=NOW - 1_999)],
+            target(0),
+            [],
+            id="drained-in-time-outlives-the-deadline",
+        ),
+        pytest.param(
+            [old("a", leave_by_ms=NOW + TTL, drained_ms=NOW - 2_000)],
+            target(0),
+            [Action("terminate", "a", reason="drained")],
+            id="drained-and-still-there",
+        ),
+        pytest.param(
+            [old("a", signal="terminate", signalled_ms=NOW - 4_999)], target(0), [], id="terminated-has-its-grace"
+        ),
+        pytest.param(
+            [old("a", signal="terminate", signalled_ms=NOW - 5_000)],
+            target(0),
+            [Action("kill", "a")],
+            id="grace-is-over",
+        ),
+        pytest.param([old("a", signal="kill", signalled_ms=0)], target(0), [], id="killed-once"),
+        pytest.param([old("a", signal="terminate", signalled_ms=NOW)], target(1), [START_1], id="ending-is-no-replica"),
+    ],
+)
+def test_plan(processes: list[Process], wanted: PoolTarget | None, expected: list[Action]) -> None:
+    assert plan(processes, wanted, Failures(), TIMING, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "waited_ms", "starts"),
+    [(0, 0, True), (1, 499, False), (1, 500, True), (3, 1_999, False), (3, 2_000, True)],
+)
+def test_failed_starts_are_spaced(count: int, waited_ms: int, *, starts: bool) -> None:
+    failures = Failures(count, NOW - waited_ms)
+    assert bool(plan([], target(1), failures, TIMING, NOW)) is starts
+
+
+def test_backoff_is_bounded() -> None:
+    assert [backoff_ms(count, TIMING) for count in (0, 1, 2, 7, 10_000)] == [0, 500, 1_000, 30_000, 30_000]
+
+
+def test_only_unasked_early_ends_are_failures() -> None:
+    young, one = Process("a", LIFE, NOW - 999), Failures(1, 5)
+    assert after_exit(one, young, TIMING, NOW) == Failures(2, NOW)
+    assert after_exit(one, Process("a", LIFE, NOW - 1_000), TIMING, NOW) == Failures()
+    assert after_exit(one, replace(young, signal="terminate"), TIMING, NOW) == one
+    assert after_exit(one, replace(young, leave_by_ms=NOW), TIMING, NOW) == one
+
+
+def test_a_victim_stays_one_and_keeps_its_first_deadline() -> None:
+    [first] = mark([A], target(0, "a"), set(), TTL, NOW)
+    assert first.leave_by_ms == NOW + TTL
+    assert mark([first], target(1), set(), TTL, NOW + 1) == [first]
+    assert mark([first], target(0, "a"), set(), TTL, NOW + 1) == [first]
+
+
+def test_a_victim_of_an_earlier_life_is_another_worker() -> None:
+    [ours] = mark([old("a", incarnation=LIFE + 1)], target(0, "a"), set(), TTL, NOW)
+    assert not ours.leaving
+    [later] = mark([old("a", incarnation=LIFE - 1)], target(0, "a"), set(), TTL, NOW)
+    assert later.leaving
+
+
+def test_a_worker_that_drained_unasked_is_replaced() -> None:
+    processes = mark([A, B], target(2), {"a"}, TTL, NOW)
+    assert processes[0].leaving
+    assert plan(processes, target(2), Failures(), TIMING, NOW) == [START_1]
+
+
+def test_reached_needs_the_count_and_nobody_leaving() -> None:
+    assert reached([A, B], target(2))
+    assert not reached([A], target(2))
+    assert not reached([A, B, C], target(2))
+    assert not reached([A, old("b", leave_by_ms=1)], target(2))
+
+
+class Pool:
+    """A pool whose processes really come and go as the plan says."""
+
+    def __init__(self) -> None:
+        self.processes: dict[str, Process] = {}
+        self.drained: set[str] = set()
+        self.failures = Failures()
+        self.started = 0
+
+    def turn(self, wanted: PoolTarget, now: int) -> list[Action]:
+        before = list(self.processes.values())
+        marked = mark(before, wanted, self.drained, TTL, now)
+        self.processes = {process.worker: process for process in marked}
+        actions = plan(marked, wanted, self.failures, TIMING, now)
+        for action in actions:
+            if action.kind == "start":
+                for _ in range(action.count):
+                    self.started += 1
+                    name = f"p-{self.started}"
+                    self.processes[name] = Process(name, LIFE, now)
+            else:
+                self.processes[action.worker] = replace(
+                    self.processes[action.worker], signal=action.kind, signalled_ms=now
+                )
+        return actions
+
+    def exits(self, worker: str, now: int) -> None:
+        self.failures = after_exit(self.failures, self.processes.pop(worker), TIMING, now)
+
+
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 5),
+        st.sets(st.integers(0, 9), max_size=3),
+        st.sets(st.integers(0, 9), max_size=2),
+        st.sets(st.integers(0, 9), max_size=2),
+        st.integers(1, 40_000),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps)
+def test_a_pool_is_never_too_large_never_cut_short_and_always_arrives(
+    life: list[tuple[int, set[int], set[int], set[int], int]],
+) -> None:
+    pool, now = Pool(), 0
+    wanted = target(0)
+
+    def named(picks: set[int]) -> list[str]:
+        alive = sorted(pool.processes)
+        return sorted({alive[pick % len(alive)] for pick in picks}) if alive else []
+
+    for replicas, victims, drained, died, passes_ms in life:
+        wanted = target(replicas, *named(victims))
+        pool.drained |= set(named(drained))
+        for worker in named(died):
+            pool.exits(worker, now)
+        now += passes_ms
+        for action in pool.turn(wanted, now):
+            process = pool.processes.get(action.worker)
+            if action.kind == "terminate" and process is not None and process.leave_by_ms is not None:
+                assert process.drained_ms is not None or now >= process.leave_by_ms
+        staying = [process for process in pool.processes.values() if not process.leaving]
+        assert len(staying) <= replicas
+
+    # Left alone, with every process obeying its signals, the target is reached: deadlines and back-off are finite.
+    for _ in range(200):
+        now += 1_000
+        pool.turn(wanted, now)
+        for worker, process in list(pool.processes.items()):
+            if process.signal == "kill":
+                pool.exits(worker, now)
+    assert reached(list(pool.processes.values()), wanted)
