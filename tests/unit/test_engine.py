@@ -39,7 +39,7 @@ def drain(engine: Engine) -> list[EngineEvent]:
     events = engine.advance(0.0)
     while (at_ms := engine.next_event_ms()) is not None:
         events += engine.advance(at_ms)
-        sample = engine.load(1, 1)
+        sample = engine.load()
         assert sample.kv_blocks_used is not None
         assert sample.kv_blocks_used <= engine.knobs.kv_blocks_total
     return events
@@ -65,7 +65,7 @@ def test_every_request_ends_exactly_once(work: list[tuple[int, int]], waits: lis
     assert sorted(ended) == sorted(request.request_id for request in requests)
     assert engine.held == []
     assert all(earlier.at_ms <= later.at_ms for earlier, later in pairwise(events))
-    assert engine.load(1, 1).kv_blocks_used == 0
+    assert engine.load().kv_blocks_used == 0
 
 
 @given(sizes, gaps, roles, st.lists(st.floats(0.1, 50), min_size=1, max_size=7))
@@ -81,7 +81,7 @@ def test_one_big_step_equals_many_small(
         while now_ms < until_ms:
             now_ms = min(now_ms + steps[turn % len(steps)], until_ms)
             seen += small.advance(now_ms)
-            small.load(1, 1)
+            small.load()
         big.submit(request, now_ms)
         small.submit(request, now_ms)
     assert seen + drain(small) == drain(big)
@@ -191,15 +191,15 @@ def test_bad_requests_are_refused_at_the_door() -> None:
 
 def test_load_says_what_is_inside() -> None:
     engine = Engine(EngineKnobs(role="aggregated", kv_blocks_total=100, max_batch_requests=1), Steady())
-    idle = engine.load(1, 2)
+    idle = engine.load()
     assert (idle.kv_blocks_used, idle.waiting_requests, idle.running_requests, idle.decode_tokens) == (0, 0, 0, 0)
     engine.submit(Request("a", 160, 100), 0.0)
     engine.submit(Request("b", 40, 100), 0.0)
     engine.advance(1.0)
-    prefilling = engine.load(2, 3)
+    prefilling = engine.load()
     assert (prefilling.active_prefill_tokens, prefilling.queued_prefill_tokens) == (160, 40)
     assert (prefilling.waiting_requests, prefilling.running_requests, prefilling.kv_blocks_used) == (1, 1, 10)
     engine.advance(16.0 + 3.5 * 10.16)
-    decoding = engine.load(3, 4)
+    decoding = engine.load()
     assert (decoding.decode_tokens, decoding.decode_batch_requests, decoding.kv_blocks_used) == (163, 1, 11)
     assert (decoding.ttft_ms, decoding.itl_ms) == pytest.approx((16.0, 10.16))

@@ -184,14 +184,14 @@ class Engine:
         """When the step under way ends; None when there is nothing to do."""
         return None if self._step is None else self._step.end_ms
 
-    def load(self, sequence: int, timestamp_ms: int) -> WorkerSample:
-        """What a worker reports of this engine, as of the last time given."""
+    def load(self) -> WorkerSample:
+        """What a worker reports of this engine, as of the last time given; who publishes it numbers and stamps it."""
         step = self._step
         prefilling = step.prefilling if step else []
         done = 0 if step is None or prefilling else step.iterations_at(self._now_ms)
         return WorkerSample(
-            sequence=sequence,
-            timestamp_ms=timestamp_ms,
+            sequence=0,
+            timestamp_ms=0,
             kv_blocks_used=self._blocks_after(done) + sum(self._blocks(s.kv_tokens) for s in prefilling),
             kv_blocks_total=self.knobs.kv_blocks_total,
             waiting_requests=len(self._waiting),

@@ -1,0 +1,35 @@
+"""What the demo runs with unless told otherwise.
+
+Twenty times real time plays the 40 minutes of the trace in 120 s. Four copies of it arrive at 13 to 34 requests a
+second (virtual). A prefill worker computes about eight of its prompts a second, and a cache of 40,000 tokens holds
+about thirty of its requests, so two to eight workers a role are needed.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+
+DATA = Path(str(files("loadline.demo"))) / "data"
+_PROFILE = "dynamo_h100_llama3.3-70b-fp8_tp2"
+
+MODEL = "llama-3.3-70b"
+ACCELERATOR = "h100"
+TRACE = DATA / "azure2023_conv.csv.gz"
+PREFILL_PROFILE = DATA / f"{_PROFILE}_prefill.npz"
+DECODE_PROFILE = DATA / f"{_PROFILE}_decode.npz"
+
+SPEED = 20.0
+LOAD = 4
+START_DELAY_S = 1.5  # real: half a minute of virtual time
+GPUS_PER_WORKER = 2  # the profile is that of two GPUs
+KV_BLOCKS = 2_500
+BLOCK_SIZE_TOKENS = 16
+MAX_BATCH_REQUESTS = 128
+MAX_BATCHED_TOKENS = 8_192
+
+TTFT_MS = 500.0
+ITL_MS = 50.0
+
+REPORT_INTERVAL_MS = 200  # real; four virtual seconds, in which a prefill queue comes and goes
+LEASE_TTL_S = 10
+WORKERS_INITIAL = 2
+WORKERS_MAX = 8

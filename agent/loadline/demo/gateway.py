@@ -1,0 +1,247 @@
+"""The demo's frontend: replays a trace against the fleet, and keeps account of what its users got.
+
+python -m loadline.demo.gateway --model llama --summary-file summary.json
+
+It begins when every role has a ready worker, routes by what it sees in etcd, reports its traffic, and ends with the
+trace, or on SIGTERM or SIGINT. Requests of workers that died start again elsewhere; users only see that they wait.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.logs import bounded, configure
+from loadline.adapters.nats_bus import NatsBus
+from loadline.client.frontend import Frontend
+from loadline.client.resources import running, wait_at_most
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.core.events import Role, WorkerRecord
+from loadline.demo import defaults
+from loadline.demo.dispatch import Dispatcher
+from loadline.demo.link import (
+    TICK_S,
+    SubmitBatch,
+    VirtualClock,
+    pack,
+    result_subject,
+    submit_subject,
+    unpack_results,
+)
+from loadline.demo.served import Objectives, Served, Summary
+from loadline.demo.trace import Arrival, play, read_trace, superpose
+from loadline.errors import BusUnavailable, DataError
+from loadline.ports import Change, Entry, Snapshot
+from loadline.wire.codec import Rejected, decode_as
+from loadline.wire.keys import Keys
+from loadline.wire.subjects import encode_token
+
+_log = bounded("demo_gateway")
+_ROLES: dict[str, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
+
+
+class Registry:
+    """The workers of one model, as etcd has them; while etcd is away, as it had them last."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, WorkerRecord] = {}
+        self.changed = False
+
+    @property
+    def records(self) -> Sequence[WorkerRecord]:
+        """All workers that are registered."""
+        return list(self._records.values())
+
+    def read(self, snapshot: Snapshot) -> None:
+        """The whole list."""
+        self._records.clear()
+        self.follow([Change(entry.key, entry) for entry in snapshot.entries])
+
+    def follow(self, changes: list[Change]) -> None:
+        """What changed."""
+        self.changed = True
+        for change in changes:
+            record = self._decode(change.entry) if change.entry else None
+            if record is not None:
+                self._records[change.key] = record
+            else:
+                self._records.pop(change.key, None)
+
+    def _decode(self, entry: Entry) -> WorkerRecord | None:
+        record = decode_as(WorkerRecord, entry.value, entry.key)
+        if isinstance(record, Rejected):
+            _log.warning("record_refused", key=entry.key, detail=record.detail)
+            return None
+        return record
+
+
+class Gateway:
+    """Replays arrivals against the workers that the registry shows."""
+
+    def __init__(
+        self, options: argparse.Namespace, arrivals: Iterator[Arrival], bus: NatsBus, frontend: Frontend
+    ) -> None:
+        # A name of its own for every life: results of a former life are not ours.
+        self.name = f"{options.name}-{time.time_ns() // 1_000_000:x}"
+        self.registry = Registry()
+        self._root: str = options.root
+        self._arrivals = arrivals
+        self._next = next(arrivals, None)
+        self._numbers = 0
+        self._bus = bus
+        self._frontend = frontend
+        self._clock = VirtualClock(options.speed)
+        self._served = Served(Objectives(options.ttft_ms, options.itl_ms))
+        self._dispatcher = Dispatcher(self.name, _ROLES[options.mode], self._served)
+        self._began_ms: float | None = None
+        self._ticked_s = time.monotonic()
+
+    @property
+    def done(self) -> bool:
+        """The trace is over and every request has ended."""
+        return self._next is None and self._dispatcher.queued == 0 and self._dispatcher.in_flight == 0
+
+    def hear(self, _subject: str, payload: bytes) -> None:
+        """A worker said what it did."""
+        batch = unpack_results(payload)
+        if batch is None:
+            _log.warning("result_refused", bytes=len(payload))
+            return
+        self._dispatcher.heard(batch, self._clock.now_ms())
+
+    async def tick(self) -> None:
+        """Let arrive what is due, route, send, and report."""
+        now_s, now_ms = time.monotonic(), self._clock.now_ms()
+        elapsed_s, self._ticked_s = now_s - self._ticked_s, now_s
+        if self.registry.changed:
+            self.registry.changed = False
+            self._dispatcher.see(self.registry.records, now_ms)
+        if self._bus.connected:
+            self._dispatcher.pass_time(elapsed_s, now_ms)
+        if self._began_ms is None and self._dispatcher.complete:
+            self._began_ms = now_ms
+            _log.info("replay_begins", gateway=self.name)
+        if self._began_ms is not None:
+            self._arrive(self._began_ms, now_ms)
+        self._dispatcher.assign()
+        await self._send()
+        self._report()
+
+    def summary(self) -> Summary:
+        """The account so far."""
+        began_ms = self._began_ms if self._began_ms is not None else self._clock.now_ms()
+        return self._served.summary(
+            in_flight=self._dispatcher.in_flight,
+            queued=self._dispatcher.queued,
+            virtual_s=(self._clock.now_ms() - began_ms) / 1_000,
+            speed=self._clock.speed,
+        )
+
+    def _arrive(self, began_ms: float, now_ms: float) -> None:
+        while self._next is not None and (at_ms := began_ms + self._next.arrival_s * 1_000) <= now_ms:
+            self._numbers += 1
+            self._dispatcher.arrive(self._numbers, self._next.isl_tokens, self._next.osl_tokens, at_ms)
+            self._frontend.arrived(self._next.isl_tokens)
+            self._next = next(self._arrivals, None)
+
+    async def _send(self) -> None:
+        for worker, submissions in self._dispatcher.outboxes():
+            try:
+                await self._bus.publish(submit_subject(self._root, worker), pack(SubmitBatch(self.name, submissions)))
+            except BusUnavailable:
+                return  # it stays in the outbox
+            self._dispatcher.sent(worker, len(submissions))
+
+    def _report(self) -> None:
+        for done in self._served.take_fresh():
+            self._frontend.finished(
+                done.osl_tokens, done.ttft_ms, done.itl_ms, ttft_met=done.ttft_met, itl_met=done.itl_met
+            )
+        self._frontend.queued = self._dispatcher.queued
+        self._frontend.in_flight = self._dispatcher.in_flight
+
+
+async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> Summary:
+    """Replay until the trace is over or a signal comes."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    prefix = f"{Keys(options.namespace).workers}{encode_token(options.model)}/"
+    async with AsyncExitStack() as stack:
+        bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{options.name}")
+        await bus.connect(lambda connected: _log.info("nats", connected=connected))
+        stack.push_async_callback(bus.close)
+        store = EtcdStore(EtcdKnobs(endpoints=(options.etcd,)))
+        stack.push_async_callback(store.close)
+        frontend = await stack.enter_async_context(Frontend(options.model, options.name, bus=bus, root=options.root))
+        gateway = Gateway(options, arrivals, bus, frontend)
+        await bus.subscribe(result_subject(options.root, gateway.name), gateway.hear)
+        follow = store.follow(
+            prefix,
+            gateway.registry.read,
+            gateway.registry.follow,
+            lambda connected: _log.info("etcd", connected=connected),
+        )
+        await stack.enter_async_context(running(follow, "registry"))
+        while not (gateway.done or await wait_at_most(stop, TICK_S)):
+            await gateway.tick()
+        return gateway.summary()
+
+
+def write_summary(path: Path, summary: Summary) -> None:
+    """Write the account as JSON; whoever reads the file finds all of it or none."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    draft.replace(path)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m loadline.demo.gateway", description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--model", default=defaults.MODEL)
+    add("--name", default="gateway")
+    add("--mode", choices=tuple(_ROLES), default="disaggregated")
+    add("--nats", default="nats://127.0.0.1:4222")
+    add("--etcd", default="http://127.0.0.1:2379")
+    add("--root", default="loadline", help="first tokens of every subject")
+    add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
+    add("--trace", type=Path, default=defaults.TRACE, help="CSV or CSV.gz with arrival_s, isl, osl")
+    add("--start-s", type=float, default=0.0, help="where in the trace to begin")
+    add("--requests-max", type=int, default=0, help="end after so many requests; 0: with the trace")
+    add("--repeat", action="store_true", help="begin the trace again whenever it is over")
+    add("--load", type=int, default=defaults.LOAD, help="copies of the trace that are superposed")
+    add("--seed", type=int, default=0, help="of the copies' jitter")
+    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds in a real one")
+    add("--ttft-ms", type=float, default=defaults.TTFT_MS, help="objective, virtual")
+    add("--itl-ms", type=float, default=defaults.ITL_MS, help="objective, virtual")
+    add("--summary-file", type=Path, help="where the account goes at the end, as JSON")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The program; gives its exit code."""
+    options = _options(sys.argv[1:] if arguments is None else arguments)
+    configure("auto", "info")
+    try:
+        trace = superpose(read_trace(options.trace), options.load, options.seed)
+        arrivals = play(trace, start_s=options.start_s, repeat=options.repeat, requests_max=options.requests_max)
+        summary = asyncio.run(run(options, arrivals))
+    except DataError as error:
+        _log.error("cannot_start", error=str(error))
+        return 1
+    _log.info("ends", **msgspec.structs.asdict(summary))
+    if options.summary_file is not None:
+        write_summary(options.summary_file, summary)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""What the demo's users got: counts, latencies in virtual time, and how often the objectives were met."""
+
+import math
+
+from msgspec import Struct
+
+# Buckets 1% apart: a percentile is exact to 1%, and ten thousand hours fit into 2,500 of them.
+_RATIO = math.log(1.01)
+
+
+class Objectives(Struct, frozen=True):
+    """What users are promised, in virtual ms."""
+
+    ttft_ms: float = 500.0
+    itl_ms: float = 50.0
+
+
+class Latencies:
+    """A distribution in buckets that are 1% apart."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self.count = 0
+
+    def add(self, value_ms: float) -> None:
+        """Count one value."""
+        bucket = math.ceil(math.log(max(value_ms, 1e-3)) / _RATIO)
+        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+        self.count += 1
+
+    def percentile_ms(self, share: float) -> float | None:
+        """The value that this share of all does not exceed, to 1%; None without values."""
+        rank = math.ceil(share * self.count)
+        for bucket in sorted(self._counts):
+            rank -= self._counts[bucket]
+            if rank <= 0:
+                return round(math.exp(bucket * _RATIO), 2)
+        return None
+
+
+class Finished(Struct, frozen=True):
+    """A finished request: its output tokens, virtual latencies, and whether they met the objectives."""
+
+    osl_tokens: int
+    ttft_ms: float
+    itl_ms: float | None
+    ttft_met: bool
+    itl_met: bool
+
+
+class Summary(Struct, frozen=True):
+    """The account of a run. Times are virtual.
+
+    ``lost`` is what has arrived and is nowhere: not finished, not at a worker, not waiting. ``refused`` is the part of
+    it that no worker could ever have held. ``retried`` counts new starts after a worker or a message was lost,
+    ``preempted`` how often an engine ran out of blocks.
+    """
+
+    arrived: int
+    finished: int
+    in_flight: int
+    queued: int
+    lost: int
+    refused: int
+    retried: int
+    preempted: int
+    ttft_attainment: float | None
+    itl_attainment: float | None
+    slo_attainment: float | None
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    ttft_p99_ms: float | None
+    itl_p50_ms: float | None
+    itl_p95_ms: float | None
+    itl_p99_ms: float | None
+    virtual_s: float
+    speed: float
+
+
+class Served:
+    """Counts what was served."""
+
+    def __init__(self, objectives: Objectives) -> None:
+        self.arrived = 0
+        self.retried = 0
+        self.finished = 0
+        self.refused = 0
+        self.preempted = 0
+        self._objectives = objectives
+        self._ttft = Latencies()
+        self._itl = Latencies()
+        self._ttft_met = self._itl_met = self._both_met = 0
+        self._fresh: list[Finished] = []
+
+    def finish(self, osl_tokens: int, ttft_ms: float, itl_ms: float | None) -> None:
+        """A request has all its tokens. One token has no inter-token latency, and so meets that objective."""
+        ttft_met = ttft_ms <= self._objectives.ttft_ms
+        itl_met = itl_ms is None or itl_ms <= self._objectives.itl_ms
+        self.finished += 1
+        self._ttft.add(ttft_ms)
+        if itl_ms is not None:
+            self._itl.add(itl_ms)
+        self._ttft_met += ttft_met
+        self._itl_met += itl_met
+        self._both_met += ttft_met and itl_met
+        self._fresh.append(Finished(osl_tokens, ttft_ms, itl_ms, ttft_met, itl_met))
+
+    def take_fresh(self) -> list[Finished]:
+        """What finished since the last call."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def summary(self, *, in_flight: int, queued: int, virtual_s: float, speed: float) -> Summary:
+        """The account so far."""
+
+        def share(met: int) -> float | None:
+            return round(met / self.finished, 4) if self.finished else None
+
+        return Summary(
+            arrived=self.arrived,
+            finished=self.finished,
+            in_flight=in_flight,
+            queued=queued,
+            lost=self.arrived - self.finished - in_flight - queued,
+            refused=self.refused,
+            retried=self.retried,
+            preempted=self.preempted,
+            ttft_attainment=share(self._ttft_met),
+            itl_attainment=share(self._itl_met),
+            slo_attainment=share(self._both_met),
+            ttft_p50_ms=self._ttft.percentile_ms(0.50),
+            ttft_p95_ms=self._ttft.percentile_ms(0.95),
+            ttft_p99_ms=self._ttft.percentile_ms(0.99),
+            itl_p50_ms=self._itl.percentile_ms(0.50),
+            itl_p95_ms=self._itl.percentile_ms(0.95),
+            itl_p99_ms=self._itl.percentile_ms(0.99),
+            virtual_s=round(virtual_s, 3),
+            speed=speed,
+        )
