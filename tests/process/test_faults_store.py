@@ -1,0 +1,320 @@
+"""What the store does when etcd dies, freezes, forgets its history, or does not permit something."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.config import EtcdKnobs
+from loadline.demo.servers import EtcdServer
+from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
+from loadline.ports import Change, Compare, Snapshot, Write
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+MakeServer = Callable[[], EtcdServer]
+
+
+class Follower:
+    """The state of a prefix as one who follows it believes it to be."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, bytes] = {}
+        self.snapshots = 0
+        self.connections: list[bool] = []
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        self.snapshots += 1
+        self.state = {entry.key: entry.value for entry in snapshot.entries}
+
+    def on_changes(self, changes: list[Change]) -> None:
+        for change in changes:
+            if change.entry is None:
+                self.state.pop(change.key, None)
+            else:
+                self.state[change.key] = change.entry.value
+
+    @contextlib.asynccontextmanager
+    async def following(self, store: EtcdStore, prefix: str) -> AsyncIterator[None]:
+        task = asyncio.create_task(store.follow(prefix, self.on_snapshot, self.on_changes, self.connections.append))
+        try:
+            await until(lambda: bool(self.snapshots))
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.asynccontextmanager
+async def opened(*servers: EtcdServer, knobs: EtcdKnobs | None = None) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore(knobs or EtcdKnobs(endpoints=tuple(server.url for server in servers), timeout_ms=1_000))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def put(store: EtcdStore, key: str, value: bytes = b"") -> None:
+    assert (await store.commit([], [Write(key, value)])).committed
+
+
+def post(server: EtcdServer, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
+    """An operator's call, past the code under test."""
+    request = urllib.request.Request(  # noqa: S310 - loopback
+        f"{server.url}/v3{path}", json.dumps(body).encode(), {"Authorization": token} if token else {}
+    )
+    with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310
+        answer: dict[str, Any] = json.loads(response.read())
+        return answer
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def test_who_follows_misses_nothing_when_etcd_is_killed(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        follower = Follower()
+        async with opened(server) as store, opened(server) as other, follower.following(store, "a/"):
+            await put(other, "a/before", b"1")
+            await put(other, "a/gone", b"1")
+            await until(lambda: set(follower.state) == {"a/before", "a/gone"})
+            server.kill()
+            await until(lambda: follower.connections == [True, False])
+            server.start()
+            # Perhaps before it follows again: then the snapshot must show it, else a change.
+            await put(other, "a/after", b"2")
+            await other.commit([], [Write("a/gone", None)])
+            await until(lambda: follower.connections == [True, False, True])
+            await put(other, "a/last", b"3")
+            await until(lambda: follower.state == {"a/before": b"1", "a/after": b"2", "a/last": b"3"})
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_server_is_certainly_not_reached(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        server.kill()
+        async with opened(server) as store:
+            for call in (
+                store.read("a"),
+                store.grant(10),
+                store.keep_alive(1),
+                store.revoke(1),
+                store.commit([], [Write("a", b"")]),
+            ):
+                with pytest.raises(StoreUnavailable):
+                    await call
+            server.start()
+            await put(store, "a")
+
+    asyncio.run(scenario())
+
+
+def test_a_frozen_server_costs_one_timeout_and_leaves_a_write_unknown(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        async with opened(server) as store:
+            await put(store, "a", b"1")
+            server.pause()
+            began = time.monotonic()
+            with pytest.raises(OutcomeUnknown):
+                await store.commit([Compare("a", "create", 0)], [Write("a", b"2")])
+            with pytest.raises(StoreUnavailable):
+                await store.read("a")
+            assert time.monotonic() - began < 15  # two timeouts of 1 s; without a bound it would never end
+            server.resume()
+            await until_readable(store)
+            assert [entry.value for entry in (await store.read("a")).entries] == [b"1"]
+
+    asyncio.run(scenario())
+
+
+def test_who_follows_notices_a_frozen_server(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        follower = Follower()
+        async with opened(server) as store, follower.following(store, "a/"):
+            await put(store, "a/0")
+            await until(lambda: "a/0" in follower.state)  # the watch is up, not just the snapshot
+            server.pause()
+            await until(lambda: follower.connections == [True, False])
+            server.resume()
+            await until(lambda: follower.connections == [True, False, True])
+            await put(store, "a/1")
+            await until(lambda: "a/1" in follower.state)
+
+    asyncio.run(scenario())
+
+
+def test_a_compaction_under_a_watch_ends_in_the_right_state(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        follower = Follower()
+        async with opened(server) as store, opened(server) as other, follower.following(store, "a/"):
+            await put(other, "a/kept", b"0")
+            await put(other, "a/gone", b"0")
+            await until(lambda: len(follower.state) == 2)
+            # Away while history is made and forgotten.
+            server.kill()
+            await until(lambda: follower.connections[-1] is False)
+            server.start()
+            for index in range(20):
+                await put(other, "a/kept", b"%d" % index)
+            await other.commit([], [Write("a/gone", None)])
+            revision = (await other.read("a/")).revision
+            await asyncio.to_thread(post, server, "/kv/compaction", {"revision": str(revision), "physical": True})
+            await until(lambda: follower.state == {"a/kept": b"19"})
+            await put(other, "a/kept", b"end")
+            await until(lambda: follower.state == {"a/kept": b"end"})
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_from_a_forgotten_revision_is_started_anew(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        async with opened(server) as store:
+            for index in range(5):
+                await put(store, "a", b"%d" % index)
+            revision = (await store.read("a")).revision
+            await asyncio.to_thread(post, server, "/kv/compaction", {"revision": str(revision), "physical": True})
+            # Comes back instead of waiting for ever: `follow` then reads again.
+            changes: list[Change] = []
+            await asyncio.wait_for(store._watch("a", revision - 3, changes.extend), 30)
+            assert changes == []
+
+    asyncio.run(scenario())
+
+
+def test_the_next_endpoint_is_asked_when_one_is_dead_or_frozen(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        dead, frozen, alive = private_etcd(), private_etcd(), private_etcd()
+        dead.kill()
+        frozen.pause()
+        async with opened(dead, frozen, alive) as store:
+            lease = await store.grant(60)
+            assert await store.keep_alive(lease) == 60
+            await put(store, "a", b"1")
+            assert [entry.value for entry in (await store.read("a")).entries] == [b"1"]
+        async with opened(dead, alive) as store:  # a write that was certainly not taken goes to the next one
+            await put(store, "a", b"2")
+
+    asyncio.run(scenario())
+
+
+def test_credentials_are_used_renewed_and_refused(private_etcd: MakeServer, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        await asyncio.to_thread(enable_auth, server)
+        password = tmp_path / "password"
+        password.write_text("s3cret\n")
+        knobs = EtcdKnobs(endpoints=(server.url,), user="agent", password_file=str(password))
+        follower = Follower()
+        async with opened(knobs=knobs) as store, follower.following(store, "/mine/"):
+            await put(store, "/mine/a", b"1")
+            await until(lambda: follower.state == {"/mine/a": b"1"})
+            with pytest.raises(StoreDenied):
+                await store.commit([], [Write("/other/a", b"1")])
+            with pytest.raises(StoreDenied):
+                await store.read("/other/")
+            # etcd keeps simple tokens in memory, so a new life knows none of the old ones.
+            await asyncio.to_thread(server.restart)
+            await until_readable(store, "/mine/")
+            await put(store, "/mine/b", b"2")
+            await until(lambda: follower.state == {"/mine/a": b"1", "/mine/b": b"2"})
+        password.write_text("wrong")
+        async with opened(knobs=knobs) as store:
+            with pytest.raises(StoreDenied):
+                await store.read("/mine/")
+        async with opened(server) as store:  # nobody
+            with pytest.raises(StoreDenied):
+                await store.commit([], [Write("/mine/a", b"1")])
+
+    asyncio.run(scenario())
+
+
+def test_a_user_is_of_no_harm_where_etcd_asks_for_none(private_etcd: MakeServer, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        password = tmp_path / "password"
+        password.write_text("s3cret")
+        knobs = EtcdKnobs(endpoints=(private_etcd().url,), user="agent", password_file=str(password))
+        async with opened(knobs=knobs) as store:
+            await put(store, "a")
+
+    asyncio.run(scenario())
+
+
+def test_what_is_no_etcd_is_survived() -> None:
+    async def scenario() -> None:
+        async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 9\r\n\r\n\xff<html>\r\n")
+            await writer.drain()
+            writer.close()
+
+        listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        async with opened(knobs=EtcdKnobs(endpoints=(f"http://127.0.0.1:{port}",))) as store:
+            with pytest.raises(StoreUnavailable):
+                await store.read("a")
+            with pytest.raises(OutcomeUnknown):
+                await store.commit([], [Write("a", b"")])
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        EtcdKnobs(endpoints=("http://etcd.example:2379",)),
+        EtcdKnobs(endpoints=("etcd.example:2379",)),
+        EtcdKnobs(endpoints=("https://user:password@etcd.example",)),
+        EtcdKnobs(endpoints=("https://etcd.example",), ca_file="/nowhere/ca.pem"),
+        EtcdKnobs(user="agent"),
+    ],
+)
+def test_a_configuration_that_cannot_work_or_is_not_safe_is_refused(knobs: EtcdKnobs) -> None:
+    with pytest.raises(ConfigError):
+        EtcdStore(knobs)
+
+
+def test_plain_http_is_allowed_where_it_is_asked_for() -> None:
+    EtcdStore(EtcdKnobs(endpoints=("http://etcd.example:2379",), insecure=True))
+    EtcdStore(EtcdKnobs(endpoints=("http://[::1]:2379", "http://localhost:2379")))
+
+
+async def until_readable(store: EtcdStore, prefix: str = "a") -> None:
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await store.read(prefix)
+                return
+            await asyncio.sleep(0.01)
+
+
+def enable_auth(server: EtcdServer) -> None:
+    """User root, and user agent who may do everything under /mine/ and nothing else."""
+    post(server, "/auth/role/add", {"name": "root"})
+    post(server, "/auth/user/add", {"name": "root", "password": "root"})
+    post(server, "/auth/user/grant", {"user": "root", "role": "root"})
+    post(server, "/auth/role/add", {"name": "agent"})
+    permission = {"permType": "READWRITE", "key": encoded("/mine/"), "range_end": encoded("/mine0")}
+    post(server, "/auth/role/grant", {"name": "agent", "perm": permission})
+    post(server, "/auth/user/add", {"name": "agent", "password": "s3cret"})
+    post(server, "/auth/user/grant", {"user": "agent", "role": "agent"})
+    post(server, "/auth/enable", {})
