@@ -32,7 +32,7 @@ TTL = 60_000
 
 
 def target(replicas: int, *victims: str) -> PoolTarget:
-    return PoolTarget("p", "decode", replicas, replicas, tuple(Victim(name, 1) for name in victims))
+    return PoolTarget("p", "decode", replicas, replicas, tuple(Victim(name, LIFE) for name in victims))
 
 
 def old(worker: str, **changes: object) -> Process:
