@@ -1,0 +1,152 @@
+"""Load events that were made up: shapes over time, and traces as a frontend would report them."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from loadline.client.frontend import Frontend
+from loadline.client.resources import publish_now, store_of, wait_at_most
+from loadline.client.worker import Worker
+from loadline.config import EtcdKnobs
+from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.demo.trace import read_trace
+from loadline.ports import Bus
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, LoadReport
+from loadline.wire.subjects import Subjects
+
+_SPIKE_SHARE: Final = 0.1
+SHAPES: Final[dict[str, Callable[[float], float]]] = {
+    "ramp": lambda periods: min(periods, 1.0),  # up within one period, then level
+    "step": lambda periods: float(periods >= 1.0),  # low for one period, then high
+    "sine": lambda periods: (1.0 - math.cos(2.0 * math.pi * periods)) / 2.0,  # up and down in every period
+    "spike": lambda periods: float(periods % 1.0 < _SPIKE_SHARE),  # high for the first tenth of every period
+}
+"""Periods since the start -> 0 (low) to 1 (high)."""
+
+_NEVER_MS: Final = 3_600_000
+
+SampleAt = Callable[[float], WorkerSample]
+"""Seconds since the start -> the sample to publish then."""
+
+_Report = Callable[[WorkerSample], Awaitable[bool]]
+
+
+class Place(Struct, frozen=True):
+    """Where an agent is: a connected bus, etcd, and the roots of its subjects and keys."""
+
+    bus: Bus
+    etcd: str = "http://127.0.0.1:2379"
+    root: str = "loadline"
+    namespace: str = "default"
+
+
+def shape_value(shape: str, t_s: float, period_s: float, low: float, high: float) -> float:
+    """The value of a shape ``t_s`` after its start."""
+    return low + (high - low) * SHAPES[shape](t_s / period_s)
+
+
+def sample_of(**values: float | None) -> WorkerSample:
+    """A sample with these fields, numbered by the clock, so that the next run's is newer. None is left out.
+
+    Raises:
+        msgspec.ValidationError: A value is out of its bounds.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    known = {name: value for name, value in values.items() if value is not None}
+    return msgspec.convert({"sequence": now_ms, "timestamp_ms": now_ms, **known}, WorkerSample)
+
+
+async def inject_load(
+    place: Place,
+    record: WorkerRecord,
+    sample_at: SampleAt,
+    *,
+    hz: float,
+    seconds: float,
+    register: bool,
+    stop: asyncio.Event,
+) -> str:
+    """Publish samples of a worker until the time is over, it is drained, or ``stop`` is set; gives a summary.
+
+    Raises:
+        StoreUnavailable: The worker is to be registered and etcd does not answer.
+    """
+    sent, lost, t_s, began_s = 0, 0, 0.0, time.monotonic()
+    async with _registered(place, record, stop) if register else _unregistered(place, record) as report:
+        while t_s <= seconds and not stop.is_set():
+            taken = await report(sample_at(t_s))
+            sent, lost = sent + taken, lost + (not taken)
+            t_s = (sent + lost) / hz
+            if t_s <= seconds:
+                await wait_at_most(stop, max(0.0, began_s + t_s - time.monotonic()))
+    return f"{sent} samples of {record.worker} sent, {lost} could not be sent"
+
+
+async def inject_trace(
+    place: Place, model: str, frontend: str, file: Path, *, speed: float, interval_ms: int, stop: asyncio.Event
+) -> str:
+    """Publish what a frontend would see of a trace. A request counts as finished when it arrives, so OSL is known.
+
+    Raises:
+        DataError: The trace cannot be used.
+    """
+    arrivals, count, began_s = read_trace(file), 0, time.monotonic()
+    async with Frontend(model, frontend, root=place.root, interval_ms=interval_ms, bus=place.bus) as reports:
+        for one in arrivals:
+            if await wait_at_most(stop, max(0.0, began_s + one.arrival_s / speed - time.monotonic())):
+                break
+            reports.arrived(one.isl_tokens)
+            reports.finished(one.osl_tokens, None, None)
+            count += 1
+        await reports.report_now()
+    return f"{count} requests of {file} reported as {frontend}"
+
+
+@asynccontextmanager
+async def _unregistered(place: Place, record: WorkerRecord) -> AsyncIterator[_Report]:
+    """Report in the name of a worker that is there; the agent takes it if the incarnation is that worker's."""
+    subject = Subjects(place.root).load(record.model, record.pool, record.worker)
+
+    async def report(sample: WorkerSample) -> bool:
+        message = LoadReport(record.model, record.pool, record.worker, record.incarnation, [sample])
+        return await publish_now(place.bus, subject, message)
+
+    yield report
+
+
+@asynccontextmanager
+async def _registered(place: Place, record: WorkerRecord, stop: asyncio.Event) -> AsyncIterator[_Report]:
+    """Report as a worker of our own under a lease; a drain ends it at once, for there is nothing to finish."""
+    newest = [sample_of()]
+
+    async def drained(_command: DrainCommand) -> None:
+        stop.set()
+
+    async def report(sample: WorkerSample) -> bool:
+        newest[0] = sample
+        return await worker.report_now()
+
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(store_of(None, EtcdKnobs(endpoints=(place.etcd,))))
+        await store.read(Keys(place.namespace).leaders)  # says now if etcd is not there; a worker would wait for it
+        worker = Worker(
+            record,
+            store=store,
+            root=place.root,
+            namespace=place.namespace,
+            sample=lambda: newest[0],
+            on_drain=drained,
+            report_interval_ms=_NEVER_MS,  # we say when
+            bus=place.bus,
+        )
+        await stack.enter_async_context(worker)
+        await worker.ready()
+        yield report

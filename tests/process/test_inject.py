@@ -1,0 +1,198 @@
+"""tools/inject.py against real nats-server and etcd."""
+
+import asyncio
+import gzip
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.core.events import LoadReported, TrafficReported
+from loadline.demo.servers import EtcdServer, NatsServer
+from loadline.wire.codec import Codec, Rejected, WireEvent, decode_worker_record, encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand
+from loadline.wire.subjects import Subjects
+from tests.support.polling import until, until_async
+
+pytestmark = pytest.mark.process
+TOOL = Path(__file__).parents[2] / "tools/inject.py"
+SUBJECTS = Subjects("loadline")
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+async def started(*args: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(sys.executable, str(TOOL), *args, stdout=pipe, stderr=pipe)
+
+
+async def finished(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode, (out + err).decode()
+
+
+@asynccontextmanager
+async def listening(url: str) -> AsyncIterator[tuple[NatsBus, list[WireEvent | Rejected]]]:
+    bus, heard, codec = (
+        NatsBus(NatsKnobs(servers=(url,)), name="test"),
+        list[WireEvent | Rejected](),
+        Codec(SUBJECTS, 262_144),
+    )
+    await bus.connect(lambda _connected: None)
+    try:
+        await bus.subscribe("loadline.v1.>", lambda subject, data: heard.append(codec.decode(subject, data)))
+        yield bus, heard
+    finally:
+        await bus.close()
+
+
+def test_one_sample_is_published_in_the_name_of_a_worker(nats: NatsServer) -> None:
+    async def scenario() -> None:
+        async with listening(nats.url) as (_, heard):
+            flags = ("--worker", "w-7", "--incarnation", "5", "--kv-usage", "0.95", "--waiting", "3")
+            assert await finished(await started("sample", "--nats", nats.url, *flags)) == (
+                0,
+                "1 samples of w-7 sent, 0 could not be sent\n",
+            )
+            await until(lambda: heard, "the sample is heard")
+            (event,) = heard
+            assert isinstance(event, LoadReported)
+            assert (event.model, event.pool, event.worker, event.incarnation) == ("llama", "decode", "w-7", 5)
+            assert (event.samples[0].kv_usage_ratio, event.samples[0].waiting_requests) == (0.95, 3)
+
+    asyncio.run(scenario())
+
+
+def test_a_shape_of_a_registered_worker_rises_and_the_worker_leaves(nats: NatsServer, etcd: EtcdServer) -> None:
+    async def scenario() -> None:
+        store = EtcdStore(EtcdKnobs(endpoints=(etcd.url,)))
+        try:
+            async with listening(nats.url) as (_, heard):
+                flags = (
+                    "--register",
+                    "--field",
+                    "waiting",
+                    "--to",
+                    "8",
+                    "--period",
+                    "0.4",
+                    "--hz",
+                    "20",
+                    "--for",
+                    "0.6",
+                )
+                process = await started("shape", "ramp", "--nats", nats.url, "--etcd", etcd.url, *flags)
+                code, text = await finished(process)
+                assert code == 0, text
+                await until(lambda: len(heard) >= 13, "all samples are heard")
+                samples = [event.samples[0] for event in heard if isinstance(event, LoadReported)]
+                assert [one.sequence for one in samples] == list(range(1, len(samples) + 1))
+                values = [one.waiting_requests for one in samples if one.waiting_requests is not None]
+                assert values == sorted(values)
+                assert (values[0], values[-1]) == (0, 8)
+            assert (await store.read(Keys("default").workers)).entries == [], "the lease was given back"
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_drain_ends_a_registered_worker(nats: NatsServer, etcd: EtcdServer) -> None:
+    async def scenario() -> None:
+        store, keys = EtcdStore(EtcdKnobs(endpoints=(etcd.url,))), Keys("default")
+
+        async def entries() -> int:
+            return len((await store.read(keys.workers)).entries)
+
+        try:
+            async with listening(nats.url) as (bus, heard):
+                flags = ("--register", "--role", "prefill", "--pool", "prefill", "--worker", "p-1")
+                process = await started("sample", "--nats", nats.url, "--etcd", etcd.url, *flags)
+                await until_async(entries, "the worker is registered")
+                await until(lambda: heard, "the worker reports")
+                entry = (await store.read(keys.workers)).entries[0]
+                record = decode_worker_record(keys.split(entry.key), entry.value)
+                assert not isinstance(record, Rejected)
+                assert (record.role, record.worker) == ("prefill", "p-1")
+                command = DrainCommand("d", "llama", "prefill", "p-1", "prefill", record.incarnation, 1, 5_000)
+                await bus.request(SUBJECTS.drain("p-1"), encode(command), 5.0)
+                code, text = await finished(process)
+                assert code == 0, text
+                assert await entries() == 0
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_trace_becomes_traffic_reports(nats: NatsServer, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv.gz"
+    rows = [f"{index * 0.1:.1f},{100 + index},{10}" for index in range(20)]
+    trace.write_bytes(gzip.compress("\n".join(["arrival_s,isl,osl", *rows, ""]).encode()))
+
+    async def scenario() -> None:
+        async with listening(nats.url) as (_, heard):
+            flags = ("--speed", "4", "--interval-ms", "100", "--frontend", "f")
+            code, text = await finished(await started("trace", str(trace), "--nats", nats.url, *flags))
+            assert code == 0, text
+
+            def arrivals() -> int:
+                return sum(event.sample.arrivals for event in heard if isinstance(event, TrafficReported))
+
+            await until(lambda: arrivals() == 20, "every arrival is reported")
+            assert len(heard) >= 3, "an interval at a time"
+            assert not any(isinstance(event, Rejected) for event in heard)
+
+    asyncio.run(scenario())
+
+
+def test_a_signal_ends_it_with_a_summary(nats: NatsServer) -> None:
+    async def scenario() -> None:
+        async with listening(nats.url) as (_, heard):
+            process = await started("shape", "sine", "--nats", nats.url, "--for", "600", "--hz", "50")
+            await until(lambda: heard, "it has begun")
+            process.send_signal(signal.SIGINT)
+            code, text = await finished(process)
+            assert code == 0
+            assert "samples of injected sent" in text
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("sample", "--nats", "nats://127.0.0.1:1"), "no NATS at nats://127.0.0.1:1"),
+        (("sample", "--register", "--etcd", "http://127.0.0.1:1"), "127.0.0.1:1"),
+        (("sample", "--kv-usage", "1.5"), "kv_usage_ratio"),
+        (("trace", "/no/such/trace.csv"), "/no/such/trace.csv"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(nats: NatsServer, args: tuple[str, ...], words: str) -> None:
+    server = () if "--nats" in args else ("--nats", nats.url)
+
+    async def scenario() -> None:
+        code, text = await finished(await started(*args, *server))
+        assert code == 1
+        assert text.startswith("inject: ")
+        assert words in text
+        assert text.count("\n") == 1
+
+    asyncio.run(scenario())
