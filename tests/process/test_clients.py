@@ -1,0 +1,356 @@
+"""The clients against real nats-server and etcd: what they do when all is well, and when a server is killed."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.nats_bus import NatsBus
+from loadline.client.frontend import Frontend
+from loadline.client.scaler import Scaler
+from loadline.client.worker import Worker
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.core.events import (
+    DecisionAnswered,
+    LoadReported,
+    PoolTarget,
+    Role,
+    TrafficReported,
+    WorkerDrained,
+    WorkerRecord,
+    WorkerSample,
+)
+from loadline.demo.servers import EtcdServer, NatsServer
+from loadline.errors import BusUnavailable, StoreUnavailable
+from loadline.ports import Entry
+from loadline.wire.codec import Codec, encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
+from loadline.wire.subjects import Subjects
+from tests.support.decisions import decision
+from tests.support.polling import until, until_async
+
+pytestmark = pytest.mark.process
+
+
+class Agent:
+    """The other end of the bus and the store: hears everything, and can announce and command."""
+
+    def __init__(self, bus: NatsBus, store: EtcdStore, name: str) -> None:
+        self.bus = bus
+        self.store = store
+        self.subjects = Subjects(name)
+        self.keys = Keys(name)
+        self._codec = Codec(self.subjects, 262_144)
+        self.loads: list[LoadReported] = []
+        self.traffic: list[TrafficReported] = []
+        self.answers: list[DecisionAnswered] = []
+        self.drained: list[WorkerDrained] = []
+
+    def hear(self, subject: str, payload: bytes) -> None:
+        event = self._codec.decode(subject, payload)
+        match event:
+            case LoadReported():
+                self.loads.append(event)
+            case TrafficReported():
+                self.traffic.append(event)
+            case DecisionAnswered():
+                self.answers.append(event)
+            case WorkerDrained():
+                self.drained.append(event)
+            case _:
+                pytest.fail(f"not understood: {event}")
+
+    async def entry(self, worker: str = "w") -> Entry | None:
+        try:
+            snapshot = await self.store.read(self.keys.worker("m", "p", worker))
+        except StoreUnavailable:
+            return None
+        return snapshot.entries[0] if snapshot.entries else None
+
+    async def state(self) -> str | None:
+        entry = await self.entry()
+        return msgspec.json.decode(entry.value, type=WorkerRecord).state if entry else None
+
+    async def state_becomes(self, expected: str | None) -> None:
+        async def is_it() -> bool:
+            return await self.state() == expected
+
+        await until_async(is_it, f"state {expected}")
+
+    async def hears_load(self) -> None:
+        heard = len(self.loads)
+        await until(lambda: len(self.loads) > heard, "a load report")
+
+    async def drain(self, role: Role, incarnation: int = 1, drain_id: str = "d", epoch: int = 1) -> DrainReply:
+        command = DrainCommand(drain_id, "m", "p", "w", role, incarnation, epoch, 60_000)
+        reply = await self.bus.request(self.subjects.drain("w"), encode(command), 5)
+        return msgspec.json.decode(reply, type=DrainReply)
+
+    async def announce(self, announced: ScalingDecision) -> None:
+        await self.bus.publish(self.subjects.decision(announced.model), encode(announced))
+
+
+@asynccontextmanager
+async def agent_at(nats_url: str, etcd_url: str, name: str) -> AsyncIterator[Agent]:
+    bus = NatsBus(NatsKnobs(servers=(nats_url,)), name="test-agent")
+    store = EtcdStore(EtcdKnobs(endpoints=(etcd_url,)))
+    agent = Agent(bus, store, name)
+    try:
+        await bus.connect(lambda _connected: None)
+        for kind in ("load", "traffic", "applied", "drained"):
+            await bus.subscribe(agent.subjects.all_of(kind), agent.hear)
+        async with asyncio.timeout(120):
+            yield agent
+    finally:
+        await bus.close()
+        await store.close()
+
+
+class Engine:
+    """Is empty once a test says so."""
+
+    def __init__(self) -> None:
+        self.empty = asyncio.Event()
+
+    async def drain(self, command: DrainCommand) -> None:
+        assert command.worker == "w"
+        await self.empty.wait()
+
+
+def worker_at(nats_url: str, etcd_url: str, name: str, engine: Engine, role: Role = "decode") -> Worker:
+    return Worker(
+        WorkerRecord("m", "p", "w", role, incarnation=1),
+        nats=NatsKnobs(servers=(nats_url,)),
+        etcd=EtcdKnobs(endpoints=(etcd_url,)),
+        root=name,
+        namespace=name,
+        sample=lambda: WorkerSample(0, 0, waiting_requests=0),
+        on_drain=engine.drain,
+        report_interval_ms=50,
+        lease_ttl_s=2,
+    )
+
+
+def test_a_worker_registers_stays_registered_reports_and_leaves(nats_url: str, etcd_url: str, own_name: str) -> None:
+    async def scenario() -> None:
+        async with agent_at(nats_url, etcd_url, own_name) as agent:
+            async with worker_at(nats_url, etcd_url, own_name, Engine()) as worker:
+                await agent.state_becomes("starting")
+                await worker.ready()
+                await agent.state_becomes("ready")
+                first = await agent.entry()
+                # Two TTLs later it can only be there because the lease was kept alive.
+                later_s = time.monotonic() + 4.5
+                await until(lambda: time.monotonic() > later_s, "two TTLs")
+                assert await agent.entry() == first
+                await agent.hears_load()
+                numbers = [sample.sequence for report in agent.loads for sample in report.samples]
+                assert numbers == sorted(set(numbers))
+            await agent.state_becomes(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_whose_lease_was_revoked_registers_anew(nats_url: str, etcd_url: str, own_name: str) -> None:
+    async def scenario() -> None:
+        async with (
+            agent_at(nats_url, etcd_url, own_name) as agent,
+            worker_at(nats_url, etcd_url, own_name, Engine()) as worker,
+        ):
+            await worker.ready()
+            await agent.state_becomes("ready")
+            before = await agent.entry()
+            assert before is not None
+            await agent.store.revoke(before.lease_id)
+            await agent.state_becomes("ready")
+            after = await agent.entry()
+            assert after is not None
+            assert after.lease_id != before.lease_id
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("role", "state_while_draining"), [("decode", None), ("prefill", "draining")])
+def test_a_drain_from_command_to_departure(
+    nats_url: str, etcd_url: str, own_name: str, role: Role, state_while_draining: str | None
+) -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        async with (
+            agent_at(nats_url, etcd_url, own_name) as agent,
+            worker_at(nats_url, etcd_url, own_name, engine, role) as worker,
+            Scaler("s", ["m"], nats=NatsKnobs(servers=(nats_url,)), root=own_name) as scaler,
+        ):
+            await worker.ready()
+            await agent.state_becomes("ready")
+            assert not (await agent.drain(role, incarnation=0)).accepted
+            assert (await agent.drain(role)).accepted
+            assert (await agent.drain(role)).accepted
+            await agent.state_becomes(state_while_draining)
+            await agent.hears_load()
+            assert agent.drained == []
+            engine.empty.set()
+            assert await scaler.wait_drained("w", 30, incarnation=1)
+            await worker.drained.wait()
+            await agent.state_becomes(None)
+            # Messages may be lost, so it is said again.
+            await until(lambda: len(agent.drained) > 1, "said again")
+            assert set(agent.drained) == {WorkerDrained("m", "p", "w", 1)}
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_survives_nats(etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]) -> None:
+    nats = private_nats()
+
+    async def scenario() -> None:
+        async with (
+            agent_at(nats.url, etcd_url, own_name) as agent,
+            worker_at(nats.url, etcd_url, own_name, Engine()) as worker,
+        ):
+            await worker.ready()
+            await agent.state_becomes("ready")
+            await agent.hears_load()
+            nats.kill()
+            await until(lambda: not agent.bus.connected, "NATS is away")
+            before = await agent.entry()
+            assert not await worker.report_now()
+            missed = worker._sequence
+            await nats.start_async()
+            await agent.hears_load()
+            # What could not be sent then is not sent now.
+            late = [sample.sequence for report in agent.loads for sample in report.samples]
+            assert missed not in late
+            assert await agent.entry() == before, "the registration has nothing to do with NATS"
+
+            async def drains() -> bool:
+                try:
+                    return (await agent.drain("decode")).accepted
+                except BusUnavailable:
+                    return False
+
+            await until_async(drains, "commands are taken again")
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_survives_etcd(nats_url: str, own_name: str, private_etcd: Callable[[], EtcdServer]) -> None:
+    etcd = private_etcd()
+
+    async def scenario() -> None:
+        async with (
+            agent_at(nats_url, etcd.url, own_name) as agent,
+            worker_at(nats_url, etcd.url, own_name, Engine()) as worker,
+        ):
+            await worker.ready()
+            await agent.state_becomes("ready")
+            etcd.kill()
+            await agent.hears_load()
+            # Two seconds are the TTL. Without its data etcd knows neither the lease nor the key when it is back.
+            gone_s = time.monotonic() + 2.5
+            await until(lambda: time.monotonic() > gone_s, "longer than the TTL")
+            await asyncio.to_thread(shutil.rmtree, etcd.directory / "data")
+            await etcd.start_async()
+            await agent.state_becomes("ready")
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_starts_before_its_servers(
+    own_name: str, private_nats: Callable[[], NatsServer], private_etcd: Callable[[], EtcdServer]
+) -> None:
+    nats, etcd = private_nats(), private_etcd()
+    nats.kill()
+    etcd.kill()
+
+    async def scenario() -> None:
+        async with worker_at(nats.url, etcd.url, own_name, Engine()) as worker:
+            await worker.ready()
+            await nats.start_async()
+            await etcd.start_async()
+            async with agent_at(nats.url, etcd.url, own_name) as agent:
+                await agent.state_becomes("ready")
+                await agent.hears_load()
+
+    asyncio.run(scenario())
+
+
+def test_a_frontend_reports_and_survives_nats(
+    etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]
+) -> None:
+    nats = private_nats()
+
+    async def scenario() -> None:
+        knobs = NatsKnobs(servers=(nats.url,))
+        async with (
+            agent_at(nats.url, etcd_url, own_name) as agent,
+            Frontend("m", "f", nats=knobs, root=own_name, interval_ms=50) as frontend,
+        ):
+            await until(lambda: agent.traffic, "zeros of an idle frontend")
+            frontend.arrived(100)
+            frontend.finished(10, 200.0, 20.0)
+            await until(lambda: any(report.sample.arrivals for report in agent.traffic), "an arrival")
+            nats.kill()
+            await until(lambda: not agent.bus.connected, "NATS is away")
+            frontend.arrived(7)
+            assert not await frontend.report_now()
+            await nats.start_async()
+            heard = len(agent.traffic)
+            await until(lambda: len(agent.traffic) > heard, "reports again")
+            assert sum(report.sample.arrivals for report in agent.traffic) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_scaler_that_comes_late_and_loses_nats_misses_nothing(
+    etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]
+) -> None:
+    nats = private_nats()
+
+    async def announce(agent: Agent, sequence: int) -> None:
+        """As agents do: again and again until it is done. Old ones slip in, as they do after a change of leader."""
+        while True:
+            try:
+                await agent.announce(decision(2, sequence, PoolTarget("p", "decode", sequence, 0)))
+                await agent.announce(decision(1, 99))
+            except BusUnavailable:
+                pass
+            await asyncio.sleep(0.05)
+
+    def statuses(agent: Agent, sequence: int) -> list[str]:
+        return [a.status for a in agent.answers if (a.epoch, a.sequence) == (2, sequence)]
+
+    async def scenario() -> None:
+        async with agent_at(nats.url, etcd_url, own_name) as agent:
+            announcing = asyncio.create_task(announce(agent, 1))
+            async with Scaler("s", ["m"], nats=NatsKnobs(servers=(nats.url,)), root=own_name) as scaler:
+                # The first thing it hears may be the old one: then it is of epoch 1, and the newer one follows.
+                order = await anext(scaler)
+                while order.decision.epoch == 1:
+                    order = await anext(scaler)
+                assert order.targets["p"].replicas == 1
+                await scaler.accept(order)
+                await until(lambda: statuses(agent, 1).count("accepted") >= 3, "a repetition is answered again")
+                await until(
+                    lambda: any(a.epoch == 1 and a.status == "refused" for a in agent.answers), "the old one is refused"
+                )
+                nats.kill()
+                await until(lambda: not agent.bus.connected, "NATS is away")
+                await scaler.complete(order, {"p": 1})
+                announcing.cancel()
+                assert "done" not in statuses(agent, 1)
+                announcing = asyncio.create_task(announce(agent, 1))
+                await nats.start_async()
+                await until(lambda: "done" in statuses(agent, 1), "the answer that was lost")
+                announcing.cancel()
+                announcing = asyncio.create_task(announce(agent, 2))
+                assert (await anext(scaler)).decision.sequence == 2
+            announcing.cancel()
+
+    asyncio.run(scenario())

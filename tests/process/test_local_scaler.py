@@ -1,0 +1,278 @@
+"""The local scaler as a process, with real children, against a real nats-server."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import NatsKnobs
+from loadline.core.events import DecisionAnswered, PoolTarget, Victim
+from loadline.demo.servers import NatsServer
+from loadline.errors import BusUnavailable
+from loadline.scalers.local_processes import Lifetime
+from loadline.wire.codec import Codec, encode
+from loadline.wire.messages import DrainReport, ScalingDecision
+from loadline.wire.subjects import Subjects
+from tests.support.decisions import decision
+from tests.support.polling import until
+
+pytestmark = pytest.mark.process
+
+SHELL = ["sh", "-c", "sleep 600 & wait", "{worker}"]
+"""Obeys SIGTERM, and has a child of its own."""
+STUBBORN = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done", "{worker}"]
+LATER = 2**53
+"""An incarnation after any start: the test's processes do not register, so they have none of their own."""
+
+
+class Host:
+    """A local scaler's process, its children, and the agent that tells it what to do."""
+
+    def __init__(self, directory: Path, nats_url: str, root: str, command: list[str]) -> None:
+        self.directory = directory
+        self.root = root
+        self.subjects = Subjects(root)
+        self.bus = NatsBus(NatsKnobs(servers=(nats_url,)), name="test-agent")
+        self.answers: list[DecisionAnswered] = []
+        self._codec = Codec(self.subjects, 262_144)
+        self._announced: ScalingDecision | None = None
+        config = directory / "local.toml"
+        config.write_text(
+            f"""
+            root = "{root}"
+            log_directory = "{directory}/logs"
+            lifetimes_file = "{directory}/lifetimes.jsonl"
+            settle_ms = 100
+            restart_backoff_ms = 50
+            linger_ms = 200
+            grace_ms = 1000
+            nats.servers = ["{nats_url}"]
+            [[models]]
+            name = "m"
+            [[models.pools]]
+            name = "p"
+            role = "decode"
+            gpus = 2
+            env = {{ TOLD = "yes" }}
+            command = {msgspec.json.encode(command).decode()}
+            """,
+            encoding="utf-8",
+        )
+        self.process = subprocess.Popen([sys.executable, "-m", "loadline.scalers.local", "--config", str(config)])
+
+    def children(self) -> dict[str, int]:
+        """Name -> process id of the workers that are alive; the name is the last word of the command line."""
+        found = {}
+        with contextlib.suppress(OSError):
+            for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text("ascii").split():
+                with contextlib.suppress(OSError):
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                    if len(words) > 2 and words[-2].startswith(b"p-"):
+                        found[words[-2].decode()] = int(pid)
+        return found
+
+    def lifetimes(self) -> dict[str, Lifetime]:
+        path = self.directory / "lifetimes.jsonl"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return {life.worker: life for life in (msgspec.json.decode(line, type=Lifetime) for line in lines)}
+
+    def hear(self, subject: str, payload: bytes) -> None:
+        event = self._codec.decode(subject, payload)
+        assert isinstance(event, DecisionAnswered)
+        self.answers.append(event)
+
+    def order(self, sequence: int, replicas: int, *victims: str, drain_ttl_ms: int = 60_000, pool: str = "p") -> None:
+        """Announce from now on, as agents do."""
+        named = tuple(Victim(name, LATER) for name in victims)
+        target = PoolTarget(pool, "decode", replicas, 0, named)
+        self._announced = decision(1, sequence, target, drain_ttl_ms=drain_ttl_ms)
+
+    async def announce_on(self) -> None:
+        while True:
+            with contextlib.suppress(BusUnavailable):
+                if self._announced is not None:
+                    await self.bus.publish(self.subjects.decision("m"), encode(self._announced))
+            await asyncio.sleep(0.05)
+
+    async def answered(self, sequence: int, status: str) -> DecisionAnswered:
+        def found() -> list[DecisionAnswered]:
+            return [answer for answer in self.answers if (answer.sequence, answer.status) == (sequence, status)]
+
+        await until(found, f"{status} of decision {sequence}")
+        return found()[0]
+
+    async def has(self, *names: str) -> None:
+        await until(lambda: set(self.children()) == set(names), f"workers {names}, there are {self.children()}")
+
+
+@asynccontextmanager
+async def host(directory: Path, nats_url: str, root: str, command: list[str]) -> AsyncIterator[Host]:
+    made = Host(directory, nats_url, root, command)
+    announcing = asyncio.create_task(made.announce_on())
+    try:
+        await made.bus.connect(lambda _connected: None)
+        await made.bus.subscribe(made.subjects.applied("m"), made.hear)
+        async with asyncio.timeout(120):
+            yield made
+    finally:
+        announcing.cancel()
+        # Not killed: its workers' own children would live on.
+        made.process.terminate()
+        made.process.wait(timeout=10)
+        await made.bus.close()
+
+
+def test_grows_restarts_shrinks_and_stops(tmp_path: Path, nats_url: str, own_name: str) -> None:
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, SHELL) as made:
+            made.order(1, 3)
+            await made.has("p-1", "p-2", "p-3")
+            assert (await made.answered(1, "done")).observed == {"p": 3}
+            assert made.answers[0].status == "accepted"
+            assert b"TOLD=yes" in _environment(made.children()["p-1"])
+
+            os.kill(made.children()["p-2"], signal.SIGKILL)
+            await made.has("p-1", "p-3", "p-4")
+
+            made.order(2, 2, "p-1")
+            await made.answered(2, "accepted")
+            later_s = time.monotonic() + 1
+            await until(lambda: time.monotonic() > later_s, "a second in which nobody drained")
+            await made.has("p-1", "p-3", "p-4")
+            report = DrainReport("m", "p", "p-1", LATER)
+            await made.bus.publish(made.subjects.drained("p-1"), encode(report))
+            await made.has("p-3", "p-4")
+            assert (await made.answered(2, "done")).observed == {"p": 2}
+
+            made.process.send_signal(signal.SIGTERM)
+            await until(lambda: made.process.poll() is not None, "the scaler's end")
+            assert made.process.returncode == 0
+            lives = made.lifetimes()
+            assert {name: life.reason for name, life in lives.items()} == {
+                "p-1": "drained",
+                "p-2": "failed",
+                "p-3": "stopped",
+                "p-4": "stopped",
+            }
+            assert all(life.gpus == 2 and life.ended_at_ms > life.started_at_ms for life in lives.values())
+
+    asyncio.run(scenario())
+
+
+def test_who_does_not_drain_is_terminated_then_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
+            made.order(1, 1)
+            await made.has("p-1")
+            made.order(2, 0, "p-1", drain_ttl_ms=300)
+            await made.has()
+            await made.answered(2, "done")
+            assert made.lifetimes()["p-1"].reason == "drain_deadline"
+
+    asyncio.run(scenario())
+
+
+def test_stops_stubborn_workers_by_force(tmp_path: Path, nats_url: str, own_name: str) -> None:
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
+            made.order(1, 2)
+            await made.has("p-1", "p-2")
+            pids = list(made.children().values())
+            made.process.send_signal(signal.SIGINT)
+            await until(lambda: made.process.poll() is not None, "the scaler's end")
+            assert made.process.returncode == 0
+            assert not any(_alive(pid) for pid in pids)
+
+    asyncio.run(scenario())
+
+
+def test_no_worker_outlives_a_scaler_that_is_killed(tmp_path: Path, nats_url: str, own_name: str) -> None:
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, STUBBORN) as made:
+            made.order(1, 2)
+            await made.has("p-1", "p-2")
+            pids = list(made.children().values())
+            made.process.kill()
+            made.process.wait()
+            await until(lambda: not any(_alive(pid) for pid in pids), "the end of its workers")
+
+    asyncio.run(scenario())
+
+
+def test_without_nats_it_keeps_what_it_has(
+    tmp_path: Path, own_name: str, private_nats: Callable[[], NatsServer]
+) -> None:
+    nats = private_nats()
+
+    async def scenario() -> None:
+        async with host(tmp_path, nats.url, own_name, SHELL) as made:
+            made.order(1, 2)
+            await made.has("p-1", "p-2")
+            nats.kill()
+            await until(lambda: not made.bus.connected, "NATS is away")
+            os.kill(made.children()["p-1"], signal.SIGKILL)
+            await made.has("p-2", "p-3")
+            made.order(2, 3)
+            await nats.start_async()
+            await made.has("p-2", "p-3", "p-4")
+            await made.answered(2, "done")
+
+    asyncio.run(scenario())
+
+
+def test_refuses_a_pool_that_it_does_not_have(tmp_path: Path, nats_url: str, own_name: str) -> None:
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, SHELL) as made:
+            made.order(1, 1, pool="elsewhere")
+            assert "elsewhere" in (await made.answered(1, "refused")).detail
+            made.order(2, 1)
+            await made.answered(2, "done")
+
+    asyncio.run(scenario())
+
+
+def test_a_command_that_fails_is_tried_again_with_pauses(tmp_path: Path, nats_url: str, own_name: str) -> None:
+    flag = tmp_path / "works"
+    command = ["sh", "-c", f"test -e {flag} || exit 3; sleep 600 & wait", "{worker}"]
+
+    async def scenario() -> None:
+        async with host(tmp_path, nats_url, own_name, command) as made:
+            made.order(1, 1)
+            await until(lambda: len(made.lifetimes()) >= 3, "three failed starts")
+            flag.touch()
+            await made.answered(1, "done")
+            assert {life.reason for life in made.lifetimes().values()} == {"failed"}
+
+    asyncio.run(scenario())
+
+
+def test_a_configuration_that_cannot_be_used_is_explained(tmp_path: Path) -> None:
+    config = tmp_path / "local.toml"
+    config.write_text('models = [{ name = "m", pools = [{ name = "p", role = "decode", comand = ["x"] }] }]', "utf-8")
+    command = [sys.executable, "-m", "loadline.scalers.local", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "models[0].pools[0]" in done.stderr
+    assert "comand" in done.stderr
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _environment(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
