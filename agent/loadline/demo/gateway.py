@@ -62,25 +62,26 @@ class Registry:
 
     def read(self, snapshot: Snapshot) -> None:
         """The whole list."""
+        self.changed = True
         self._records.clear()
-        self.follow([Change(entry.key, entry) for entry in snapshot.entries])
+        for entry in snapshot.entries:
+            self._put(entry.key, entry)
 
     def follow(self, changes: list[Change]) -> None:
         """What changed."""
-        self.changed = True
         for change in changes:
-            record = self._decode(change.entry) if change.entry else None
-            if record is not None:
-                self._records[change.key] = record
-            else:
-                self._records.pop(change.key, None)
+            self._put(change.key, change.entry)
 
-    def _decode(self, entry: Entry) -> WorkerRecord | None:
-        record = decode_as(WorkerRecord, entry.value, entry.key)
+    def _put(self, key: str, entry: Entry | None) -> None:
+        self.changed = True
+        self._records.pop(key, None)
+        if entry is None:
+            return
+        record = decode_as(WorkerRecord, entry.value, key)
         if isinstance(record, Rejected):
-            _log.warning("record_refused", key=entry.key, detail=record.detail)
-            return None
-        return record
+            _log.warning("record_refused", key=key, detail=record.detail)
+        else:
+            self._records[key] = record
 
 
 class Gateway:
@@ -190,8 +191,8 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> Summa
             gateway.registry.follow,
             lambda connected: _log.info("etcd", connected=connected),
         )
-        await stack.enter_async_context(running(follow, "registry"))
-        while not (gateway.done or await wait_at_most(stop, TICK_S)):
+        following = await stack.enter_async_context(running(follow, "registry"))
+        while not (gateway.done or following.done() or await wait_at_most(stop, TICK_S)):
             await gateway.tick()
         return gateway.summary()
 

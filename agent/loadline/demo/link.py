@@ -19,8 +19,8 @@ TICK_S: Final = 0.02
 """How often gateway and workers look at what came and send what is due."""
 HEARTBEAT_S: Final = 0.5
 """How often a worker says what it holds."""
-ITEMS_MAX: Final = 4_096
-"""Most requests in one message, and most that one worker is given: keeps frames below 256 KiB at 60 bytes an item."""
+ITEMS_MAX: Final = 1_024
+"""Most requests in one message, and most that one worker is given: at 130 bytes each half of the largest frame."""
 # Engines run this far behind real time, so that a message is there before its virtual time has come, and latencies are
 # exact whatever the transport takes: a tick to gather, a tick to hand out, 20 ms for the transport and the scheduler.
 LAG_S: Final = 3 * TICK_S
@@ -47,8 +47,12 @@ class ResultBatch(Struct, frozen=True):
     worker: Name
     incarnation: int
     events: Annotated[list[EngineEvent], Meta(max_length=2 * ITEMS_MAX)]
-    held: Annotated[list[str] | None, Meta(max_length=2 * ITEMS_MAX)] = None
+    held: Annotated[list[str], Meta(max_length=2 * ITEMS_MAX)] | None = None
     leaving: bool = False
+
+
+_submissions = msgspec.msgpack.Decoder(SubmitBatch)
+_results = msgspec.msgpack.Decoder(ResultBatch)
 
 
 def submit_subject(root: str, worker: str) -> str:
@@ -69,7 +73,7 @@ def pack(message: SubmitBatch | ResultBatch) -> bytes:
 def unpack_submissions(payload: bytes) -> SubmitBatch | None:
     """A batch of work; None when it is not one."""
     try:
-        return msgspec.msgpack.decode(payload, type=SubmitBatch)
+        return _submissions.decode(payload)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 
@@ -77,7 +81,7 @@ def unpack_submissions(payload: bytes) -> SubmitBatch | None:
 def unpack_results(payload: bytes) -> ResultBatch | None:
     """A batch of results; None when it is not one."""
     try:
-        return msgspec.msgpack.decode(payload, type=ResultBatch)
+        return _results.decode(payload)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 

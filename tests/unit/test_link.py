@@ -1,0 +1,51 @@
+"""What gateway and workers say to each other survives the wire, and nothing else does."""
+
+import msgspec
+import pytest
+
+from loadline.config import NatsKnobs
+from loadline.demo.link import (
+    ITEMS_MAX,
+    ResultBatch,
+    Submission,
+    SubmitBatch,
+    VirtualClock,
+    pack,
+    result_subject,
+    submit_subject,
+    unpack_results,
+    unpack_submissions,
+)
+from loadline.sim.engine import EngineEvent, Request
+
+
+def test_messages_survive_the_wire() -> None:
+    work = SubmitBatch("g", [Submission(Request("g.1.1", 10, 20, 1, prefilled=True), 12.5)])
+    assert unpack_submissions(pack(work)) == work
+    for held in (None, [], ["g.1.1"]):
+        results = ResultBatch("w", 1, [EngineEvent("finished", "g.1.1", 99.25)], held, leaving=True)
+        assert unpack_results(pack(results)) == results
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"\xc1", b"\x81" * 100_000, msgspec.msgpack.encode({"gateway": "g"})])
+def test_anything_else_is_refused(payload: bytes) -> None:
+    assert unpack_submissions(payload) is None
+    assert unpack_results(payload) is None
+
+
+def test_a_full_batch_fits_into_a_frame_and_one_more_item_is_refused() -> None:
+    one = Submission(Request("gateway-1a1f8a453d1.1000000.10", 100_000, 100_000, 1, prefilled=True), 1e12)
+    assert unpack_submissions(pack(SubmitBatch("g", [one] * (ITEMS_MAX + 1)))) is None
+    assert len(pack(SubmitBatch("g", [one] * ITEMS_MAX))) < NatsKnobs().frame_bytes_max
+
+
+def test_names_are_single_tokens() -> None:
+    assert submit_subject("r", "a.b c") == "r.demo.submit.a%2Eb%20c"
+    assert result_subject("r", "g*") == "r.demo.result.g%2A"
+
+
+def test_virtual_time_runs_at_its_speed_in_every_process_alike() -> None:
+    one, other = VirtualClock(20.0), VirtualClock(20.0)
+    first_ms = one.now_ms()
+    assert first_ms <= other.now_ms()
+    assert one.now_ms() - one.now_ms(behind_s=1.0) == pytest.approx(20_000.0, abs=2_000.0)
