@@ -1,0 +1,245 @@
+"""The journal on disk: JSON Lines in segments, each opened by a snapshot, written by a thread of its own.
+
+A slow disk fills a bounded queue, a full one ends the segment: records are then counted as lost until a new segment can
+be begun. The loop never waits for the disk, and no segment has a gap, so a replay can start at any of them.
+"""
+
+import contextlib
+import itertools
+import operator
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from loadline.errors import JournalError
+
+_log = structlog.get_logger(component="journal")
+
+# What may wait for a slow disk: about a minute of turns at 1,000 workers.
+_QUEUE_BYTES_MAX = 32 * 2**20
+_RETRY_S = 10.0
+_CLOSE_S = 5.0
+# A snapshot of 20,000 workers is about 10 MB.
+_LINE_BYTES_MAX = 256 * 2**20
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d{6}\.jsonl")
+
+
+class FileJournal:
+    """Implements ``ports.Journal`` in a folder, which is made if there is none. One agent to a folder.
+
+    Args:
+        directory: The folder.
+        segment_bytes_max: A new segment is due at this size.
+        bytes_max: The oldest segments are deleted so that all together stay below this size.
+        queue_bytes_max: What may wait to be written.
+        retry_s: How long after a failure a new segment is asked for.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        segment_bytes_max: int,
+        bytes_max: int,
+        *,
+        queue_bytes_max: int = _QUEUE_BYTES_MAX,
+        retry_s: float = _RETRY_S,
+    ) -> None:
+        self._segment_bytes_max = segment_bytes_max
+        self._queue_bytes_max = queue_bytes_max
+        self._retry_s = retry_s
+        self._changed = threading.Condition()  # guards all below
+        self._segment = 0  # the newest; 0: none yet
+        self._segment_bytes = 0
+        self._open = False  # whether the newest takes records
+        self._retry_at_s = time.monotonic()
+        self._queue: list[tuple[int, bytes]] = []  # segment and line
+        self._queued_bytes = 0
+        self._lost = 0
+        self._closing = False
+        keep_bytes = max(0, bytes_max - segment_bytes_max)
+        self._writer = threading.Thread(target=self._run, args=(_Folder(directory, keep_bytes),), daemon=True)
+        self._writer.start()
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """True when a new segment is due: the next append must be a snapshot."""
+        if self._open:
+            return self._segment_bytes >= self._segment_bytes_max
+        return time.monotonic() >= self._retry_at_s
+
+    @property
+    def lost(self) -> int:
+        """Records that could not be written, or that came while none could be."""
+        return self._lost
+
+    def append(self, record: bytes) -> None:
+        """Append one record (no newline inside)."""
+        with self._changed:
+            if self._open:
+                self._put(record)
+            else:
+                self._lost += 1
+
+    def begin(self, snapshot: bytes) -> None:
+        """Begin a new segment with a snapshot."""
+        with self._changed:
+            if self._closing:
+                self._lost += 1
+                return
+            self._segment += 1
+            self._segment_bytes = 0
+            self._open = True
+            self._put(snapshot)
+
+    def close(self) -> None:
+        """Write out what is pending, for at most 5 s."""
+        with self._changed:
+            self._open, self._closing = False, True
+            self._changed.notify()
+        self._writer.join(_CLOSE_S)
+
+    def _put(self, record: bytes) -> None:
+        """Queue a line; where there is no room, what follows could not be replayed: so the segment ends here."""
+        size = len(record) + 1
+        if self._queued_bytes + size > self._queue_bytes_max:
+            self._end("the disk is too slow", lost=1)
+            return
+        self._queue.append((self._segment, record + b"\n"))
+        self._queued_bytes += size
+        self._segment_bytes += size
+        self._changed.notify()
+
+    def _end(self, why: str, lost: int) -> None:
+        self._lost += lost
+        self._open = False
+        self._retry_at_s = time.monotonic() + self._retry_s
+        _log.warning("journal_stopped", why=why, lost=self._lost, retry_s=self._retry_s)
+
+    def _run(self, folder: "_Folder") -> None:
+        """The writer: takes whatever is queued, writes it, and so on until it is closed."""
+        broken = 0  # the segment that could not be written
+        with contextlib.closing(folder):
+            while batch := self._take():
+                for segment, group in itertools.groupby(batch, operator.itemgetter(0)):
+                    lines = [line for _, line in group]
+                    written, problem = 0, ""
+                    if segment != broken:
+                        written, problem = folder.write(segment, lines)
+                    with self._changed:
+                        if problem and segment == self._segment and self._open:
+                            self._end(problem, lost=len(lines) - written)
+                        else:
+                            self._lost += len(lines) - written
+                        self._queued_bytes -= sum(map(len, lines))
+                    broken = segment if problem else broken
+
+    def _take(self) -> list[tuple[int, bytes]]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            batch, self._queue = self._queue, []
+            return batch
+
+
+class _Folder:
+    """The files, as the writer sees them."""
+
+    def __init__(self, directory: Path, keep_bytes: int) -> None:
+        self._directory = directory
+        self._keep_bytes = keep_bytes
+        self._segment = 0
+        self._file = -1
+
+    def write(self, segment: int, lines: list[bytes]) -> tuple[int, str]:
+        """Write lines to a segment, begun by the first; gives how many are whole on the disk, and what went wrong."""
+        begins = segment != self._segment
+        try:
+            if begins:
+                self._begin(segment)
+            start = os.lseek(self._file, 0, os.SEEK_END)
+        except OSError as error:
+            return 0, str(error)
+        data = memoryview(b"".join(lines))
+        done, problem = 0, ""
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except OSError as error:
+            problem = str(error)
+            ends = itertools.accumulate(map(len, lines))
+            whole = [end for end in ends if end <= done]
+            with contextlib.suppress(OSError):  # a torn last record does no harm, it is just not pretty
+                os.ftruncate(self._file, start + (whole[-1] if whole else 0))
+            return len(whole), problem
+        return len(lines), problem
+
+    def close(self) -> None:
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = -1
+
+    def _begin(self, segment: int) -> None:
+        self.close()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        segments = _segments(self._directory)
+        self._delete_oldest(segments)
+        name = _next_name(segments[-1].name if segments else "")
+        self._file = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._segment = segment
+
+    def _delete_oldest(self, segments: list[Path]) -> None:
+        sizes = [path.stat().st_size for path in segments]
+        total = sum(sizes)
+        for path, size in zip(segments, sizes, strict=True):
+            # A segment without a line is what a full disk left of a try.
+            if total <= self._keep_bytes and size:
+                continue
+            path.unlink()
+            total -= size
+
+
+def _next_name(last: str) -> str:
+    """Time and a number; sorts after the last one even when the wall clock was set back."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
+    if last and stamp <= last.partition("-")[0]:
+        stamp, _, number = last.removesuffix(".jsonl").partition("-")
+        return f"{stamp}-{int(number) + 1:06}.jsonl"
+    return f"{stamp}-000000.jsonl"
+
+
+def _segments(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
+
+
+def read_segments(path: Path) -> Iterator[tuple[Path, Iterator[bytes]]]:
+    """Segments in order, each with its records; a record that was torn ends its segment.
+
+    Args:
+        path: A journal's folder, or one segment.
+
+    Raises:
+        JournalError: There is nothing to read.
+    """
+    try:
+        paths = _segments(path) if path.is_dir() else [path]
+        if not paths or not paths[0].is_file():
+            raise JournalError(f"{path} is neither a segment of a journal nor a folder with some")
+    except OSError as error:
+        raise JournalError(f"{path} cannot be read: {error}") from error
+    return ((segment, _records(segment)) for segment in paths)
+
+
+def _records(segment: Path) -> Iterator[bytes]:
+    try:
+        with segment.open("rb") as lines:
+            # A crash of the machine can leave a line without its end, or a hole of NULs: neither is in JSON.
+            while (line := lines.readline(_LINE_BYTES_MAX)).endswith(b"\n") and b"\0" not in line:
+                yield line[:-1]
+    except OSError as error:
+        raise JournalError(f"{segment} cannot be read: {error}") from error

@@ -1,0 +1,77 @@
+"""The HTTP side, for Prometheus and for probes: ``/metrics``, ``/healthz``, ``/readyz``."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+_BODY_BYTES_MAX = 1024
+_IDLE_S = 15.0
+_SHUTDOWN_S = 1.0
+_WAITING_CONNECTIONS_MAX = 64
+
+
+class HttpServer:
+    """Answers three paths. Nothing can be changed through it.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        metrics: The metrics as Prometheus text.
+        healthy: What is wrong with the process, a sentence each; empty: nothing.
+        ready: What it still waits for, a sentence each; empty: nothing.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        metrics: Callable[[], bytes],
+        healthy: Callable[[], list[str]],
+        ready: Callable[[], list[str]],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._metrics = metrics
+        application = web.Application(client_max_size=_BODY_BYTES_MAX)
+        application.add_routes(
+            [
+                web.get("/metrics", self._serve_metrics),
+                web.get("/healthz", _probe(healthy)),
+                web.get("/readyz", _probe(ready)),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application, access_log=None, keepalive_timeout=_IDLE_S, shutdown_timeout=_SHUTDOWN_S
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, 0 while it does not."""
+        addresses = self._runner.addresses
+        return int(addresses[0][1]) if addresses else 0
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address is taken or not ours.
+        """
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port, backlog=_WAITING_CONNECTIONS_MAX).start()
+
+    async def close(self) -> None:
+        """Stop listening; requests under way get 1 s."""
+        await self._runner.cleanup()
+
+    async def _serve_metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _probe(problems: Callable[[], list[str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def answer(_request: web.Request) -> web.Response:
+        found = problems()
+        return web.Response(text="\n".join(found or ["ok"]) + "\n", status=503 if found else 200)
+
+    return answer

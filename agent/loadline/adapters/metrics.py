@@ -1,0 +1,132 @@
+"""Prometheus metrics, rendered from the agent's status at the moment of a scrape: nothing is kept twice.
+
+Labels are models and pools of the configuration and words of closed enums, never names of workers or frontends.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from loadline.core.report import AgentStatus
+
+_TURN_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+_WORKER_STATES = ("desired", "ready", "starting", "pending", "draining", "fresh")
+# What the core counts -> label of ``loadline_decisions_total``.
+_OUTCOMES = {
+    "decisions_committed": "committed",
+    "decisions_advised": "advised",
+    "commits_refused": "refused",
+    "commits_unknown": "unknown",
+}
+_ALARM = "alarm_"
+# What the runtime refused before the core saw it; the core's own refusals are in the status.
+_REFUSED = "refused_"
+
+
+class Metrics:
+    """What ``/metrics`` shows.
+
+    Args:
+        status: Gives the agent as it is now.
+        counters: Gives what the runtime counted, by name: ``frames_dropped`` becomes ``loadline_frames_dropped_total``,
+            and ``refused_malformed`` is added to ``loadline_rejected_total{reason="malformed"}``.
+        version: The version of the agent.
+    """
+
+    def __init__(
+        self, status: Callable[[], AgentStatus], counters: Callable[[], Mapping[str, float]], version: str
+    ) -> None:
+        self._status = status
+        self._counters = counters
+        self._version = version
+        self._turns = [0] * (len(_TURN_BOUNDS_S) + 1)
+        self._turns_s = 0.0
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def observe_turn(self, seconds: float) -> None:
+        """Count a finished turn by how long it took."""
+        self._turns[bisect_left(_TURN_BOUNDS_S, seconds)] += 1
+        self._turns_s += seconds
+
+    def render(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families; called by the registry."""
+        status, runtime = self._status(), self._counters()
+        refused = {name.removeprefix(_REFUSED): n for name, n in runtime.items() if name.startswith(_REFUSED)}
+        rejected = {
+            reason: status.rejected.get(reason, 0) + refused.get(reason, 0) for reason in status.rejected | refused
+        }
+        yield InfoMetricFamily("loadline_build", "Version of the agent.", {"version": self._version})
+        yield from _agent(status)
+        yield from _pools(status)
+        yield _labelled("rejected", "Frames and samples that were refused.", "reason", rejected)
+        yield from _core(status.counters)
+        for name, value in sorted(runtime.items()):
+            if not name.startswith(_REFUSED):
+                yield CounterMetricFamily(
+                    f"loadline_{name}", f"Counted by the runtime: {name.replace('_', ' ')}.", value
+                )
+        yield self._turn_durations()
+
+    def _turn_durations(self) -> Metric:
+        buckets, total = [], 0
+        for bound, count in zip((*_TURN_BOUNDS_S, "+Inf"), self._turns, strict=True):
+            total += count
+            buckets.append((str(bound), total))
+        text = "Time from taking a batch of events to having performed its effects."
+        return HistogramMetricFamily("loadline_turn_duration_seconds", text, buckets, sum_value=self._turns_s)
+
+
+def _agent(status: AgentStatus) -> Iterator[Metric]:
+    for name, text, value in (
+        ("leading", "1 while this agent leads.", status.leading),
+        ("epoch", "The leader's term; 0 while another agent leads.", status.epoch),
+        ("bus_connected", "1 while NATS can be reached.", status.bus_connected),
+        ("store_connected", "1 while etcd can be reached.", status.store_connected),
+        ("uptime_seconds", "Time since the agent started.", status.uptime_ms / 1000),
+    ):
+        yield GaugeMetricFamily(f"loadline_{name}", text, float(value))
+
+
+def _pools(status: AgentStatus) -> Iterator[Metric]:
+    labels = ("model", "pool", "role")
+    workers = GaugeMetricFamily("loadline_pool_workers", "Workers by state.", labels=(*labels, "state"))
+    kv_usage = GaugeMetricFamily("loadline_pool_kv_usage_ratio", "Mean KV cache usage, 0 to 1.", labels=labels)
+    requests = GaugeMetricFamily("loadline_pool_requests", "Requests by state.", labels=(*labels, "state"))
+    paused = GaugeMetricFamily("loadline_model_paused", "1 while nothing is decided for it.", labels=("model",))
+    for model in status.models:
+        paused.add_metric((model.model,), float(model.paused))
+        for pool in model.pools:
+            which = (model.model, pool.pool, pool.role)
+            for state in _WORKER_STATES:
+                workers.add_metric((*which, state), getattr(pool, state))
+            kv_usage.add_metric(which, pool.kv_usage_ratio)
+            requests.add_metric((*which, "waiting"), pool.waiting_requests)
+            requests.add_metric((*which, "running"), pool.running_requests)
+    yield from (workers, kv_usage, requests, paused)
+
+
+def _core(counters: Mapping[str, int]) -> Iterator[Metric]:
+    decisions = {label: counters.get(name, 0) for name, label in _OUTCOMES.items()}
+    yield _labelled("decisions", "Scaling decisions.", "outcome", decisions)
+    alarms = {name.removeprefix(_ALARM): value for name, value in counters.items() if name.startswith(_ALARM)}
+    yield _labelled("alarms", "Alarms.", "kind", alarms)
+    for name, value in sorted(counters.items()):
+        if name not in _OUTCOMES and not name.startswith(_ALARM):
+            yield CounterMetricFamily(f"loadline_{name}", f"Counted by the core: {name.replace('_', ' ')}.", value)
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, Any]) -> Metric:
+    family = CounterMetricFamily(f"loadline_{name}", text, labels=(label,))
+    for word, value in sorted(values.items()):
+        family.add_metric((word,), value)
+    return family

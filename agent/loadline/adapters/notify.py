@@ -1,0 +1,56 @@
+"""Telling systemd how the service is (``sd_notify``); does nothing where nobody listens."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+_US_PER_S = 1_000_000
+
+
+class Notifier:
+    """The service manager's notify socket. Sending never blocks and never fails.
+
+    Args:
+        environment: Where NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are looked up.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        # A leading @ stands for the NUL of the abstract name space.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        timeout_us = environment.get("WATCHDOG_USEC", "")
+        ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self.watchdog_interval_s = int(timeout_us) / _US_PER_S / 2 if timeout_us.isdecimal() and ours else 0.0
+        """How often ``alive`` should be called, half of what is allowed; 0: no watchdog."""
+
+    def ready(self) -> None:
+        """The service has started, or has reloaded its configuration."""
+        self._send("READY=1")
+
+    def alive(self) -> None:
+        """Feed the watchdog."""
+        self._send("WATCHDOG=1")
+
+    def reloading(self) -> None:
+        """The configuration is being read again; ``ready`` ends it."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """The service is on its way out."""
+        self._send("STOPPING=1")
+
+    def status(self, text: str) -> None:
+        """One line for people who look at the service."""
+        self._send("STATUS=" + " ".join(text.split()))
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out,
+        ):
+            out.settimeout(0)
+            out.sendto(message.encode(), self._address)

@@ -1,0 +1,187 @@
+"""The journal on a real file system: rotation, a full disk, a slow one, a torn record."""
+
+import errno
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.file_journal import FileJournal, read_segments
+from loadline.errors import JournalError
+from loadline.ports import Journal
+from tests.waiting import until_true
+
+pytestmark = pytest.mark.process
+
+MB = 2**20
+
+
+def replay(path: Path) -> list[list[bytes]]:
+    return [list(records) for _, records in read_segments(path)]
+
+
+def run(journal: Journal, records: int, size: int = 10, first: int = 0) -> None:
+    """What a runtime does with each turn."""
+    for index in range(first, first + records):
+        if journal.wants_snapshot:
+            journal.begin(b'{"snapshot":%d}' % index)
+        journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * size))
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "new" / "folder", MB, 10 * MB)
+    assert journal.wants_snapshot
+    run(journal, 1_000)
+    journal.close()
+    [segment] = replay(tmp_path / "new" / "folder")
+    assert segment[0] == b'{"snapshot":0}'
+    assert len(segment) == 1_001
+    assert journal.lost == 0
+
+
+def test_segments_rotate_and_the_oldest_go(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path, 10_000, 50_000)
+    other = tmp_path / "README"
+    other.write_text("not ours to delete")
+    for first in range(0, 5_000, 100):
+        run(journal, 100, size=100, first=first)
+        until_true(lambda: not journal._queued_bytes)  # a real agent is slower than a disk
+    journal.close()
+    segments = replay(tmp_path)
+    assert all(segment[0].startswith(b'{"snapshot":') for segment in segments)
+    files = sorted(tmp_path.glob("*.jsonl"))
+    assert 3 <= len(files) <= 5
+    assert sum(file.stat().st_size for file in files) <= 50_000
+    assert segments[-1][-1].startswith(b'{"turn":4999,')
+    turns = [record for segment in segments for record in segment[1:]]
+    assert len(turns) == len(set(turns))
+    assert other.exists()
+    assert journal.lost == 0
+
+
+def test_a_new_life_goes_on_after_the_old_one(tmp_path: Path) -> None:
+    # A name from the future, as after the wall clock was set back.
+    (tmp_path / "29990101T000000.000Z-000007.jsonl").write_bytes(b'{"snapshot":"old"}\n')
+    for life in range(3):
+        journal = FileJournal(tmp_path, MB, 10 * MB)
+        journal.begin(b'{"snapshot":%d}' % life)
+        journal.close()
+    assert replay(tmp_path) == [[b'{"snapshot":"old"}']] + [[b'{"snapshot":%d}' % life] for life in range(3)]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB; where it cannot be mounted the test is left out, see the one with ENOSPC below."""
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    if mount is None or umount is None:
+        pytest.skip("there is no mount here")
+    command = [mount, "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("cannot mount a tmpfs here")
+    yield tmp_path
+    subprocess.run([umount, str(tmp_path)], check=True)
+
+
+def test_a_full_disk_stops_the_journal_and_not_the_agent(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 700_000)
+    journal = FileJournal(small_disk / "journal", 10 * MB, 100 * MB, retry_s=0.0)
+    run(journal, 1)
+    full = 10_000
+    for index in range(1, full):
+        journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * 100))
+    until_true(lambda: journal.lost > 0 and journal.wants_snapshot and not journal._queued_bytes)
+    lost = journal.lost
+    journal.append(b"{}")
+    assert journal.lost == lost + 1
+    ballast.unlink()
+    run(journal, 10, first=full)
+    journal.close()
+    before, after = replay(small_disk / "journal")
+    assert after == [b'{"snapshot":10000}'] + [b'{"turn":%d,"x":"xxxxxxxxxx"}' % i for i in range(full, full + 10)]
+    # All that is there is a prefix of what was written, and the rest was counted.
+    assert len(before) - 1 + journal.lost == full + 1
+    assert before[-1].startswith(b'{"turn":%d,' % (len(before) - 2))
+
+
+def test_a_write_that_fails_ends_the_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, torn = threading.Event(), threading.Event()
+    write = os.write
+
+    def write_or_not(file: int, data: bytes) -> int:
+        if torn.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if full.is_set():
+            torn.set()
+            return write(file, data[:10])
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", write_or_not)
+    journal = FileJournal(tmp_path, MB, 10 * MB, retry_s=0.0)
+    run(journal, 2, size=0)
+    until_true(lambda: not journal._queued_bytes)
+    full.set()
+    run(journal, 3, size=0, first=2)
+    until_true(lambda: journal.lost >= 1 and not journal._queued_bytes)
+    full.clear()
+    torn.clear()
+    run(journal, 1, size=0, first=5)
+    journal.close()
+    first, *_, last = replay(tmp_path)
+    assert first == [b'{"snapshot":0}', b'{"turn":0,"x":""}', b'{"turn":1,"x":""}']
+    assert last[-1] == b'{"turn":5,"x":""}'
+
+
+def test_a_slow_disk_never_makes_the_caller_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on, waits = threading.Event(), threading.Event()
+    write = os.write
+
+    def slow_write(file: int, data: bytes) -> int:
+        waits.set()
+        may_go_on.wait(30)
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    journal = FileJournal(tmp_path, 100 * MB, 1_000 * MB, queue_bytes_max=100_000, retry_s=3_600)
+    journal.begin(b'{"snapshot":0}')
+    waits.wait(30)
+    for index in range(10_000):  # would end after 5 minutes, if it waited
+        journal.append(b'{"turn":%05d}' % index)
+    assert journal._queued_bytes <= 100_000
+    kept = 10_000 - journal.lost
+    assert 0 < kept < 10_000
+    assert not journal.wants_snapshot
+    may_go_on.set()
+    journal.close()
+    assert replay(tmp_path) == [[b'{"snapshot":0}'] + [b'{"turn":%05d}' % index for index in range(kept)]]
+
+
+def test_a_folder_that_cannot_be_made_stops_the_journal(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal = FileJournal(tmp_path / "file" / "journal", MB, 10 * MB)
+    run(journal, 3)
+    until_true(lambda: journal.lost == 4)
+    journal.close()
+    journal.append(b"{}")
+    journal.begin(b"{}")
+    assert journal.lost == 6
+
+
+@pytest.mark.parametrize("tear", [b'{"turn":3,"x', b"\0" * 512, b"\0" * 512 + b"\n", b'{"turn":3}\0\n{"turn":4}\n'])
+def test_a_torn_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> None:
+    whole = b'{"snapshot":0}\n{"turn":1}\n{"turn":2}\n'
+    (tmp_path / "20260101T000000.000Z-000000.jsonl").write_bytes(whole + tear)
+    (tmp_path / "20260101T000001.000Z-000000.jsonl").write_bytes(whole)
+    records = whole.splitlines()
+    assert replay(tmp_path) == [records, records]
+    assert replay(tmp_path / "20260101T000000.000Z-000000.jsonl") == [records]
+
+
+def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(JournalError):
+            read_segments(path)

@@ -1,0 +1,50 @@
+"""The notify socket, with a real socket."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.notify import Notifier
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_service_manager_is_told(tmp_path: Path, abstract: bool) -> None:  # noqa: FBT001
+    address = f"@loadline-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + address[1:] if abstract else address)
+        manager.settimeout(10)
+        notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "30000000"})
+        assert notifier.watchdog_interval_s == 15
+        notifier.ready()
+        notifier.alive()
+        notifier.status("2 models,\nleading")
+        notifier.reloading()
+        notifier.stopping()
+        told = [manager.recv(1_000).decode() for _ in range(5)]
+    assert told[:3] == ["READY=1", "WATCHDOG=1", "STATUS=2 models, leading"]
+    assert told[3].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert told[4] == "STOPPING=1"
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    Notifier({}).ready()
+    Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
+
+
+def test_a_full_socket_does_not_block(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        notifier = Notifier({"NOTIFY_SOCKET": address})
+        for _ in range(10_000):
+            notifier.alive()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}],
+)
+def test_no_watchdog_of_ours(environment: dict[str, str]) -> None:
+    assert Notifier(environment).watchdog_interval_s == 0

@@ -1,0 +1,91 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from loadline.adapters.logs import BoundedLogger, bounded, configure
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    handlers, level = logging.root.handlers[:], logging.root.level
+    with io.StringIO() as stream:
+        configure("json", "info", stream)
+        yield stream
+    structlog.reset_defaults()
+    logging.root.handlers, logging.root.level = handlers, level
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_lines_are_json_with_level_and_time_and_what_is_below_the_level_is_left_out(stream: io.StringIO) -> None:
+    log = structlog.get_logger()
+    log.debug("quiet")
+    log.info("said", worker="w1", count=3, ratio=0.5, none=None)
+    [line] = lines(stream)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "said", "level": "info", "worker": "w1", "count": 3, "ratio": 0.5, "none": None}
+
+
+def test_secrets_are_hidden_by_their_key_at_any_depth(stream: io.StringIO) -> None:
+    knobs = {"user": "u", "secret": "c"}
+    fields = {"password": "a", "api_token": "b", "isl_tokens": 7, "password_file": "/run/p", "knobs": knobs}
+    structlog.get_logger().info("x", **fields)
+    [line] = lines(stream)
+    assert line["password"] == line["api_token"] == line["knobs"]["secret"] == "<hidden>"  # noqa: S105
+    assert (line["isl_tokens"], line["password_file"], line["knobs"]["user"]) == (7, "/run/p", "u")
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_control_characters_cannot_forge_lines_or_colours(stream: io.StringIO, log_format: str) -> None:
+    configure(log_format, "info", stream)
+    structlog.get_logger().info("x", worker="w\n2026 [error] forged \x1b[31m\x00\u202e", held=["a\nb"])
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.isascii()
+    assert not any(ord(c) < 32 for c in text.rstrip("\n"))
+
+
+def test_long_texts_are_cut(stream: io.StringIO) -> None:
+    structlog.get_logger().info("x", data="y" * 100_000)
+    assert len(stream.getvalue()) < 3_000
+
+
+def test_libraries_log_into_the_same_stream(stream: io.StringIO) -> None:
+    logging.getLogger("nats").warning("from %s", "elsewhere")
+    logging.getLogger("nats").info("chatter")
+    try:
+        raise ValueError("b\x1bad")  # noqa: TRY301
+    except ValueError:
+        logging.getLogger("asyncio").exception("failed")
+    said, failed = lines(stream)
+    assert (said["event"], said["component"], said["level"]) == ("from elsewhere", "nats", "warning")
+    assert "ValueError: b\\x1bad" in failed["exception"]
+
+
+def test_a_flood_is_bounded_and_what_was_left_out_is_said(stream: io.StringIO) -> None:
+    now = 0.0
+    log = BoundedLogger(structlog.get_logger(), lines_max=3, events_max=2, clock=lambda: now)
+    for _ in range(100):
+        log.warning("flood")
+    log.error("other")
+    assert [line["event"] for line in lines(stream)] == ["flood"] * 3 + ["other"]
+    now = 60.0
+    log.warning("flood")
+    log.warning("flood")
+    assert [line.get("suppressed") for line in lines(stream)[4:]] == [97, None]
+    for index in range(1_000):  # names that come from outside would be a mistake; they share what is left
+        event = f"new {index}"
+        log.info(event)
+    assert len(lines(stream)) == 6 + 3
+
+
+def test_a_bounded_logger_says_who_speaks(stream: io.StringIO) -> None:
+    bounded("nats").info("x")
+    assert lines(stream)[0]["component"] == "nats"
