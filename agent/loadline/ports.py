@@ -87,10 +87,11 @@ class Snapshot(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A key was written (``entry``) or removed (None)."""
+    """A key was written (``entry``) or removed (None) at this revision."""
 
     key: str
     entry: Entry | None
+    revision: int
 
 
 class Compare(Struct, frozen=True):

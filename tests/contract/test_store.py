@@ -136,7 +136,7 @@ def test_a_lease_that_is_not_kept_alive_runs_out(make_store: MakeStore, own_name
         async with opened(make_store) as store, Follower(store, own_name).following() as follower:
             lease = await store.grant(1)
             await put(store, own_name, b"", lease)
-            await until(lambda: follower.changes[-1:] == [Change(own_name, None)])
+            await until(lambda: [(c.key, c.entry) for c in follower.changes[-1:]] == [(own_name, None)])
             assert await store.keep_alive(lease) == 0
 
     asyncio.run(scenario())

@@ -233,7 +233,7 @@ def test_a_lost_lease_stops_commits_before_it_ends() -> None:
 
 def test_a_key_that_changed_hands_ends_leadership_at_once() -> None:
     world = booted()
-    effects = world.tell(LeaderChanged("all", "other", 99))
+    effects = world.tell(LeaderChanged("all", "other", 99, 99))
     assert any(isinstance(e, Resign) for e in effects)
     assert not world.controller.leading
 
@@ -353,7 +353,7 @@ def test_a_follower_waits_for_the_leader_to_go() -> None:
     world.controller.handle([BusConnectionChanged(connected=True)], world.now)
     world.controller.handle([CampaignLost("all", "other")], world.now)
     assert world.controller.handle([], world.now + 1_000) == []
-    effects = world.controller.handle([LeaderChanged("all", "", 0)], world.now + 2_000)
+    effects = world.controller.handle([LeaderChanged("all", "", 0, 9)], world.now + 2_000)
     assert [type(e) for e in effects] == [Campaign]
 
 

@@ -198,7 +198,7 @@ def _entry(pair: _Pair) -> Entry:
 
 
 def _change(event: _WatchEvent) -> Change:
-    return Change(_key(event.kv.key), _entry(event.kv) if event.type == "PUT" else None)
+    return Change(_key(event.kv.key), _entry(event.kv) if event.type == "PUT" else None, event.kv.mod_revision)
 
 
 def _compare(compare: Compare) -> dict[str, Any]:

@@ -179,11 +179,12 @@ class LeaseRenewalFailed(Event, frozen=True):
 
 
 class LeaderChanged(Event, frozen=True):
-    """The leader's key changed hands, or vanished (``leader`` empty, ``epoch`` 0)."""
+    """The leader's key changed hands, or vanished (``leader`` empty, ``epoch`` 0), as of a revision of the store."""
 
     scope: str
     leader: str
     epoch: int
+    revision: int
 
 
 class Victim(Struct, frozen=True):

@@ -112,7 +112,9 @@ class Leadership(Struct):
     def leader_changed(self, event: LeaderChanged, now: int) -> list[Effect]:
         """The leader's key was written or removed."""
         if self.phase == "leading":
-            return [] if event.epoch == self.epoch else self.step_down(now)
+            # News from before our term, such as of the removal that let us win, says nothing about it.
+            ours = event.epoch == self.epoch or event.revision < self.epoch
+            return [] if ours else self.step_down(now)
         self.leader = event.leader
         if not event.leader:
             self.campaign_at_ms = now

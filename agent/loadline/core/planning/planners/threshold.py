@@ -207,6 +207,8 @@ class ThresholdPlanner(Struct):
             watch, role = self.watches[pool.name], pool.knobs.role
             inputs[f"{pool.name}.ready"] = float(pool.ready)
             inputs[f"{pool.name}.fresh"] = float(pool.fresh)
+            if pool.fresh == 0:
+                continue
             if role != "decode":
                 inputs[f"{pool.name}.prefill_queue_mean"] = watch.queue.low.mean_with(watch.queue.now_low)
                 inputs[f"{pool.name}.prefill_queue_now"] = watch.queue.now_low

@@ -1,0 +1,193 @@
+"""Composition root: the only module that names adapters. Builds an agent from a configuration and runs it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from pathlib import Path
+
+import structlog
+
+from loadline import __version__
+from loadline.adapters import logs
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.file_journal import FileJournal
+from loadline.adapters.http import HttpServer
+from loadline.adapters.metrics import Metrics
+from loadline.adapters.nats_bus import NatsBus
+from loadline.adapters.notify import Notifier
+from loadline.adapters.system_clock import SystemClock
+from loadline.config import Config
+from loadline.core.controller import Controller
+from loadline.core.settings import Settings
+from loadline.ports import Journal
+from loadline.runtime.loop import Runtime
+from loadline.runtime.service import Service
+from loadline.wire.keys import LEADER_SCOPE_ALL
+
+_log = structlog.get_logger("loadline")
+_bounded = logs.bounded("border")
+
+TURN_AGE_MAX_S = 10.0
+"""Every planner looks at least once in its sampling interval: a loop this far behind is stuck."""
+
+
+def agent_name(config: Config) -> str:
+    """The configured name, or host and process id, which no two running agents share."""
+    return config.agent.name or f"{socket.gethostname()}-{os.getpid()}"
+
+
+def settings(config: Config) -> Settings:
+    """What the core is told of a configuration."""
+    return Settings(
+        agent=agent_name(config),
+        scope=LEADER_SCOPE_ALL,
+        models=config.models,
+        fleet=config.fleet,
+        leadership=config.leadership,
+        decisions=config.decisions,
+        drain=config.drain,
+    )
+
+
+class Agent:
+    """One agent process: the runtime and what surrounds it.
+
+    Args:
+        config: A validated configuration.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._frames_refused: Counter[str] = Counter()
+        self._notifier = Notifier()
+        self._turned_at_s = time.monotonic()
+        self._kicked_at_s = 0.0
+        self._was_ready = False
+        self._bus = NatsBus(
+            config.nats,
+            name=f"loadline {agent_name(config)}",
+            on_oversized=lambda subject: self._refused("oversized", subject, "larger than frame_bytes_max"),
+        )
+        self._store = EtcdStore(config.etcd)
+        self._journal = _journal(config)
+        self.runtime = Runtime(
+            controller=Controller(settings(config)),
+            clock=SystemClock(),
+            bus=self._bus,
+            store=self._store,
+            journal=self._journal,
+            root=config.agent.root,
+            namespace=config.agent.namespace,
+            knobs=config.runtime,
+            frame_bytes_max=config.nats.frame_bytes_max,
+            version=__version__,
+            on_turn=self._turned,
+            on_rejected=lambda rejected: self._refused(rejected.reason, rejected.subject, rejected.detail),
+        )
+        self.service = Service(self.runtime, __version__)
+        self._metrics = Metrics(self.service.status, self._counters, __version__)
+        self.http = HttpServer(
+            config.http.host,
+            config.http.port,
+            metrics=self._metrics.render,
+            healthy=self._unhealthy,
+            ready=self._unready,
+        )
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        if self._config.http.port:
+            await self.http.start()
+        helpers = [
+            asyncio.create_task(self.service.serve()),
+            asyncio.create_task(self.service.publish_status(self._config.runtime.status_interval_ms)),
+        ]
+        _log.info("started", agent=agent_name(self._config), version=__version__, http_port=self.http.port)
+        try:
+            await self.runtime.run()
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            await self.http.close()
+            await self._bus.close()
+            await self._store.close()
+            _log.info("stopped", turns=self.runtime.turns, frames=self.runtime.frames)
+
+    def _stop(self) -> None:
+        self._notifier.stopping()
+        self.runtime.stop()
+
+    def _turned(self, seconds: float) -> None:
+        """A turn was completed: only this feeds the watchdog."""
+        self._metrics.observe_turn(seconds)
+        self._turned_at_s = now = time.monotonic()
+        interval_s = self._notifier.watchdog_interval_s
+        if interval_s and now - self._kicked_at_s >= interval_s / 2:
+            self._kicked_at_s = now
+            self._notifier.alive()
+        if not self._was_ready and not self._unready():
+            self._was_ready = True
+            self._notifier.ready()
+            _log.info("ready")
+
+    def _refused(self, reason: str, subject: str, detail: str) -> None:
+        self._frames_refused[reason] += 1
+        _bounded.warning("frame_refused", reason=reason, subject=subject[:256], detail=detail)
+
+    def _unhealthy(self) -> list[str]:
+        age_s = time.monotonic() - self._turned_at_s
+        return [f"no turn was completed for {age_s:.0f} s"] if age_s > TURN_AGE_MAX_S else []
+
+    def _unready(self) -> list[str]:
+        state = self.runtime.controller.state
+        problems = self._unhealthy()
+        if not state.bus_connected:
+            problems.append(f"NATS is not connected: {', '.join(self._config.nats.servers)}")
+        if not state.store_connected:
+            problems.append(f"etcd is not reached: {', '.join(self._config.etcd.endpoints)}")
+        elif not state.registry_read:
+            problems.append("the registry has not been read yet")
+        return problems
+
+    def _counters(self) -> dict[str, int]:
+        runtime = self.runtime
+        refused = {f"refused_{reason}": count for reason, count in self._frames_refused.items()}
+        return {
+            "turns": runtime.turns,
+            "frames": runtime.frames,
+            "frames_dropped": runtime.inbox.dropped,
+            "slow_consumer_drops": self._bus.slow_consumers,
+            "journal_lost": self._journal.lost if self._journal else 0,
+            **refused,
+        }
+
+
+def _journal(config: Config) -> Journal | None:
+    knobs = config.journal
+    if not knobs.directory:
+        return None
+    return FileJournal(Path(knobs.directory), knobs.segment_bytes_max, knobs.bytes_max)
+
+
+def run(config: Config) -> None:
+    """Run an agent until it is told to stop.
+
+    Raises:
+        LoadlineError: It cannot start; the text says why and what to do.
+        OSError: The HTTP address is taken.
+    """
+    logs.configure(config.agent.log_format, config.agent.log_level)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_run(config))
+
+
+async def _run(config: Config) -> None:
+    await Agent(config).run()

@@ -1,0 +1,36 @@
+"""``replay``, and explanations out of a journal."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from loadline.adapters.file_journal import read_segments
+from loadline.core import query
+from loadline.core.report import Explanation
+from loadline.errors import JournalError
+from loadline.runtime import record
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Drive the core with a journal again; 0 if every effect is the same, byte for byte."""
+    found = _replay(options.journal)
+    counts = f"{found.segments} segments, {found.turns} turns, {found.effects} effects, {found.decisions} decisions"
+    if found.difference:
+        print(f"loadline: {found.difference}", file=sys.stderr)
+        print(f"the replay differs after {counts}")
+        return 1
+    print(f"the replay is exact: {counts}")
+    return 0
+
+
+def explanations(path: Path, decision_id: str, model: str) -> list[Explanation]:
+    """What a journal says of a decision; of none: of the newest."""
+    controller = _replay(path).controller
+    return [] if controller is None else query.explain(controller.state, decision_id, model)
+
+
+def _replay(path: Path) -> record.Replayed:
+    found = record.replay((str(segment), records) for segment, records in read_segments(path))
+    if not found.segments:
+        raise JournalError(f"{path}: there is no journal. Is it the folder of `journal.directory`?")
+    return found

@@ -1,0 +1,73 @@
+"""The command line: parse, call, print. Exit codes: 0 done, 1 it did not work, 2 it was called wrongly."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from loadline import __version__
+from loadline.cli import journal, operate, serve
+from loadline.errors import LoadlineError
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; gives its exit code."""
+    options = _parser().parse_args(arguments)
+    command: Command = options.command
+    try:
+        return command(options)
+    except (LoadlineError, OSError) as error:
+        print(f"loadline: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="loadline", description="Keeps a fleet of LLM engines at its load line.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Command, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=command)
+        return sub
+
+    _config(add("run", serve.run, "Run the agent."))
+    _config(add("check", serve.check, "Check a configuration and say what it will do."))
+    _asking(add("status", operate.status, "Show models, pools and the last decisions."))
+    explain = _asking(add("explain", operate.explain, "Show why a decision was made, or why none is."))
+    explain.add_argument("decision", nargs="?", default="", metavar="DECISION-ID", help="default: the newest")
+    explain.add_argument("--model", default="", help="only this model")
+    explain.add_argument("--journal", type=Path, metavar="PATH", help="look in a journal, without a running agent")
+    replay = add("replay", journal.replay, "Replay a journal; fails at the first difference.")
+    replay.add_argument("journal", type=Path, metavar="JOURNAL", help="a journal's folder, or one segment")
+    drain = _asking(add("drain", operate.drain, "Empty one worker and take it out."))
+    for name in ("model", "pool", "worker"):
+        drain.add_argument(name)
+    for name, command in (("pause", operate.pause), ("resume", operate.resume)):
+        sub = _asking(add(name, command, f"{name.capitalize()} the decisions of a model."))
+        sub.add_argument("model")
+    version = add("version", _version, "Print the version.")
+    version.set_defaults(command=_version)
+    return parser
+
+
+def _version(_options: argparse.Namespace) -> int:
+    print(f"loadline {__version__}")
+    return 0
+
+
+def _config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="a TOML file")
+    return parser
+
+
+def _asking(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    where = parser.add_argument_group("where to ask")
+    where.add_argument("--config", type=Path, metavar="FILE", help="take server, login and root from the agent's file")
+    where.add_argument("--nats", metavar="URL", help="default: nats://127.0.0.1:4222")
+    where.add_argument("--root", help="first tokens of every subject; default: loadline")
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    return parser

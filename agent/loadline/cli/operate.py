@@ -1,0 +1,106 @@
+"""Commands that ask a running agent: status, explain, drain, pause, resume."""
+
+import argparse
+import asyncio
+import getpass
+import sys
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from loadline.adapters.nats_bus import NatsBus
+from loadline.cli import journal, show
+from loadline.config import NatsKnobs, load
+from loadline.core.report import AgentStatus
+from loadline.errors import BusUnavailable, LoadlineError
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand
+from loadline.wire.subjects import Subjects
+
+TIMEOUT_S = 2.0
+
+T = TypeVar("T", bound=Struct)
+
+
+def status(options: argparse.Namespace) -> int:
+    """Print the fleet as the leader sees it."""
+    answer = _ask(options, "status", b"{}", AgentStatus)
+    return _print(options, answer, show.status(answer))
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print inputs, proposals, rails and result of a decision."""
+    if options.journal is not None:
+        found = journal.explanations(options.journal, options.decision, options.model)
+    else:
+        request = ExplainRequest(decision_id=options.decision, model=options.model)
+        found = _ask(options, "explain", encode(request), ExplainReply).explanations
+    if not found:
+        what = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
+        print(f"loadline: nothing is known of {what}; a journal goes back further: --journal PATH", file=sys.stderr)
+        return 1
+    return _print(options, ExplainReply(found), "\n\n".join(show.explanation(each) for each in found))
+
+
+def drain(options: argparse.Namespace) -> int:
+    """Ask the leader to empty a worker."""
+    order = DrainOrder(options.model, options.pool, options.worker, getpass.getuser())
+    return _order(options, "drain", order, f"{options.worker} is asked to drain; `loadline status` shows it leave")
+
+
+def pause(options: argparse.Namespace) -> int:
+    """Stop deciding for a model."""
+    done = f"{options.model} is paused: its fleet stays as it is"
+    return _order(options, "pause", PauseCommand(options.model, getpass.getuser()), done)
+
+
+def resume(options: argparse.Namespace) -> int:
+    """Decide for a model again."""
+    done = f"{options.model} is resumed"
+    return _order(options, "resume", PauseCommand(options.model, getpass.getuser()), done)
+
+
+def _order(options: argparse.Namespace, method: str, order: Struct, done: str) -> int:
+    reply = _ask(options, method, encode(order), OperatorReply)
+    if not reply.accepted:
+        print(f"loadline: {reply.detail}", file=sys.stderr)
+        return 1
+    return _print(options, reply, done)
+
+
+def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
+    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else text)
+    return 0
+
+
+def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
+    knobs, root = NatsKnobs(), "loadline"
+    if options.config is not None:
+        config = load(options.config)
+        knobs, root = config.nats, config.agent.root
+    if options.nats:
+        knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
+    return asyncio.run(_request(knobs, Subjects(options.root or root).api(method), payload, kind))
+
+
+async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T]) -> T:
+    bus = NatsBus(knobs, name="loadline cli")
+    try:
+        await bus.connect(lambda _connected: None)
+        if not bus.connected:
+            servers = ", ".join(knobs.servers)
+            raise LoadlineError(f"NATS is not reached at {servers}. Say where it is: --nats URL or --config FILE")
+        try:
+            data = await bus.request(subject, payload, TIMEOUT_S)
+        except BusUnavailable as error:
+            remedy = "Is an agent running and leading? `loadline status` tells."
+            raise LoadlineError(f"no agent answers on {subject}: {error}. {remedy}") from error
+    finally:
+        await bus.close()
+    answer = decode_as(kind, data)
+    if isinstance(answer, Rejected):
+        refusal = decode_as(OperatorReply, data)
+        detail = answer.detail if isinstance(refusal, Rejected) else refusal.detail
+        raise LoadlineError(f"the agent's answer on {subject} cannot be used: {detail}")
+    return answer

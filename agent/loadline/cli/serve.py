@@ -1,0 +1,27 @@
+"""``run`` and ``check``."""
+
+import argparse
+import sys
+
+from loadline import app
+from loadline.config import describe, load, validate
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the agent until it is told to stop."""
+    config = load(options.config)
+    for warning in validate(config):
+        print(f"loadline: warning: {warning}", file=sys.stderr)
+    app.run(config)
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """Say what is wrong with a configuration, what looks wrong, and what it will do."""
+    config = load(options.config)
+    warnings = validate(config)
+    print(describe(config))
+    for warning in warnings:
+        print(f"warning: {warning}")
+    print(f"{options.config}: valid, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
+    return 0

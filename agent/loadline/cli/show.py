@@ -1,0 +1,98 @@
+"""Statuses and explanations as text."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from loadline.core.report import AgentStatus, Explanation, ModelStatus
+
+HEADER = (
+    "pool",
+    "role",
+    "desired",
+    "ready",
+    "starting",
+    "pending",
+    "draining",
+    "reporting",
+    "KV",
+    "waiting",
+    "running",
+)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; words to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.rjust(w) if cell[:1].isdigit() else cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+        for row in rows
+    )
+
+
+def status(agent: AgentStatus) -> str:
+    """An agent and its models."""
+    role = f"leads, epoch {agent.epoch}" if agent.leading else f"stands by; {agent.leader or 'nobody'} leads"
+    links = [f"NATS {_link(agent.bus_connected)}", f"etcd {_link(agent.store_connected)}"]
+    lines = [f"agent {agent.agent} {agent.version}: {role}; {', '.join(links)}; up {agent.uptime_ms / 1000:.0f} s"]
+    return "\n\n".join([*lines, *(model(each) for each in agent.models)])
+
+
+def model(status: ModelStatus) -> str:
+    """One model: pools, traffic, decision, and why nothing is decided."""
+    rows = [HEADER] + [
+        (
+            pool.pool,
+            pool.role,
+            *(str(n) for n in (pool.desired, pool.ready, pool.starting, pool.pending, pool.draining, pool.fresh)),
+            f"{pool.kv_usage_ratio:.0%}",
+            str(pool.waiting_requests),
+            str(pool.running_requests),
+        )
+        for pool in status.pools
+    ]
+    flags = [word for word, on in (("paused", status.paused), ("advises only", status.no_operation)) if on]
+    title = f"{status.model} ({', '.join([f'{status.planner} planner', *flags])})"
+    return "\n".join([title, table(rows), *(f"  {line}" for line in summary(status))])
+
+
+def summary(status: ModelStatus) -> list[str]:
+    """Traffic, last decision and hold, a line each."""
+    traffic, decision = status.traffic, status.decision
+    lines = []
+    if traffic.requests_per_s is None:
+        lines.append("traffic: no frontend reports")
+    else:
+        parts = [f"{traffic.requests_per_s:.1f} requests/s"]
+        parts += [f"ISL {traffic.isl_tokens:.0f}"] if traffic.isl_tokens is not None else []
+        parts += [f"OSL {traffic.osl_tokens:.0f}"] if traffic.osl_tokens is not None else []
+        parts += [f"TTFT {traffic.ttft_ms:.0f} ms"] if traffic.ttft_ms is not None else []
+        parts += [f"ITL {traffic.itl_ms:.1f} ms"] if traffic.itl_ms is not None else []
+        lines.append("traffic: " + ", ".join(parts))
+    if decision is not None:
+        targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
+        why = ", ".join(decision.reasons)
+        lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
+    lines += [f"now: {sentence}" for sentence in status.hold]
+    return lines
+
+
+def explanation(found: Explanation) -> str:
+    """How a decision, or a hold, came about."""
+    at = datetime.fromtimestamp(found.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    title = f"{found.model}: {found.outcome} at {at}" + (f", decision {found.decision_id}" if found.decision_id else "")
+    lines = [title]
+    for opinion in found.opinions:
+        lines.append("  seen")
+        lines += [f"    {name} = {value:g}" for name, value in sorted(opinion.inputs.items())]
+        wish = ", ".join(f"{pool} {count}" for pool, count in opinion.targets.items()) or "no change"
+        lines.append(f"  the {opinion.planner} planner proposes {wish}")
+        lines += [f"    {reason.sentence()}" for reason in opinion.reasons]
+    lines.append("  rails" if found.rails else "  no rail bit")
+    lines += [f"    {reason.sentence()}" for reason in found.rails]
+    changes = (f"{pool} {found.current[pool]} -> {count}" for pool, count in found.targets.items())
+    lines.append(f"  result: {', '.join(changes)}")
+    return "\n".join(lines)
+
+
+def _link(connected: bool) -> str:  # noqa: FBT001 - a fact, not a mode
+    return "connected" if connected else "AWAY"

@@ -1,0 +1,191 @@
+"""The agent's one loop. Everything else only puts something into the inbox."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+from msgspec import Raw
+
+from loadline.config import RuntimeKnobs
+from loadline.core.controller import Controller
+from loadline.core.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
+from loadline.ports import Bus, Clock, Journal, Store
+from loadline.runtime import record
+from loadline.runtime.inbox import Inbox
+from loadline.runtime.perform import Performer
+from loadline.runtime.registry import Registry
+from loadline.wire.codec import Codec, Rejected
+from loadline.wire.keys import Keys
+from loadline.wire.subjects import Subjects
+
+_log = structlog.get_logger("loadline")
+
+FRAME_KINDS = ("load", "traffic", "applied", "drained")
+HAND_OVER_S = 5.0
+"""A stop waits this long for a commit under way and for the lease to be given back."""
+
+
+class Runtime:
+    """Runs a controller on a clock, a bus, a store and a journal.
+
+    Args:
+        controller: The core.
+        clock: Gives every turn its time.
+        bus: Brings frames; carries announcements and commands.
+        store: Brings the registry; takes decisions.
+        journal: Takes every turn, if there is one.
+        root: First tokens of all subjects.
+        namespace: Namespace of all keys.
+        knobs: Pace and bounds of the loop.
+        frame_bytes_max: Larger frames are refused.
+        version: Written into the journal.
+        on_turn: Told how long (s) each turn took; the watchdog and the metrics hang on it.
+        on_rejected: Told of every frame that was refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        controller: Controller,
+        clock: Clock,
+        bus: Bus,
+        store: Store,
+        journal: Journal | None,
+        root: str,
+        namespace: str,
+        knobs: RuntimeKnobs,
+        frame_bytes_max: int,
+        version: str,
+        on_turn: Callable[[float], None],
+        on_rejected: Callable[[Rejected], None],
+    ) -> None:
+        self.controller = controller
+        self.clock = clock
+        self.bus = bus
+        self.subjects = Subjects(root)
+        self.turns = 0
+        self.frames = 0
+        self._store = store
+        self._journal = journal
+        self._journal_began = False
+        self._knobs = knobs
+        self._version = version
+        self._on_turn = on_turn
+        self._on_rejected = on_rejected
+        self._keys = Keys(namespace)
+        self._codec = Codec(self.subjects, frame_bytes_max)
+        self._awake = asyncio.Event()
+        self.inbox = Inbox(knobs.inbox_frames_max, self._awake.set)
+        self._performer = Performer(
+            agent=controller.settings.agent,
+            bus=bus,
+            store=store,
+            subjects=self.subjects,
+            keys=self._keys,
+            put=self.inbox.put,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._journal_lost = 0
+
+    async def run(self) -> None:
+        """Run until ``stop``; comes back when everything is handed over, or after ``HAND_OVER_S``."""
+        registry = Registry(self._keys, self.controller.settings.scope, self.inbox.put)
+        follow = self._store.follow(
+            self._keys.prefix,
+            registry.on_snapshot,
+            registry.on_changes,
+            lambda connected: self.inbox.put(StoreConnectionChanged(connected)),
+        )
+        following = asyncio.create_task(follow)
+        try:
+            await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
+            for kind in FRAME_KINDS:
+                await self.bus.subscribe(self.subjects.all_of(kind), self.inbox.offer)
+            await self._loop(following)
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._journal is not None:
+                self._journal.close()
+
+    def stop(self) -> None:
+        """Ask for an orderly end; more than once does no harm."""
+        if not self._stopping:
+            self._stopping = True
+            self.inbox.put(ShutdownRequested())
+
+    async def _loop(self, following: asyncio.Task[None]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline: float | None = None
+        while True:
+            if following.done():
+                following.result()  # it never ends by itself: whatever it raised ends the agent with its reason
+            if self._stopping:
+                deadline = deadline or loop.time() + HAND_OVER_S
+                if self._handed_over() or loop.time() >= deadline:
+                    return
+            began = loop.time()
+            self.turn(self.clock.now_ms())
+            self._on_turn(loop.time() - began)
+            # The agent runs at its own pace: what arrives within the spacing is taken together.
+            await asyncio.sleep(max(0.0, self._knobs.turn_spacing_ms / 1000 - (loop.time() - began)))
+            if not self.inbox:
+                await self._sleep(loop, deadline)
+
+    async def _sleep(self, loop: asyncio.AbstractEventLoop, deadline: float | None) -> None:
+        """Until something arrives or the core wants to be woken."""
+        self._awake.clear()
+        wake_ms = self.controller.next_wake()
+        delays = [] if wake_ms is None else [max(0, wake_ms - self.clock.now_ms()) / 1000]
+        if deadline is not None:
+            delays.append(max(0.0, deadline - loop.time()))
+        timer = loop.call_later(min(delays), self._awake.set) if delays else None
+        await self._awake.wait()
+        if timer is not None:
+            timer.cancel()
+
+    def _handed_over(self) -> bool:
+        return self.controller.state.leadership.phase == "resigned" and not self._tasks and not self.inbox
+
+    def turn(self, now: int) -> None:
+        """One turn: decode, record, handle, perform."""
+        events, frames = self.inbox.take(self._knobs.batch_max)
+        for subject, payload in frames:
+            event = self._codec.decode(subject, payload)
+            if isinstance(event, Rejected):
+                self._on_rejected(event)
+            else:
+                events.append(event)
+        self.turns += 1
+        self.frames += len(frames)
+        self._record_turn(events, now)
+        effects = self.controller.handle(events, now)
+        if effects:
+            if self._journal is not None:
+                self._journal.append(record.encode(record.Effects(effects)))
+            for effect in effects:
+                task = asyncio.create_task(self._performer.perform(effect))
+                self._tasks.add(task)
+                task.add_done_callback(self._performed)
+
+    def _performed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._awake.set()
+
+    def _record_turn(self, events: list[AnyEvent], now: int) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        if journal.wants_snapshot:
+            continues = self._journal_began and journal.lost == self._journal_lost
+            snapshot = Raw(self.controller.snapshot())
+            start = record.Start(record.FORMAT, self._version, now, continues, self.controller.settings, snapshot)
+            journal.begin(record.encode(start))
+            self._journal_began, self._journal_lost = True, journal.lost
+        journal.append(record.encode(record.Turn(now, events)))

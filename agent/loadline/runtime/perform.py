@@ -1,0 +1,213 @@
+"""Effects into deeds, and outcomes into events: every effect that the core waits for is answered, whatever happens."""
+
+from collections.abc import Callable
+
+import structlog
+
+from loadline.core.effects import (
+    AnnounceDecision,
+    AnyEffect,
+    Campaign,
+    CommitDecision,
+    RaiseAlarm,
+    ReadDecisions,
+    RenewLease,
+    Resign,
+    RevokeWorkerLease,
+    SendDrain,
+    WritePause,
+)
+from loadline.core.events import (
+    AnyEvent,
+    CampaignLost,
+    CommitRefused,
+    CommitUnknown,
+    DecisionCommitted,
+    DecisionsRead,
+    DecisionsUnread,
+    DrainAnswered,
+    LeadershipWon,
+    LeaseRenewalFailed,
+    LeaseRenewed,
+    StoredDecision,
+)
+from loadline.errors import BusUnavailable, OutcomeUnknown, StoreDenied, StoreUnavailable
+from loadline.ports import Bus, Compare, Store, Write
+from loadline.wire.codec import Rejected, decode_as, decode_decision, encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
+from loadline.wire.subjects import Subjects
+
+_log = structlog.get_logger("loadline")
+
+DRAIN_TIMEOUT_S = 1.0
+"""A worker answers a drain command in milliseconds or not at all; the core asks again."""
+_FAILURES = (StoreUnavailable, StoreDenied, OutcomeUnknown)
+
+
+class Performer:
+    """Performs effects on a bus and a store. Each call is a task of its own: one slow answer delays nobody else."""
+
+    def __init__(
+        self, *, agent: str, bus: Bus, store: Store, subjects: Subjects, keys: Keys, put: Callable[[AnyEvent], None]
+    ) -> None:
+        self._agent = agent
+        self._bus = bus
+        self._store = store
+        self._subjects = subjects
+        self._keys = keys
+        self._put = put
+
+    async def perform(self, effect: AnyEffect) -> None:
+        """Do it, and put the event that answers it."""
+        try:
+            await self._do(effect)
+        except Exception as error:  # noqa: BLE001 - the last line: an effect without an answer would hold a model for ever
+            _log.exception("effect_failed", effect=type(effect).__name__)
+            answer = _failed(effect, f"{type(error).__name__}: {error}")
+            if answer is not None:
+                self._put(answer)
+
+    async def _do(self, effect: AnyEffect) -> None:  # noqa: C901 - one line for each effect
+        match effect:
+            case Campaign():
+                self._put(await self._campaign(effect))
+            case RenewLease():
+                self._put(await self._renew(effect))
+            case Resign(lease_id=lease_id):
+                await self._revoke(lease_id)
+            case ReadDecisions():
+                self._put(await self._read_decisions(effect))
+            case CommitDecision():
+                self._put(await self._commit(effect))
+            case AnnounceDecision():
+                await self._announce(effect)
+            case SendDrain():
+                self._put(await self._send_drain(effect))
+            case RevokeWorkerLease(lease_id=lease_id):
+                await self._revoke(lease_id)
+            case WritePause():
+                await self._write_pause(effect)
+            case RaiseAlarm(kind=kind, model=model, text=text):
+                _log.warning("alarm", kind=kind, model=model, text=text)
+
+    async def _campaign(self, effect: Campaign) -> AnyEvent:
+        key = self._keys.leader(effect.scope)
+        lease_id = 0
+        try:
+            present = await self._store.read(key)
+            if present.entries:
+                return CampaignLost(effect.scope, present.entries[0].value.decode(errors="replace"))
+            lease_id = await self._store.grant(effect.ttl_s)
+            write = Write(key, self._agent.encode(), lease_id)
+            outcome = await self._store.commit([Compare(key, "create", 0)], [write])
+        except _FAILURES as error:
+            if lease_id:
+                await self._revoke(lease_id)  # had the write landed, nobody would lead until the lease ran out
+            return CampaignLost(effect.scope, "", str(error))
+        if outcome.committed:
+            return LeadershipWon(effect.scope, outcome.revision, lease_id, effect.asked_at_ms)
+        await self._revoke(lease_id)
+        return CampaignLost(effect.scope, "another agent")
+
+    async def _renew(self, effect: RenewLease) -> AnyEvent:
+        try:
+            ttl_s = await self._store.keep_alive(effect.lease_id)
+        except _FAILURES as error:
+            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=False, detail=str(error))
+        if ttl_s <= 0:
+            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail="the lease is gone")
+        return LeaseRenewed(effect.scope, effect.lease_id, effect.asked_at_ms)
+
+    async def _revoke(self, lease_id: int) -> None:
+        try:
+            await self._store.revoke(lease_id)
+        except _FAILURES as error:
+            _log.info("lease_not_revoked", error=str(error))  # it runs out by itself
+
+    async def _read_decisions(self, effect: ReadDecisions) -> AnyEvent:
+        try:
+            found = await self._store.read(self._keys.decisions)
+        except _FAILURES as error:
+            return DecisionsUnread(effect.request, str(error))
+        decisions: list[StoredDecision] = []
+        for entry in found.entries:
+            decision = decode_decision(entry.value)
+            if isinstance(decision, Rejected):
+                _log.error("stored_decision_unreadable", key=entry.key, reason=decision.detail, remedy="delete the key")
+            else:
+                decisions.append(StoredDecision(decision, entry.mod_revision))
+        return DecisionsRead(effect.request, decisions)
+
+    async def _commit(self, effect: CommitDecision) -> AnyEvent:
+        decision = effect.decision
+        key = self._keys.decision(decision.model)
+        fence = Compare(self._keys.leader(effect.scope), "create", decision.epoch)
+        order = Compare(key, "mod", effect.expected_revision)
+        try:
+            outcome = await self._store.commit([fence, order], [Write(key, encode(decision))])
+        except OutcomeUnknown as error:
+            return CommitUnknown(decision.decision_id, decision.model, str(error))
+        except (StoreUnavailable, StoreDenied) as error:
+            return CommitRefused(decision.decision_id, decision.model, fenced=False, detail=str(error))
+        if not outcome.committed:
+            return CommitRefused(
+                decision.decision_id, decision.model, fenced=True, detail="epoch or revision has moved on"
+            )
+        return DecisionCommitted(decision.decision_id, decision.model, outcome.revision)
+
+    async def _announce(self, effect: AnnounceDecision) -> None:
+        decision = effect.decision
+        fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
+        message = ScalingDecision(**fields, ttl_ms=effect.ttl_ms)
+        try:
+            await self._bus.publish(self._subjects.decision(decision.model), encode(message))
+        except BusUnavailable as error:
+            _log.info("not_announced", decision=decision.decision_id, error=str(error))  # the core announces again
+
+    async def _send_drain(self, effect: SendDrain) -> AnyEvent:
+        command = DrainCommand(
+            drain_id=effect.drain_id,
+            model=effect.model,
+            pool=effect.pool,
+            worker=effect.worker,
+            role=effect.role,
+            incarnation=effect.incarnation,
+            epoch=effect.epoch,
+            ttl_ms=effect.ttl_ms,
+        )
+        try:
+            payload = await self._bus.request(self._subjects.drain(effect.worker), encode(command), DRAIN_TIMEOUT_S)
+        except BusUnavailable as error:
+            return _drain_answer(effect, accepted=None, detail=str(error))
+        reply = decode_as(DrainReply, payload)
+        if isinstance(reply, Rejected):
+            return _drain_answer(effect, accepted=None, detail=reply.detail)
+        return _drain_answer(effect, accepted=reply.accepted, detail=reply.detail)
+
+    async def _write_pause(self, effect: WritePause) -> None:
+        try:
+            key = self._keys.pause(effect.model)
+            await self._store.commit([], [Write(key, effect.by.encode() if effect.paused else None)])
+        except _FAILURES as error:
+            _log.error("pause_not_written", model=effect.model, error=str(error), remedy="try again")
+
+
+def _drain_answer(effect: SendDrain, *, accepted: bool | None, detail: str) -> DrainAnswered:
+    return DrainAnswered(effect.model, effect.pool, effect.worker, effect.drain_id, accepted, detail)
+
+
+def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:
+    """The answer to an effect whose performance broke in a way that nobody foresaw."""
+    match effect:
+        case Campaign(scope=scope):
+            return CampaignLost(scope, "", detail)
+        case RenewLease(scope=scope, lease_id=lease_id):
+            return LeaseRenewalFailed(scope, lease_id, lost=False, detail=detail)
+        case ReadDecisions(request=request):
+            return DecisionsUnread(request, detail)
+        case CommitDecision(decision=decision):
+            return CommitUnknown(decision.decision_id, decision.model, detail)
+        case SendDrain():
+            return _drain_answer(effect, accepted=None, detail=detail)
+    return None

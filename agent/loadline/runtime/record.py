@@ -1,0 +1,144 @@
+"""The journal's records, and the replay of them.
+
+A segment is JSON Lines: first a ``Start`` (the settings and a snapshot of everything that was known), then for each
+turn a ``Turn`` (the events and the time) and, where the turn had any, its ``Effects``. A turn is written before it is
+handled, so a replay sees exactly what the core saw.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Raw, Struct
+
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, CommitDecision
+from loadline.core.events import AnyEvent
+from loadline.core.settings import Settings
+from loadline.errors import JournalError
+
+FORMAT = 1
+
+
+class Start(Struct, frozen=True, tag="start", tag_field="kind"):
+    """What a segment begins with."""
+
+    format: int
+    version: str
+    now: int
+    continues: bool
+    """Whether this is where the segment before it ended: same process, nothing lost in between."""
+    settings: Settings
+    snapshot: Raw
+
+
+class Turn(Struct, frozen=True, tag="turn", tag_field="kind"):
+    """What happened up to ``now`` (ms)."""
+
+    now: int
+    events: list[AnyEvent]
+
+
+class Effects(Struct, frozen=True, tag="effects", tag_field="kind"):
+    """What followed from the turn before."""
+
+    effects: list[AnyEffect]
+
+
+encode = msgspec.json.Encoder().encode
+_records: msgspec.json.Decoder[Start | Turn | Effects] = msgspec.json.Decoder(Start | Turn | Effects)
+
+
+class Replayed(Struct):
+    """What a replay found."""
+
+    segments: int = 0
+    turns: int = 0
+    effects: int = 0
+    decisions: int = 0
+    difference: str = ""
+    """The first difference, in words; empty: the replay is exact."""
+    controller: Controller | None = None
+
+
+def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> Replayed:
+    """Drive a fresh controller with the recorded turns and compare every effect byte for byte.
+
+    Args:
+        segments: Name and records of each segment, oldest first; may begin with any segment of a journal.
+
+    Raises:
+        JournalError: A record is not one of ours.
+    """
+    found = Replayed()
+    for name, records in segments:
+        found.segments += 1
+        if _replay_segment(name, records, found):
+            break
+    return found
+
+
+def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> bool:
+    """Replay one segment; true at a difference."""
+    expected: bytes | None = None  # what the last turn gave and the journal has not confirmed yet
+    for number, line in enumerate(records, start=1):
+        place = f"{name}, record {number}"
+        record = _parse(line, place)
+        if isinstance(record, Start):
+            if _begin(record, place, found):
+                return True
+            continue
+        if found.controller is None:
+            raise JournalError(f"{place}: a segment must begin with a start record; is its beginning cut off?")
+        if isinstance(record, Turn):
+            if expected:
+                return _differ(found, place, f"the replay gives {_shown(expected)}, the journal has no effects")
+            found.turns += 1
+            effects = found.controller.handle(record.events, record.now)
+            expected = encode(Effects(effects)) if effects else None
+            found.effects += len(effects)
+            found.decisions += sum(isinstance(effect, CommitDecision) for effect in effects)
+        elif line != expected:
+            return _differ(found, place, f"the replay gives {_shown(expected)}, the journal has {_shown(line)}")
+        else:
+            expected = None
+    # Effects of the very last turn may be missing: the process ended between the two writes.
+    return False
+
+
+def _begin(start: Start, place: str, found: Replayed) -> bool:
+    known = found.controller
+    if start.format != FORMAT:
+        raise JournalError(
+            f"{place}: format {start.format} was written by loadline {start.version}; replay it with that"
+        )
+    if known is not None and start.continues:
+        if known.snapshot() != bytes(start.snapshot):
+            return _differ(
+                found, place, "the state that the replay arrived at is not the state that the segment begins with"
+            )
+        return False
+    found.controller = Controller(start.settings)
+    try:
+        found.controller.restore(bytes(start.snapshot))
+    except msgspec.DecodeError as error:
+        raise JournalError(f"{place}: the snapshot cannot be read: {error}") from error
+    return False
+
+
+def _parse(line: bytes, place: str) -> Start | Turn | Effects:
+    try:
+        return _records.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise JournalError(f"{place}: not a journal record: {error}") from error
+
+
+def _differ(found: Replayed, place: str, difference: str) -> bool:
+    found.difference = f"{place}: {difference}"
+    return True
+
+
+def _shown(line: bytes | None) -> str:
+    if line is None:
+        return "no effects"
+    text = line.decode(errors="replace")
+    return text if len(text) <= 400 else f"{text[:400]}..."  # noqa: PLR2004 - enough to see which effect it is

@@ -1,0 +1,114 @@
+"""What people and programs may ask an agent: a NATS micro service. Every agent hears every request.
+
+All agents answer ``status``, the leader first; only the leader answers the others, because only it knows and may act.
+Where nobody leads, nobody answers, and the caller learns that from ``status``.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from loadline.core import query
+from loadline.core.events import AnyEvent, DrainRequested, PauseRequested
+from loadline.core.report import AgentStatus
+from loadline.errors import BusUnavailable
+from loadline.ports import Answer
+from loadline.runtime.loop import Runtime
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.messages import (
+    DecisionsReply,
+    DrainOrder,
+    ExplainReply,
+    ExplainRequest,
+    OperatorReply,
+    PauseCommand,
+)
+
+STANDBY_DELAY_S = 0.2
+"""A caller takes the first answer, and a leader's says more."""
+EXPLANATIONS_MAX = 64
+"""Explanations in one reply: of 1,024 models all would not fit into a message."""
+
+
+class Service:
+    """Answers for one runtime."""
+
+    def __init__(self, runtime: Runtime, version: str) -> None:
+        self._runtime = runtime
+        self._version = version
+        self._started_at_ms = runtime.clock.now_ms()
+
+    def status(self) -> AgentStatus:
+        """The agent as it is now."""
+        controller, now = self._runtime.controller, self._runtime.clock.now_ms()
+        return query.status(controller.settings, controller.state, self._version, self._started_at_ms, now)
+
+    async def serve(self) -> None:
+        """Offer the endpoints."""
+        subjects = self._runtime.subjects
+        answers: dict[str, Answer] = {
+            "status": self._status,
+            "explain": self._leader_only(self._explain),
+            "decisions": self._leader_only(self._decisions),
+            "pause": self._leader_only(lambda payload: self._pause(payload, paused=True)),
+            "resume": self._leader_only(lambda payload: self._pause(payload, paused=False)),
+            "drain": self._leader_only(self._drain),
+        }
+        endpoints = {name: (subjects.api(name), answer) for name, answer in answers.items()}
+        await self._runtime.bus.serve("loadline", self._version, endpoints)
+
+    async def publish_status(self, interval_ms: int) -> None:
+        """Publish the status again and again, until cancelled."""
+        subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
+        while True:
+            with contextlib.suppress(BusUnavailable):
+                await self._runtime.bus.publish(subject, encode(self.status()))
+            await asyncio.sleep(interval_ms / 1000)
+
+    async def _status(self, _payload: bytes) -> bytes:
+        if not self._runtime.controller.leading:
+            await asyncio.sleep(STANDBY_DELAY_S)
+        return encode(self.status())
+
+    def _leader_only(self, answer: Callable[[bytes], bytes]) -> Answer:
+        async def only_leading(payload: bytes) -> bytes | None:
+            return answer(payload) if self._runtime.controller.leading else None
+
+        return only_leading
+
+    def _explain(self, payload: bytes) -> bytes:
+        request = decode_as(ExplainRequest, payload)
+        if isinstance(request, Rejected):
+            return _refusal(request.detail)
+        found = query.explain(self._runtime.controller.state, request.decision_id, request.model)
+        return encode(ExplainReply(found[:EXPLANATIONS_MAX]))
+
+    def _decisions(self, _payload: bytes) -> bytes:
+        return encode(DecisionsReply(query.decisions(self._runtime.controller.state)))
+
+    def _pause(self, payload: bytes, *, paused: bool) -> bytes:
+        command = decode_as(PauseCommand, payload)
+        if isinstance(command, Rejected):
+            return _refusal(command.detail)
+        models = self._runtime.controller.state.fleet.models
+        if command.model not in models:
+            return _refusal(f"there is no model {command.model!r}; there are: {', '.join(sorted(models))}")
+        return self._take(PauseRequested(command.model, paused, command.by or "somebody"))
+
+    def _drain(self, payload: bytes) -> bytes:
+        order = decode_as(DrainOrder, payload)
+        if isinstance(order, Rejected):
+            return _refusal(order.detail)
+        pool = self._runtime.controller.state.fleet.locate(order.model, order.pool)
+        workers = getattr(pool, "workers", {})
+        if order.worker not in workers:
+            return _refusal(f"no worker {order.worker!r} is registered in pool {order.pool!r} of model {order.model!r}")
+        return self._take(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
+
+    def _take(self, event: AnyEvent) -> bytes:
+        self._runtime.inbox.put(event)
+        return encode(OperatorReply(accepted=True))
+
+
+def _refusal(detail: str) -> bytes:
+    return encode(OperatorReply(accepted=False, detail=detail[:256]))
