@@ -1,0 +1,82 @@
+"""The embedded servers: they keep their port and their data, and they never outlive their parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadline.demo.servers import EtcdServer, NatsServer, Server
+from loadline.errors import LoadlineError
+from tests.waiting import until_true
+
+pytestmark = pytest.mark.process
+
+KINDS: list[Callable[[Path], Server]] = [NatsServer, EtcdServer]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_comes_back_on_its_port(kind: Callable[[Path], Server], tmp_path: Path) -> None:
+    with kind(tmp_path) as server:
+        url, pid = server.url, server.pid
+        server.restart()
+        assert (server.url, server.alive) == (url, True)
+        assert server.pid != pid
+        server.kill()
+        assert not server.alive
+        server.start()
+        assert server.url == url
+        server.pause()
+    assert not server.alive
+    assert server.log.exists()
+
+
+def test_a_server_can_be_started_inside_a_loop(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    asyncio.run(server.start_async())
+    assert server.alive
+    server.stop()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_no_server_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib, time\n"
+        "from loadline.demo.servers import EtcdServer, NatsServer\n"
+        "servers = [kind(pathlib.Path(sys.argv[1]) / kind.name) for kind in (NatsServer, EtcdServer)]\n"
+        "[server.start() for server in servers]\n"
+        "print(*(server.pid for server in servers), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(is_running(pid) for pid in pids)
+        os.kill(parent.pid, signal.SIGKILL)
+    until_true(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, config="this is { no configuration")
+    with pytest.raises(LoadlineError, match=str(tmp_path)):
+        server.start()
+    assert not server.alive
+    assert "configuration" in server.log.read_text() or server.log.stat().st_size
+
+
+def test_a_missing_server_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(LoadlineError, match=r"loadline\[embedded\]"):
+        NatsServer(tmp_path).start()

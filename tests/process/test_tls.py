@@ -1,0 +1,116 @@
+"""TLS to real servers: the certificate and the name in it are checked."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.demo.servers import EtcdServer, NatsServer
+from loadline.errors import StoreUnavailable
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of its own making, good for ``localhost`` and not for 127.0.0.1, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    secret.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
+    return certificate, secret
+
+
+class TlsEtcd(EtcdServer):
+    """etcd that speaks https to clients."""
+
+    def __init__(self, directory: Path, certificate: Path, key: Path) -> None:
+        super().__init__(directory)
+        self._files = certificate, key
+
+    @property
+    def url(self) -> str:
+        return super().url.replace("http://", "https://")
+
+    def _command(self) -> list[str]:
+        certificate, key = self._files
+        return [*super()._command(), f"--cert-file={certificate}", f"--key-file={key}"]
+
+    def _ready(self) -> bool:
+        context = ssl.create_default_context(cafile=str(self._files[0]))
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            url = f"https://localhost:{self.port}/health"
+            with urllib.request.urlopen(url, context=context, timeout=1) as answer:
+                return b'"true"' in answer.read()
+        return False
+
+
+def test_nats(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    ca, key = certificate
+    config = f'tls {{ cert_file: "{ca}", key_file: "{key}" }}'
+
+    async def last_error(url: str, ca_file: str) -> str:
+        bus = NatsBus(NatsKnobs(servers=(url,), ca_file=ca_file), name="tls")
+        await bus.connect(lambda _connected: None)
+        try:
+            if bus.connected:
+                await bus.publish("a", b"")
+            return bus.last_error
+        finally:
+            await bus.close()
+
+    async def scenario(port: int) -> None:
+        assert await last_error(f"tls://localhost:{port}", str(ca)) == ""
+        assert "certificate" in (await last_error(f"tls://127.0.0.1:{port}", str(ca))).lower()
+        assert "certificate" in (await last_error(f"tls://localhost:{port}", "")).lower()
+
+    with NatsServer(tmp_path, config) as server:
+        asyncio.run(scenario(server.port))
+
+
+def test_etcd(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    ca, key = certificate
+
+    async def read(url: str, ca_file: str) -> int:
+        store = EtcdStore(EtcdKnobs(endpoints=(url,), ca_file=ca_file))
+        try:
+            return (await store.read("a")).revision
+        finally:
+            await store.close()
+
+    async def scenario(port: int) -> None:
+        assert await read(f"https://localhost:{port}", str(ca)) > 0
+        for url, ca_file in ((f"https://127.0.0.1:{port}", str(ca)), (f"https://localhost:{port}", "")):
+            with pytest.raises(StoreUnavailable, match=r"(?i)certificate"):
+                await read(url, ca_file)
+
+    with TlsEtcd(tmp_path, ca, key) as server:
+        asyncio.run(scenario(server.port))
