@@ -31,5 +31,7 @@ ITL_MS = 50.0
 
 REPORT_INTERVAL_MS = 200  # real; four virtual seconds, in which a prefill queue comes and goes
 LEASE_TTL_S = 10
-WORKERS_INITIAL = 2
+WORKERS_MIN = 2
 WORKERS_MAX = 8
+METRIC_PULLING_INTERVAL_MS = 250
+ADJUSTMENT_INTERVAL_MS = 3_000  # real; a minute of virtual time, as long as the load's waves need to grow

@@ -24,7 +24,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.frontend import Frontend
 from loadline.client.resources import running, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.events import Role, WorkerRecord
+from loadline.core.events import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.dispatch import Dispatcher
 from loadline.demo.link import (
@@ -37,6 +37,7 @@ from loadline.demo.link import (
     unpack_results,
 )
 from loadline.demo.served import Objectives, Served, Summary
+from loadline.demo.setup import ROLES
 from loadline.demo.trace import Arrival, play, read_trace, superpose
 from loadline.errors import BusUnavailable, DataError
 from loadline.ports import Change, Entry, Snapshot
@@ -45,7 +46,6 @@ from loadline.wire.keys import Keys
 from loadline.wire.subjects import encode_token
 
 _log = bounded("demo_gateway")
-_ROLES: dict[str, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
 
 
 class Registry:
@@ -101,7 +101,7 @@ class Gateway:
         self._frontend = frontend
         self._clock = VirtualClock(options.speed)
         self._served = Served(Objectives(options.ttft_ms, options.itl_ms))
-        self._dispatcher = Dispatcher(self.name, _ROLES[options.mode], self._served)
+        self._dispatcher = Dispatcher(self.name, ROLES[options.mode], self._served)
         self._began_ms: float | None = None
         self._ticked_s = time.monotonic()
 
@@ -209,7 +209,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--model", default=defaults.MODEL)
     add("--name", default="gateway")
-    add("--mode", choices=tuple(_ROLES), default="disaggregated")
+    add("--mode", choices=tuple(ROLES), default="disaggregated")
     add("--nats", default="nats://127.0.0.1:4222")
     add("--etcd", default="http://127.0.0.1:2379")
     add("--root", default="loadline", help="first tokens of every subject")

@@ -1,0 +1,146 @@
+"""The demo's processes: the command of each, and the configuration files that agent and local scaler read."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from loadline.core.events import Role
+from loadline.demo import defaults
+
+Mode = Literal["disaggregated", "aggregated"]
+FIRST_AGENT = "agent-1"
+ROLES: dict[Mode, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
+
+
+class Demo(Struct, frozen=True):
+    """Where a demo runs, and how. Every pool has the name of its role."""
+
+    nats: str
+    etcd: str
+    directory: Path
+    mode: Mode = "disaggregated"
+    speed: float = defaults.SPEED
+    load: int = defaults.LOAD
+    root: str = "loadline"
+    namespace: str = "default"
+    http_port: int = 0
+
+    @property
+    def summary_file(self) -> Path:
+        """What the gateway leaves at its end."""
+        return self.directory / "summary.json"
+
+    @property
+    def lifetimes_file(self) -> Path:
+        """What the local scaler notes of every worker that ended."""
+        return self.directory / "lifetimes.jsonl"
+
+    def worker_command(self, role: Role, name: str) -> list[str]:
+        """Starts a worker."""
+        return [
+            *(sys.executable, "-m", "loadline.demo.worker"),
+            *("--model", defaults.MODEL, "--pool", role, "--role", role, "--name", name),
+            *self._place(),
+        ]
+
+    def gateway_command(self, *more: str) -> list[str]:
+        """Starts the gateway; ``more`` are further options of it."""
+        return [
+            *(sys.executable, "-m", "loadline.demo.gateway"),
+            *("--mode", self.mode, "--load", str(self.load), "--summary-file", str(self.summary_file)),
+            *self._place(),
+            *more,
+        ]
+
+    def scaler_command(self, config: Path) -> list[str]:
+        """Starts the local scaler."""
+        return [sys.executable, "-m", "loadline.scalers.local", "--config", str(config)]
+
+    def _place(self) -> list[str]:
+        return [
+            *("--nats", self.nats, "--etcd", self.etcd, "--root", self.root, "--namespace", self.namespace),
+            *("--speed", f"{self.speed:g}"),
+        ]
+
+    def agent_config(self, name: str) -> str:
+        """An agent's loadline.toml; each has a journal of its own, and the first has the HTTP port."""
+        return f"""\
+[agent]
+name = {_text(name)}
+namespace = {_text(self.namespace)}
+root = {_text(self.root)}
+
+[nats]
+servers = [{_text(self.nats)}]
+
+[etcd]
+endpoints = [{_text(self.etcd)}]
+
+[http]
+port = {self.http_port if name == FIRST_AGENT else 0}
+
+[journal]
+directory = {_text(str(self.directory / "journal" / name))}
+
+[fleet]
+stale_after_ms = {10 * defaults.REPORT_INTERVAL_MS}
+
+[[models]]
+name = {_text(defaults.MODEL)}
+gpu_budget_max = {len(ROLES[self.mode]) * defaults.WORKERS_MAX * defaults.GPUS_PER_WORKER}
+
+[models.threshold]
+metric_pulling_interval_ms = {defaults.METRIC_PULLING_INTERVAL_MS}
+adjustment_interval_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
+
+[models.guard]
+stabilisation_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
+warm_up_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
+{"".join(self._agent_pool(role) for role in ROLES[self.mode])}"""
+
+    def _agent_pool(self, role: Role) -> str:
+        return f"""
+[[models.pools]]
+name = {_text(role)}
+role = {_text(role)}
+gpus_per_worker = {defaults.GPUS_PER_WORKER}
+replicas_min = {defaults.WORKERS_MIN}
+replicas_max = {defaults.WORKERS_MAX}
+start_deadline_ms = 30000
+"""
+
+    def scaler_config(self) -> str:
+        """The local scaler's file."""
+        return f"""\
+root = {_text(self.root)}
+log_directory = {_text(str(self.directory / "workers"))}
+lifetimes_file = {_text(str(self.lifetimes_file))}
+
+[nats]
+servers = [{_text(self.nats)}]
+
+[[models]]
+name = {_text(defaults.MODEL)}
+{"".join(self._scaler_pool(role) for role in ROLES[self.mode])}"""
+
+    def _scaler_pool(self, role: Role) -> str:
+        return f"""
+[[models.pools]]
+name = {_text(role)}
+role = {_text(role)}
+gpus = {defaults.GPUS_PER_WORKER}
+command = {_texts(self.worker_command(role, "{worker}"))}
+"""
+
+
+def _text(value: str) -> str:
+    # A TOML basic string is a JSON string, but for DEL, which no path of ours holds.
+    return json.dumps(value)
+
+
+def _texts(values: Sequence[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"

@@ -1,0 +1,116 @@
+"""Run the demo fleet against servers that already run: a gateway, and either fixed workers or the local scaler.
+
+    python tools/fleet.py --nats nats://127.0.0.1:4222 --etcd http://127.0.0.1:2379 --workers 4
+    python tools/fleet.py --nats ... --etcd ... --scaler     # obeys a `loadline run` on the same servers
+
+Ends with the trace, after --for seconds, or on Ctrl-C; prints the account and leaves no process behind.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Literal, get_args
+
+from loadline.demo import defaults
+from loadline.demo.lifetimes import gpu_hours
+from loadline.demo.setup import ROLES, Demo, Mode
+from loadline.scalers.local_processes import Child
+
+_STOP_S = 8.0
+
+
+class Processes:
+    """Children of this process, each with a log of its own; ``leave`` ends them all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, tuple[Child, asyncio.Event]] = {}
+
+    def start(self, name: str, command: list[str]) -> asyncio.Event:
+        """Start one; gives what is set at its end."""
+        ended = asyncio.Event()
+
+        def on_exit(code: int) -> None:
+            del self._running[name]
+            ended.set()
+            print(f"{name} ended with {code}", file=sys.stderr)
+
+        self._running[name] = Child(command, {}, self._directory / f"{name}.log", on_exit), ended
+        return ended
+
+    async def leave(self) -> None:
+        """SIGTERM, and SIGKILL for who is still there after 8 s."""
+        kinds: tuple[Literal["terminate", "kill"], ...] = ("terminate", "kill")
+        for kind in kinds:
+            children = list(self._running.values())
+            for child, _ in children:
+                child.send(kind)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    for _, ended in children:
+                        await ended.wait()
+
+
+async def run(options: argparse.Namespace, demo: Demo) -> None:
+    """Start the fleet, wait for its end, and leave nothing behind."""
+    stop = asyncio.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(kind, stop.set)
+    workers, rest = Processes(demo.directory), Processes(demo.directory)
+    try:
+        if options.scaler:
+            config = demo.directory / "scaler.toml"
+            config.write_text(demo.scaler_config(), encoding="utf-8")
+            workers.start("scaler", demo.scaler_command(config))
+        else:
+            for role, number in itertools.product(ROLES[demo.mode], range(options.workers)):
+                workers.start(f"{role}-{number}", demo.worker_command(role, f"{role}-{number}"))
+        ended = rest.start("gateway", demo.gateway_command("--start-s", str(options.start_s)))
+        waits = [asyncio.create_task(event.wait()) for event in (stop, ended)]
+        await asyncio.wait(waits, timeout=options.for_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    finally:
+        await rest.leave()  # the account is taken while the workers still live
+        await workers.leave()
+
+
+def main() -> int:
+    """The program; gives its exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    add = parser.add_argument
+    add("--nats", default="nats://127.0.0.1:4222")
+    add("--etcd", default="http://127.0.0.1:2379")
+    add("--root", default="loadline")
+    add("--namespace", default="default")
+    add("--mode", choices=get_args(Mode), default="disaggregated")
+    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds in a real one")
+    add("--load", type=int, default=defaults.LOAD, help="copies of the trace that are superposed")
+    add("--start-s", type=float, default=0.0, help="where in the trace to begin")
+    add("--workers", type=int, default=defaults.WORKERS_MIN, help="fixed workers of each role")
+    add("--scaler", action="store_true", help="no fixed workers: the local scaler obeys a running agent")
+    add("--for", dest="for_s", type=float, help="end after so many seconds")
+    add("--directory", type=Path, help="for logs and the account; a temporary one by default")
+    options = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory.mkdir(parents=True, exist_ok=True)
+        place = {"root": options.root, "namespace": options.namespace}
+        demo = Demo(options.nats, options.etcd, directory.resolve(), options.mode, options.speed, options.load, **place)
+        asyncio.run(run(options, demo))
+        if not demo.summary_file.exists():
+            print((directory / "gateway.log").read_text(), file=sys.stderr)
+            return 1
+        print(demo.summary_file.read_text(), end="")
+        if options.scaler:
+            print(f"virtual GPU hours: {gpu_hours(demo.lifetimes_file, demo.speed):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
