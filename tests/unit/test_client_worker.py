@@ -144,6 +144,8 @@ def test_others_register_as_draining_until_they_are_empty(role: Role) -> None:
             await made.worker.ready()
             await made.command()
             await until(lambda: made.state == "draining", "draining")
+            await made.worker.ready()
+            assert made.worker.record.state == "draining", "a drain is not taken back"
             made.empty.set()
             await made.worker.drained.wait()
             assert made.state is None
@@ -232,6 +234,9 @@ def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
             await made.command()
             await until(lambda: made.state == "draining", "draining")
             made.store.end(2)
+            await until(made.worker._registration.gone.is_set, "the loss was noticed")
+            assert made.store.leases == set()
+            assert not made.worker.drained.is_set()
             made.empty.set()
             await made.worker.drained.wait()
             assert made.store.leases == set()
@@ -261,5 +266,6 @@ def test_a_worker_drains_even_while_the_store_is_away() -> None:
             made.empty.set()
             assert (await made.command()).accepted
             await made.worker.drained.wait()
+            await until(made.worker._registration.gone.is_set, "the lease has run out by itself")
 
     asyncio.run(scenario())

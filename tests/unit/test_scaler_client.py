@@ -87,6 +87,20 @@ def test_a_repetition_is_answered_again_and_not_handed_out() -> None:
     asyncio.run(scenario())
 
 
+def test_a_repetition_that_was_not_answered_yet_is_not_answered_with_an_older_answer() -> None:
+    async def scenario() -> None:
+        async with entered() as (agent, scaler):
+            await agent.announce(decision(1, 1))
+            await scaler.accept(await anext(scaler))
+            await agent.announce(decision(1, 2))
+            await agent.announce(decision(1, 2))
+            await until(lambda: not scaler._repeat, "the repetition was looked at")
+            await scaler.accept(await anext(scaler))
+            await agent.answered((1, 1, "accepted"), (1, 2, "accepted"))
+
+    asyncio.run(scenario())
+
+
 def test_an_answer_that_was_lost_is_given_with_the_next_repetition() -> None:
     async def scenario() -> None:
         async with entered() as (agent, scaler):
