@@ -15,15 +15,19 @@ import msgspec
 import pytest
 
 from loadline.adapters.nats_bus import NatsBus
+from loadline.client.scaler import Scaler
 from loadline.config import NatsKnobs
 from loadline.core.events import DecisionAnswered, PoolTarget, Victim
 from loadline.demo.servers import NatsServer
 from loadline.errors import BusUnavailable
+from loadline.scalers.local import LocalScaler
+from loadline.scalers.local_config import LocalKnobs, LocalModelKnobs, LocalPoolKnobs
 from loadline.scalers.local_processes import Lifetime
 from loadline.wire.codec import Codec, encode
 from loadline.wire.messages import DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
+from tests.support.memory import MemoryBus
 from tests.support.polling import until
 
 pytestmark = pytest.mark.process
@@ -254,6 +258,30 @@ def test_a_command_that_fails_is_tried_again_with_pauses(tmp_path: Path, nats_ur
             assert {life.reason for life in made.lifetimes().values()} == {"failed"}
 
     asyncio.run(scenario())
+
+
+def test_who_leaves_as_soon_as_it_is_empty_has_drained(tmp_path: Path) -> None:
+    pool = LocalPoolKnobs("p", "decode", ("sleep", "600"))
+    knobs = LocalKnobs((LocalModelKnobs("m", (pool,)),), lifetimes_file=str(tmp_path / "lifetimes.jsonl"))
+
+    async def scenario() -> None:
+        bus, stop, subjects = MemoryBus(), asyncio.Event(), Subjects(knobs.root)
+        async with asyncio.timeout(60), Scaler("s", ["m"], bus=bus) as scaler:
+            local = LocalScaler(knobs, scaler)
+            running = asyncio.create_task(local.run(stop))
+            await bus.publish(subjects.decision("m"), encode(decision(1, 1, PoolTarget("p", "decode", 1, 0))))
+            workers = local._pools["m", "p"].workers
+            await until(lambda: workers, "a worker")
+            # No turn of the scaler fits between the two.
+            await bus.publish(subjects.drained("p-1"), encode(DrainReport("m", "p", "p-1", LATER)))
+            workers["p-1"].child.send("kill")
+            await until(lambda: "p-1" not in workers, "its end")
+            stop.set()
+            await running
+
+    asyncio.run(scenario())
+    first = msgspec.json.decode((tmp_path / "lifetimes.jsonl").read_bytes().splitlines()[0], type=Lifetime)
+    assert (first.worker, first.reason) == ("p-1", "drained")
 
 
 def test_a_configuration_that_cannot_be_used_is_explained(tmp_path: Path) -> None:

@@ -125,12 +125,16 @@ class LocalScaler:
             self._wake.set()
             _log.info("decision_accepted", decision=order.decision.decision_id, targets=_counts(order))
 
-    def _turn(self, pool: _Pool) -> None:
-        """Decide for one pool, then do it."""
-        now_ms = _now_ms()
+    def _look(self, pool: _Pool, now_ms: int) -> None:
+        """Mark who is on the way out."""
         drained = {seen.worker for seen in pool.seen() if self._scaler.drained(seen.worker, seen.incarnation)}
         for seen in mark(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
             pool.workers[seen.worker].seen = seen
+
+    def _turn(self, pool: _Pool) -> None:
+        """Decide for one pool, then do it."""
+        now_ms = _now_ms()
+        self._look(pool, now_ms)
         for action in plan(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
             self._do(pool, action, now_ms)
 
@@ -165,8 +169,11 @@ class LocalScaler:
         _log.info("worker_started", worker=name, model=pool.model)
 
     def _exited(self, pool: _Pool, name: str, code: int) -> None:
+        now_ms = _now_ms()
+        # It may have said that it is empty since the last turn.
+        self._look(pool, now_ms)
         worker = pool.workers.pop(name)
-        pool.failures = after_exit(pool.failures, worker.seen, self._timing, _now_ms())
+        pool.failures = after_exit(pool.failures, worker.seen, self._timing, now_ms)
         reason = _why_ended(worker, code)
         _log.info("worker_ended", worker=name, code=code, reason=reason)
         began_ms, ended_ms = worker.seen.incarnation, unix_ms()
