@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadline import __version__
-from loadline.cli import journal, operate, serve
+from loadline.cli import journal, operate, serve, up
 from loadline.errors import LoadlineError
 
 Command = Callable[[argparse.Namespace], int]
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         return sub
 
+    up.arguments(add("up", up.up, "See it work: servers, agent, scaler and a demo fleet on a real trace."))
     _config(add("run", serve.run, "Run the agent."))
     _config(add("check", serve.check, "Check a configuration and say what it will do."))
     _asking(add("status", operate.status, "Show models, pools and the last decisions."))

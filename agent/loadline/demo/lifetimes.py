@@ -1,5 +1,6 @@
-"""GPU hours, from the lifetimes that the local scaler writes down."""
+"""GPU hours and drains, from the lifetimes that the local scaler writes down."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,13 +21,21 @@ def gpu_hours(path: Path, speed: float) -> float:
     Raises:
         DataError: A line is no lifetime.
     """
-    if not path.exists():
-        return 0.0
-    total_ms = 0
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+    return sum(life.gpus * max(life.ended_at_ms - life.started_at_ms, 0) for life in _read(path)) * speed / _MS_IN_HOUR
+
+
+def count_drained(path: Path) -> int:
+    """How many workers ended because they had been drained.
+
+    Raises:
+        DataError: A line is no lifetime.
+    """
+    return sum(life.reason == "drained" for life in _read(path))
+
+
+def _read(path: Path) -> Iterator[Lifetime]:
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
         try:
-            life = msgspec.json.decode(line, type=Lifetime)
+            yield msgspec.json.decode(line, type=Lifetime)
         except msgspec.MsgspecError as error:
             raise DataError(f"{path}, line {number}: no lifetime ({error}). Remove the file.") from error
-        total_ms += life.gpus * max(life.ended_at_ms - life.started_at_ms, 0)
-    return total_ms * speed / _MS_IN_HOUR

@@ -36,8 +36,8 @@ class Registry:
         leader, epoch = "", 0
         for entry in snapshot.entries:
             match self._split(entry.key):
-                case ("workers", *identity):
-                    worker = self._worker(tuple(identity), entry)
+                case ("workers", *_) as parts:
+                    worker = self._worker(parts, entry)
                     if worker is not None:
                         workers.append(worker)
                 case ("pause", model):
@@ -60,8 +60,8 @@ class Registry:
         match self._split(change.key):
             case ("workers", model, pool, worker) if entry is None:
                 return WorkerDeregistered(model, pool, worker)
-            case ("workers", *identity) if entry is not None:
-                registered = self._worker(tuple(identity), entry)
+            case ("workers", *_) as parts if entry is not None:
+                registered = self._worker(parts, entry)
                 return WorkerRegistered(registered) if registered is not None else None
             case ("pause", model):
                 by = entry.value.decode(errors="replace") if entry is not None else ""
@@ -78,8 +78,8 @@ class Registry:
             return ()  # somebody else's key under our prefix is none of our business
 
     @staticmethod
-    def _worker(identity: tuple[str, ...], entry: Entry) -> RegisteredWorker | None:
-        record = decode_worker_record(identity, entry.value)
+    def _worker(parts: tuple[str, ...], entry: Entry) -> RegisteredWorker | None:
+        record = decode_worker_record(parts, entry.value)
         if isinstance(record, Rejected):
             _log.warning("worker_record_refused", key=entry.key, reason=record.reason, detail=record.detail)
             return None

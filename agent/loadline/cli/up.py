@@ -1,0 +1,90 @@
+"""``up``: see it work."""
+
+import argparse
+import asyncio
+import re
+from pathlib import Path
+from typing import get_args
+
+from loadline.demo import defaults, view
+from loadline.demo.setup import Mode
+from loadline.demo.stack import Options, Result, run_directory
+from loadline.demo.watch import watch
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``up``."""
+    add = parser.add_argument
+    add("--for", dest="for_s", type=_duration, default=0.0, metavar="TIME", help="end by itself, such as after 120s")
+    add("--mode", choices=get_args(Mode), default="disaggregated")
+    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds in a real one (default: %(default)g)")
+    add("--load", type=int, default=defaults.LOAD, help="copies of the trace, superposed (default: %(default)s)")
+    add("--agents", type=int, default=1, help="two: one leads, one stands by (default: %(default)s)")
+    add("--attach-nats", default="", metavar="URL", help="use a NATS server that already runs")
+    add("--attach-etcd", default="", metavar="URL", help="use an etcd that already runs")
+    add("--root", default="loadline-demo", help="first tokens of every subject (default: %(default)s)")
+    add("--namespace", default="demo", help="keys live under /loadline/<namespace>/ (default: %(default)s)")
+    add("--http-port", type=int, default=0, help="where the first agent serves /metrics (default: not at all)")
+    add("--directory", type=Path, help="for logs, data and journals (default: .loadline/up-<process id>)")
+
+
+def up(options: argparse.Namespace) -> int:
+    """Run the demo; 0 once it has ended in order."""
+    wanted = Options(
+        directory=(options.directory or run_directory(Path(".loadline"))).resolve(),
+        nats=options.attach_nats,
+        etcd=options.attach_etcd,
+        mode=options.mode,
+        speed=options.speed,
+        load=options.load,
+        agents=options.agents,
+        for_s=options.for_s,
+        http_port=options.http_port,
+        root=options.root,
+        namespace=options.namespace,
+    )
+    length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
+    header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"
+    with view.choose(header) as shown:
+        outcome = asyncio.run(watch(wanted, shown))
+    if outcome is None:
+        print("stopped before the load began")
+    else:
+        print(summary(*outcome, wanted))
+    return 0
+
+
+def summary(result: Result, decisions: int, options: Options) -> str:
+    """What came of a run, for a person."""
+    served = result.served
+    requests = f"{served.finished} served of {served.arrived}, {served.lost} lost, {served.retried} retried"
+    ttft = f"TTFT {defaults.TTFT_MS:g} ms ({_share(served.ttft_attainment)})"
+    itl = f"ITL {defaults.ITL_MS:g} ms ({_share(served.itl_attainment)})"
+    lines = [
+        f"requests    {requests}, {served.in_flight + served.queued} still under way at the end",
+        f"SLO         {_share(served.slo_attainment)} within {ttft} and {itl}",
+        f"TTFT        p50 {_ms(served.ttft_p50_ms)}, p95 {_ms(served.ttft_p95_ms)}, p99 {_ms(served.ttft_p99_ms)}",
+        f"ITL         p50 {_ms(served.itl_p50_ms)}, p95 {_ms(served.itl_p95_ms)}, p99 {_ms(served.itl_p99_ms)}",
+        f"GPU-hours   {result.gpu_hours:.2f} of virtual time ({served.virtual_s / 60:.0f} min played)",
+        f"decisions   {decisions}",
+        f"drains      {result.drains}",
+        f"journal     loadline replay {options.directory / 'journal' / 'agent-1'}",
+    ]
+    return "\n".join(["", *lines])
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if match is None or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 2m or 1h")
+    return float(match[1]) * UNITS_S[match[2] or "s"]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} ms"

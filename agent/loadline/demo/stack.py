@@ -1,0 +1,183 @@
+"""Everything at once: servers, agents, scaler and gateway as children of this process, kept up until the end."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from loadline.demo.lifetimes import count_drained, gpu_hours
+from loadline.demo.served import Summary
+from loadline.demo.servers import EtcdServer, NatsServer, Server
+from loadline.demo.setup import Demo, Mode
+from loadline.errors import LoadlineError
+from loadline.scalers.local_processes import Child
+
+RESTART_S = 0.5
+STOP_S = 10.0
+
+
+class Options(Struct, frozen=True):
+    """What the demo is asked for; an empty URL starts a server of our own."""
+
+    directory: Path
+    nats: str = ""
+    etcd: str = ""
+    mode: Mode = "disaggregated"
+    speed: float = 0.0
+    load: int = 0
+    agents: int = 1
+    for_s: float = 0.0
+    http_port: int = 0
+    root: str = "loadline"
+    namespace: str = "demo"
+
+
+class Result(Struct, frozen=True):
+    """What came of it."""
+
+    served: Summary
+    gpu_hours: float
+    drains: int
+
+
+class Program:
+    """A child that is started again when it ends before it should."""
+
+    def __init__(self, name: str, command: list[str], log: Path, tell: Callable[[str], None], *, again: bool) -> None:
+        self.ended = asyncio.Event()
+        self._name = name
+        self._command = command
+        self._log = log
+        self._tell = tell
+        self._again = again
+        self._wanted = True
+        self._child: Child | None = None
+        self._start()
+
+    async def stop(self) -> None:
+        """SIGTERM; SIGKILL for who is still there after 10 s."""
+        self._wanted = False
+        kinds: tuple[Literal["terminate", "kill"], ...] = ("terminate", "kill")
+        for kind in kinds:
+            if self._child is None:
+                return
+            self._child.send(kind)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), STOP_S)
+
+    def _start(self) -> None:
+        if self._wanted:
+            self._child = Child(self._command, {}, self._log, self._exited)
+
+    def _exited(self, code: int) -> None:
+        self._child = None
+        if self._wanted and self._again:
+            self._tell(f"{self._name} ended with {code}; it is started again (its log: {self._log})")
+            asyncio.get_running_loop().call_later(RESTART_S, self._start)
+        else:
+            self.ended.set()
+
+
+class Stack:
+    """The running demo.
+
+    Args:
+        options: What is asked for.
+        tell: Takes a line for the person who watches.
+    """
+
+    def __init__(self, options: Options, tell: Callable[[str], None]) -> None:
+        self.demo = Demo(
+            nats=options.nats,
+            etcd=options.etcd,
+            directory=options.directory,
+            mode=options.mode,
+            root=options.root,
+            namespace=options.namespace,
+            http_port=options.http_port,
+            **{name: value for name in ("speed", "load") if (value := getattr(options, name))},
+        )
+        self._options = options
+        self._tell = tell
+        self._servers: list[Server] = []
+        self._programs: list[Program] = []
+        self._gateway: Program | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start everything but the load.
+
+        Raises:
+            LoadlineError: A server cannot be started; the text says why.
+        """
+        directory = self._options.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        nats, etcd = NatsServer(directory / "nats"), EtcdServer(directory / "etcd")
+        self._servers = [server for server, url in ((nats, self.demo.nats), (etcd, self.demo.etcd)) if not url]
+        await asyncio.gather(*(server.start_async() for server in self._servers))
+        self.demo = msgspec.structs.replace(self.demo, nats=self.demo.nats or nats.url, etcd=self.demo.etcd or etcd.url)
+        self._watching = asyncio.create_task(self._keep_servers())
+        for number in range(1, self._options.agents + 1):
+            name = f"agent-{number}"
+            config = directory / f"{name}.toml"
+            config.write_text(self.demo.agent_config(name), encoding="utf-8")
+            self._run(name, [sys.executable, "-m", "loadline", "run", "--config", str(config)])
+        config = directory / "scaler.toml"
+        config.write_text(self.demo.scaler_config(), encoding="utf-8")
+        self._run("scaler", self.demo.scaler_command(config))
+
+    def begin_load(self) -> asyncio.Event:
+        """Start the gateway; gives what is set when the trace is over."""
+        log = self._options.directory / "gateway.log"
+        self._gateway = Program("gateway", self.demo.gateway_command(), log, self._tell, again=False)
+        return self._gateway.ended
+
+    async def stop(self) -> None:
+        """End everything in the order that loses nothing: the load, the workers, the agents, the servers."""
+        if self._gateway is not None:
+            await self._gateway.stop()
+        for program in reversed(self._programs):
+            await program.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+        for server in self._servers:
+            await asyncio.to_thread(server.stop)
+
+    def result(self) -> Result:
+        """The account, once stopped.
+
+        Raises:
+            LoadlineError: The gateway left no account; the text says where to look.
+        """
+        try:
+            served = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=Summary)
+        except (OSError, msgspec.DecodeError) as error:
+            log = self._options.directory / "gateway.log"
+            raise LoadlineError(f"the gateway left no account ({error}); what it said is in {log}") from error
+        lifetimes = self.demo.lifetimes_file
+        return Result(served, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
+
+    def _run(self, name: str, command: list[str]) -> None:
+        log = self._options.directory / f"{name}.log"
+        self._programs.append(Program(name, command, log, self._tell, again=True))
+
+    async def _keep_servers(self) -> None:
+        """Start a server again that was killed: on the same port and data, as its service manager would."""
+        while True:
+            await asyncio.sleep(RESTART_S)
+            for server in self._servers:
+                if not server.alive:
+                    self._tell(f"{server.name} is gone; it is started again")
+                    with contextlib.suppress(LoadlineError):
+                        await server.start_async()
+
+
+def run_directory(parent: Path) -> Path:
+    """A fresh folder for one run, named after its process."""
+    return (parent / f"up-{os.getpid()}").resolve()

@@ -1,0 +1,101 @@
+"""From the start of the demo to its summary: watches the agents' statuses and says what happens."""
+
+import asyncio
+import signal
+from typing import Any
+
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import NatsKnobs
+from loadline.core.report import AgentStatus, DecisionSummary
+from loadline.demo.stack import Options, Result, Stack
+from loadline.demo.view import View
+from loadline.wire.codec import Rejected, decode_as
+from loadline.wire.subjects import Subjects
+
+FLEET_S = 30.0
+"""The load begins when every pool has its first workers, or after this long."""
+TICK_S = 0.1
+
+
+class Watch:
+    """What the leader's statuses say, and what changed since the last one."""
+
+    def __init__(self, view: View) -> None:
+        self.decisions = 0
+        self.populated = asyncio.Event()
+        self._view = view
+        self._known: dict[str, tuple[str, str]] = {}
+        self._leader = ""
+
+    def offer(self, _subject: str, payload: bytes) -> None:
+        """Take a published status."""
+        status = decode_as(AgentStatus, payload)
+        if isinstance(status, Rejected) or not status.leading:
+            return
+        if status.agent != self._leader:
+            self._leader = status.agent
+            self._view.line(f"{status.agent} leads, epoch {status.epoch}")
+        for model in status.models:
+            if model.decision is not None:
+                self._decision(model.model, model.decision)
+            if all(pool.desired and pool.ready >= pool.desired for pool in model.pools):
+                self.populated.set()
+        self._view.status(status)
+
+    def _decision(self, model: str, decision: DecisionSummary) -> None:
+        self.decisions = max(self.decisions, decision.sequence)
+        before, self._known[model] = self._known.get(model, ("", "")), (decision.decision_id, decision.state)
+        if before[0] != decision.decision_id:
+            targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
+            self._view.line(f"decision #{decision.sequence}: {targets} ({', '.join(decision.reasons)})")
+        elif decision.state in {"refused", "expired"} and before[1] != decision.state:
+            self._view.line(f"decision #{decision.sequence} {decision.state}")
+
+
+async def watch(options: Options, view: View) -> tuple[Result, int] | None:
+    """Run the demo until its time is over, its trace ends, or SIGINT or SIGTERM.
+
+    Returns:
+        What came of it and how many decisions there were; None when it was stopped before the load began.
+
+    Raises:
+        LoadlineError: Something could not be started, or left no account.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stack, seen = Stack(options, view.line), Watch(view)
+    bus: NatsBus | None = None
+    loaded = False
+    try:
+        if await _unless(stop, stack.start()):
+            view.line(f"NATS {stack.demo.nats}  etcd {stack.demo.etcd}  files {options.directory}")
+            view.line(f"ask it: loadline status --nats {stack.demo.nats} --root {options.root}")
+            bus = NatsBus(NatsKnobs(servers=(stack.demo.nats,)), name="loadline up")
+            await bus.connect(lambda _connected: None)
+            await bus.subscribe(Subjects(options.root).all_of("status"), seen.offer)
+            await _unless(stop, seen.populated.wait(), FLEET_S)
+            if not stop.is_set():
+                view.line("the load begins")
+                loaded = True
+                over = stack.begin_load()
+                await _unless(stop, over.wait(), options.for_s or None)
+        view.line("stopping")
+    finally:
+        await stack.stop()
+        if bus is not None:
+            await bus.close()
+    return (stack.result(), seen.decisions) if loaded else None
+
+
+async def _unless(stop: asyncio.Event, work: Any, timeout_s: float | None = None) -> bool:
+    """Wait for some work, but no longer than until the stop or the timeout; tells whether it was finished."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait({task, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task in done:
+        task.result()
+        return True
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return False
