@@ -147,8 +147,10 @@ def test_what_is_not_permitted_is_known_afterwards(private_nats: MakeServer, tmp
         )
         password = tmp_path / "password"
         password.write_text("wrong\n")
-        knobs = NatsKnobs(servers=(server.url,), user="worker", password_file=str(password))
-        bus = NatsBus(knobs, name="worker", inbox_prefix="_INBOX_worker")
+        knobs = NatsKnobs(
+            servers=(server.url,), user="worker", password_file=str(password), inbox_prefix="_INBOX_worker"
+        )
+        bus = NatsBus(knobs, name="worker")
         got: list[bytes] = []
 
         async def answer(data: bytes) -> bytes:

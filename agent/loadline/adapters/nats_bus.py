@@ -53,7 +53,6 @@ class NatsBus:
     Args:
         knobs: Where NATS is and how to log in. List all members of a cluster.
         name: What operators see in the server's list of connections.
-        inbox_prefix: First tokens of the subjects that replies come on, where permissions are per user.
         on_oversized: Told the subject of every frame that was larger than ``frame_bytes_max`` and was dropped.
 
     Raises:
@@ -65,7 +64,6 @@ class NatsBus:
         knobs: NatsKnobs,
         *,
         name: str,
-        inbox_prefix: str | None = None,
         on_oversized: Callable[[str], None] = lambda _subject: None,
     ) -> None:
         if bool(knobs.user) != bool(knobs.password_file):
@@ -74,7 +72,6 @@ class NatsBus:
             raise ConfigError("nats.credentials_file", "nkeys is not installed", "Run: pip install 'nats-py[nkeys]'")
         self._knobs = knobs
         self._name = name
-        self._inbox_prefix = inbox_prefix or "_INBOX"
         self._on_oversized = on_oversized
         self._tls = _tls(knobs)
         # Held while the list of what to listen to grows or is carried over to a new connection: nothing is missed.
@@ -210,7 +207,7 @@ class NatsBus:
             await client.connect(
                 servers=list(knobs.servers),
                 name=self._name,
-                inbox_prefix=self._inbox_prefix,
+                inbox_prefix=knobs.inbox_prefix,
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=_RETRY_FIRST_S,  # type: ignore[arg-type]

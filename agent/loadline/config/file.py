@@ -24,6 +24,7 @@ _VALUE_CHARS_MAX: Final = 60
 _PATTERNS: Final = {
     r"^[^\x00-\x1f\x7f]+$": " without control characters",
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
+    r"^[A-Za-z0-9_-]+$": " of letters, digits, - and _",
 }
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 

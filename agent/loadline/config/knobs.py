@@ -45,6 +45,9 @@ class NatsKnobs(Knobs, frozen=True):
     password_file: Annotated[str, Meta(description="File that holds the password.")] = ""
     credentials_file: Annotated[str, Meta(description="A .creds file (JWT and nkey).")] = ""
     ca_file: Annotated[str, Meta(description="CA bundle for TLS; empty: the system's.")] = ""
+    inbox_prefix: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9_-]+$", description="First token of the subjects that replies come on.")
+    ] = "_INBOX"
     frame_bytes_max: Annotated[Positive, Meta(description="Larger frames are dropped before they are parsed.")] = (
         262_144
     )
