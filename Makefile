@@ -31,11 +31,15 @@ test: venv
 schemas: venv
 	$(BIN)/python tools/schemagen.py
 
-# Needs pip-tools in .venv; the lock names versions and hashes, never where they came from.
+# Needs pip-tools in .venv; the locks name versions and hashes, never where they came from.
+LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
+
+# The container takes the runtime part alone, in the very versions that were tested.
 lock:
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --extra embedded --extra dev \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra embedded --extra dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
 clean:
 	rm -rf .venv .loadline .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
