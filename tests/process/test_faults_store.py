@@ -257,23 +257,40 @@ def test_a_user_is_of_no_harm_where_etcd_asks_for_none(private_etcd: MakeServer,
     asyncio.run(scenario())
 
 
+@contextlib.asynccontextmanager
+async def babbling() -> AsyncIterator[str]:
+    """The URL of something that takes a request and answers nonsense, as a broken proxy does."""
+
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 9\r\n\r\n\xff<html>\r\n")
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    listener.close()
+    await listener.wait_closed()
+
+
 def test_what_is_no_etcd_is_survived() -> None:
     async def scenario() -> None:
-        async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 9\r\n\r\n\xff<html>\r\n")
-            await writer.drain()
-            writer.close()
-
-        listener = await asyncio.start_server(babble, "127.0.0.1", 0)
-        port = listener.sockets[0].getsockname()[1]
-        async with opened(knobs=EtcdKnobs(endpoints=(f"http://127.0.0.1:{port}",))) as store:
+        async with babbling() as url, opened(knobs=EtcdKnobs(endpoints=(url,))) as store:
             with pytest.raises(StoreUnavailable):
                 await store.read("a")
             with pytest.raises(OutcomeUnknown):
                 await store.commit([], [Write("a", b"")])
-        listener.close()
-        await listener.wait_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_may_have_happened_is_not_tried_again(private_etcd: MakeServer) -> None:
+    async def scenario() -> None:
+        server = private_etcd()
+        async with babbling() as url, opened(knobs=EtcdKnobs(endpoints=(url, server.url))) as store:
+            with pytest.raises(OutcomeUnknown):
+                await store.commit([], [Write("a", b"")])
+            assert (await store.read("a")).entries == []
 
     asyncio.run(scenario())
 
