@@ -79,6 +79,19 @@ class Fleet:
             await bus.close()
             await store.close()
 
+    def registered(self, role: Role, name: str) -> bool:
+        """Whether the registry still has the worker."""
+
+        async def read() -> bool:
+            store = EtcdStore(EtcdKnobs(endpoints=(self._etcd,)))
+            try:
+                key = Keys(self._root).worker(MODEL, role, f"{self._root}-{name}")
+                return bool((await store.read(key)).entries)
+            finally:
+                await store.close()
+
+        return asyncio.run(read())
+
     def stop(self) -> None:
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
@@ -168,6 +181,7 @@ def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: Fleet, role: Ro
     assert (report.drain_id, report.pool) == ("d1", role)
     assert leaving.wait(PATIENCE_S) == 0, fleet.log("leaving")
     assert '"drained": true, "held": 0' in fleet.log("leaving")
+    assert not fleet.registered(role, "leaving")
     summary = account(fleet, gateway)
     # It left in order, so nothing had to start again.
     assert (summary["finished"], summary["lost"], summary["retried"]) == (500, 0, 0)
