@@ -41,8 +41,9 @@ class RollingSamples(Struct):
 class RollingMax(Struct):
     """Maximum of a step function over a window; a value holds until the next one is pushed.
 
-    A step that a later step reaches or passes can never be the maximum again and is dropped, so what is kept falls
-    strictly: never more entries than there are distinct values.
+    A step that a later step reaches or passes can never be the maximum again: the later one takes its place and its
+    time, for that is when the step before both ended. What is kept falls strictly: never more entries than there are
+    distinct values.
     """
 
     window_ms: int
@@ -53,11 +54,12 @@ class RollingMax(Struct):
         """The function has this value from now on."""
         if self.values and self.values[-1] == value:
             return
+        since = now
         while self.values and self.values[-1] <= value:
             self.values.pop()
-            self.at_ms.pop()
+            since = self.at_ms.pop()
         self.values.append(value)
-        self.at_ms.append(now)
+        self.at_ms.append(since)
 
     def max(self, now: int) -> int | None:
         """Highest value that held at any time in ``[now - window_ms, now]``; None before the first."""

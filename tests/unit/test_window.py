@@ -1,0 +1,94 @@
+"""The rolling windows against the plainest way to say what they are."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.core.belief.window import RollingMax, RollingSamples
+
+WINDOW_MS = 100
+steps = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 9)), max_size=60)
+
+
+def at_times(moves: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    now, pushed = 1_000, []
+    for wait_ms, value in moves:
+        now += wait_ms
+        pushed.append((now, value))
+    return pushed
+
+
+@given(steps, st.integers(0, 300))
+def test_samples_are_those_of_the_window(moves: list[tuple[int, int]], later_ms: int) -> None:
+    window = RollingSamples(WINDOW_MS)
+    pushed = at_times(moves)
+    for count, (now, value) in enumerate(pushed, start=1):
+        window.push(now, float(value))
+        kept = [float(v) for at, v in pushed[:count] if at >= now - WINDOW_MS]
+        assert window.values == kept
+        assert window.mean_with(5.0) == (sum(kept) + 5.0) / (len(kept) + 1)
+    end = (pushed[-1][0] if pushed else 0) + later_ms
+    window.prune(end)
+    assert window.values == [v for at, v in pushed if at >= end - WINDOW_MS]
+    assert len(window.at_ms) == len(window.values)
+
+
+def test_a_sample_exactly_as_old_as_the_window_still_counts() -> None:
+    window = RollingSamples(WINDOW_MS)
+    window.push(0, 1.0)
+    window.push(WINDOW_MS, 2.0)
+    assert window.values == [1.0, 2.0]
+    window.prune(WINDOW_MS + 1)
+    assert window.values == [2.0]
+
+
+def test_an_empty_window_means_what_is_now() -> None:
+    window = RollingSamples(WINDOW_MS)
+    assert window.mean_with(0.7) == 0.7
+    window.push(0, 1.0)
+    window.clear()
+    assert (window.at_ms, window.values) == ([], [])
+
+
+def brute_max(pushed: list[tuple[int, int]], now: int) -> int | None:
+    """A value holds from its push until the next one: it counts if any of that time is after the window's begin."""
+    ends = [*(at for at, _ in pushed[1:]), now + 1][: len(pushed)]
+    held = [value for (_, value), end in zip(pushed, ends, strict=True) if end > now - WINDOW_MS]
+    return max(held, default=None)
+
+
+@given(steps, st.lists(st.integers(0, 150), max_size=4))
+def test_the_maximum_is_that_of_all_values_that_held(moves: list[tuple[int, int]], later: list[int]) -> None:
+    window = RollingMax(WINDOW_MS)
+    pushed = at_times(moves)
+    for count, (now, value) in enumerate(pushed, start=1):
+        window.push(now, value)
+        assert window.max(now) == brute_max(pushed[:count], now)
+        assert len(window.values) <= len({v for _, v in moves}), "bounded by the number of distinct values"
+    now = pushed[-1][0] if pushed else 0
+    for wait_ms in later:
+        now += wait_ms
+        assert window.max(now) == brute_max(pushed, now)
+
+
+def test_a_window_of_no_length_knows_only_the_present() -> None:
+    window = RollingMax(0)
+    window.push(1, 9)
+    window.push(2, 3)
+    assert window.max(2) == 3
+
+
+def test_a_value_holds_over_a_gap() -> None:
+    window = RollingMax(WINDOW_MS)
+    window.push(0, 9)
+    assert window.max(10_000) == 9
+    window.push(10_000, 2)
+    assert window.max(10_000 + WINDOW_MS - 1) == 9
+    assert window.max(10_000 + WINDOW_MS) == 2
+
+
+def test_a_proposal_that_swings_does_not_keep_an_old_maximum_alive() -> None:
+    window = RollingMax(WINDOW_MS)
+    window.push(0, 9)
+    for now in range(10, 10 + WINDOW_MS + 1, 10):
+        window.push(now, 3 if now % 20 else 4)
+    assert window.max(10 + WINDOW_MS) == 4
