@@ -96,13 +96,12 @@ class Traffic(Struct):
         del self.buckets[:drop]
 
     def status(self, now: int) -> TrafficStatus:
-        """Rates and means over the window; all None while no frontend reports."""
-        self._prune(now)
+        """Rates and means over the window; all None while no frontend reports. Changes nothing: a replay never asks."""
         live = [f for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms]
         if not live:
             return TrafficStatus(None, None, None, None, None, 0)
         covered_ms = max(BUCKET_MS, min(self.window_ms, now - self.first_at_ms))
-        b = self.buckets
+        b = [bucket for bucket in self.buckets if bucket.at_ms >= now - self.window_ms]
         return TrafficStatus(
             requests_per_s=sum(x.arrivals for x in b) * 1000 / covered_ms,
             isl_tokens=_mean(sum(x.isl_sum for x in b), sum(x.isl_count for x in b)),

@@ -1,0 +1,83 @@
+"""Records, samples and models for tests of the core: few words where a test needs a fleet."""
+
+from collections.abc import Sequence
+
+from loadline.core.belief.fleet import Fleet, FleetKnobs, Model
+from loadline.core.belief.pool import Pool, PoolKnobs
+from loadline.core.belief.traffic import Traffic
+from loadline.core.events import LoadReported, RegisteredWorker, Role, WorkerPhase, WorkerRecord, WorkerSample
+
+START = 1_700_000_000_000
+STALE_MS = 5_000
+
+
+def registered(  # noqa: PLR0917 - in the order in which tests vary them
+    worker: str,
+    pool: str = "decode",
+    role: Role = "decode",
+    state: WorkerPhase = "ready",
+    incarnation: int = 1,
+    ranks: int = 1,
+) -> RegisteredWorker:
+    """A worker of model ``m`` under lease 5."""
+    return RegisteredWorker(WorkerRecord("m", pool, worker, role, incarnation, state, data_parallel_size=ranks), 5)
+
+
+def sample(
+    sequence: int, kv: float | None = 0.0, waiting: int | None = 0, running: int | None = 1, rank: int = 0
+) -> WorkerSample:
+    """A sample with what the threshold planner looks at."""
+    return WorkerSample(sequence, 0, rank, kv_usage_ratio=kv, waiting_requests=waiting, running_requests=running)
+
+
+def reported(worker: str, *samples: WorkerSample, pool: str = "decode", incarnation: int = 1) -> LoadReported:
+    """A report of model ``m``."""
+    return LoadReported("m", pool, worker, incarnation, list(samples))
+
+
+def fleet_of(*pools: PoolKnobs, knobs: FleetKnobs | None = None) -> Fleet:
+    """An empty fleet with model ``m``."""
+    knobs = knobs or FleetKnobs(stale_after_ms=STALE_MS)
+    traffic = Traffic(knobs.traffic_window_ms, knobs.frontends_max, knobs.stale_after_ms)
+    return Fleet(knobs, {"m": Model("m", {pool.name: Pool(pool) for pool in pools}, traffic)})
+
+
+class Line:
+    """Model ``m`` with pools of ready workers, which say what they are told to say, at a time that a test moves."""
+
+    def __init__(self, pools: Sequence[PoolKnobs], workers: int = 2) -> None:
+        self.fleet = fleet_of(*pools)
+        self.model = self.fleet.models["m"]
+        self.now = START
+        self.sequence = 0
+        for pool in pools:
+            self.grow(pool.name, workers)
+
+    def pool(self, name: str) -> Pool:
+        """A pool by name."""
+        return self.model.pools[name]
+
+    def grow(self, name: str, count: int, state: WorkerPhase = "ready") -> None:
+        """Register that many more workers."""
+        pool = self.pool(name)
+        first = len(pool.workers)
+        for number in range(first, first + count):
+            self.fleet.register(registered(f"{name}{number}", name, pool.knobs.role, state), self.now)
+
+    def shrink(self, name: str) -> None:
+        """The newest worker's key goes."""
+        self.fleet.deregister("m", name, list(self.pool(name).workers)[-1], self.now)
+
+    def report(self, name: str, kv: float = 0.0, waiting: int = 0, running: int = 1, silent: int = 0) -> None:
+        """All workers of a pool report but the last ``silent``; the first of them has all the ``waiting``."""
+        self.sequence += 1
+        workers = list(self.pool(name).workers)
+        for number, worker in enumerate(workers[: len(workers) - silent]):
+            said = sample(self.sequence, kv, waiting if number == 0 else 0, running)
+            self.fleet.report(reported(worker, said, pool=name), self.now)
+
+    def look(self) -> Model:
+        """The model with its sums up to date."""
+        self.model.sweep(self.now, self.fleet.knobs)
+        self.model.settle(self.now, self.fleet.knobs)
+        return self.model
