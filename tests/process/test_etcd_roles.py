@@ -1,0 +1,187 @@
+"""deploy/etcd/roles.sh against a real etcd: each role can do what it must, and nothing else."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.client.worker import Worker
+from loadline.config import EtcdKnobs
+from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.demo.servers import EtcdServer
+from loadline.errors import StoreDenied
+from loadline.ports import Compare, Write
+from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
+from loadline.wire.messages import DrainCommand
+from tests.support.memory import MemoryBus
+from tests.support.polling import until_async
+from tests.support.secured import etcd_login, secure_etcd
+
+pytestmark = pytest.mark.process
+
+KEYS = Keys("default")
+WORKER = KEYS.worker("llama", "decode", "decode-1")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer(tmp_path_factory.mktemp("etcd-roles")) as running:
+        secure_etcd(running, running.directory / "passwords", "default", "llama")
+        yield running
+
+
+@pytest.fixture
+def login(server: EtcdServer, tmp_path: Path) -> Callable[[str], EtcdKnobs]:
+    return lambda user: etcd_login(server, user, tmp_path)
+
+
+@contextlib.asynccontextmanager
+async def store_for(knobs: EtcdKnobs) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore(knobs)
+    try:
+        async with asyncio.timeout(60):
+            yield store
+    finally:
+        await store.close()
+
+
+async def denied(store: EtcdStore, *keys: str) -> None:
+    for key in keys:
+        with pytest.raises(StoreDenied):
+            await store.commit([], [Write(key, b"")])
+
+
+def test_the_agent_leads_decides_pauses_and_revokes_in_its_namespace(login: Callable[[str], EtcdKnobs]) -> None:
+    async def scenario() -> None:
+        async with store_for(login("loadline-agent")) as store, store_for(login("loadline-worker-llama")) as worker:
+            lease = await store.grant(10)
+            leader = KEYS.leader(LEADER_SCOPE_ALL)
+            won = await store.commit([Compare(leader, "create", 0)], [Write(leader, b"agent", lease)])
+            assert won.committed
+            assert await store.keep_alive(lease) > 0
+            fence = Compare(leader, "create", won.revision)
+            order = Compare(KEYS.decision("llama"), "mod", 0)
+            assert (await store.commit([fence, order], [Write(KEYS.decision("llama"), b"{}")])).committed
+            assert (await store.commit([], [Write(KEYS.pause("llama"), b"somebody")])).committed
+            assert (await store.commit([], [Write(KEYS.pause("llama"), None)])).committed
+
+            workers_lease = await worker.grant(10)
+            await worker.commit([], [Write(WORKER, b"{}", workers_lease)])
+            seen: list[str] = []
+            following = asyncio.create_task(
+                store.follow(
+                    KEYS.prefix,
+                    lambda snapshot: seen.extend(entry.key for entry in snapshot.entries),
+                    lambda changes: seen.extend(f"changed {change.key}" for change in changes),
+                    lambda _connected: None,
+                )
+            )
+
+            async def read() -> bool:
+                return WORKER in seen
+
+            await until_async(read, "the registry")
+            await store.revoke(workers_lease)
+
+            async def told() -> bool:
+                return f"changed {WORKER}" in seen
+
+            await until_async(told, "the end of the worker's lease")
+            following.cancel()
+            await asyncio.wait([following])
+            await store.revoke(lease)
+
+            await denied(store, "/loadline/other/decisions/llama", "elsewhere")
+            with pytest.raises(StoreDenied):
+                await store.read("/loadline/")
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_writes_records_of_its_model_alone(login: Callable[[str], EtcdKnobs]) -> None:
+    async def scenario() -> None:
+        async with store_for(login("loadline-worker-llama")) as store:
+            lease = await store.grant(10)
+            assert (await store.commit([], [Write(WORKER, b"{}", lease)])).committed
+            await denied(
+                store,
+                KEYS.worker("other", "decode", "decode-1"),
+                KEYS.worker("llama2", "decode", "decode-1"),
+                KEYS.decision("llama"),
+                KEYS.leader(LEADER_SCOPE_ALL),
+                KEYS.pause("llama"),
+            )
+            for prefix in (KEYS.prefix, KEYS.workers):
+                with pytest.raises(StoreDenied):
+                    await store.read(prefix)
+            await store.revoke(lease)
+
+    asyncio.run(scenario())
+
+
+def test_the_worker_client_lives_and_leaves_with_its_role(login: Callable[[str], EtcdKnobs]) -> None:
+    async def scenario() -> None:
+        async def emptied(_command: DrainCommand) -> None: ...
+
+        record = WorkerRecord("llama", "decode", "decode-2", "decode", incarnation=1)
+        key = KEYS.worker("llama", "decode", "decode-2")
+        async with store_for(login("loadline-reader")) as reader:
+
+            async def state() -> str:
+                entries = (await reader.read(key)).entries
+                return entries[0].value.decode() if entries else ""
+
+            async def ready() -> bool:
+                return '"state"' not in (found := await state()) and found != ""  # ready is the default, so left out
+
+            async def gone() -> bool:
+                return not await state()
+
+            worker = Worker(
+                record,
+                etcd=login("loadline-worker-llama"),
+                bus=MemoryBus(),
+                sample=lambda: WorkerSample(0, 0, waiting_requests=0),
+                on_drain=emptied,
+            )
+            async with worker:
+                await worker.ready()
+                await until_async(ready, "registered as ready")
+            await until_async(gone, "gone")
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_only_reads(login: Callable[[str], EtcdKnobs]) -> None:
+    async def scenario() -> None:
+        async with store_for(login("loadline-reader")) as store:
+            await store.read(KEYS.workers)
+            await store.read(KEYS.decisions)
+            await denied(store, WORKER, KEYS.decision("llama"), KEYS.leader(LEADER_SCOPE_ALL), KEYS.pause("llama"))
+
+    asyncio.run(scenario())
+
+
+def test_nobody_in_particular_may_nothing(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with store_for(EtcdKnobs(endpoints=(server.url,))) as store:
+            await denied(store, WORKER, "elsewhere")
+            with pytest.raises(StoreDenied):
+                await store.read(KEYS.workers)
+
+    asyncio.run(scenario())
+
+
+def test_a_model_is_added_later(server: EtcdServer, login: Callable[[str], EtcdKnobs]) -> None:
+    secure_etcd(server, server.directory / "passwords", "default", "llama", "meta%2Fqwen", again=True)
+
+    async def scenario() -> None:
+        async with store_for(login("loadline-worker-meta%2Fqwen")) as store:
+            key = KEYS.worker("meta/qwen", "decode", "decode-1")
+            assert (await store.commit([], [Write(key, b"{}")])).committed
+            await denied(store, WORKER)
+
+    asyncio.run(scenario())

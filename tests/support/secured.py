@@ -1,0 +1,58 @@
+"""nats-server and etcd with the permissions of deploy/, and what each role logs in with."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.demo.servers import EtcdServer, NatsServer
+
+ROOT = Path(__file__).parents[2]
+NATS_FILE = ROOT / "deploy" / "nats" / "loadline.conf"
+PASSWORD = "s3cret"  # noqa: S105 - of servers that live as long as a test
+
+
+def password_file(directory: Path) -> str:
+    """A file with the one password of all users."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "password"
+    path.write_text(f"{PASSWORD}\n", "utf-8")
+    return str(path)
+
+
+def secured_nats(directory: Path, config: str | None = None) -> NatsServer:
+    """A server, not started, with the file of deploy/nats, or a version of it; every password is ``PASSWORD``."""
+    directory.mkdir()
+    names = re.findall(r"^(\w+):", NATS_FILE.with_name("passwords.conf.example").read_text("utf-8"), re.MULTILINE)
+    (directory / "passwords.conf").write_text("".join(f'{name}: "{PASSWORD}"\n' for name in names), "utf-8")
+    return NatsServer(directory, NATS_FILE.read_text("utf-8") if config is None else config)
+
+
+def nats_login(server: NatsServer, user: str, directory: Path) -> NatsKnobs:
+    """How a user of deploy/nats logs in."""
+    inbox = f"_INBOX_{user}" if user in {"agent", "operator", "viewer"} else "_INBOX"
+    return NatsKnobs(servers=(server.url,), user=user, password_file=password_file(directory), inbox_prefix=inbox)
+
+
+def secure_etcd(server: EtcdServer, directory: Path, *arguments: str, again: bool = False) -> None:
+    """Run deploy/etcd/roles.sh against a server; ``again``: once authentication is on."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for user in ("root", "loadline-agent", "loadline-reader", *(f"loadline-worker-{m}" for m in arguments[1:])):
+        (directory / user).write_text(f"{PASSWORD}\n", "utf-8")
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PASSWORDS": str(directory),
+        "ETCDCTL_ENDPOINTS": server.url,
+    }
+    if again:
+        environment |= {"ETCDCTL_USER": "root", "ETCDCTL_PASSWORD": PASSWORD}
+    script = ROOT / "deploy" / "etcd" / "roles.sh"
+    done = subprocess.run([str(script), *arguments], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def etcd_login(server: EtcdServer, user: str, directory: Path) -> EtcdKnobs:
+    """How a user of deploy/etcd logs in."""
+    return EtcdKnobs(endpoints=(server.url,), user=user, password_file=password_file(directory))
