@@ -120,7 +120,7 @@ class Fleet(Struct):
         worker = pool.workers.get(name)
         if worker is None:
             return Rejection.UNKNOWN_WORKER
-        if worker.draining:
+        if worker.draining and not worker.drain_over:
             worker.registered = False
         else:
             self._remove(pool, name, now)
@@ -139,14 +139,17 @@ class Fleet(Struct):
         """The worker is on its way out: it is no supply any more."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers[name]
-        worker.draining = True
+        worker.draining, worker.drain_over = True, False
         pool.place(worker, now)
 
     def end_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """The drain is over. What is still registered stays listed, and is no supply, until its key goes."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers.get(name)
-        if worker is not None and not worker.registered:
+        if worker is None:
+            return
+        worker.drain_over = True
+        if not worker.registered:
             self._remove(pool, name, now)
 
     def _remove(self, pool: Pool, name: str, now: int) -> None:

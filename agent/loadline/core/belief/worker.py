@@ -38,6 +38,8 @@ class Worker(Struct):
     latest: list[WorkerSample | None]
     registered: bool = True
     draining: bool = False
+    drain_over: bool = False
+    """Nothing more is expected of its drain: it is forgotten as soon as its key goes."""
     seen_at_ms: int = -1
     load: Load = field(default_factory=Load)
     counted: bool = False
