@@ -113,12 +113,12 @@ class Pool(Struct):
 
     def sweep(self, now: int, stale_after_ms: int) -> None:
         """Stop counting workers that went silent or start too slowly; O(workers)."""
-        self.late = 0
         for worker in self.workers.values():
             if worker.counted and now - worker.seen_at_ms > stale_after_ms:
                 self._uncount(worker)
             elif worker.counted_as == "starting" and now - worker.registered_at_ms > self.knobs.start_deadline_ms:
-                self.late += 1
+                self.late += not worker.late
+                worker.late = True
 
     def _recount(self, worker: Worker, now: int, stale_after_ms: int) -> None:
         self._uncount(worker)
@@ -142,6 +142,8 @@ class Pool(Struct):
         if before == after:
             return
         self.starting += (after == "starting") - (before == "starting")
+        self.late -= worker.late
+        worker.late = False
         if "ready" in {before, after}:
             self.ready += (after == "ready") - (before == "ready")
             self.ready_changed_at_ms = now

@@ -40,6 +40,8 @@ class Worker(Struct):
     draining: bool = False
     drain_over: bool = False
     """Nothing more is expected of its drain: it is forgotten as soon as its key goes."""
+    late: bool = False
+    """Starting, and past the start deadline at the last sweep."""
     seen_at_ms: int = -1
     load: Load = field(default_factory=Load)
     counted: bool = False

@@ -1,0 +1,322 @@
+"""Workers as they are believed: registered, reporting, silent, leaving; and sums that are always exact."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.core.belief.fleet import Fleet, FleetKnobs
+from loadline.core.belief.pool import Pool, PoolKnobs
+from loadline.core.belief.worker import Load
+from loadline.core.events import LoadReported, RegisteredWorker, WorkerRecord, WorkerSample
+from loadline.core.report import Rejection
+from tests.support.belief import STALE_MS, START, fleet_of, registered, reported, sample
+
+DEADLINE_MS = 60_000
+DECODE = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)
+PREFILL = PoolKnobs("prefill", "prefill")
+
+
+def fleet_with(*workers: RegisteredWorker, knobs: FleetKnobs | None = None) -> tuple[Fleet, Pool]:
+    fleet = fleet_of(PREFILL, DECODE, knobs=knobs)
+    for worker in workers:
+        assert fleet.register(worker, START) is None
+    return fleet, fleet.models["m"].pools["decode"]
+
+
+def settle(pool: Pool, now: int) -> Pool:
+    pool.sweep(now, STALE_MS)
+    pool.settle(now, STALE_MS)
+    return pool
+
+
+# -- registration ------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_counts_by_its_state() -> None:
+    fleet, pool = fleet_with(registered("a"), registered("b", state="starting"), registered("c", state="draining"))
+    assert (pool.ready, pool.starting, pool.draining(), fleet.workers) == (1, 1, 1, 3)
+    fleet.register(registered("b"), START)
+    assert (pool.ready, pool.starting) == (2, 0)
+    fleet.register(registered("a", state="draining"), START)
+    assert (pool.ready, pool.draining()) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("worker", "why"),
+    [
+        (RegisteredWorker(WorkerRecord("x", "decode", "a", "decode", 1), 5), Rejection.UNKNOWN_MODEL),
+        (registered("a", pool="nope"), Rejection.UNKNOWN_POOL),
+        (registered("a", role="prefill"), Rejection.ROLE_MISMATCH),
+    ],
+)
+def test_what_does_not_fit_is_refused(worker: RegisteredWorker, why: Rejection) -> None:
+    fleet, _ = fleet_with()
+    assert fleet.register(worker, START) == why
+    assert fleet.workers == 0
+
+
+def test_workers_are_bounded_and_a_known_one_is_never_refused() -> None:
+    fleet, pool = fleet_with(registered("a"), registered("b"), knobs=FleetKnobs(workers_max=2))
+    assert fleet.register(registered("c"), START) == Rejection.WORKERS_FULL
+    assert fleet.register(registered("b", incarnation=2), START) is None
+    assert fleet.deregister("m", "decode", "a", START) is None
+    assert fleet.register(registered("c"), START) is None
+    assert sorted(pool.workers) == ["b", "c"]
+
+
+def test_a_new_incarnation_begins_without_a_past() -> None:
+    fleet, pool = fleet_with(registered("a"))
+    fleet.report(reported("a", sample(9, kv=0.8)), START)
+    assert settle(pool, START).fresh == 1
+    fleet.register(registered("a", incarnation=2), START)
+    assert settle(pool, START).fresh == 0
+    assert pool.load == Load()
+    assert fleet.report(reported("a", sample(1, kv=0.1), incarnation=2), START) == (0, None)
+
+
+def test_a_record_written_again_keeps_what_was_reported() -> None:
+    fleet, pool = fleet_with(registered("a", ranks=2))
+    fleet.report(reported("a", sample(1, kv=0.4), sample(1, kv=0.6, rank=1)), START)
+    fleet.register(registered("a", ranks=1), START)
+    assert settle(pool, START).load.kv_micro == 400_000
+    assert fleet.workers == 1
+
+
+def test_reading_the_registry_forgets_who_is_not_in_it() -> None:
+    fleet, pool = fleet_with(registered("a"), registered("b"))
+    refused = fleet.replace([registered("b"), registered("c"), registered("d", role="prefill")], START)
+    assert refused == [Rejection.ROLE_MISMATCH]
+    assert (sorted(pool.workers), pool.ready, fleet.workers) == (["b", "c"], 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("identity", "why"),
+    [
+        (("x", "decode", "a"), Rejection.UNKNOWN_MODEL),
+        (("m", "nope", "a"), Rejection.UNKNOWN_POOL),
+        (("m", "decode", "b"), Rejection.UNKNOWN_WORKER),
+    ],
+)
+def test_who_is_not_known_cannot_leave(identity: tuple[str, str, str], why: Rejection) -> None:
+    fleet, _ = fleet_with(registered("a"))
+    assert fleet.deregister(*identity, START) == why
+
+
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (LoadReported("x", "decode", "a", 1, [sample(1)]), Rejection.UNKNOWN_MODEL),
+        (reported("a", sample(1), pool="nope"), Rejection.UNKNOWN_POOL),
+        (reported("z", sample(1)), Rejection.UNKNOWN_WORKER),
+        (reported("a", sample(1), incarnation=6), Rejection.STALE_INCARNATION),
+        (reported("a", sample(1), incarnation=8), Rejection.UNKNOWN_INCARNATION),
+        (reported("a", sample(1, rank=2)), Rejection.RANK_OUT_OF_RANGE),
+        (reported("a", sample(5)), Rejection.NOT_NEWER),
+        (reported("a", sample(4)), Rejection.NOT_NEWER),
+    ],
+)
+def test_a_report_that_cannot_be_believed_is_refused(event: LoadReported, why: Rejection) -> None:
+    fleet, pool = fleet_with(registered("a", incarnation=7, ranks=2))
+    fleet.report(reported("a", sample(5, kv=0.3), sample(5, kv=0.3, rank=1), incarnation=7), START)
+    settle(pool, START)
+    event = msgspec.structs.replace(event, incarnation=7) if event.incarnation == 1 else event
+    assert fleet.report(event, START + 4_000) == (1, why)
+    assert pool.workers["a"].seen_at_ms == START, "what is refused proves no life"
+
+
+def test_of_a_frame_only_the_refused_samples_are_refused() -> None:
+    fleet, pool = fleet_with(registered("a"))
+    outcome = fleet.report(reported("a", sample(2, kv=0.2), sample(1, kv=0.1), sample(3, kv=0.3)), START)
+    assert outcome == (1, Rejection.NOT_NEWER)
+    assert settle(pool, START).load.kv_micro == 300_000
+
+
+def test_a_worker_of_ranks_has_their_mean_usage_and_all_their_requests() -> None:
+    fleet, pool = fleet_with(registered("a", ranks=3))
+    fleet.report(reported("a", sample(1, 0.9, 2, 0), sample(1, 0.5, 3, 4, rank=2)), START)
+    assert settle(pool, START).load == Load(kv_micro=700_000, waiting=5, waiting_while_running=3, running=4)
+
+
+@pytest.mark.parametrize(
+    ("said", "micro"),
+    [
+        (WorkerSample(1, 0, kv_blocks_used=25, kv_blocks_total=100), 250_000),
+        (WorkerSample(1, 0, kv_blocks_used=25), 125_000),  # of the record's 200
+        (WorkerSample(1, 0, kv_blocks_used=300), 1_000_000),
+        (WorkerSample(1, 0, kv_blocks_used=25, kv_usage_ratio=0.9), 125_000),
+        (WorkerSample(1, 0, kv_usage_ratio=0.9), 900_000),
+    ],
+)
+def test_usage_comes_from_blocks_where_they_are_known(said: WorkerSample, micro: int) -> None:
+    record = WorkerRecord("m", "decode", "a", "decode", 1, kv_blocks_total=200)
+    fleet, pool = fleet_with(RegisteredWorker(record, 5))
+    fleet.report(reported("a", said), START)
+    assert settle(pool, START).load.kv_micro == micro
+
+
+# -- freshness ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_is_fresh_until_it_was_silent_for_too_long() -> None:
+    fleet, pool = fleet_with(registered("a"))
+    assert settle(pool, START).fresh == 0, "registered, but nothing said"
+    fleet.report(reported("a", sample(1, kv=0.5)), START)
+    assert settle(pool, START + STALE_MS).fresh == 1
+    assert settle(pool, START + STALE_MS + 1).fresh == 0
+    assert pool.load == Load()
+    fleet.report(reported("a", sample(2, kv=0.5)), START + 60_000)
+    assert settle(pool, START + 60_000).fresh == 1
+
+
+@pytest.mark.parametrize(("fresh", "quorate"), [(3, False), (4, True), (5, True)])
+def test_a_quorum_is_a_share_of_the_ready(*, fresh: int, quorate: bool) -> None:
+    fleet, pool = fleet_with(*(registered(name) for name in "abcde"))
+    for name in "abcde"[:fresh]:
+        fleet.report(reported(name, sample(1)), START)
+    assert settle(pool, START).quorate(0.8) is quorate
+
+
+# -- supply ------------------------------------------------------------------------------------------------------------
+
+
+def test_who_was_asked_for_is_supply_until_the_deadline() -> None:
+    _, pool = fleet_with(registered("a"), registered("b", state="starting"))
+    assert pool.target_now(START) == 2, "no decision yet: what there is"
+    pool.set_desired(4, START)
+    supply = pool.supply(START + DEADLINE_MS)
+    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.total) == (1, 1, 2, 0, 4)
+    supply = settle(pool, START + DEADLINE_MS + 1).supply(START + DEADLINE_MS + 1)
+    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.total) == (1, 0, 0, 3, 1)
+    assert pool.target_now(START + DEADLINE_MS + 1) == 4
+    assert pool.base(START + DEADLINE_MS + 1) == 1
+
+
+def test_a_late_starter_that_gets_ready_counts_once() -> None:
+    fleet, pool = fleet_with(registered("a", state="starting"))
+    now = START + DEADLINE_MS + 1
+    assert settle(pool, now).supply(now).starting == 0
+    fleet.register(registered("a"), now)
+    supply = pool.supply(now)
+    assert (supply.ready, supply.starting, supply.total) == (1, 0, 1), "also before the next sweep"
+
+
+def test_a_late_starter_that_goes_counts_no_more() -> None:
+    fleet, pool = fleet_with(registered("a", state="starting"), registered("b", state="starting"))
+    now = START + DEADLINE_MS + 1
+    settle(pool, now)
+    fleet.deregister("m", "decode", "a", now)
+    assert (pool.supply(now).starting, pool.supply(now).missing) == (0, 1)
+
+
+def test_a_lost_worker_is_asked_for_from_the_moment_it_was_lost() -> None:
+    fleet, pool = fleet_with(registered("a"), registered("b"))
+    pool.set_desired(2, START)
+    later = START + 10 * DEADLINE_MS
+    fleet.deregister("m", "decode", "b", later)
+    assert pool.supply(later + DEADLINE_MS).pending == 1
+    assert pool.supply(later + DEADLINE_MS + 1).pending == 0
+
+
+def test_growth_and_shrink_are_dated_by_what_changes() -> None:
+    _, pool = fleet_with(registered("a"))
+    pool.set_desired(3, START)
+    assert (pool.grown_at_ms, pool.shrunk_at_ms) == (-1, -1), "the first word heard of a decision is no change"
+    pool.set_desired(4, START + 1)
+    pool.set_desired(4, START + 2)
+    pool.set_desired(2, START + 3)
+    assert (pool.grown_at_ms, pool.shrunk_at_ms) == (START + 1, START + 3)
+
+
+# -- leaving -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_draining_worker_stays_listed_until_its_drain_ends() -> None:
+    fleet, pool = fleet_with(registered("a"), registered("b"))
+    fleet.start_drain("m", "decode", "a", START)
+    assert (pool.ready, pool.draining()) == (1, 1)
+    fleet.deregister("m", "decode", "a", START)
+    assert "a" in pool.workers
+    assert fleet.report(reported("a", sample(1)), START) == (0, None), "it still says how it does"
+    fleet.end_drain("m", "decode", "a", START)
+    assert (sorted(pool.workers), fleet.workers) == (["b"], 1)
+
+
+def test_a_drained_worker_goes_with_its_key() -> None:
+    fleet, pool = fleet_with(registered("a"), registered("b"))
+    fleet.start_drain("m", "decode", "a", START)
+    fleet.end_drain("m", "decode", "a", START)
+    assert (pool.ready, pool.draining()) == (1, 1), "still registered: still there, still no supply"
+    fleet.deregister("m", "decode", "a", START)
+    assert (sorted(pool.workers), pool.draining(), fleet.workers) == (["b"], 0, 1)
+
+
+# -- everything at once ------------------------------------------------------------------------------------------------
+
+NAMES = ("a", "b", "c", "d")
+operations = st.one_of(
+    st.tuples(st.just("register"), st.sampled_from(NAMES), st.integers(1, 3), st.sampled_from(["starting", "ready"])),
+    st.tuples(st.just("drain"), st.sampled_from(NAMES)),
+    st.tuples(st.just("end"), st.sampled_from(NAMES)),
+    st.tuples(st.just("deregister"), st.sampled_from(NAMES)),
+    st.tuples(st.just("report"), st.sampled_from(NAMES), st.integers(1, 3), st.integers(0, 100), st.integers(0, 1)),
+    st.tuples(st.just("replace"), st.sets(st.sampled_from(NAMES))),
+    st.tuples(st.just("wait"), st.integers(1, 50_000)),
+    st.tuples(st.just("settle")),
+)
+
+
+def do(fleet: Fleet, pool: Pool, operation: tuple[object, ...], now: int, sequence: int) -> None:
+    match operation:
+        case ("register", str(name), int(incarnation), ("starting" | "ready") as state):
+            fleet.register(registered(name, incarnation=incarnation, state=state, ranks=2), now)
+        case ("drain", str(name)) if name in pool.workers:
+            fleet.start_drain("m", "decode", name, now)
+        case ("end", str(name)):
+            fleet.end_drain("m", "decode", name, now)
+        case ("deregister", str(name)):
+            fleet.deregister("m", "decode", name, now)
+        case ("report", str(name), int(incarnation), int(percent), int(rank)):
+            said = sample(sequence, percent / 100, percent, percent % 2, rank)
+            fleet.report(reported(name, said, incarnation=incarnation), now)
+        case ("replace", set(names)):
+            fleet.replace([registered(str(name), ranks=2) for name in sorted(names)], now)
+        case ("settle",):
+            settle(pool, now)
+
+
+@given(st.lists(operations, max_size=60))
+def test_the_sums_are_those_of_a_recount(sequence_of_operations: list[tuple[object, ...]]) -> None:
+    fleet, pool = fleet_with()
+    now = START
+    for sequence, operation in enumerate(sequence_of_operations, start=1):
+        if operation[0] == "wait":
+            now += operation[1]  # type: ignore[operator]
+        do(fleet, pool, operation, now, sequence)
+        workers = list(pool.workers.values())
+        assert fleet.workers == len(workers)
+        assert pool.ready == sum(worker.standing == "ready" for worker in workers)
+        assert pool.starting == sum(worker.standing == "starting" for worker in workers)
+        assert 0 <= pool.late <= pool.starting
+        assert min(msgspec.structs.astuple(pool.supply(now))) >= 0
+    settle(pool, now)
+    fresh = [w for w in pool.workers.values() if w.standing == "ready" and 0 <= now - w.seen_at_ms <= STALE_MS]
+    total = Load()
+    for worker in fresh:
+        total.add(worker.measure(), 1)
+    assert (pool.fresh, pool.load) == (len(fresh), total)
+
+
+@given(st.permutations([1, 2, 3, 4]), st.data())
+def test_duplicates_and_disorder_change_nothing(order: list[int], data: st.DataObject) -> None:
+    """The newest sample wins, however often and in whatever order the samples came."""
+    straight, pool = fleet_with(registered("a"))
+    mixed, other = fleet_with(registered("a"))
+    for number in (1, 2, 3, 4):
+        straight.report(reported("a", sample(number, kv=number / 10)), START)
+    for number in [*order, *data.draw(st.lists(st.sampled_from(order), max_size=6))]:
+        mixed.report(reported("a", sample(number, kv=number / 10)), START)
+    assert msgspec.json.encode(settle(other, START)) == msgspec.json.encode(settle(pool, START))
