@@ -1,6 +1,6 @@
 """What the demo runs with unless told otherwise.
 
-Twenty times real time plays the 40 minutes of the trace in 120 s. Four copies of it arrive at 13 to 34 requests a
+Twenty times real time plays the 40 minutes of the trace in 120 s. Three copies of it arrive at 10 to 25 requests a
 second (virtual). A prefill worker computes about eight of its prompts a second, and a cache of 40,000 tokens holds
 about thirty of its requests, so two to eight workers a role are needed.
 """
@@ -18,7 +18,7 @@ PREFILL_PROFILE = DATA / f"{_PROFILE}_prefill.npz"
 DECODE_PROFILE = DATA / f"{_PROFILE}_decode.npz"
 
 SPEED = 20.0
-LOAD = 4
+LOAD = 3
 START_DELAY_S = 1.5  # real: half a minute of virtual time
 GPUS_PER_WORKER = 2  # the profile is that of two GPUs
 KV_BLOCKS = 2_500

@@ -1,0 +1,48 @@
+"""The demo's configuration files are what agent and scaler read, and name the commands that start its processes."""
+
+from pathlib import Path
+
+import pytest
+
+from loadline import config
+from loadline.demo import gateway, worker
+from loadline.demo.setup import ROLES, Demo, Mode
+from loadline.scalers import local_config
+from loadline.scalers.local_processes import fill
+
+
+def demo(folder: Path, mode: Mode) -> Demo:
+    return Demo("nats://127.0.0.1:1", "http://127.0.0.1:2", folder, mode, root="r", namespace="n")
+
+
+@pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
+def test_the_agent_reads_its_file(tmp_path: Path, mode: Mode) -> None:
+    path = tmp_path / "loadline.toml"
+    path.write_text(demo(tmp_path, mode).agent_config("agent-1"), "utf-8")
+    read = config.load(path)
+    assert [pool.role for pool in read.models[0].pools] == list(ROLES[mode])
+    assert (read.agent.root, read.agent.namespace) == ("r", "n")
+    assert (read.nats.servers, read.etcd.endpoints) == (("nats://127.0.0.1:1",), ("http://127.0.0.1:2",))
+    (pool, *_) = read.models[0].pools
+    assert (pool.replicas_min, pool.replicas_max) == (2, 8)
+
+
+@pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
+def test_the_scaler_reads_its_file_and_starts_workers_that_understand(tmp_path: Path, mode: Mode) -> None:
+    path = tmp_path / "scaler.toml"
+    path.write_text(demo(tmp_path, mode).scaler_config(), "utf-8")
+    (model,) = local_config.read(path).models
+    assert [pool.role for pool in model.pools] == list(ROLES[mode])
+    for pool in model.pools:
+        _, dash_m, module, *arguments = fill(pool.command, {"worker": "w-7"})
+        assert (dash_m, module) == ("-m", "loadline.demo.worker")
+        options = worker._options(arguments)
+        assert (options.name, options.pool, options.role) == ("w-7", pool.name, pool.role)
+        assert (options.root, options.namespace, options.speed) == ("r", "n", 20.0)
+
+
+def test_the_gateway_understands_its_command(tmp_path: Path) -> None:
+    _, _, module, *arguments = demo(tmp_path, "aggregated").gateway_command("--repeat")
+    assert module == "loadline.demo.gateway"
+    options = gateway._options(arguments)
+    assert (options.mode, options.repeat, options.summary_file) == ("aggregated", True, tmp_path / "summary.json")
