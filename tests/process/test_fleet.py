@@ -17,6 +17,7 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.events import Role, WorkerRecord
+from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport
@@ -198,6 +199,25 @@ def test_requests_wait_while_there_is_no_worker(fleet: Fleet) -> None:
     fleet.worker("decode", "decode-2")
     summary = account(fleet, gateway)
     assert (summary["finished"], summary["lost"]) == (REQUESTS, 0)
+
+
+def test_servers_that_go_and_come_back_lose_nothing(
+    tmp_path: Path, own_name: str, private_nats: Callable[[], NatsServer], private_etcd: Callable[[], EtcdServer]
+) -> None:
+    nats, etcd = private_nats(), private_etcd()
+    fleet = Fleet(tmp_path, nats.url, etcd.url, own_name)
+    try:
+        for role in ("prefill", "decode"):
+            fleet.worker(role, role)
+        gateway = fleet.gateway()
+        until(lambda: begun(fleet))
+        for server in (nats, etcd):
+            server.kill()
+            server.start()
+        summary = account(fleet, gateway)
+        assert (summary["arrived"], summary["finished"], summary["lost"]) == (REQUESTS, REQUESTS, 0)
+    finally:
+        fleet.stop()
 
 
 def test_a_stopped_gateway_leaves_its_account(fleet: Fleet) -> None:
