@@ -33,6 +33,7 @@ CHANNELS: Final[dict[str, tuple[str, str, str, str, str]]] = {
     "api_decisions": ("api.decisions", "receive", "empty", "decisions_reply", "Ask for the latest decisions."),
     "api_pause": ("api.pause", "receive", "pause_command", "operator_reply", "Pause a model."),
     "api_resume": ("api.resume", "receive", "pause_command", "operator_reply", "Resume a model."),
+    "api_announce": ("api.announce", "receive", "announce_request", "operator_reply", "A scaler asks for what stands."),
     "api_drain": ("api.drain", "receive", "drain_order", "operator_reply", "Empty one worker."),
 }
 

@@ -37,6 +37,8 @@ class MemoryBus:
                 offer(subject, payload)
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+        if subject not in self._answers:
+            raise BusUnavailable("nobody listens")
         async with asyncio.timeout(timeout_s):
             reply = await self._answers[subject](payload)
         if reply is None:

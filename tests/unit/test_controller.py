@@ -17,6 +17,7 @@ from loadline.core.effects import (
     SendDrain,
 )
 from loadline.core.events import (
+    AnnouncementRequested,
     AnyEvent,
     BusConnectionChanged,
     CampaignLost,
@@ -371,3 +372,44 @@ def test_a_snapshot_goes_on_exactly_where_it_was_taken() -> None:
         now = world.now + 1_000 * (second + 1)
         assert twin.handle(events, now) == world.controller.handle(events, now)
     assert twin.snapshot() == world.controller.snapshot()
+
+
+def test_a_scaler_that_asks_hears_what_stands() -> None:
+    world = booted()
+    world.kv, world.queue = 0.95, 1
+    world.run(31)
+    decision = world.stored["m"].decision
+    world.tell(DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {}))
+    effects = world.tell(AnnouncementRequested("m", "s"))
+    assert [e.decision for e in effects if isinstance(e, AnnounceDecision)] == [decision]
+
+
+def test_what_stands_is_decided_anew_when_it_is_past_its_time() -> None:
+    world = booted()
+    world.kv, world.queue = 0.95, 1
+    world.run(31)
+    old = world.stored["m"].decision
+    world.tell(DecisionAnswered(old.decision_id, "m", old.epoch, old.sequence, "s", "done", {}))
+    world.register("prefill", "p3")
+    world.register("decode", "d3")
+    world.kv, world.queue = 0.7, 0
+    world.controller.state.paused["m"] = "test"  # so that nothing else is decided meanwhile
+    world.run(601)
+    world.controller.state.paused.clear()
+    world.tell(AnnouncementRequested("m", "s"))
+    new = world.stored["m"].decision
+    assert new.sequence == old.sequence + 1
+    assert "asked_again" in new.reasons
+
+
+def test_workers_that_never_came_are_asked_for_again_once_in_a_deadline() -> None:
+    world = booted()
+    world.kv, world.queue = 0.95, 1
+    world.run(31)
+    effects: list[AnyEffect] = []
+    for _ in range(1_300):
+        said = world.stored["m"].decision  # a scaler that does not see that its workers never registered
+        world.tell(DecisionAnswered(said.decision_id, "m", said.epoch, said.sequence, "s", "done", {}))
+        effects += world.run(1)
+    assert alarms(effects).count("workers_missing") == 2
+    assert [e.decision.reasons[0] for e in effects if isinstance(e, CommitDecision)].count("asked_again") == 2

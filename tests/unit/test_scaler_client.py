@@ -12,7 +12,7 @@ from loadline.client import scaler as scaler_module
 from loadline.client.scaler import Scaler
 from loadline.core.events import PoolTarget, Victim
 from loadline.wire.codec import encode
-from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
+from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
 from tests.support.memory import MemoryBus
@@ -227,5 +227,21 @@ def test_whatever_the_order_what_is_handed_out_only_rises(steps: list[tuple[int,
                     handed_out.append((order.decision.epoch, order.decision.sequence))
                     await scaler.accept(order)
         assert handed_out == sorted(set(handed_out))
+
+    asyncio.run(scenario())
+
+
+def test_asks_for_what_stands_until_a_leader_takes_the_question() -> None:
+    async def scenario() -> None:
+        agent, asked = Agent(), []
+
+        async def answer(payload: bytes) -> bytes:
+            asked.append(msgspec.json.decode(payload, type=AnnounceRequest))
+            return encode(OperatorReply(accepted=len(asked) > 1))
+
+        await agent.bus.answer(SUBJECTS.api("announce"), answer)
+        async with Scaler("s", ("m", "n"), bus=agent.bus):
+            await until(lambda: len(asked) == 2, "asked again after a refusal")
+        assert asked[-1] == AnnounceRequest(("m", "n"), "s")
 
     asyncio.run(scenario())

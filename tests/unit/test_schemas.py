@@ -133,7 +133,10 @@ def test_asyncapi_has_every_subject_and_every_reference_leads_somewhere() -> Non
     assert filled == {
         *(subjects.load("x", "x", "x"), subjects.traffic("x", "x"), subjects.decision("x"), subjects.applied("x")),
         *(subjects.drain("x"), subjects.drained("x"), subjects.status("x")),
-        *(subjects.api(method) for method in ("status", "explain", "decisions", "pause", "resume", "drain")),
+        *(
+            subjects.api(method)
+            for method in ("status", "explain", "decisions", "pause", "resume", "drain", "announce")
+        ),
     }
     for reference in references(document):
         if reference.startswith("#/"):

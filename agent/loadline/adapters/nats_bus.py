@@ -29,8 +29,8 @@ from loadline.ports import Answer, Offer
 _log = bounded("nats")
 
 _CONNECT_S = 2.0
-# A frozen server or a cut link is noticed by the third ping that stays unanswered: after 10 to 15 s.
-_PING_S = 5
+# A frozen server or a cut link is noticed by the third ping that stays unanswered: after 6 to 9 s.
+_PING_S = 3
 _PINGS_MAX = 2
 _FLUSH_S = 1
 _RETRY_FIRST_S = 0.1

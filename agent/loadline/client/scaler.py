@@ -7,10 +7,12 @@
                 await set_replicas(pool, target.replicas)
             await scaler.complete(order, observed={pool: target.replicas for pool, target in order.targets.items()})
 
-Decisions hold absolute counts and are announced again until they are done: a scaler may start late, and keeps nothing.
+Decisions hold absolute counts and are announced again until they are done, and a scaler that starts asks for what
+stands: it may start late, and keeps nothing.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,15 +24,18 @@ from loadline.client.fence import Fence, Verdict
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
 from loadline.config import NatsKnobs
 from loadline.core.events import ApplyStatus, PoolTarget
+from loadline.errors import BusUnavailable
 from loadline.ports import Bus
-from loadline.wire.codec import Rejected, decode_as, printable
-from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
+from loadline.wire.codec import Rejected, decode_as, encode, printable
+from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 DRAINED_WORKERS_MAX: Final = 10_000
 """Drained workers that are remembered; the oldest is forgotten first."""
 DETAIL_CHARS_MAX: Final = 256
 _REFUSALS_WAITING_MAX: Final = 64
+_ASK_TIMEOUT_S: Final = 1.0
+_ASK_AGAIN_S: Final = 2.0
 
 _log = bounded("scaler")
 
@@ -110,6 +115,7 @@ class Scaler(AsyncIterator[Order]):
             await self._bus.subscribe(self._subjects.all_of("drained"), self._on_drained)
             for model in self._models:
                 await self._bus.subscribe(self._subjects.decision(model), self._on_decision)
+            await stack.enter_async_context(running(self._ask_what_stands(), f"first question of {self._name}"))
             self._stack = stack.pop_all()
         return self
 
@@ -161,6 +167,17 @@ class Scaler(AsyncIterator[Order]):
             if left_s <= 0 or not await wait_at_most(news, left_s):
                 return self.drained(worker, incarnation)
         return True
+
+    async def _ask_what_stands(self) -> None:
+        """What was carried out is not announced any more: ask for it, until the leader answers."""
+        request = encode(AnnounceRequest(self._models, self._name))
+        while True:
+            with contextlib.suppress(BusUnavailable):
+                payload = await self._bus.request(self._subjects.api("announce"), request, _ASK_TIMEOUT_S)
+                reply = decode_as(OperatorReply, payload)
+                if not isinstance(reply, Rejected) and reply.accepted:
+                    return
+            await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _answer(self, order: Order, status: ApplyStatus, observed: Mapping[str, int], detail: str) -> None:
         """Publish an answer and keep it for repetitions; dropped when a newer decision has made it pointless."""

@@ -11,6 +11,7 @@ from loadline.core import state as states
 from loadline.core.decide import Decider
 from loadline.core.effects import AnyEffect, Effect, RaiseAlarm, ReadDecisions, WritePause
 from loadline.core.events import (
+    AnnouncementRequested,
     AnyEvent,
     BusConnectionChanged,
     CampaignLost,
@@ -76,6 +77,7 @@ class Controller:
             WorkerDrained: self._worker_drained,
             DrainRequested: self._drain_requested,
             PauseRequested: self._pause_requested,
+            AnnouncementRequested: self._announcement_requested,
             PausesRead: self._pauses_read,
             PauseChanged: self._pause_changed,
             BusConnectionChanged: self._bus_connection_changed,
@@ -331,6 +333,14 @@ class Controller:
 
     def _pause_requested(self, event: PauseRequested, _now: int) -> list[Effect]:
         return [WritePause(event.model, event.paused, event.by)] if event.model in self._names else []
+
+    def _announcement_requested(self, event: AnnouncementRequested, now: int) -> None:
+        entry = self.state.ledger.entries.get(event.model)
+        if not self.leading or not self.state.decisions_read or entry is None or entry.decision is None:
+            return
+        if not self.state.ledger.repeat(event.model, now):
+            self.state.renewals[event.model] = None
+            self._dirty[event.model] = None
 
     def _pauses_read(self, event: PausesRead, _now: int) -> None:
         self.state.paused = dict(sorted(event.paused.items()))

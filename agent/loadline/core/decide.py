@@ -3,7 +3,7 @@
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.decisions.drains import choose_victims
-from loadline.core.effects import Effect
+from loadline.core.effects import Effect, RaiseAlarm
 from loadline.core.events import PoolTarget, Victim
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import Planner
@@ -37,18 +37,29 @@ class Decider:
         if settled is not None:
             self._hold(model, opinion, Draft({}), settled, now)
             return []
+        alarms = self._renew_what_is_overdue(model, now)
         draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now)
-        if all(draft.targets[pool.name] == pool.target_now(now) for pool in model.pools.values()):
+        unchanged = all(draft.targets[pool.name] == pool.target_now(now) for pool in model.pools.values())
+        if unchanged and name not in state.renewals:
             self._hold(model, opinion, draft, None, now)
-            return []
+            return alarms
         obstacle = self._obstacle(name, now)
         if obstacle is not None:
             self._hold(model, opinion, draft, obstacle, now)
-            return []
+            return alarms
         if self._knobs[name].no_operation:
             self._advise(model, opinion, draft, now)
-            return []
-        return [self._decide(model, opinion, draft, now)]
+            return alarms
+        return [*alarms, self._decide(model, opinion, draft, now)]
+
+    def _renew_what_is_overdue(self, model: Model, now: int) -> list[Effect]:
+        """Workers that did not come are asked for again, once in every start deadline: a scaler may have lost them."""
+        overdue = [pool for pool in model.pools.values() if pool.overdue(now)]
+        for pool in overdue:
+            pool.renewed_at_ms = now
+            self.state.renewals[model.name] = None
+        names = ", ".join(f"{pool.supply(now).missing} of {pool.name}" for pool in overdue)
+        return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
 
     def _settled(self, model: Model, now: int) -> Reason | None:
         """None once this agent leads and knows everything; else why not."""
@@ -105,7 +116,9 @@ class Decider:
             )
             for pool in model.pools.values()
         )
-        said = [*(r for r in opinion.reasons if not r.pool or r.pool in opinion.targets), *draft.rails]
+        said = [Reason(Code.ASKED_AGAIN)] if model.name in state.renewals else []
+        state.renewals.pop(model.name, None)
+        said += [*(r for r in opinion.reasons if not r.pool or r.pool in opinion.targets), *draft.rails]
         reasons = tuple(dict.fromkeys(f"{r.pool}:{r.code}" if r.pool else str(r.code) for r in said))[:64]
         decision = state.ledger.propose(
             model.name, targets, reasons, state.leadership.epoch, state.drains.knobs.ttl_ms, now

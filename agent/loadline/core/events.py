@@ -323,6 +323,13 @@ class PauseRequested(Event, frozen=True):
     by: str
 
 
+class AnnouncementRequested(Event, frozen=True):
+    """A scaler that has just started wants to know what stands."""
+
+    model: str
+    by: str
+
+
 class PausesRead(Event, frozen=True):
     """The whole list of paused models, by name, with who paused them."""
 
@@ -374,6 +381,7 @@ AnyEvent = (
     | WorkerDrained
     | DrainRequested
     | PauseRequested
+    | AnnouncementRequested
     | PausesRead
     | PauseChanged
     | StoreConnectionChanged

@@ -15,6 +15,7 @@ class Code(StrEnum):
     PREFILL_QUEUE_LOW = "prefill_queue_low"
     KV_USAGE_HIGH = "kv_usage_high"
     KV_USAGE_LOW = "kv_usage_low"
+    ASKED_AGAIN = "asked_again"
     # planners: why none
     WITHIN_THRESHOLDS = "within_thresholds"
     NO_WORKERS = "no_workers"
@@ -54,6 +55,7 @@ SENTENCES: dict[Code, str] = {
     Code.PREFILL_QUEUE_LOW: "mean prefill queue {mean:.2f} is below {threshold:g}",
     Code.KV_USAGE_HIGH: "mean KV load {mean:.2f} is above {threshold:g}",
     Code.KV_USAGE_LOW: "mean KV load {mean:.2f} is below {threshold:g}",
+    Code.ASKED_AGAIN: "what stands is decided again: a scaler asked for it, or workers did not come in time",
     Code.WITHIN_THRESHOLDS: "signals are between their thresholds",
     Code.NO_WORKERS: "no worker is ready",
     Code.NO_DATA: "{fresh:g} of {ready:g} workers report, {needed:g} are needed",

@@ -27,6 +27,8 @@ class State(Struct):
     """When each model's planner wants to look again."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them."""
+    renewals: dict[str, None] = field(default_factory=dict)
+    """Models whose standing counts are to be decided again."""
     registry_read: bool = False
     decisions_read: bool = False
     reading: bool = False

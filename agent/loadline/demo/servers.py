@@ -6,10 +6,8 @@ Loopback only, on free ports, with an own data directory. A child never outlives
 import abc
 import asyncio
 import contextlib
-import ctypes
 import http.client
 import importlib.util
-import os
 import shutil
 import signal
 import socket
@@ -21,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from loadline.adapters.children import die_with_parent
 from loadline.errors import LoadlineError
 
 _HOST = "127.0.0.1"
@@ -29,8 +28,6 @@ _STOP_S = 5.0
 _POLL_S = 0.02
 # Somebody else may take a free port between our look and the child's bind: it then ends at once and is tried again.
 _ATTEMPTS = 5
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Server(abc.ABC):
@@ -150,13 +147,6 @@ class Server(abc.ABC):
 
     def _spawn(self) -> None:
         command = self._command()
-        parent = os.getpid()
-
-        def die_with_parent() -> None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before the line above
-                os._exit(1)
-
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own child, a fixed command
                 command,
@@ -166,12 +156,11 @@ class Server(abc.ABC):
                 cwd=self.directory,
                 # Ctrl-C goes to the whole foreground group; the parent ends its children in its own order.
                 start_new_session=True,
-                # Nothing but a system call and a comparison: safe even where the parent has threads.
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe: see there
             )
 
     def _choose_ports(self) -> None:
-        self.port = _free_port()
+        self.port = free_port()
 
     @abc.abstractmethod
     def _command(self) -> list[str]: ...
@@ -233,8 +222,8 @@ class EtcdServer(Server):
     def _choose_ports(self) -> None:
         # The peer's URL is part of the data, so a start that lost a race for a port leaves nothing behind.
         shutil.rmtree(self.directory / "data", ignore_errors=True)
-        self.port = _free_port()
-        self._peer_port = _free_port()
+        self.port = free_port()
+        self._peer_port = free_port()
 
     def _command(self) -> list[str]:
         peer = f"http://{_HOST}:{self._peer_port}"
@@ -271,7 +260,8 @@ class EtcdServer(Server):
                 return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this host that nobody listens on now."""
     with socket.create_server((_HOST, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

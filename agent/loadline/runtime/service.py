@@ -9,13 +9,14 @@ import contextlib
 from collections.abc import Callable
 
 from loadline.core import query
-from loadline.core.events import AnyEvent, DrainRequested, PauseRequested
+from loadline.core.events import AnnouncementRequested, AnyEvent, DrainRequested, PauseRequested
 from loadline.core.report import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
 from loadline.runtime.loop import Runtime
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
+    AnnounceRequest,
     DecisionsReply,
     DrainOrder,
     ExplainReply,
@@ -53,6 +54,7 @@ class Service:
             "pause": self._leader_only(lambda payload: self._pause(payload, paused=True)),
             "resume": self._leader_only(lambda payload: self._pause(payload, paused=False)),
             "drain": self._leader_only(self._drain),
+            "announce": self._leader_only(self._announce),
         }
         endpoints = {name: (subjects.api(name), answer) for name, answer in answers.items()}
         await self._runtime.bus.serve("loadline", self._version, endpoints)
@@ -104,6 +106,16 @@ class Service:
         if order.worker not in workers:
             return _refusal(f"no worker {order.worker!r} is registered in pool {order.pool!r} of model {order.model!r}")
         return self._take(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
+
+    def _announce(self, payload: bytes) -> bytes:
+        request = decode_as(AnnounceRequest, payload)
+        if isinstance(request, Rejected):
+            return _refusal(request.detail)
+        if not self._runtime.controller.state.decisions_read:
+            return _refusal("the decisions have not been read yet; ask again")
+        for model in request.models:
+            self._runtime.inbox.put(AnnouncementRequested(model, request.by))
+        return encode(OperatorReply(accepted=True))
 
     def _take(self, event: AnyEvent) -> bytes:
         self._runtime.inbox.put(event)

@@ -1,7 +1,6 @@
 """Worker processes: started so that none outlives the scaler, watched, signalled, and written down when they ended."""
 
 import asyncio
-import ctypes
 import os
 import signal
 import subprocess
@@ -14,11 +13,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from loadline.adapters.children import die_with_parent
 from loadline.adapters.logs import bounded
 
-_PR_SET_PDEATHSIG: Final = 1
 _SIGNALS: Final = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
-_LIBC: Final = ctypes.CDLL(None)
 _log = bounded("local_scaler")
 
 
@@ -93,13 +91,6 @@ class Child:
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path | None) -> "subprocess.Popen[bytes]":
     """Start a process that dies with this one, even if this one is killed."""
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before the line above
-            os._exit(1)
-
     with ExitStack() as stack:
         output = None
         if log_path is not None:
@@ -113,8 +104,7 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path | None
             env={**os.environ, **env},
             # Ctrl-C reaches the whole foreground group: the scaler ends its children in its own order.
             start_new_session=True,
-            # A system call and a comparison: safe even where there are threads.
-            preexec_fn=die_with_parent,  # noqa: PLW1509
+            preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe: see there
         )
 
 

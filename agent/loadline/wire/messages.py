@@ -109,6 +109,13 @@ class PauseCommand(Struct, frozen=True):
     by: Text = ""
 
 
+class AnnounceRequest(Struct, frozen=True):
+    """A scaler that has just started asks for what stands. Subject (request): ``<root>.v1.api.announce``."""
+
+    models: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=1024)]
+    by: Text = ""
+
+
 class DrainOrder(Struct, frozen=True):
     """An operator's wish to empty one worker."""
 
@@ -138,6 +145,7 @@ MESSAGES: dict[str, type[Struct]] = {
     "explain_reply": ExplainReply,
     "decisions_reply": DecisionsReply,
     "pause_command": PauseCommand,
+    "announce_request": AnnounceRequest,
     "drain_order": DrainOrder,
     "operator_reply": OperatorReply,
 }

@@ -61,6 +61,8 @@ class Pool(Struct):
     grown_at_ms: int = -1
     """When a decision last asked for more."""
     shrunk_at_ms: int = -1
+    renewed_at_ms: int = -1
+    """When what is missing was last asked for again."""
 
     @property
     def name(self) -> str:
@@ -78,6 +80,11 @@ class Pool(Struct):
     def target_now(self, now: int) -> int:
         """The count that stands: the decision's, or what there is while there is none."""
         return self.supply(now).total if self.desired is None else self.desired
+
+    def overdue(self, now: int) -> bool:
+        """Whether workers are missing that were not asked for within the start deadline, not even again."""
+        asked_at_ms = max(self.asked_at_ms, self.renewed_at_ms)
+        return self.supply(now).missing > 0 and now - asked_at_ms > self.knobs.start_deadline_ms
 
     def base(self, now: int) -> int:
         """The count from which to step: what stands, less what was asked for and did not come in time."""

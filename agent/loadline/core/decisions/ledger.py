@@ -181,6 +181,15 @@ class Ledger(Struct):
             entry.announce_at_ms = now + self.knobs.announce_interval_max_ms
         return None, []
 
+    def repeat(self, model: str, now: int) -> bool:
+        """Announce what stands once more, at once; false where it is past its time or came to nothing."""
+        entry = self.entry(model)
+        if entry.decision is None or now >= entry.decision.expires_at_ms or entry.state in {"refused", "expired"}:
+            return False
+        entry.state, entry.announce_at_ms = "committed", now
+        self.live[model] = None
+        return True
+
     def tick(self, model: str, now: int) -> list[Effect]:
         """Announce what is open and due; close what has expired."""
         entry = self.entries[model]

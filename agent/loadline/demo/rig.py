@@ -1,0 +1,154 @@
+"""A private nats-server, an etcd and agents around them: for benchmarks, tests and anybody's experiments."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from loadline.adapters.children import die_with_parent
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.config import EtcdKnobs
+from loadline.core.events import WorkerRecord
+from loadline.demo.servers import EtcdServer, NatsServer, free_port
+from loadline.errors import LoadlineError
+from loadline.ports import Write
+from loadline.wire.codec import encode
+from loadline.wire.keys import Keys
+
+READY_S = 20.0
+POLL_S = 0.01
+# etcd takes at most 128 writes in a transaction.
+WRITES_MAX = 100
+
+
+class AgentProcess:
+    """A ``loadline run`` as a child.
+
+    Args:
+        config: The text of its configuration, without ``[http]``.
+        directory: Where configuration and log go.
+        name: Of both.
+    """
+
+    def __init__(self, config: str, directory: Path, name: str = "agent") -> None:
+        self.port = free_port()
+        self.log = directory / f"{name}.log"
+        path = directory / f"{name}.toml"
+        path.write_text(f"{config}\n[http]\nport = {self.port}\n", encoding="utf-8")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-m", "loadline", "run", "--config", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - a system call and a comparison
+            )
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of an HTTP path; 0 while nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def wait_ready(self) -> float:
+        """Wait until ``/readyz`` says ok; gives the seconds that it took.
+
+        Raises:
+            LoadlineError: It ended, or was not ready within 20 s.
+        """
+        began = time.monotonic()
+        while self.get("/readyz")[0] != 200:  # noqa: PLR2004 - HTTP's word for yes
+            if self.process.poll() is not None or time.monotonic() - began > READY_S:
+                raise LoadlineError(f"the agent is not ready: {self.get('/readyz')[1]} {self.log.read_text()[-2000:]}")
+            time.sleep(POLL_S)
+        return time.monotonic() - began
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(READY_S)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Rig:
+    """Servers in a folder, and what is started around them; all of it ends with the ``with`` block."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.nats = NatsServer(directory / "nats")
+        self.etcd = EtcdServer(directory / "etcd")
+        self._agents: list[AgentProcess] = []
+
+    def __enter__(self) -> Self:
+        self.nats.start()
+        self.etcd.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for agent in self._agents:
+            with contextlib.suppress(ProcessLookupError):
+                agent.kill()
+        self.etcd.stop()
+        self.nats.stop()
+
+    def config(self, models: str, name: str = "agent", **sections: dict[str, object]) -> str:
+        """A configuration for these servers: the models as TOML, and what other sections hold beside."""
+        base: dict[str, dict[str, object]] = {
+            "agent": {"name": name},
+            "nats": {"servers": [self.nats.url]},
+            "etcd": {"endpoints": [self.etcd.url]},
+            "journal": {"directory": str(self.directory / f"journal-{name}")},
+        }
+        for section, values in sections.items():
+            base[section] = {**base.get(section, {}), **values}
+        lines = [
+            line
+            for section, values in base.items()
+            for line in (f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items()))
+        ]
+        return "\n".join([*lines, models])
+
+    def agent(self, config: str, name: str = "agent") -> AgentProcess:
+        """Start an agent; it ends with the rig."""
+        agent = AgentProcess(config, self.directory, name)
+        self._agents.append(agent)
+        return agent
+
+    async def register(self, records: Iterable[WorkerRecord], namespace: str = "default") -> None:
+        """Write workers into the registry, without leases: they live as long as the etcd."""
+        store, keys = EtcdStore(EtcdKnobs(endpoints=(self.etcd.url,))), Keys(namespace)
+        try:
+            for chunk in _chunks(records, WRITES_MAX):
+                await store.commit([], [Write(keys.worker(r.model, r.pool, r.worker), encode(r)) for r in chunk])
+        finally:
+            await store.close()
+
+
+def _chunks(records: Iterable[WorkerRecord], size: int) -> Iterator[list[WorkerRecord]]:
+    chunk: list[WorkerRecord] = []
+    for record in records:
+        chunk.append(record)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
