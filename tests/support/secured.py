@@ -32,8 +32,9 @@ def secured_nats(directory: Path, config: str | None = None) -> NatsServer:
 
 def nats_login(server: NatsServer, user: str, directory: Path) -> NatsKnobs:
     """How a user of deploy/nats logs in."""
-    inbox = f"_INBOX_{user}" if user in {"agent", "operator", "viewer"} else "_INBOX"
-    return NatsKnobs(servers=(server.url,), user=user, password_file=password_file(directory), inbox_prefix=inbox)
+    return NatsKnobs(
+        servers=(server.url,), user=user, password_file=password_file(directory), inbox_prefix=f"_INBOX_{user}"
+    )
 
 
 def secure_etcd(server: EtcdServer, directory: Path, *arguments: str, again: bool = False) -> None:

@@ -1,0 +1,300 @@
+"""deploy/nats/loadline.conf on a real nats-server: every part can do its work, and nothing that is not its work."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadline.adapters.nats_bus import NatsBus
+from loadline.client.frontend import Frontend
+from loadline.client.scaler import Scaler
+from loadline.client.worker import Worker
+from loadline.config import NatsKnobs
+from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.core.report import AgentStatus
+from loadline.demo.servers import EtcdServer, NatsServer
+from loadline.errors import BusUnavailable
+from loadline.wire.codec import encode
+from loadline.wire.messages import DrainCommand, DrainOrder, OperatorReply
+from loadline.wire.subjects import Subjects
+from tests.support.polling import until, until_async
+from tests.support.secured import NATS_FILE, etcd_login, nats_login, secure_etcd, secured_nats
+
+pytestmark = pytest.mark.process
+
+SUBJECTS = Subjects("loadline")
+EVERYWHERE = ("somewhere.else", "$SYS.REQ.SERVER.PING", "_INBOX.other", "_INBOX_agent.forged", "$JS.API.INFO")
+# Role -> what it may publish, and a sample of what it may not.
+MAY_PUBLISH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "agent": (
+        (SUBJECTS.decision("llama"), SUBJECTS.drain("decode-1"), SUBJECTS.status("agent-1")),
+        (SUBJECTS.load("llama", "decode", "decode-1"), SUBJECTS.applied("llama"), SUBJECTS.api("pause")),
+    ),
+    "worker-llama-decode": (
+        (SUBJECTS.load("llama", "decode", "decode-1"), SUBJECTS.drained("decode-1")),
+        (
+            SUBJECTS.decision("llama"),
+            SUBJECTS.applied("llama"),
+            SUBJECTS.load("llama", "prefill", "prefill-1"),
+            SUBJECTS.load("other", "decode", "decode-1"),
+            SUBJECTS.traffic("llama", "frontend-1"),
+            SUBJECTS.drain("decode-2"),
+            SUBJECTS.api("drain"),
+            SUBJECTS.status("agent-1"),
+        ),
+    ),
+    "frontend-llama": (
+        (SUBJECTS.traffic("llama", "frontend-1"),),
+        (SUBJECTS.traffic("other", "frontend-1"), SUBJECTS.load("llama", "decode", "d"), SUBJECTS.decision("llama")),
+    ),
+    "scaler-llama": (
+        (SUBJECTS.applied("llama"), SUBJECTS.api("announce")),
+        (
+            SUBJECTS.applied("other"),
+            SUBJECTS.decision("llama"),
+            SUBJECTS.load("llama", "decode", "decode-1"),
+            SUBJECTS.drained("decode-1"),
+            SUBJECTS.drain("decode-1"),
+            SUBJECTS.api("pause"),
+        ),
+    ),
+    "operator": (
+        tuple(map(SUBJECTS.api, ("status", "explain", "decisions", "pause", "resume", "drain"))),
+        (SUBJECTS.decision("llama"), SUBJECTS.drain("decode-1"), SUBJECTS.load("llama", "decode", "decode-1")),
+    ),
+    "viewer": (
+        tuple(map(SUBJECTS.api, ("status", "explain", "decisions"))),
+        (*map(SUBJECTS.api, ("pause", "resume", "drain")), SUBJECTS.decision("llama")),
+    ),
+}
+# Role -> a sample of what it may listen to, and of what it may not.
+MAY_HEAR: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "agent": (
+        (*map(SUBJECTS.all_of, ("load", "traffic", "applied", "drained")), "$SRV.PING", "_INBOX_agent.x"),
+        ("_INBOX.x", "_INBOX_operator.x", ">"),
+    ),
+    "worker-llama-decode": (
+        (SUBJECTS.drain("decode-1"),),
+        (SUBJECTS.decision("llama"), SUBJECTS.all_of("load"), "_INBOX_agent.>"),
+    ),
+    "frontend-llama": ((), (SUBJECTS.decision("llama"), SUBJECTS.traffic("llama", "frontend-1"))),
+    "scaler-llama": (
+        (SUBJECTS.decision("llama"), SUBJECTS.all_of("drained"), "_INBOX_scaler-llama.>"),
+        (SUBJECTS.decision("other"), SUBJECTS.all_of("load"), SUBJECTS.drain("decode-1"), SUBJECTS.api("pause")),
+    ),
+    "operator": ((SUBJECTS.all_of("load"), SUBJECTS.all_of("decision")), ("_INBOX_agent.>", "$SRV.PING")),
+    "viewer": (
+        (SUBJECTS.decision("llama"), SUBJECTS.status("agent-1")),
+        (SUBJECTS.all_of("load"), SUBJECTS.api("pause"), "_INBOX_operator.>"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with secured_nats(tmp_path_factory.mktemp("nats") / "server") as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def bus_for(knobs: NatsKnobs) -> AsyncIterator[NatsBus]:
+    bus = NatsBus(knobs, name="test")
+    try:
+        async with asyncio.timeout(120):
+            await bus.connect(lambda _connected: None)
+            assert bus.connected, bus.last_error
+            yield bus
+    finally:
+        await bus.close()
+
+
+async def refused(bus: NatsBus, count: int, what: str) -> None:
+    await until(lambda: bus.denied >= count, f"{count} refusals, for {what}")
+    assert bus.denied == count, what
+
+
+@pytest.mark.parametrize("role", MAY_PUBLISH)
+def test_publishing(server: NatsServer, tmp_path: Path, role: str) -> None:
+    async def scenario() -> None:
+        allowed, forbidden = MAY_PUBLISH[role]
+        async with bus_for(nats_login(server, role, tmp_path)) as bus:
+            for subject in allowed:
+                await bus.publish(subject, b"{}")
+            # The server judges in order: at the first refusal it has let all of the above pass.
+            for number, subject in enumerate((*forbidden, *EVERYWHERE), start=1):
+                await bus.publish(subject, b"{}")
+                await refused(bus, number, subject)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("role", MAY_HEAR)
+def test_listening(server: NatsServer, tmp_path: Path, role: str) -> None:
+    async def scenario() -> None:
+        allowed, forbidden = MAY_HEAR[role]
+        async with bus_for(nats_login(server, role, tmp_path)) as bus:
+            for subject in allowed:
+                await bus.subscribe(subject, lambda _subject, _data: None)
+            for number, subject in enumerate((*forbidden, "somewhere.else", "$SYS.>"), start=1):
+                await bus.subscribe(subject, lambda _subject, _data: None)
+                await refused(bus, number, subject)
+
+    asyncio.run(scenario())
+
+
+def test_who_has_no_login_is_not_let_in(server: NatsServer) -> None:
+    async def scenario() -> None:
+        bus = NatsBus(NatsKnobs(servers=(server.url,)), name="nobody")
+        await bus.connect(lambda _connected: None)
+        assert not bus.connected
+        assert "authorization" in bus.last_error.lower()
+        await bus.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_with_a_user_of_its_own_speaks_for_itself_alone(tmp_path: Path) -> None:
+    """What the file's comment says of workers that do not trust each other."""
+    text = NATS_FILE.read_text("utf-8")
+    start = text.index('user: "worker-llama-decode"')
+    end = text.index('user: "frontend-llama"')
+    narrowed = text[start:end].replace(".*", ".decode-1")
+    assert narrowed.count(".decode-1") == 3
+
+    async def scenario(server: NatsServer) -> None:
+        async with bus_for(nats_login(server, "worker-llama-decode", tmp_path)) as bus:
+            await bus.publish(SUBJECTS.load("llama", "decode", "decode-1"), b"{}")
+            await bus.publish(SUBJECTS.drained("decode-1"), b"{}")
+            await bus.subscribe(SUBJECTS.drain("decode-1"), lambda _subject, _data: None)
+            others = (SUBJECTS.load("llama", "decode", "decode-2"), SUBJECTS.drained("decode-2"))
+            for number, subject in enumerate(others, start=1):
+                await bus.publish(subject, b"{}")
+                await refused(bus, number, subject)
+            await bus.subscribe(SUBJECTS.drain("decode-2"), lambda _subject, _data: None)
+            await refused(bus, 3, "another worker's drain commands")
+
+    with secured_nats(tmp_path / "server", text[:start] + narrowed + text[end:]) as server:
+        asyncio.run(scenario(server))
+
+
+CONFIG = """
+[agent]
+name = "agent-1"
+log_format = "json"
+[nats]
+servers = ["{nats.servers[0]}"]
+user = "{nats.user}"
+password_file = "{nats.password_file}"
+inbox_prefix = "{nats.inbox_prefix}"
+[etcd]
+endpoints = ["{etcd.endpoints[0]}"]
+user = "{etcd.user}"
+password_file = "{etcd.password_file}"
+[http]
+port = 0
+[fleet]
+stale_after_ms = 2000
+[[models]]
+name = "llama"
+[[models.pools]]
+name = "decode"
+role = "decode"
+replicas_min = 2
+"""
+
+
+@contextlib.contextmanager
+def agent(config: Path, log: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "loadline", "run", "--config", str(config)]
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            assert process.wait(15) == 0
+
+
+def loadline(*arguments: str) -> str:
+    command = [sys.executable, "-m", "loadline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
+    """The agent, the clients and the command line, as they are, with these users of NATS and those of etcd."""
+
+    async def emptied(_command: DrainCommand) -> None: ...
+
+    def configured(role: str, nats: NatsServer, etcd: EtcdServer) -> Path:
+        path = tmp_path / f"{role}.toml"
+        login = nats_login(nats, role, tmp_path / role)
+        path.write_text(CONFIG.format(nats=login, etcd=etcd_login(etcd, f"loadline-{role}", tmp_path / role)))
+        return path
+
+    async def scenario(nats: NatsServer, etcd: EtcdServer) -> None:
+        record = WorkerRecord("llama", "decode", "decode-1", "decode", incarnation=1)
+        async with contextlib.AsyncExitStack() as stack:
+            buses = {
+                role: await stack.enter_async_context(bus_for(nats_login(nats, role, tmp_path / role)))
+                for role in ("worker-llama-decode", "frontend-llama", "scaler-llama", "operator", "viewer")
+            }
+            worker = Worker(
+                record,
+                bus=buses["worker-llama-decode"],
+                etcd=etcd_login(etcd, "loadline-worker-llama", tmp_path),
+                sample=lambda: WorkerSample(0, 0, waiting_requests=0, running_requests=0, kv_usage_ratio=0.7),
+                on_drain=emptied,
+                report_interval_ms=200,
+            )
+            await stack.enter_async_context(worker)
+            frontend = Frontend("llama", "frontend-1", bus=buses["frontend-llama"], interval_ms=200)
+            await stack.enter_async_context(frontend)
+            scaler = await stack.enter_async_context(Scaler("scaler", ["llama"], bus=buses["scaler-llama"]))
+            await worker.ready()
+
+            order = await anext(scaler)  # two workers are the least, and there is one
+            assert order.targets["decode"].replicas == 2
+            await scaler.accept(order)
+            await scaler.complete(order, {"decode": 2})
+
+            async def status(role: str) -> AgentStatus | None:
+                with contextlib.suppress(BusUnavailable):
+                    return msgspec.json.decode(
+                        await buses[role].request(SUBJECTS.api("status"), b"{}", 2), type=AgentStatus
+                    )
+                return None
+
+            async def seen() -> bool:
+                found = await status("viewer")
+                if found is None or not found.models:
+                    return False
+                [model] = found.models
+                applied = model.decision is not None and model.decision.state == "applied"
+                return applied and model.pools[0].fresh == 1 and model.traffic.requests_per_s is not None
+
+            await until_async(seen, "worker, traffic and decision in the status")
+            operator = configured("operator", nats, etcd)
+            assert "agent agent-1" in await asyncio.to_thread(loadline, "status", "--config", str(operator))
+            assert "replicas_min" in await asyncio.to_thread(loadline, "explain", "--config", str(operator))
+
+            order_to_drain = encode(DrainOrder("llama", "decode", "decode-1"))
+            reply = await buses["operator"].request(SUBJECTS.api("drain"), order_to_drain, 2)
+            assert msgspec.json.decode(reply, type=OperatorReply).accepted
+            await asyncio.wait_for(worker.drained.wait(), 30)
+            assert await scaler.wait_drained("decode-1", 30, incarnation=1)
+            pause = await asyncio.to_thread(loadline, "pause", "llama", "--config", str(operator))
+            assert "llama is paused" in pause
+            assert {role: bus.denied for role, bus in buses.items()} == dict.fromkeys(buses, 0)
+
+    log = tmp_path / "agent.log"
+    with secured_nats(tmp_path / "nats") as nats, EtcdServer(tmp_path / "etcd") as etcd:
+        secure_etcd(etcd, tmp_path / "passwords", "default", "llama")
+        with agent(configured("agent", nats, etcd), log):
+            asyncio.run(scenario(nats, etcd))
+    said = log.read_text("utf-8").lower()
+    assert "permissions violation" not in said
+    assert "permission denied" not in said
