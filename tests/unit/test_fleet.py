@@ -138,7 +138,7 @@ def test_of_a_frame_only_the_refused_samples_are_refused() -> None:
 def test_a_worker_of_ranks_has_their_mean_usage_and_all_their_requests() -> None:
     fleet, pool = fleet_with(registered("a", ranks=3))
     fleet.report(reported("a", sample(1, 0.9, 2, 0), sample(1, 0.5, 3, 4, rank=2)), START)
-    assert settle(pool, START).load == Load(kv_micro=700_000, waiting=5, waiting_while_running=3, running=4)
+    assert settle(pool, START).load == Load(1, 1, kv_micro=700_000, waiting=5, waiting_while_running=3, running=4)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,14 @@ def test_usage_comes_from_blocks_where_they_are_known(said: WorkerSample, micro:
     fleet, pool = fleet_with(RegisteredWorker(record, 5))
     fleet.report(reported("a", said), START)
     assert settle(pool, START).load.kv_micro == micro
+
+
+def test_what_a_rank_does_not_say_is_not_known_of_the_worker() -> None:
+    fleet, pool = fleet_with(registered("a", ranks=2), registered("b"))
+    fleet.report(reported("a", sample(1), sample(1, kv=None, waiting=None, rank=1)), START)
+    fleet.report(reported("b", WorkerSample(1, 0, kv_blocks_used=5, waiting_requests=0)), START)
+    load = settle(pool, START).load
+    assert (pool.fresh, load.kv_known, load.queue_known) == (2, 0, 1), "blocks of an unknown total say nothing"
 
 
 # -- freshness ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,10 @@ Standing = Literal["ready", "starting", "out"]
 class Load(Struct):
     """Integer load of one worker, or of the counted workers of a pool."""
 
+    kv_known: int = 0
+    """Workers that say how full their KV cache is: of the others that is unknown, not zero."""
+    queue_known: int = 0
+    """Workers that say how many requests wait."""
     kv_micro: int = 0
     waiting: int = 0
     waiting_while_running: int = 0
@@ -23,6 +27,8 @@ class Load(Struct):
 
     def add(self, other: "Load", sign: int) -> None:
         """Add (1) or take away (-1)."""
+        self.kv_known += sign * other.kv_known
+        self.queue_known += sign * other.queue_known
         self.kv_micro += sign * other.kv_micro
         self.waiting += sign * other.waiting
         self.waiting_while_running += sign * other.waiting_while_running
@@ -68,7 +74,7 @@ class Worker(Struct):
 
     def measure(self) -> Load:
         """Load over the newest samples of all ranks: mean KV usage, sums of requests."""
-        load = Load()
+        load = Load(kv_known=1, queue_known=1)
         ranks = 0
         for sample in self.latest:
             if sample is None:
@@ -80,15 +86,22 @@ class Worker(Struct):
             load.running += running
             if running:
                 load.waiting_while_running += waiting
-            load.kv_micro += _kv_micro(sample, self.record)
-        if ranks:
-            load.kv_micro //= ranks
+            if sample.waiting_requests is None:
+                load.queue_known = 0
+            kv_micro = _kv_micro(sample, self.record)
+            if kv_micro is None:
+                load.kv_known = 0
+            else:
+                load.kv_micro += kv_micro
+        if not ranks:
+            return Load()
+        load.kv_micro //= ranks
         return load
 
 
-def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int:
+def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int | None:
     if sample.kv_blocks_used is not None:
         total = sample.kv_blocks_total or record.kv_blocks_total
         if total:
             return min(MICRO, sample.kv_blocks_used * MICRO // total)
-    return int((sample.kv_usage_ratio or 0.0) * MICRO)
+    return None if sample.kv_usage_ratio is None else int(sample.kv_usage_ratio * MICRO)

@@ -5,8 +5,8 @@ the same length that includes the picture of this moment, so a sample that carri
 on in the turn in which it arrives. What an interval forbade is still forbidden: no change within
 ``adjustment_interval_ms`` of the last one, nor of a change in the set of ready workers.
 
-Both means are kept twice, as a lower and an upper bound: a worker that does not report counts as empty when growing and
-as full when shrinking.
+Both means are kept twice, as a lower and an upper bound: a worker that does not report, or leaves the number out,
+counts as empty when growing and as full when shrinking.
 """
 
 from typing import Annotated, ClassVar
@@ -133,10 +133,9 @@ class ThresholdPlanner(Struct):
                 continue
             if watch.since_ms < 0:
                 watch.since_ms = now
-            silent = pool.ready - pool.fresh
-            watch.queue.set(pool.load.waiting, pool.load.waiting + silent)
+            watch.queue.set(pool.load.waiting, pool.load.waiting + pool.ready - pool.load.queue_known)
             kv_sum = pool.load.kv_micro / MICRO + self.knobs.waiting_request_kv_ratio * pool.load.waiting_while_running
-            watch.kv.set(kv_sum / pool.ready, (kv_sum + silent) / pool.ready)
+            watch.kv.set(kv_sum / pool.ready, (kv_sum + pool.ready - pool.load.kv_known) / pool.ready)
             if due:
                 watch.queue.pull(now)
                 watch.kv.pull(now)
@@ -150,7 +149,7 @@ class ThresholdPlanner(Struct):
         watch, role = self.watches[pool.name], pool.knobs.role
         if pool.ready == 0:
             return Verdict(0, Reason(Code.NO_WORKERS, pool.name))
-        if pool.fresh == 0:
+        if _reporting(pool) == 0:
             return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=0, ready=pool.ready, needed=1))
         interval_ms = self.knobs.adjustment_interval_ms
         if now - max(changed_at, watch.since_ms) < interval_ms:
@@ -216,6 +215,13 @@ class ThresholdPlanner(Struct):
                 inputs[f"{pool.name}.kv_load_mean"] = watch.kv.low.mean_with(watch.kv.now_low)
                 inputs[f"{pool.name}.kv_load_now"] = watch.kv.now_low
         return inputs
+
+
+def _reporting(pool: Pool) -> int:
+    """Workers that say what the pool is judged by; one that lives and does not say it is as good as silent."""
+    load = pool.load
+    by_role = {"prefill": load.queue_known, "decode": load.kv_known}
+    return by_role.get(pool.knobs.role, min(load.queue_known, load.kv_known))
 
 
 def _either_up_both_down(queue: Verdict, kv: Verdict) -> Verdict:

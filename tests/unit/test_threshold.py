@@ -1,0 +1,410 @@
+"""The threshold planner, rule by rule."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
+from loadline.core.report import Code, Opinion, Reason
+from tests.support.belief import STALE_MS, Line
+
+PREFILL = PoolKnobs("prefill", "prefill", start_deadline_ms=60_000)
+DECODE = PoolKnobs("decode", "decode", start_deadline_ms=60_000)
+BOTH = PoolKnobs("agg", "aggregated")
+PULL_MS = 1_000
+INTERVAL_MS = 30_000
+
+
+class Bench(Line):
+    """Pools of workers before a planner; a second passes with every look."""
+
+    def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: float) -> None:
+        super().__init__(pools, workers)
+        self.planner = ThresholdPlanner(ThresholdKnobs(**knobs))  # type: ignore[arg-type]
+        self.queue = 0
+        self.kv = 0.7
+        self.running = 1
+        self.silent = 0
+
+    def look_once(self) -> Opinion:
+        for name, pool in self.model.pools.items():
+            waiting = self.queue if pool.knobs.role != "decode" else 0
+            self.report(name, self.kv, waiting, self.running, self.silent)
+        return self.plan()
+
+    def plan(self) -> Opinion:
+        return self.planner.plan(self.look(), self.now)
+
+    def run(self, seconds: int) -> Opinion:
+        """Look once at once, and then once a second."""
+        opinion = self.look_once()
+        for _ in range(seconds):
+            self.now += PULL_MS
+            opinion = self.look_once()
+        return opinion
+
+    def follow(self, *values: float) -> Opinion:
+        """Queue (whole numbers) or KV usage, a value a second."""
+        opinion = Opinion("", {}, (), {})
+        for number, value in enumerate(values):
+            self.now += PULL_MS if number else 0
+            self.queue, self.kv = int(value), min(1.0, float(value))
+            opinion = self.look_once()
+        return opinion
+
+
+def prefill(**knobs: float) -> Bench:
+    return Bench(PREFILL, workers=2, **knobs)
+
+
+def decode(**knobs: float) -> Bench:
+    return Bench(DECODE, workers=2, **knobs)
+
+
+def reason(opinion: Opinion, pool: str) -> Reason:
+    (found,) = [r for r in opinion.reasons if r.pool == pool]
+    return found
+
+
+def codes(opinion: Opinion) -> set[Code]:
+    return {r.code for r in opinion.reasons}
+
+
+# -- the prefill queue -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("queue", "targets", "code"),
+    [
+        (0, {"prefill": 1}, Code.PREFILL_QUEUE_LOW),
+        (1, {"prefill": 1}, Code.PREFILL_QUEUE_LOW),
+        (2, {}, Code.WITHIN_THRESHOLDS),  # exactly at the lower threshold: not below it
+        (5, {}, Code.WITHIN_THRESHOLDS),  # exactly at the upper threshold: not above it
+        (6, {"prefill": 3}, Code.PREFILL_QUEUE_HIGH),
+    ],
+)
+def test_the_mean_queue_against_its_thresholds(queue: int, targets: dict[str, int], code: Code) -> None:
+    bench = prefill(prefill_queue_scale_up_threshold=5, prefill_queue_scale_down_threshold=2)
+    bench.queue = queue
+    opinion = bench.run(30)
+    assert (opinion.targets, codes(opinion)) == (targets, {code})
+
+
+def test_the_queue_is_that_of_the_whole_pool() -> None:
+    bench = Bench(PREFILL, workers=10)
+    bench.queue = 1  # one of ten workers has one request waiting
+    assert bench.run(30).targets == {"prefill": 11}
+
+
+def test_a_queue_that_will_be_gone_needs_no_worker() -> None:
+    bench = prefill(adjustment_interval_ms=2_000)
+    opinion = bench.follow(9, 8, 6)
+    assert opinion.targets == {}
+    assert reason(opinion, "prefill").code == Code.QUEUE_TREND_FALLING
+    assert reason(opinion, "prefill").numbers["predicted"] == 6 + (6 - 9) * 3
+
+
+@pytest.mark.parametrize(("last", "grows"), [(6, False), (7, True)])
+def test_the_trend_must_stay_above_the_threshold(last: int, *, grows: bool) -> None:
+    # predicted = last + (last - 8) * 3: 0 for 6, and 4 for 7
+    bench = prefill(adjustment_interval_ms=2_000, prefill_queue_scale_up_threshold=2)
+    assert bool(bench.follow(8, 7, last).targets) is grows
+
+
+def test_a_trend_exactly_at_the_threshold_is_not_above_it() -> None:
+    bench = prefill(adjustment_interval_ms=2_000, prefill_queue_scale_up_threshold=4)
+    assert bench.follow(8, 7, 7).targets == {}
+
+
+def test_without_trend_intervals_only_the_last_sample_counts() -> None:
+    bench = prefill(adjustment_interval_ms=2_000, prefill_queue_trend_intervals=0)
+    assert bench.follow(9, 5, 1).targets == {"prefill": 3}
+
+
+# -- KV load -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kv", "targets", "code"),
+    [
+        (0.25, {"decode": 1}, Code.KV_USAGE_LOW),
+        (0.5, {}, Code.WITHIN_THRESHOLDS),
+        (0.75, {}, Code.WITHIN_THRESHOLDS),
+        (0.875, {"decode": 3}, Code.KV_USAGE_HIGH),
+    ],
+)
+def test_the_mean_kv_load_against_its_thresholds(kv: float, targets: dict[str, int], code: Code) -> None:
+    bench = decode(decode_kv_scale_up_threshold=0.75)
+    bench.kv = kv
+    opinion = bench.run(30)
+    assert (opinion.targets, codes(opinion)) == (targets, {code})
+
+
+@pytest.mark.parametrize(("running", "load"), [(1, 0.75 + 0.02 * 4 / 2), (0, 0.75)])
+def test_a_waiting_request_is_load_where_something_runs(running: int, load: float) -> None:
+    bench = decode()
+    bench.report("decode", kv=0.75, waiting=4, running=running)  # 4 wait at the first of two workers
+    opinion = bench.plan()
+    assert opinion.inputs["decode.kv_load_now"] == pytest.approx(load)
+
+
+@pytest.mark.parametrize(("interval_number", "shrinks"), [(2, False), (3, True)])
+def test_a_new_decode_worker_is_given_time(interval_number: int, *, shrinks: bool) -> None:
+    bench = decode()
+    bench.pool("decode").set_desired(1, bench.now)
+    bench.pool("decode").set_desired(2, bench.now)
+    bench.kv = 0.1
+    opinion = bench.run(30 * interval_number)
+    assert bool(opinion.targets) is shrinks
+    assert codes(opinion) == {Code.KV_USAGE_LOW if shrinks else Code.NEW_WORKER_GRACE}
+
+
+def test_no_grace_when_it_is_switched_off() -> None:
+    bench = decode(new_decode_worker_grace_intervals=0)
+    bench.pool("decode").set_desired(1, bench.now)
+    bench.pool("decode").set_desired(2, bench.now)
+    bench.kv = 0.1
+    assert bench.run(30).targets == {"decode": 1}
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_before_a_whole_window_of_data() -> None:
+    bench = decode()
+    bench.kv = 1.0
+    early = bench.run(29)
+    assert (early.targets, codes(early)) == ({}, {Code.ADJUSTMENT_INTERVAL})
+    bench.now += PULL_MS
+    assert bench.look_once().targets == {"decode": 3}
+
+
+def test_the_mean_is_that_of_the_window_and_of_this_moment() -> None:
+    bench = decode(adjustment_interval_ms=2_000)
+    bench.follow(0.1, 0.2, 0.6, 0.8)
+    bench.now += 10  # no sample is due
+    bench.kv = 1.0
+    opinion = bench.look_once()
+    assert opinion.inputs["decode.kv_load_mean"] == pytest.approx((0.2 + 0.6 + 0.8 + 1.0) / 4)
+
+
+def test_a_sample_that_carries_the_mean_over_the_threshold_is_acted_on_at_once() -> None:
+    bench = prefill()
+    bench.queue = 0
+    bench.run(29)
+    bench.now += PULL_MS - 1
+    bench.queue = 100
+    assert bench.look_once().targets == {}, "not a whole window yet"
+    bench.now += 1
+    assert bench.look_once().targets == {"prefill": 3}
+
+
+def test_after_a_gap_the_window_begins_again() -> None:
+    bench = decode()
+    bench.kv = 1.0
+    bench.run(30)
+    bench.now += STALE_MS + 1
+    assert codes(bench.plan()) == {Code.NO_DATA}
+    assert codes(bench.run(29)) == {Code.ADJUSTMENT_INTERVAL}
+    bench.now += PULL_MS
+    assert bench.look_once().targets == {"decode": 3}
+
+
+@pytest.mark.parametrize("change", ["grow", "shrink"])
+def test_no_change_while_any_pools_workers_change(change: str) -> None:
+    bench = Bench(PREFILL, DECODE)
+    bench.kv, bench.queue = 1.0, 3
+    assert bench.run(30).targets == {"prefill": 3, "decode": 3}
+    if change == "grow":
+        bench.grow("decode", 1)
+    else:
+        bench.shrink("decode")
+    assert codes(bench.run(29)) == {Code.ADJUSTMENT_INTERVAL}
+    bench.now += PULL_MS
+    assert set(bench.look_once().targets) == {"prefill", "decode"}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_no_change_within_an_interval_of_the_last_decision(replicas: int) -> None:
+    bench = Bench(PREFILL, DECODE)
+    bench.pool("prefill").set_desired(2, bench.now)
+    bench.kv = 1.0
+    bench.run(30)
+    bench.pool("prefill").set_desired(replicas, bench.now)
+    assert codes(bench.run(29)) == {Code.ADJUSTMENT_INTERVAL}
+
+
+# -- workers that are missing ------------------------------------------------------------------------------------------
+
+
+def test_no_workers_and_no_data_are_holds() -> None:
+    bench = Bench(DECODE, workers=0)
+    assert codes(bench.run(40)) == {Code.NO_WORKERS}
+    bench.grow("decode", 2)
+    bench.now += 40_000
+    assert codes(bench.plan()) == {Code.NO_DATA}
+
+
+def test_growth_waits_for_workers_that_are_on_their_way() -> None:
+    bench = decode()
+    bench.kv = 1.0
+    bench.pool("decode").set_desired(3, bench.now)
+    opinion = bench.run(40)
+    assert (opinion.targets, codes(opinion)) == ({}, {Code.WORKERS_PENDING})
+    opinion = bench.run(21)
+    assert (opinion.targets, codes(opinion)) == ({}, {Code.PENDING_UNREACHED})
+    assert reason(opinion, "decode").numbers["missing"] == 1
+
+
+def test_a_shrink_starts_from_what_there_is_once_the_rest_is_late() -> None:
+    bench = decode()
+    bench.kv = 0.1
+    bench.pool("decode").set_desired(5, bench.now)
+    assert bench.run(60).targets == {"decode": 4}
+    assert bench.run(1).targets == {"decode": 1}
+
+
+def test_pending_workers_of_one_pool_do_not_hold_another() -> None:
+    bench = Bench(PREFILL, DECODE)
+    bench.pool("prefill").set_desired(3, bench.now)
+    bench.kv, bench.queue = 1.0, 3
+    assert bench.run(31).targets == {"decode": 3}
+
+
+@pytest.mark.parametrize(("kv", "silent", "targets"), [(0.3, 1, {}), (0.3, 0, {"decode": 3}), (0.1, 1, {"decode": 3})])
+def test_a_silent_worker_counts_as_full_when_shrinking(kv: float, silent: int, targets: dict[str, int]) -> None:
+    bench = Bench(DECODE, workers=4)
+    bench.kv = kv  # with one of four silent: 0.3 is at most 0.475, above 0.45, and 0.1 is at most 0.325
+    bench.planner = ThresholdPlanner(ThresholdKnobs(decode_kv_scale_down_threshold=0.45))
+    bench.silent = silent
+    assert bench.run(30).targets == targets
+
+
+@pytest.mark.parametrize(("silent", "targets"), [(1, {}), (0, {"decode": 5})])
+def test_a_silent_worker_counts_as_empty_when_growing(silent: int, targets: dict[str, int]) -> None:
+    bench = Bench(DECODE, workers=4)
+    bench.kv = 1.0  # with one of four silent: at least 0.75
+    bench.silent = silent
+    assert bench.run(30).targets == targets
+
+
+def test_a_silent_prefill_worker_may_have_a_queue() -> None:
+    bench = prefill()
+    bench.silent = 1
+    assert bench.run(30).targets == {}
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_what_a_worker_does_not_say_is_unknown_and_not_zero(role: str) -> None:
+    bench = Bench(PREFILL if role == "prefill" else DECODE)
+    for _ in range(31):
+        bench.now += PULL_MS
+        bench.say_nothing_of_load(role)
+        opinion = bench.plan()
+    assert opinion.targets == {}, "an engine that does not publish the signal must not look idle"
+
+
+# -- aggregated --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("queue", "kv", "target"),
+    [
+        (1, 0.7, 3),  # either may need more
+        (0, 1.0, 3),
+        (1, 1.0, 3),
+        (0, 0.1, 1),  # both must need less
+        (0, 0.7, None),
+        (1, 0.1, 3),
+    ],
+)
+def test_an_aggregated_worker_does_both_jobs(queue: int, kv: float, target: int | None) -> None:
+    bench = Bench(BOTH)
+    bench.queue, bench.kv = queue, kv
+    opinion = bench.run(30)
+    assert opinion.targets == ({} if target is None else {"agg": target})
+    assert len(opinion.reasons) == 1
+
+
+def test_a_low_queue_alone_says_that_signals_are_within() -> None:
+    bench = Bench(BOTH)
+    assert codes(bench.run(30)) == {Code.WITHIN_THRESHOLDS}
+
+
+# -- the acceptance cases of the original planner ----------------------------------------------------------------------
+
+
+def original(p: int, d: int, interval_ms: int) -> Bench:
+    bench = Bench(
+        PREFILL,
+        DECODE,
+        workers=0,
+        adjustment_interval_ms=interval_ms,
+        prefill_queue_scale_up_threshold=5,
+        prefill_queue_scale_down_threshold=0.2,
+    )
+    bench.grow("prefill", p)
+    bench.grow("decode", d)
+    return bench
+
+
+def play(bench: Bench, queue: list[int], kv: float) -> Opinion:
+    bench.kv = kv
+    for number, value in enumerate(queue):
+        bench.now += PULL_MS if number else 0
+        bench.queue = value
+        opinion = bench.look_once()
+    return opinion
+
+
+def test_original_trend_blocks() -> None:
+    opinion = play(original(1, 1, 2_000), [10, 8, 6], 0.7)
+    assert opinion.targets == {}
+    assert reason(opinion, "prefill").numbers["predicted"] == -6
+    assert reason(opinion, "prefill").code == Code.QUEUE_TREND_FALLING
+
+
+def test_original_prefill_up() -> None:
+    opinion = play(original(1, 1, 2_000), [6, 7, 8], 0.7)
+    assert opinion.targets == {"prefill": 2}
+    assert reason(opinion, "prefill").numbers["predicted"] == 14
+
+
+def test_original_prefill_down() -> None:
+    assert play(original(3, 1, 2_000), [0, 0, 0], 0.7).targets == {"prefill": 2}
+
+
+def test_original_decode_down() -> None:
+    assert play(original(1, 2, 2_000), [1, 1, 1], 0.2).targets == {"decode": 1}
+
+
+def test_original_workers_changed() -> None:
+    bench = original(1, 1, 2_000)
+    play(bench, [9, 9], 0.95)
+    bench.grow("prefill", 1)
+    bench.now += PULL_MS
+    opinion = bench.look_once()
+    assert (opinion.targets, codes(opinion)) == ({}, {Code.ADJUSTMENT_INTERVAL})
+
+
+# -- what it says of itself --------------------------------------------------------------------------------------------
+
+
+def test_the_reasons_of_what_changes_come_first() -> None:
+    bench = Bench(PREFILL, DECODE)
+    bench.queue, bench.kv = 1, 0.1
+    bench.pool("prefill").set_desired(3, bench.now)
+    opinion = bench.run(30)
+    assert [(r.pool, r.code) for r in opinion.reasons] == [
+        ("decode", Code.KV_USAGE_LOW),
+        ("prefill", Code.WORKERS_PENDING),
+    ]
+    assert opinion.reasons[0].sentence() == "decode: mean KV load 0.10 is below 0.5"
+
+
+def test_it_samples_once_an_interval_however_often_it_is_asked() -> None:
+    bench = decode()
+    for _ in range(100):
+        bench.now += 10
+        bench.look_once()
+    assert len(bench.planner.watches["decode"].kv.low.values) == 1
+    assert bench.planner.next_wake() > bench.now
