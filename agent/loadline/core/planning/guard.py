@@ -94,7 +94,7 @@ class Guard(Struct):
                 draft.bound(Code.NO_DATA_NO_SHRINK, pool.name, standing, fresh=pool.fresh, ready=pool.ready)
             self._replica_bounds(draft, pool)
         self._budget_max(draft, model, now)
-        self._budget_min(draft, model)
+        self._budget_min(draft, model, now)
         draft.rails.reverse()  # the strongest first
         return draft
 
@@ -147,7 +147,8 @@ class Guard(Struct):
     def _budget_max(self, draft: Draft, model: Model, now: int) -> None:
         """Cut growth, the last pool's first, then the fleet itself, until the GPUs fit.
 
-        The GPUs of workers that drain are still occupied: growth waits for them rather than exceed the budget.
+        The GPUs of workers that drain are still occupied: growth waits for them rather than exceed the budget. What a
+        minimum asks for does not wait: bounds always hold.
         """
         budget = self.limits.gpu_budget_max
         if budget is None:
@@ -155,13 +156,10 @@ class Guard(Struct):
         over = _gpus(draft, model) - budget
         if over <= 0 and not any(draft.targets[p.name] > p.target_now(now) for p in model.pools.values()):
             return
-        leaving = sum(
-            (pool.draining() + max(0, pool.target_now(now) - draft.targets[pool.name])) * pool.knobs.gpus_per_worker
-            for pool in model.pools.values()
-        )
+        leaving = _leaving_gpus(draft, model, now)
         for pool in reversed(model.pools.values()):
             over = _gpus(draft, model) + leaving - budget
-            grown = draft.targets[pool.name] - pool.target_now(now)
+            grown = draft.targets[pool.name] - max(pool.target_now(now), pool.knobs.replicas_min)
             if over > 0 and grown > 0:
                 cut = min(grown, -(-over // pool.knobs.gpus_per_worker))
                 gpus = over + budget
@@ -175,8 +173,8 @@ class Guard(Struct):
                 gpus = over + budget
                 draft.bound(Code.GPU_BUDGET_MAX, pool.name, draft.targets[pool.name] - cut, gpus=gpus, budget=budget)
 
-    def _budget_min(self, draft: Draft, model: Model) -> None:
-        """Raise the pools in their order until the GPUs reach the floor, as far as their own bounds allow."""
+    def _budget_min(self, draft: Draft, model: Model, now: int) -> None:
+        """Raise the pools in their order until the GPUs reach the floor, as far as the other bounds allow."""
         budget = self.limits.gpu_budget_min
         for pool in model.pools.values():
             gpus = _gpus(draft, model)
@@ -184,10 +182,23 @@ class Guard(Struct):
             raised = min(room, -(-(budget - gpus) // pool.knobs.gpus_per_worker))
             most = self.limits.gpu_budget_max
             if most is not None:
-                raised = min(raised, (most - gpus) // pool.knobs.gpus_per_worker)
+                # To keep what stands needs no GPU that somebody else is still leaving; to grow does.
+                kept = max(0, pool.target_now(now) - draft.targets[pool.name])
+                free = max(0, most - gpus - _leaving_gpus(draft, model, now))
+                raised = min(
+                    raised, kept + free // pool.knobs.gpus_per_worker, (most - gpus) // pool.knobs.gpus_per_worker
+                )
             if raised > 0:
                 allowed = draft.targets[pool.name] + raised
                 draft.bound(Code.GPU_BUDGET_MIN, pool.name, allowed, gpus=gpus, budget=budget)
+
+
+def _leaving_gpus(draft: Draft, model: Model, now: int) -> int:
+    """GPUs of workers that drain, and of those that the draft takes away."""
+    return sum(
+        (pool.draining() + max(0, pool.target_now(now) - draft.targets[pool.name])) * pool.knobs.gpus_per_worker
+        for pool in model.pools.values()
+    )
 
 
 def _gpus(draft: Draft, model: Model) -> int:

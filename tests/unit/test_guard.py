@@ -1,0 +1,388 @@
+"""The rails: each alone, the stronger over the weaker, and what holds whatever is proposed."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.guard import Draft, Guard, GuardKnobs, Limits
+from loadline.core.report import Code
+from tests.support.belief import START, Line
+
+A = PoolKnobs("a", "decode")
+B = PoolKnobs("b", "decode", gpus_per_worker=2)
+FREE = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, warm_up_ms=0)
+MINUTE_MS = 60_000
+
+
+class Track(Line):
+    """Pools at a standing count under rails, of which a test lowers those that it is about."""
+
+    def __init__(self, *pools: PoolKnobs, standing: int = 4, quorate: bool = True, **knobs: int) -> None:
+        super().__init__(pools, 0)
+        self.guard = Guard(msgspec.structs.replace(FREE, **knobs), Limits(0.8, 0, None))
+        self.acting_since_ms = START - 60 * MINUTE_MS
+        for pool in pools:
+            self.stand(pool.name, standing, quorate=quorate)
+
+    def stand(self, name: str, count: int, *, quorate: bool = True) -> None:
+        pool = self.pool(name)
+        pool.desired = count
+        self.grow(name, count)
+        pool.ready_changed_at_ms = -1
+        self.report(name, silent=0 if quorate else count)
+
+    def budget(self, most: int | None, least: int = 0) -> "Track":
+        self.guard.limits = Limits(0.8, least, most)
+        return self
+
+    def drain(self, name: str, count: int) -> None:
+        """That many more workers are on their way out."""
+        self.grow(name, count)
+        for worker in list(self.pool(name).workers)[-count:]:
+            self.fleet.start_drain("m", name, worker, self.now)
+
+    def apply(self, **proposed: int) -> Draft:
+        return self.guard.apply(self.look(), proposed, self.acting_since_ms, self.now)
+
+    def outcome(self, **proposed: int) -> tuple[dict[str, int], list[str]]:
+        draft = self.apply(**proposed)
+        return draft.targets, [f"{r.pool}:{r.code}" for r in draft.rails]
+
+
+# -- each alone --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 4, 5, 8])
+def test_what_no_rail_forbids_is_let_through(wanted: int) -> None:
+    assert Track(A).outcome(a=wanted) == ({"a": wanted}, [])
+
+
+def test_what_is_not_proposed_stays_as_it_stands() -> None:
+    assert Track(A, B).outcome(a=5) == ({"a": 5, "b": 4}, [])
+    assert Track(A, B).outcome() == ({"a": 4, "b": 4}, [])
+
+
+@pytest.mark.parametrize(("wanted", "allowed", "rails"), [(6, 6, []), (7, 6, ["a:step_up"])])
+def test_step_up(wanted: int, allowed: int, rails: list[str]) -> None:
+    assert Track(A, step_up_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
+
+
+@pytest.mark.parametrize(("wanted", "allowed", "rails"), [(2, 2, []), (1, 2, ["a:step_down"])])
+def test_step_down(wanted: int, allowed: int, rails: list[str]) -> None:
+    assert Track(A, step_down_max=2).outcome(a=wanted) == ({"a": allowed}, rails)
+
+
+def test_a_step_down_is_measured_from_what_there_is() -> None:
+    track = Track(A, step_down_max=1)
+    track.pool("a").desired, track.pool("a").asked_at_ms = 8, 0  # four were asked for long ago and never came
+    assert track.outcome(a=1) == ({"a": 3}, ["a:step_down"])
+
+
+@pytest.mark.parametrize("bound", [A, PoolKnobs("a", "decode", replicas_min=4, replicas_max=4)])
+def test_replica_bounds(bound: PoolKnobs) -> None:
+    track = Track(bound)
+    low, high = bound.replicas_min, bound.replicas_max
+    assert track.outcome(a=low) == ({"a": low}, [])
+    assert track.outcome(a=low - 1) == ({"a": low}, ["a:replicas_min"])
+    assert track.outcome(a=high) == ({"a": high}, [])
+    assert track.outcome(a=high + 1) == ({"a": high}, ["a:replicas_max"])
+
+
+@pytest.mark.parametrize(("fresh", "allowed", "rails"), [(4, 3, []), (3, 4, ["a:no_data_no_shrink"])])
+def test_no_data_no_shrink(fresh: int, allowed: int, rails: list[str]) -> None:
+    track = Track(A, quorate=False)
+    track.report("a", silent=4 - fresh)
+    assert track.outcome(a=3) == ({"a": allowed}, rails)
+
+
+def test_without_data_growth_is_free() -> None:
+    assert Track(A, quorate=False).outcome(a=6) == ({"a": 6}, [])
+
+
+def test_a_shrink_is_never_below_the_highest_proposal_of_the_window() -> None:
+    track = Track(A, stabilisation_ms=MINUTE_MS)
+    assert track.outcome(a=3) == ({"a": 3}, []), "nothing else was proposed yet"
+    track = Track(A, stabilisation_ms=MINUTE_MS)
+    assert track.outcome(a=3)[0] == {"a": 3}
+    track.now += 1_000
+    track.report("a")
+    assert track.outcome(a=1) == ({"a": 3}, ["a:stabilisation"])
+    track.now += MINUTE_MS - 1
+    track.report("a")
+    assert track.outcome(a=1) == ({"a": 3}, ["a:stabilisation"])
+    track.now += 1
+    assert track.outcome(a=1) == ({"a": 1}, [])
+
+
+def test_a_hold_is_a_proposal_of_what_stands() -> None:
+    track = Track(A, stabilisation_ms=MINUTE_MS)
+    track.apply()
+    track.now += MINUTE_MS - 1
+    track.report("a")
+    track.apply()
+    assert track.outcome(a=2) == ({"a": 4}, ["a:stabilisation"])
+
+
+def test_stabilisation_never_grows_a_pool() -> None:
+    track = Track(A, stabilisation_ms=MINUTE_MS)
+    track.apply(a=8)
+    track.now += 1_000
+    track.report("a")
+    assert track.outcome(a=3) == ({"a": 4}, ["a:stabilisation"])
+
+
+@pytest.mark.parametrize("what", ["grown_at_ms", "shrunk_at_ms"])
+@pytest.mark.parametrize(("wanted", "knob"), [(5, "cooldown_up_ms"), (3, "cooldown_down_ms")])
+def test_cooldown(what: str, wanted: int, knob: str) -> None:
+    track = Track(A, quorate=True, **{knob: MINUTE_MS})
+    assert track.outcome(a=wanted) == ({"a": wanted}, []), "no change yet"
+    setattr(track.pool("a"), what, START)
+    track.now += MINUTE_MS - 1
+    track.report("a")
+    assert track.outcome(a=wanted) == ({"a": 4}, ["a:cooldown"])
+    assert track.outcome(a=8 - wanted) == ({"a": 8 - wanted}, []), "the other direction has a knob of its own"
+    track.now += 1
+    assert track.outcome(a=wanted) == ({"a": wanted}, [])
+
+
+def test_warm_up_after_taking_over() -> None:
+    track = Track(A, warm_up_ms=MINUTE_MS)
+    track.apply()
+    track.acting_since_ms = START
+    track.now += MINUTE_MS - 1
+    track.report("a")
+    assert track.outcome(a=3) == ({"a": 4}, ["a:warm_up"])
+    assert track.outcome(a=5) == ({"a": 5}, [])
+    track.now += 1
+    assert track.outcome(a=3) == ({"a": 3}, [])
+
+
+def test_warm_up_after_a_gap_in_the_data() -> None:
+    track = Track(A, warm_up_ms=MINUTE_MS)
+    track.apply()
+    track.now += 10 * MINUTE_MS
+    track.apply()  # everybody went silent
+    track.report("a")
+    track.apply()
+    track.now += MINUTE_MS - 1
+    track.report("a")
+    assert track.outcome(a=3) == ({"a": 4}, ["a:warm_up"])
+    track.now += 1
+    assert track.outcome(a=3) == ({"a": 3}, [])
+
+
+# -- the GPU budget ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budget", "wanted", "expected"),
+    [
+        (14, {"a": 6}, {"a": 6, "b": 4}),  # 6 + 4 * 2
+        (13, {"a": 6}, {"a": 5, "b": 4}),
+        (14, {"b": 5}, {"a": 4, "b": 5}),
+        (13, {"b": 5}, {"a": 4, "b": 4}),  # half a worker is none
+        (13, {"a": 5, "b": 5}, {"a": 5, "b": 4}),  # the last pool's growth is cut first
+        (12, {"a": 5, "b": 5}, {"a": 4, "b": 4}),
+        (14, {"a": 4, "b": 5}, {"a": 4, "b": 5}),
+    ],
+)
+def test_growth_stops_at_the_budget(budget: int, wanted: dict[str, int], expected: dict[str, int]) -> None:
+    targets, rails = Track(A, B).budget(budget).outcome(**wanted)
+    assert targets == expected
+    assert {rail.partition(":")[2] for rail in rails} <= {"gpu_budget_max"}
+
+
+def test_growth_waits_for_the_gpus_of_those_that_drain() -> None:
+    track = Track(A, B).budget(14)
+    track.drain("b", 1)
+    assert track.outcome(a=6) == ({"a": 4, "b": 4}, ["a:gpu_budget_max"])
+
+
+def test_growth_waits_for_the_gpus_that_the_same_decision_frees() -> None:
+    assert Track(A, B).budget(12).outcome(a=6, b=3) == ({"a": 4, "b": 3}, ["a:gpu_budget_max"])
+
+
+def test_draining_gpus_alone_shrink_nothing() -> None:
+    track = Track(A, B).budget(12)
+    track.drain("b", 2)
+    assert track.outcome() == ({"a": 4, "b": 4}, [])
+
+
+def test_a_budget_below_what_stands_takes_the_widest_first() -> None:
+    assert Track(A, B).budget(9).outcome() == ({"a": 4, "b": 2}, ["b:gpu_budget_max"])
+    assert Track(A, B).budget(4).outcome() == ({"a": 2, "b": 1}, ["a:gpu_budget_max", "b:gpu_budget_max"])
+
+
+def test_the_least_budget_raises_the_pools_in_their_order() -> None:
+    assert Track(A, B).budget(None, least=15).outcome() == ({"a": 7, "b": 4}, ["a:gpu_budget_min"])
+    track = Track(A, B).budget(None, least=19)
+    assert track.outcome() == ({"a": 8, "b": 6}, ["b:gpu_budget_min", "a:gpu_budget_min"])
+    assert Track(A, B).budget(None, least=12).outcome(a=2) == ({"a": 4, "b": 4}, ["a:gpu_budget_min"])
+
+
+def test_the_least_budget_never_breaks_the_greatest() -> None:
+    assert Track(B).budget(9, least=9).outcome() == ({"b": 4}, []), "a fifth worker would make ten"
+
+
+def test_a_minimum_is_kept_although_others_drain() -> None:
+    track = Track(A, standing=0).budget(2)
+    track.drain("a", 2)
+    assert track.outcome() == ({"a": 1}, ["a:replicas_min"]), "bounds always hold"
+
+
+def test_the_least_budget_waits_for_the_gpus_of_those_that_drain() -> None:
+    track = Track(A, B).budget(13, least=13)
+    track.drain("a", 1)
+    assert track.outcome() == ({"a": 4, "b": 4}, [])
+
+
+# -- the stronger over the weaker --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("knobs", "most", "wanted", "target", "strongest"),
+    [
+        # A minimum and a budget are stronger than every reason to keep or to wait.
+        ({"step_up_max": 1}, None, -1, 6, "replicas_min"),
+        ({"cooldown_up_ms": MINUTE_MS}, None, 5, 6, "replicas_min"),
+        ({"step_up_max": 1}, 4, 8, 4, "gpu_budget_max"),
+        ({"step_down_max": 1}, 2, 1, 2, "gpu_budget_max"),
+        ({"stabilisation_ms": MINUTE_MS}, 2, 4, 2, "gpu_budget_max"),
+        ({"warm_up_ms": MINUTE_MS}, 2, 1, 2, "gpu_budget_max"),
+        ({"cooldown_down_ms": MINUTE_MS}, 2, 1, 2, "gpu_budget_max"),
+    ],
+)
+def test_bounds_have_the_last_word(
+    knobs: dict[str, int], most: int | None, wanted: int, target: int, strongest: str
+) -> None:
+    pool = PoolKnobs("a", "decode", replicas_min=6 if strongest == "replicas_min" else 1)
+    track = Track(pool, quorate=True, **knobs).budget(most)
+    track.pool("a").grown_at_ms = track.acting_since_ms = START
+    targets, rails = track.outcome(a=wanted)
+    assert targets == {"a": target}
+    assert rails[0] == f"a:{strongest}"
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_a_budget_shrinks_even_without_data(most: int | None) -> None:
+    track = Track(A, quorate=False).budget(most)
+    assert track.outcome(a=1)[0] == {"a": 4 if most is None else 2}
+
+
+def test_a_maximum_shrinks_even_without_data() -> None:
+    track = Track(PoolKnobs("a", "decode", replicas_max=3), quorate=False)
+    assert track.outcome() == ({"a": 3}, ["a:replicas_max"])
+
+
+def test_without_data_not_even_a_step() -> None:
+    track = Track(A, quorate=False, step_down_max=1)
+    assert track.outcome(a=1) == ({"a": 4}, ["a:no_data_no_shrink", "a:step_down"])
+
+
+def test_a_step_is_smaller_than_what_the_window_allows() -> None:
+    track = Track(A, step_down_max=1, stabilisation_ms=MINUTE_MS)
+    track.apply(a=2)
+    assert track.outcome(a=1) == ({"a": 3}, ["a:step_down", "a:stabilisation"])
+
+
+def test_a_rail_says_what_was_wanted_and_what_is_allowed() -> None:
+    (reason,) = Track(A, step_up_max=2).apply(a=8).rails
+    assert (reason.code, reason.numbers) == (Code.STEP_UP, {"wanted": 8.0, "allowed": 6.0})
+    assert reason.sentence() == "a: 8 cut to 6: the largest step up"
+
+
+# -- whatever is proposed ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def tracks(draw: st.DrawFn) -> Track:
+    pools = []
+    for name in "abc"[: draw(st.integers(1, 3))]:
+        least = draw(st.integers(0, 4))
+        most = draw(st.integers(max(1, least), 9))
+        pools.append(
+            PoolKnobs(name, "decode", draw(st.integers(1, 4)), least, most, draw(st.sampled_from([1, 600_000])))
+        )
+    spans = st.sampled_from([0, 10_000, MINUTE_MS])
+    track = Track(
+        *pools,
+        standing=0,
+        step_up_max=draw(st.integers(1, 4)),
+        step_down_max=draw(st.integers(1, 4)),
+        stabilisation_ms=draw(spans),
+        cooldown_up_ms=draw(spans),
+        cooldown_down_ms=draw(spans),
+        warm_up_ms=draw(spans),
+    )
+    for pool in track.model.pools.values():
+        track.grow(pool.name, draw(st.integers(0, 8)), draw(st.sampled_from(["ready", "starting"])))
+        pool.desired = draw(st.none() | st.integers(0, 10))
+        pool.grown_at_ms = draw(st.sampled_from([-1, START - 5_000]))
+        track.report(pool.name, silent=draw(st.integers(0, len(pool.workers))))
+        if leaving := draw(st.integers(0, 3)):
+            track.drain(pool.name, leaving)
+    smallest = sum(p.replicas_min * p.gpus_per_worker for p in pools)
+    largest = sum(p.replicas_max * p.gpus_per_worker for p in pools)
+    most_gpus = draw(st.none() | st.integers(max(1, smallest), largest))
+    track.budget(most_gpus, draw(st.integers(0, largest if most_gpus is None else most_gpus)))
+    track.acting_since_ms = draw(st.sampled_from([START - 60 * MINUTE_MS, START - 5_000]))
+    track.now = START + draw(st.sampled_from([0, 2_000]))
+    return track
+
+
+proposals = st.dictionaries(st.sampled_from("abc"), st.integers(-2, 14), max_size=3)
+
+
+def gpus(track: Track, counts: dict[str, int]) -> int:
+    return sum(counts[pool.name] * pool.knobs.gpus_per_worker for pool in track.model.pools.values())
+
+
+@given(tracks(), proposals, proposals)
+def test_bounds_and_budget_hold_and_a_shrink_needs_data(
+    track: Track, before: dict[str, int], proposed: dict[str, int]
+) -> None:
+    track.apply(**before)
+    standing = {pool.name: pool.target_now(track.now) for pool in track.model.pools.values()}
+    draft = track.apply(**proposed)
+    limits, bit = track.guard.limits, {(r.pool, r.code) for r in draft.rails}
+    assert set(draft.targets) == set(track.model.pools)
+    for pool in track.model.pools.values():
+        name, target = pool.name, draft.targets[pool.name]
+        assert pool.knobs.replicas_min <= target <= pool.knobs.replicas_max
+        forced = {(name, Code.GPU_BUDGET_MAX), (name, Code.REPLICAS_MAX)} & bit
+        if target < standing[name] and not forced:
+            assert pool.quorate(0.8)
+            assert target >= min(standing[name], pool.base(track.now)) - track.guard.knobs.step_down_max
+        if not {(name, Code.GPU_BUDGET_MIN), (name, Code.REPLICAS_MIN)} & bit:
+            assert target <= max(standing[name], pool.knobs.replicas_min) + track.guard.knobs.step_up_max
+    total = gpus(track, draft.targets)
+    if limits.gpu_budget_max is not None:
+        assert total <= limits.gpu_budget_max
+        least = {p.name: max(standing[p.name], p.knobs.replicas_min) for p in track.model.pools.values()}
+        leaving = sum(
+            (pool.draining() + max(0, standing[pool.name] - draft.targets[pool.name])) * pool.knobs.gpus_per_worker
+            for pool in track.model.pools.values()
+        )
+        grows = any(draft.targets[name] > least[name] for name in least)
+        assert not grows or total + leaving <= limits.gpu_budget_max, "growth waits for GPUs"
+    elif total < limits.gpu_budget_min:
+        assert all(draft.targets[p.name] == p.knobs.replicas_max for p in track.model.pools.values())
+
+
+@given(tracks(), proposals)
+def test_what_came_out_goes_through_unchanged(track: Track, proposed: dict[str, int]) -> None:
+    first = track.apply(**proposed)
+    assert track.apply(**first.targets).targets == first.targets
+
+
+@given(tracks(), proposals)
+def test_every_change_of_a_proposal_is_explained(track: Track, proposed: dict[str, int]) -> None:
+    standing = {pool.name: pool.target_now(track.now) for pool in track.look().pools.values()}
+    draft = track.apply(**proposed)
+    for name, target in draft.targets.items():
+        said = [reason for reason in draft.rails if reason.pool == name]
+        assert bool(said) or target == proposed.get(name, standing[name])
+        assert not said or said[0].numbers["allowed"] == target, "the strongest, said first, has the last word"
+        assert all(reason.sentence() for reason in said)
