@@ -50,7 +50,8 @@ class Leadership(Struct):
     """A campaign or a renewal is under way: there is never more than one."""
     campaign_at_ms: int = 0
     leader: str = ""
-    bus_lost_at_ms: int = -1
+    bus_lost_at_ms: int = 0
+    """-1 while the bus is there. An agent that has never reached it is as blind as one that lost it long ago."""
 
     def may_commit(self, now: int) -> bool:
         """Whether a commit may begin now."""
@@ -66,7 +67,10 @@ class Leadership(Struct):
             if now >= self.renew_at_ms and not self.awaiting:
                 self.awaiting = True
                 return [RenewLease(self.scope, self.lease_id, asked_at_ms=now)]
-        elif self.phase == "follower" and now >= self.campaign_at_ms and not self.awaiting and not self._blind(now):
+        elif self.phase == "follower" and now >= self.campaign_at_ms and not self.awaiting:
+            if self._blind(now):
+                self.campaign_at_ms = now + self.knobs.retry_ms
+                return []
             self.awaiting = True
             return [Campaign(self.scope, self.knobs.lease_ttl_s, asked_at_ms=now)]
         return []
@@ -96,8 +100,8 @@ class Leadership(Struct):
         self.campaign_at_ms = now + (self.knobs.lease_ttl_s * 1000 if leader else self.knobs.retry_ms)
 
     def renewed(self, event: LeaseRenewed) -> None:
-        """The lease lives on."""
-        if event.lease_id == self.lease_id:
+        """The lease lives on; after stepping down that is no news, and what is awaited is something else."""
+        if event.lease_id == self.lease_id and self.phase == "leading":
             self.awaiting = False
             self._extend(event.asked_at_ms)
 
