@@ -1,0 +1,242 @@
+"""The election, every phase against every event."""
+
+from collections.abc import Callable
+
+import pytest
+
+from loadline.core.decisions.leadership import Leadership, LeadershipKnobs
+from loadline.core.effects import Campaign, Effect, RenewLease, Resign
+from loadline.core.events import LeaderChanged, LeadershipWon, LeaseRenewalFailed, LeaseRenewed
+
+T0 = 1_700_000_000_000
+KNOBS = LeadershipKnobs(lease_ttl_s=10, margin_ms=2_000, retry_ms=500, blind_after_ms=15_000)
+EPOCH, LEASE = 40, 7
+DEADLINE = T0 + 8_000
+RESIGN = [Resign("all", LEASE)]
+
+
+def follower() -> Leadership:
+    leadership = Leadership("all", KNOBS)
+    leadership.bus_changed(connected=True, now=T0)
+    return leadership
+
+
+def leading() -> Leadership:
+    leadership = follower()
+    assert leadership.tick(T0) == [Campaign("all", 10, T0)]
+    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), T0 + 100) == []
+    return leadership
+
+
+def resigned() -> Leadership:
+    leadership = leading()
+    assert leadership.resign(T0 + 100) == RESIGN
+    return leadership
+
+
+def renewed(asked_at_ms: int, lease_id: int = LEASE) -> LeaseRenewed:
+    return LeaseRenewed("all", lease_id, asked_at_ms)
+
+
+# -- a campaign --------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_campaign_at_a_time() -> None:
+    leadership = follower()
+    assert leadership.tick(T0) == [Campaign("all", 10, T0)]
+    assert leadership.next_wake() is None, "only the answer can change anything"
+    assert leadership.tick(T0 + 60_000) == []
+
+
+@pytest.mark.parametrize(("leader", "wait_ms"), [("other", 10_000), ("", 500)])
+def test_a_lost_campaign_is_tried_again(leader: str, wait_ms: int) -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    leadership.lost_campaign(leader, T0)
+    assert (leadership.phase, leadership.leader, leadership.next_wake()) == ("follower", leader, T0 + wait_ms)
+    assert leadership.tick(T0 + wait_ms - 1) == []
+    assert leadership.tick(T0 + wait_ms) == [Campaign("all", 10, T0 + wait_ms)]
+
+
+def test_a_leader_that_goes_is_followed_at_once() -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    leadership.lost_campaign("other", T0)
+    assert leadership.leader_changed(LeaderChanged("all", "", 0, 90), T0 + 1) == []
+    assert leadership.tick(T0 + 1) == [Campaign("all", 10, T0 + 1)]
+
+
+def test_a_victory_counts_from_when_it_was_asked_for() -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), DEADLINE - 1) == []
+    assert (leadership.phase, leadership.epoch, leadership.deadline_ms) == ("leading", EPOCH, DEADLINE)
+    assert leadership.may_commit(DEADLINE - 1)
+    assert not leadership.may_commit(DEADLINE)
+
+
+def test_a_victory_that_comes_too_late_is_given_back() -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), DEADLINE) == RESIGN
+    assert leadership.phase == "follower"
+    assert not leadership.may_commit(DEADLINE)
+    assert leadership.tick(DEADLINE + 1_000) == [Campaign("all", 10, DEADLINE + 1_000)]
+
+
+def test_a_victory_after_resigning_is_given_back() -> None:
+    leadership = follower()
+    leadership.tick(T0)
+    assert leadership.resign(T0 + 1) == []
+    assert leadership.won(LeadershipWon("all", EPOCH, LEASE, T0), T0 + 2) == RESIGN
+    assert leadership.phase == "resigned"
+    assert leadership.tick(T0 + 60_000) == []
+    assert leadership.next_wake() is None
+
+
+# -- leading -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_lease_is_renewed_after_a_third_of_it() -> None:
+    leadership = leading()
+    assert leadership.next_wake() == T0 + 3_333
+    assert leadership.tick(T0 + 3_332) == []
+    assert leadership.tick(T0 + 3_333) == [RenewLease("all", LEASE, T0 + 3_333)]
+    assert leadership.tick(T0 + 3_400) == [], "one at a time"
+    assert leadership.next_wake() == DEADLINE
+    leadership.renewed(renewed(T0 + 3_333))
+    assert leadership.deadline_ms == T0 + 3_333 + 8_000
+    assert leadership.next_wake() == T0 + 6_666
+
+
+def test_a_failed_renewal_is_tried_again_until_the_deadline() -> None:
+    leadership = leading()
+    leadership.tick(T0 + 3_333)
+    assert leadership.renewal_failed(LeaseRenewalFailed("all", LEASE, lost=False), T0 + 5_000) == []
+    assert leadership.tick(T0 + 5_499) == []
+    assert leadership.tick(T0 + 5_500) == [RenewLease("all", LEASE, T0 + 5_500)]
+    assert leadership.tick(DEADLINE) == RESIGN
+    assert leadership.phase == "follower"
+
+
+def test_a_process_that_was_paused_steps_down_before_it_does_anything() -> None:
+    leadership = leading()
+    assert not leadership.may_commit(T0 + 3_600_000)
+    assert leadership.tick(T0 + 3_600_000) == RESIGN
+
+
+@pytest.mark.parametrize(
+    ("event", "effects"),
+    [
+        (LeaseRenewalFailed("all", LEASE, lost=True), RESIGN),
+        (LeaseRenewalFailed("all", LEASE - 1, lost=True), []),  # of an earlier term
+        (LeaderChanged("all", "other", EPOCH + 5, EPOCH + 5), RESIGN),
+        (LeaderChanged("all", "", 0, EPOCH + 1), RESIGN),
+        (LeaderChanged("all", "me", EPOCH, EPOCH), []),
+        (LeaderChanged("all", "me", EPOCH, EPOCH + 30), []),  # our key, in a snapshot of later
+        (LeaderChanged("all", "", 0, EPOCH - 1), []),  # the removal that let us win
+        (LeaderChanged("all", "other", EPOCH - 9, EPOCH - 9), []),
+    ],
+)
+def test_news_of_the_lease(event: LeaseRenewalFailed | LeaderChanged, effects: list[Effect]) -> None:
+    leadership = leading()
+    now = T0 + 200
+    if isinstance(event, LeaderChanged):
+        assert leadership.leader_changed(event, now) == effects
+    else:
+        assert leadership.renewal_failed(event, now) == effects
+    assert leadership.phase == ("follower" if effects else "leading")
+    assert leadership.may_commit(now) is not bool(effects)
+
+
+def test_after_giving_back_a_peer_comes_first() -> None:
+    leadership = leading()
+    leadership.step_down(T0 + 200)
+    assert leadership.tick(T0 + 1_199) == []
+    assert leadership.tick(T0 + 1_200) == [Campaign("all", 10, T0 + 1_200)]
+
+
+def test_a_renewal_of_an_earlier_lease_extends_nothing() -> None:
+    leadership = leading()
+    leadership.renewed(renewed(T0 + 5_000, LEASE - 1))
+    assert leadership.deadline_ms == DEADLINE
+
+
+def test_a_late_renewal_does_not_start_a_second_campaign() -> None:
+    leadership = leading()
+    leadership.tick(T0 + 3_333)
+    leadership.step_down(T0 + 3_400)
+    assert leadership.tick(T0 + 4_400) == [Campaign("all", 10, T0 + 4_400)]
+    leadership.renewed(renewed(T0 + 3_333))
+    assert leadership.tick(T0 + 4_500) == []
+
+
+# -- what a follower and a resigned agent are told ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("phase", [follower, resigned])
+def test_old_news_makes_no_leader(phase: Callable[[], Leadership]) -> None:
+    leadership = phase()
+    before = leadership.phase
+    leadership.renewed(renewed(T0 + 60_000, leadership.lease_id))
+    assert leadership.renewal_failed(LeaseRenewalFailed("all", leadership.lease_id, lost=True), T0) == []
+    assert leadership.leader_changed(LeaderChanged("all", "x", 99, 99), T0) == []
+    assert leadership.step_down(T0) == []
+    assert leadership.phase == before
+    assert not leadership.may_commit(T0)
+
+
+def test_resigning_gives_the_lease_back_once() -> None:
+    leadership = leading()
+    assert leadership.resign(T0 + 200) == RESIGN
+    assert leadership.resign(T0 + 300) == []
+
+
+# -- the bus -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_blind_leader_lets_another_lead() -> None:
+    leadership = leading()
+    leadership.bus_changed(connected=False, now=T0 + 200)
+    leadership.bus_changed(connected=False, now=T0 + 9_000)
+    blind_at = T0 + 15_200
+    for now in range(T0 + 1_000, blind_at, 1_000):
+        leadership.renewed(renewed(now))
+        leadership.awaiting = True
+        assert leadership.tick(now) == []
+    assert leadership.next_wake() == blind_at
+    assert leadership.tick(blind_at - 1) == []
+    assert leadership.tick(blind_at) == RESIGN
+
+
+def test_a_bus_that_comes_back_in_time_changes_nothing() -> None:
+    leadership = leading()
+    leadership.bus_changed(connected=False, now=T0 + 200)
+    leadership.bus_changed(connected=True, now=T0 + 5_000)
+    leadership.renewed(renewed(T0 + 20_000))
+    assert leadership.tick(T0 + 20_001) == []
+
+
+def test_the_blind_do_not_campaign_and_do_not_wake_for_nothing() -> None:
+    leadership = leading()
+    leadership.bus_changed(connected=False, now=T0)
+    leadership.renewed(renewed(T0 + 14_000))
+    assert leadership.tick(T0 + 15_000) == RESIGN
+    now = T0 + 15_000
+    for _ in range(5):
+        wake = leadership.next_wake()
+        assert wake is not None
+        assert wake > now, "a wake in the past would spin"
+        now = wake
+        assert leadership.tick(now) == []
+    leadership.bus_changed(connected=True, now=now)
+    wake = leadership.next_wake()
+    assert wake is not None
+    assert leadership.tick(wake) == [Campaign("all", 10, wake)]
+
+
+def test_who_never_reached_the_bus_does_not_campaign() -> None:
+    leadership = Leadership("all", KNOBS)
+    assert leadership.tick(T0) == []
+    leadership.bus_changed(connected=True, now=T0 + 5)
+    assert leadership.tick(T0 + 600) == [Campaign("all", 10, T0 + 600)]
