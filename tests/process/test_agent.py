@@ -1,0 +1,309 @@
+"""Agents as real processes between a real nats-server and a real etcd, and what they survive."""
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadline.demo.rig import AgentProcess, Rig
+from loadline.errors import BusUnavailable
+from tests.support.agents import LEASE_TTL_S, Fleet, config, fleet
+from tests.waiting import until, until_true
+
+pytestmark = pytest.mark.process
+
+Scenario = Callable[[Fleet], Awaitable[None]]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as made:
+        yield made
+
+
+def start(rig: Rig, name: str = "a") -> AgentProcess:
+    agent = rig.agent(config(rig, name), name)
+    agent.wait_ready()
+    return agent
+
+
+def play(rig: Rig, scenario: Scenario) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(90), fleet(rig) as made:
+            await scenario(made)
+
+    asyncio.run(run())
+
+
+def loadline(rig: Rig, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    where = [] if arguments[0] == "replay" else ["--nats", rig.nats.url]
+    command = [sys.executable, "-m", "loadline", *arguments, *where]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def assert_replays(rig: Rig, name: str) -> None:
+    done = loadline(rig, "replay", str(rig.directory / f"journal-{name}"))
+    assert done.returncode == 0, done.stderr
+    assert "the replay is exact" in done.stdout
+
+
+async def grown(made: Fleet, replicas: int) -> None:
+    """Make the load high and wait until the leader has decided for so many decode workers."""
+    made.load(kv=0.97, waiting=0)
+    await until(lambda: made.observer.desired().get("decode", 0) >= replicas)
+
+
+def test_decides_explains_and_replays(rig: Rig) -> None:
+    agent = start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        await grown(made, 3)
+        decision = made.observer.announced[-1]
+        assert decision.ttl_ms <= 600_000
+        explained = await asyncio.to_thread(loadline, rig, "explain", decision.decision_id)
+        assert explained.returncode == 0, explained.stderr
+        assert "mean KV load" in explained.stdout
+        assert "decode 2 -> 3" in explained.stdout
+
+    play(rig, scenario)
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
+
+
+def test_a_shrink_is_a_drain_that_ends_when_the_worker_says_so(rig: Rig) -> None:
+    start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        made.load(kv=0.1)
+        made.workers["d1"].kv = 0.2
+        await until(lambda: made.workers["d2"].drain is not None)
+        decision = made.observer.committed[-1]
+        assert [v.worker for t in decision.targets for v in t.victims] == ["d2"], "the one with the least work"
+        await until(lambda: "d2" not in made.ready())
+        made.workers["d2"].may_leave.set()
+        await made.workers["d2"].client.drained.wait()
+
+    play(rig, scenario)
+
+
+def test_a_standby_takes_over_from_a_killed_leader(rig: Rig) -> None:
+    first = start(rig, "a")
+    second = start(rig, "b")
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        await grown(made, 3)
+        epoch = made.observer.committed[-1].epoch
+        first.kill()
+        del made.observer.statuses["a"]
+        await until(lambda: made.observer.leader() is not None, deadline_s=LEASE_TTL_S + 2)
+        open_decision = made.observer.committed[-1].decision_id
+        await until(lambda: made.observer.announced[-1].decision_id == open_decision)
+        await made.add("decode", "d3")
+        await grown(made, 4)
+        assert made.observer.committed[-1].epoch > epoch
+
+    play(rig, scenario)
+    assert second.stop() == 0
+    assert_replays(rig, "a")
+    assert_replays(rig, "b")
+
+
+def test_sigterm_hands_over_at_once(rig: Rig) -> None:
+    first = start(rig, "a")
+    start(rig, "b")
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1")
+        assert await asyncio.to_thread(first.stop) == 0
+        del made.observer.statuses["a"]
+        await until(lambda: made.observer.leader() is not None, deadline_s=2)
+
+    play(rig, scenario)
+
+
+def test_a_leader_that_was_frozen_steps_down_and_commits_nothing(rig: Rig) -> None:
+    first = start(rig, "a")
+    start(rig, "b")
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        first.process.send_signal(signal.SIGSTOP)
+        try:
+            del made.observer.statuses["a"]
+            await until(lambda: made.observer.leader() is not None, deadline_s=LEASE_TTL_S + 2)
+            await grown(made, 3)
+        finally:
+            first.process.send_signal(signal.SIGCONT)
+        await until(lambda: "a" in made.observer.statuses and not made.observer.statuses["a"].leading)
+        assert len({d.epoch for d in made.observer.committed}) <= 2
+        assert first.stop() == 0
+
+    play(rig, scenario)
+    assert_replays(rig, "a")
+
+
+def test_nats_may_die_and_come_back(rig: Rig) -> None:
+    agent = start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        before = made.observer.desired()
+        rig.nats.kill()
+        await until(lambda: "NATS is not connected" in agent.get("/readyz")[1])
+        assert agent.get("/healthz")[0] == 200
+        made.load(kv=0.01)  # nobody hears it: what is not heard must not shrink the fleet
+        rig.nats.start()
+        await until(lambda: agent.get("/readyz")[0] == 200)
+        assert all(made.observer.desired()[pool] >= count for pool, count in before.items())
+        made.load(kv=0.7)
+        await until(lambda: made.ready() == {"d1", "d2", "p1"})
+        await grown(made, 3)
+
+    play(rig, scenario)
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  # noqa: FBT001
+    agent = start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        await grown(made, 3)
+        if frozen:
+            rig.etcd.pause()
+        else:
+            rig.etcd.kill()
+        await until(lambda: "etcd is not reached" in agent.get("/readyz")[1])
+        await until(lambda: not made.observer.statuses["a"].leading)
+        committed = len(made.observer.committed)
+        if frozen:
+            rig.etcd.resume()
+        else:
+            rig.etcd.start()
+        await until(lambda: made.observer.leader() is not None)
+        assert len(made.observer.committed) >= committed
+        await made.add("decode", "d3")
+        await grown(made, 4)
+
+    play(rig, scenario)
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
+
+
+def test_a_worker_that_dies_is_missed_and_its_place_kept(rig: Rig) -> None:
+    start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        await grown(made, 3)
+        made.load(kv=0.7)
+        await made.workers["d2"].client.__aexit__(None, None, None)
+        await until(lambda: "d2" not in made.ready())
+        assert made.observer.desired()["decode"] == 3
+
+    play(rig, scenario)
+
+
+def test_any_bytes_on_any_subject_are_counted_and_forgotten(rig: Rig) -> None:
+    agent = start(rig)
+    dice = random.Random(7)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1")
+        good = msgspec.json.encode({"model": "m", "pool": "decode", "worker": "d1", "incarnation": 1, "samples": []})
+        before = memory_kib(agent)
+        for number in range(20_000):
+            kind = dice.choice(("load", "traffic", "applied", "drained", "nonsense"))
+            subject = f"loadline.v1.{kind}.m.decode.w{number}"
+            body = dice.choice((dice.randbytes(dice.randrange(300)), good, b"[" * 2000, b'{"model":1e999}', b""))
+            await publish(made, subject, body)
+        await publish(made, "loadline.v1.load.m.decode.d1", b"x" * 300_000)
+        await until(lambda: "oversized" in agent.get("/metrics")[1])
+        assert agent.get("/healthz")[0] == 200
+        assert memory_kib(agent) - before < 32 * 1024
+        await grown(made, 2)
+
+    play(rig, scenario)
+    assert agent.log.read_text().count("\n") < 200, "logged at a bounded rate"
+
+
+async def publish(made: Fleet, subject: str, body: bytes) -> None:
+    """Publish, however long the server takes to read."""
+    while True:
+        try:
+            return await made.bus.publish(subject, body)
+        except BusUnavailable:
+            await asyncio.sleep(0.01)
+
+
+def memory_kib(agent: AgentProcess) -> int:
+    status = Path(f"/proc/{agent.process.pid}/status").read_text(encoding="ascii")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+def test_a_journal_that_cannot_be_written_stops_nothing(rig: Rig) -> None:
+    (rig.directory / "journal-a").write_text("in the way")
+    agent = start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await grown(made, 3)
+
+    play(rig, scenario)
+    assert "loadline_journal_lost_total" in agent.get("/metrics")[1]
+    assert agent.stop() == 0
+
+
+def test_operators_pause_resume_and_drain(rig: Rig) -> None:
+    agent = start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+
+        async def told(*arguments: str) -> "subprocess.CompletedProcess[str]":
+            return await asyncio.to_thread(loadline, rig, *arguments)
+
+        assert (await told("pause", "m")).returncode == 0
+        await until(lambda: (status := made.observer.leader()) is not None and status.models[0].paused)
+        assert "paused" in (await told("status")).stdout
+        assert (await told("resume", "m")).returncode == 0
+        await until(lambda: (status := made.observer.leader()) is not None and not status.models[0].paused)
+        assert (await told("drain", "m", "decode", "d1")).returncode == 0
+        await until(lambda: made.workers["d1"].drain is not None)
+        refused = await told("drain", "m", "decode", "nobody")
+        assert refused.returncode == 1
+        assert "nobody" in refused.stderr
+
+    play(rig, scenario)
+    assert agent.stop() == 0
+    silent = loadline(rig, "status")
+    assert silent.returncode == 1
+    assert "no agent answers" in silent.stderr
+
+
+def test_without_servers_it_waits_says_so_and_stops_when_told(rig: Rig) -> None:
+    rig.nats.stop()
+    rig.etcd.stop()
+    agent = rig.agent(config(rig, "a"), "a")
+    until_true(lambda: "NATS is not connected" in agent.get("/readyz")[1])
+    assert "etcd is not reached" in agent.get("/readyz")[1]
+    assert agent.stop() == 0

@@ -1,0 +1,180 @@
+"""Agents in processes of their own, and workers in this one whose load a test sets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.nats_bus import NatsBus
+from loadline.client.worker import Worker
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.core.events import Decision, Role, WorkerRecord, WorkerSample
+from loadline.core.report import AgentStatus
+from loadline.demo.rig import Rig
+from loadline.ports import Change, Snapshot
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, ScalingDecision
+from loadline.wire.subjects import Subjects
+from tests.waiting import until
+
+MODEL = "m"
+# Sampled every 50 ms over half a second: the same rules as with the defaults, sixty times as fast.
+MODELS = """
+[[models]]
+name = "m"
+[models.threshold]
+metric_pulling_interval_ms = 50
+adjustment_interval_ms = 500
+new_decode_worker_grace_intervals = 1
+[models.guard]
+stabilisation_ms = 500
+warm_up_ms = 500
+[[models.pools]]
+name = "decode"
+role = "decode"
+replicas_max = 9
+[[models.pools]]
+name = "prefill"
+role = "prefill"
+"""
+LEASE_TTL_S = 3
+
+
+def config(rig: Rig, name: str) -> str:
+    """For one of several agents: a short lease, and workers that are stale after a second and a half."""
+    leadership: dict[str, object] = {"lease_ttl_s": LEASE_TTL_S, "margin_ms": 1_000}
+    return rig.config(MODELS, name, leadership=leadership, fleet={"stale_after_ms": 1_500})
+
+
+class TestWorker:
+    """A worker that reports what it is told to."""
+
+    __test__ = False
+
+    def __init__(self, rig: Rig, pool: Role, name: str) -> None:
+        self.name = name
+        self.kv = 0.7
+        self.waiting = 0
+        self.drain: DrainCommand | None = None
+        self.may_leave = asyncio.Event()
+        self.client = Worker(
+            WorkerRecord(MODEL, pool, name, pool, incarnation=1),
+            nats=NatsKnobs(servers=(rig.nats.url,)),
+            etcd=EtcdKnobs(endpoints=(rig.etcd.url,)),
+            sample=lambda: WorkerSample(
+                0, 0, kv_usage_ratio=self.kv, waiting_requests=self.waiting, running_requests=1
+            ),
+            on_drain=self._on_drain,
+            report_interval_ms=100,
+            lease_ttl_s=2,
+        )
+
+    async def _on_drain(self, command: DrainCommand) -> None:
+        self.drain = command
+        await self.may_leave.wait()
+
+
+class Observer:
+    """Everything that agents commit and announce."""
+
+    def __init__(self) -> None:
+        self.committed: list[Decision] = []
+        self.announced: list[ScalingDecision] = []
+        self.statuses: dict[str, AgentStatus] = {}
+        self.leaders: list[str] = []
+
+    def leader(self) -> AgentStatus | None:
+        """The newest status of whoever says that it leads."""
+        leading = [status for status in self.statuses.values() if status.leading]
+        return max(leading, key=lambda status: status.epoch, default=None)
+
+    def desired(self) -> dict[str, int]:
+        """What the leader wants, by pool."""
+        status = self.leader()
+        return {pool.pool: pool.desired for model in status.models for pool in model.pools} if status else {}
+
+    def check_order(self) -> None:
+        """No two commits of one sequence, and neither sequence nor epoch ever goes back."""
+        order = [(decision.sequence, decision.epoch) for decision in self.committed]
+        assert [sequence for sequence, _ in order] == sorted({sequence for sequence, _ in order})
+        assert [epoch for _, epoch in order] == sorted(epoch for _, epoch in order)
+
+    def on_status(self, _subject: str, payload: bytes) -> None:
+        status = msgspec.json.decode(payload, type=AgentStatus)
+        self.statuses[status.agent] = status
+
+    def on_decision(self, _subject: str, payload: bytes) -> None:
+        self.announced.append(msgspec.json.decode(payload, type=ScalingDecision))
+
+    def on_snapshot(self, snapshot: Snapshot) -> None:
+        for entry in snapshot.entries:
+            self._commit(entry.value)
+
+    def on_changes(self, changes: list[Change]) -> None:
+        for change in changes:
+            if change.entry is not None:
+                self._commit(change.entry.value)
+
+    def _commit(self, value: bytes) -> None:
+        decision = msgspec.json.decode(value, type=Decision)
+        if decision not in self.committed:
+            self.committed.append(decision)
+
+
+class Fleet:
+    """Workers, an observer and a bus on a rig."""
+
+    def __init__(self, rig: Rig, bus: NatsBus, observer: Observer, stack: AsyncExitStack) -> None:
+        self.rig = rig
+        self.bus = bus
+        self.observer = observer
+        self.workers: dict[str, TestWorker] = {}
+        self._stack = stack
+
+    async def add(self, pool: Role, *names: str) -> None:
+        """Start workers; comes back when the leader sees all of them ready."""
+        for name in names:
+            worker = TestWorker(self.rig, pool, name)
+            await self._stack.enter_async_context(worker.client)
+            await worker.client.ready()
+            self.workers[name] = worker
+        await until(lambda: set(names) <= self.ready())
+
+    def ready(self) -> set[str]:
+        """Names of the workers that the leader believes to be ready."""
+        status = self.observer.leader()
+        pools = [pool for model in status.models for pool in model.pools] if status else []
+        return {w.worker for pool in pools for w in pool.workers if w.state == "ready" and w.age_ms is not None}
+
+    def load(self, *, kv: float, waiting: int = 0) -> None:
+        """What every worker reports from now on."""
+        for worker in self.workers.values():
+            worker.kv, worker.waiting = kv, waiting
+
+
+@asynccontextmanager
+async def fleet(rig: Rig) -> AsyncIterator[Fleet]:
+    """A fleet without workers yet, and an observer that misses nothing."""
+    async with AsyncExitStack() as stack:
+        observer = Observer()
+        bus = NatsBus(NatsKnobs(servers=(rig.nats.url,)), name="observer")
+        stack.push_async_callback(bus.close)
+        await bus.connect(lambda _connected: None)
+        subjects = Subjects("loadline")
+        await bus.subscribe(subjects.all_of("status"), observer.on_status)
+        await bus.subscribe(subjects.all_of("decision"), observer.on_decision)
+        store = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,)))
+        stack.push_async_callback(store.close)
+        keys = Keys("default")
+        follow = store.follow(keys.decisions, observer.on_snapshot, observer.on_changes, lambda _connected: None)
+        following = asyncio.create_task(follow)
+        stack.push_async_callback(_end, following)
+        yield Fleet(rig, bus, observer, stack)
+        observer.check_order()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
