@@ -1,0 +1,153 @@
+"""The documents are true: links lead somewhere, examples are valid, tables are complete."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from loadline.cli.main import main
+from loadline.config import parse, validate
+from loadline.core.events import Decision, WorkerRecord
+from loadline.core.report import SENTENCES, Code, Rejection
+from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
+from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
+from loadline.wire.subjects import Subjects
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
+KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision}
+# Big answers, shown by `loadline status --json` and the like rather than printed into a document.
+NOT_SHOWN = {"agent_status", "explain_reply", "decisions_reply"}
+
+with_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a table's rows whose first cell is code."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| `.*$", text, re.MULTILINE)
+    ]
+
+
+def anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@with_each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8")):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (document.parent / path).resolve() if path else document
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@with_each_document
+def test_configurations_are_valid(document: Path) -> None:
+    if document.name == "clients.md":
+        return  # shows the local scaler's file, which a process test reads
+    for text in blocks(document, "toml"):
+        assert validate(parse(text, document.name)) == []
+
+
+@with_each_document
+def test_programs_compile(document: Path) -> None:
+    for text in blocks(document, "python"):
+        ast.parse(text)
+
+
+def test_the_readmes_scaler_imports_what_there_is() -> None:
+    [text] = blocks(ROOT / "README.md", "python")
+    exec(compile(text.replace("asyncio.run(main())", ""), "README.md", "exec"), {})  # noqa: S102 - our own document
+
+
+@with_each_document
+def test_commands_exist(document: Path) -> None:
+    commands = set(re.findall(r"(?:^\$ |`)loadline ([a-z]+)", document.read_text("utf-8"), re.MULTILINE))
+    for command in commands:
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+
+
+@with_each_document
+def test_make_targets_exist(document: Path) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?:^\$ |`)make ([a-z]+)", document.read_text("utf-8"), re.MULTILINE)) <= set(targets)
+
+
+def test_every_message_is_shown_and_is_valid() -> None:
+    shown = re.findall(r"<!-- message: (\w+) -->\n```json\n(.*?)```", PROTOCOL, re.DOTALL)
+    assert len(shown) == len(blocks(ROOT / "docs" / "protocol.md", "json"))
+    assert {name for name, _ in shown} == KINDS.keys() - NOT_SHOWN
+    for name, text in shown:
+        schema = json.loads((ROOT / "schemas" / f"{name}.v1.json").read_text("utf-8"))
+        jsonschema.validate(json.loads(text), schema)
+        message = decode_as(KINDS[name], text.encode())
+        assert not isinstance(message, Rejected), message
+        # Unknown fields are ignored, so a misspelt one would pass: what is shown must all come back.
+        assert json.loads(msgspec.json.encode(message)) == json.loads(text), name
+
+
+def test_what_is_shown_passes_the_agents_codec() -> None:
+    shown = dict(re.findall(r"<!-- message: (\w+) -->\n```json\n(.*?)```", PROTOCOL, re.DOTALL))
+    subjects = Subjects("loadline")
+    codec = Codec(subjects, 262_144)
+    load = msgspec.json.decode(shown["load_report"], type=LoadReport)
+    traffic = msgspec.json.decode(shown["traffic_report"], type=TrafficReport)
+    applied = msgspec.json.decode(shown["decision_applied"], type=DecisionApplied)
+    drained = msgspec.json.decode(shown["drain_report"], type=DrainReport)
+    frames = {
+        subjects.load(load.model, load.pool, load.worker): "load_report",
+        subjects.traffic(traffic.model, traffic.frontend): "traffic_report",
+        subjects.applied(applied.model): "decision_applied",
+        subjects.drained(drained.worker): "drain_report",
+    }
+    for subject, name in frames.items():
+        assert not isinstance(codec.decode(subject, shown[name].encode()), Rejected), name
+    record = shown["worker_record"].encode()
+    assert not isinstance(decode_worker_record(("workers", "llama", "decode", "decode-7"), record), Rejected)
+
+
+def test_every_reason_is_explained() -> None:
+    table = {cells[0].strip("`"): cells[1] for cells in rows(section(OPERATIONS, "Reasons"))}
+    assert table == {str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", SENTENCES[code]) for code in Code}
+
+
+def test_every_refusal_is_explained() -> None:
+    assert {cells[0].strip("`") for cells in rows(section(OPERATIONS, "Refusals"))} == set(map(str, Rejection))
+
+
+def test_every_alarm_is_explained() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "agent" / "loadline" / "core").rglob("*.py"))
+    raised = set(re.findall(r'RaiseAlarm\(\s*"(\w+)"', sources))
+    assert raised
+    assert {cells[0].strip("`") for cells in rows(section(OPERATIONS, "Alarms"))} == raised
+
+
+def test_every_subject_of_the_asyncapi_document_is_described() -> None:
+    addresses = re.findall(
+        r"address: '?\{root\}\.v1\.([a-z]+(?:\.[a-z]+)?)", (ROOT / "schemas" / "asyncapi.yaml").read_text("utf-8")
+    )
+    assert addresses
+    for address in addresses:
+        kind, _, method = address.partition(".")
+        assert f"<root>.v1.{kind}." in PROTOCOL
+        assert not method or re.search(rf"[`.]{method}`", PROTOCOL), method
