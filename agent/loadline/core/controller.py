@@ -151,10 +151,7 @@ class Controller:
             self._reject(why)
         self.state.registry_read = True
         if self.leading and self.state.decisions_read:
-            # The decisions came first, and their victims were not known yet.
-            for entry in self.state.ledger.entries.values():
-                if entry.decision is not None:
-                    self._drain_victims(entry.decision, now)
+            self._go_on_draining(now)  # the decisions came first, and their victims were not known yet
         self._dirty.update(dict.fromkeys(self._names))
 
     def _worker_registered(self, event: WorkerRegistered, now: int) -> None:
@@ -203,14 +200,13 @@ class Controller:
         self.state.stopping = True
 
     def _keep_leading(self, now: int) -> list[Effect]:
-        state, was = self.state, self.leading
+        state = self.state
         # A commit under way is waited for: its result would otherwise have to be read back by whoever comes next.
         handing_over = state.stopping and not any(entry.pending for entry in state.ledger.entries.values())
         effects = state.leadership.resign(now) if handing_over else state.leadership.tick(now)
         if not self.leading:
-            if state.acting_since_ms >= 0 or was:
-                state.acting_since_ms = -1
-                state.drains.abandon(state.fleet, now)
+            state.acting_since_ms = -1
+            state.drains.abandon(state.fleet, now)
         elif not state.decisions_read and not state.reading and now >= state.read_at_ms:
             state.reading = True
             state.read_request += 1
@@ -227,6 +223,7 @@ class Controller:
         known = [stored for stored in event.decisions if stored.decision.model in self._names]
         for decision in state.ledger.read(known, now):
             self._adopt(decision, now)
+        self._go_on_draining(now)
         self._dirty.update(dict.fromkeys(self._names))
         return []
 
@@ -245,6 +242,8 @@ class Controller:
         if decision is not None:
             self._count("decisions_committed")
             self._adopt(decision, now)
+            if self.leading:
+                self._drain_victims(decision, now)
 
     def _commit_refused(self, event: CommitRefused, now: int) -> list[Effect]:
         if not self.state.ledger.dropped(event.decision_id, event.model, now):
@@ -270,14 +269,13 @@ class Controller:
         return effects
 
     def _adopt(self, decision: Decision, now: int) -> None:
-        """A decision stands: its counts are what is desired, its victims leave."""
+        """A decision stands: its counts are what is desired."""
         pools = self.state.fleet.models[decision.model].pools
         for target in decision.targets:
             pool = pools.get(target.pool)
             if pool is None:
                 continue
             pool.set_desired(target.replicas, now)
-        self._drain_victims(decision, now)
         self._dirty[decision.model] = None
 
     def _drain_victims(self, decision: Decision, now: int) -> None:
@@ -286,6 +284,12 @@ class Controller:
                 self.state.drains.start(
                     self.state.fleet, decision.model, target.pool, victim, decision.decision_id, now
                 )
+
+    def _go_on_draining(self, now: int) -> None:
+        """Whoever led before, this agent or another, may have left victims half way out."""
+        for entry in self.state.ledger.entries.values():
+            if entry.decision is not None:
+                self._drain_victims(entry.decision, now)
 
     def _reground(self, model: str, now: int) -> None:
         """A decision came to nothing: what there is, is what is desired."""
