@@ -264,7 +264,7 @@ class Controller:
         why, effects = self.state.ledger.answered(event, now)
         if why is not None:
             self._reject(why)
-        elif event.status == "refused":
+        elif event.status == "refused" and effects:  # only the first refusal raises an alarm; its repeats say nothing new
             self._reground(event.model, now)
         return effects
 
@@ -292,10 +292,15 @@ class Controller:
                 self._drain_victims(entry.decision, now)
 
     def _reground(self, model: str, now: int) -> None:
-        """A decision came to nothing: what there is, is what is desired."""
+        """A decision came to nothing: what there is, is what is desired, but no less than both counts it lay between.
+
+        Workers that are away for a moment must not turn a refused growth into a shrink.
+        """
+        decision = self.state.ledger.entries[model].decision
+        least = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
         for pool in self.state.fleet.models[model].pools.values():
-            pool.desired = pool.ready + pool.supply(now).starting
-        self._dirty[model] = None
+            pool.desired = max(pool.ready + pool.supply(now).starting, least.get(pool.name, 0))
+        self.state.due[model] = now  # in the state, not only in this turn: a snapshot may be taken before the next one
 
     def _keep_deciding(self, now: int) -> list[Effect]:
         state = self.state
