@@ -234,7 +234,7 @@ class Controller:
 
     def _read_again(self, now: int) -> None:
         """What we believe of the store is out of date: nothing is decided until it was read."""
-        self.state.decisions_read = False
+        self.state.decisions_read = self.state.reading = False  # an answer under way may be older than what it must tell
         self.state.read_at_ms = now
 
     def _decision_committed(self, event: DecisionCommitted, now: int) -> None:
