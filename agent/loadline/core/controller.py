@@ -189,7 +189,7 @@ class Controller:
         return self.state.leadership.leader_changed(event, now)
 
     def _bus_connection_changed(self, event: BusConnectionChanged, now: int) -> None:
-        self.state.bus_connected = event.connected
+        self.state.bus_connected, self.state.bus_since_ms = event.connected, now
         self.state.leadership.bus_changed(event.connected, now)
         self._dirty.update(dict.fromkeys(self._names))
 
@@ -309,7 +309,8 @@ class Controller:
             effects += state.ledger.tick(model, now)
             if model not in state.ledger.live:
                 self._reground(model, now)
-        return effects + state.drains.tick(state.fleet, state.leadership.epoch, now)
+        hearing_since_ms = state.bus_since_ms if state.bus_connected else now
+        return effects + state.drains.tick(state.fleet, state.leadership.epoch, hearing_since_ms, now)
 
     # -- drains and pauses ---------------------------------------------------------------------------------------------
 

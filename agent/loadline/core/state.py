@@ -37,6 +37,8 @@ class State(Struct):
     acting_since_ms: int = -1
     """Since when this agent leads and has read everything that it needs."""
     bus_connected: bool = False
+    bus_since_ms: int = 0
+    """Since when it is there, or away."""
     store_connected: bool = False
     stopping: bool = False
     rejected: dict[str, int] = field(default_factory=dict)

@@ -102,7 +102,8 @@ class Drains(Struct):
             return Rejection.UNKNOWN_WORKER
         if worker.record.incarnation != victim.incarnation:
             return Rejection.UNKNOWN_INCARNATION
-        if _key(model, pool_name, name) in self.open:
+        known = self.open.get(_key(model, pool_name, name))
+        if known is not None and known.incarnation == victim.incarnation:
             return None
         self.open[_key(model, pool_name, name)] = Drain(
             drain_id=drain_id,
@@ -146,8 +147,11 @@ class Drains(Struct):
         self._finish(drain, "drained", fleet, now)
         return None
 
-    def tick(self, fleet: Fleet, epoch: int, now: int) -> list[Effect]:
-        """Ask those that were not asked yet or did not answer; close those that died or are overdue."""
+    def tick(self, fleet: Fleet, epoch: int, hearing_since_ms: int, now: int) -> list[Effect]:
+        """Ask those that were not asked yet or did not answer; close those that died or are overdue.
+
+        ``hearing_since_ms`` is since when workers can be heard: before that nobody's silence means anything.
+        """
         effects: list[Effect] = []
         for drain in list(self.open.values()):
             drain.look_at_ms = now + LOOK_MS
@@ -158,7 +162,7 @@ class Drains(Struct):
                 self._finish(drain, "overdue", fleet, now)
                 text = f"{drain.worker} was not empty after {now - drain.started_at_ms} ms"
                 effects.append(RaiseAlarm("drain_overdue", drain.model, text))
-            elif self._silent(worker, drain, fleet.knobs.stale_after_ms, now):
+            elif self._silent(worker, drain, now - fleet.knobs.stale_after_ms, hearing_since_ms):
                 self._finish(drain, "died", fleet, now)
                 text = f"{drain.worker} went silent while it was draining"
                 effects.append(RaiseAlarm("drain_died", drain.model, text))
@@ -181,9 +185,9 @@ class Drains(Struct):
         self.open.clear()
 
     @staticmethod
-    def _silent(worker: Worker, drain: Drain, stale_after_ms: int, now: int) -> bool:
+    def _silent(worker: Worker, drain: Drain, since_ms: int, hearing_since_ms: int) -> bool:
         """Neither a lease nor a load report says that it lives."""
-        return not worker.registered and now - max(worker.seen_at_ms, drain.started_at_ms) > stale_after_ms
+        return not worker.registered and max(worker.seen_at_ms, drain.started_at_ms, hearing_since_ms) < since_ms
 
     @staticmethod
     def _command(drain: Drain, worker: Worker, epoch: int, now: int) -> SendDrain:
