@@ -234,7 +234,8 @@ class Controller:
 
     def _read_again(self, now: int) -> None:
         """What we believe of the store is out of date: nothing is decided until it was read."""
-        self.state.decisions_read = self.state.reading = False  # an answer under way may be older than what it must tell
+        # A read that is under way is not waited for: it may be older than what it has to tell.
+        self.state.decisions_read = self.state.reading = False
         self.state.read_at_ms = now
 
     def _decision_committed(self, event: DecisionCommitted, now: int) -> None:
@@ -264,7 +265,7 @@ class Controller:
         why, effects = self.state.ledger.answered(event, now)
         if why is not None:
             self._reject(why)
-        elif event.status == "refused" and effects:  # only the first refusal raises an alarm; its repeats say nothing new
+        elif event.status == "refused" and effects:  # a repeat raises no alarm and changes nothing
             self._reground(event.model, now)
         return effects
 

@@ -105,6 +105,8 @@ class Drains(Struct):
         known = self.open.get(_key(model, pool_name, name))
         if known is not None and known.incarnation == victim.incarnation:
             return None
+        if known is not None:
+            self._finish(known, "died", fleet, now)  # this is another life of that name
         self.open[_key(model, pool_name, name)] = Drain(
             drain_id=drain_id,
             model=model,
