@@ -226,7 +226,7 @@ def test_a_lost_lease_stops_commits_before_it_ends() -> None:
     world = booted()
     world.kv = 0.95
     world.run(3)
-    world.perform = lambda _effect: []  # type: ignore[method-assign]  # the store answers nothing any more
+    world.perform = lambda _effect: []  # type: ignore[method-assign, assignment]  # the store answers nothing any more
     effects = world.run(40)
     assert world.decisions(effects) == []
     assert any(isinstance(e, Resign) for e in effects)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,8 @@ class Program:
 
     def __init__(self, name: str, command: list[str], log: Path, tell: Callable[[str], None], *, again: bool) -> None:
         self.ended = asyncio.Event()
+        self.code = 0
+        """Its last exit code; negative: the signal that ended it."""
         self._name = name
         self._command = command
         self._log = log
@@ -76,7 +79,7 @@ class Program:
             self._child = Child(self._command, {}, self._log, self._exited)
 
     def _exited(self, code: int) -> None:
-        self._child = None
+        self._child, self.code = None, code
         if self._wanted and self._again:
             self._tell(f"{self._name} ended with {code}; it is started again (its log: {self._log})")
             asyncio.get_running_loop().call_later(RESTART_S, self._start)
@@ -149,12 +152,14 @@ class Stack:
         for server in self._servers:
             await asyncio.to_thread(server.stop)
 
-    def result(self) -> Result:
-        """The account, once stopped.
+    def result(self) -> Result | None:
+        """The account, once stopped; None when the load had not begun.
 
         Raises:
             LoadlineError: The gateway left no account; the text says where to look.
         """
+        if self._gateway is None or self._gateway.code == -signal.SIGTERM:
+            return None  # a gateway that SIGTERM ends was still starting: later it ends by itself, with an account
         try:
             served = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=Summary)
         except (OSError, msgspec.DecodeError) as error:

@@ -10,6 +10,7 @@ from loadline.core.report import AgentStatus, DecisionSummary
 from loadline.demo.stack import Options, Result, Stack
 from loadline.demo.view import View
 from loadline.wire.codec import Rejected, decode_as
+from loadline.wire.messages import DrainReport
 from loadline.wire.subjects import Subjects
 
 FLEET_S = 30.0
@@ -26,6 +27,7 @@ class Watch:
         self._view = view
         self._known: dict[str, tuple[str, str]] = {}
         self._leader = ""
+        self._drained: set[str] = set()
 
     def offer(self, _subject: str, payload: bytes) -> None:
         """Take a published status."""
@@ -41,6 +43,13 @@ class Watch:
             if all(pool.desired and pool.ready >= pool.desired for pool in model.pools):
                 self.populated.set()
         self._view.status(status)
+
+    def drained(self, _subject: str, payload: bytes) -> None:
+        """Take a worker's word that it is empty; it says so until it has left."""
+        report = decode_as(DrainReport, payload)
+        if not isinstance(report, Rejected) and report.worker not in self._drained:
+            self._drained.add(report.worker)
+            self._view.line(f"{report.worker} is drained")
 
     def _decision(self, model: str, decision: DecisionSummary) -> None:
         self.decisions = max(self.decisions, decision.sequence)
@@ -66,7 +75,6 @@ async def watch(options: Options, view: View) -> tuple[Result, int] | None:
         loop.add_signal_handler(number, stop.set)
     stack, seen = Stack(options, view.line), Watch(view)
     bus: NatsBus | None = None
-    loaded = False
     try:
         if await _unless(stop, stack.start()):
             view.line(f"NATS {stack.demo.nats}  etcd {stack.demo.etcd}  files {options.directory}")
@@ -74,18 +82,19 @@ async def watch(options: Options, view: View) -> tuple[Result, int] | None:
             bus = NatsBus(NatsKnobs(servers=(stack.demo.nats,)), name="loadline up")
             await bus.connect(lambda _connected: None)
             await bus.subscribe(Subjects(options.root).all_of("status"), seen.offer)
+            await bus.subscribe(Subjects(options.root).all_of("drained"), seen.drained)
             await _unless(stop, seen.populated.wait(), FLEET_S)
             if not stop.is_set():
                 view.line("the load begins")
-                loaded = True
                 over = stack.begin_load()
                 await _unless(stop, over.wait(), options.for_s or None)
         view.line("stopping")
     finally:
-        await stack.stop()
         if bus is not None:
             await bus.close()
-    return (stack.result(), seen.decisions) if loaded else None
+        await stack.stop()
+    result = stack.result()
+    return (result, seen.decisions) if result is not None else None
 
 
 async def _unless(stop: asyncio.Event, work: Any, timeout_s: float | None = None) -> bool:
