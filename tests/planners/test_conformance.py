@@ -1,0 +1,210 @@
+"""What is asked of every planner. A new one is in here by its line in PLANNERS."""
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import Role
+from loadline.core.planning.planners import PLANNERS, Planner
+from loadline.core.report import Opinion
+from loadline.core.settings import ModelKnobs
+from tests.support.belief import Line
+
+SHAPES: dict[str, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
+STEP_MS = 1_000
+WARM_STEPS = 60
+LONG_STEPS = 1_800
+
+NOT_MONOTONE_IN_HISTORY = {
+    "threshold": "a queue that was longer before is falling faster, and what will be gone needs no worker",
+}
+"""Planners that may propose fewer workers when the *past* load was higher, and why. Nobody may when the load is
+higher by the same amount all the time."""
+
+
+@pytest.fixture(params=sorted(PLANNERS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=sorted(SHAPES))
+def roles(request: pytest.FixtureRequest) -> tuple[Role, ...]:
+    return SHAPES[str(request.param)]
+
+
+def make(name: str) -> Planner:
+    knobs = ModelKnobs("m", (PoolKnobs("decode", "decode"),), planner=name)
+    return PLANNERS[name](getattr(knobs, name))
+
+
+def line(roles: tuple[Role, ...], workers: int = 3) -> Line:
+    return Line([PoolKnobs(role, role) for role in roles], workers)
+
+
+Load = Callable[[int], tuple[float, int]]
+"""KV usage and queue at a step."""
+
+
+def steady(kv: float, queue: int) -> Load:
+    return lambda _step: (kv, queue)
+
+
+def play(planner: Planner, world: Line, load: Load, steps: int = WARM_STEPS) -> Iterator[Opinion]:
+    for step in range(steps):
+        kv, queue = load(step)
+        for pool in world.model.pools:
+            world.report(pool, kv, queue)
+        yield planner.plan(world.look(), world.now)
+        world.now += STEP_MS
+
+
+def last(name: str, roles: tuple[Role, ...], load: Load) -> dict[str, int]:
+    world = line(roles)
+    *_, opinion = play(make(name), world, load)
+    standing = {pool.name: pool.target_now(world.now) for pool in world.model.pools.values()}
+    return standing | opinion.targets
+
+
+LOADS: dict[str, Load] = {
+    "idle": steady(0.0, 0),
+    "low": steady(0.3, 0),
+    "middle": steady(0.7, 0),
+    "high": steady(0.95, 3),
+    "full": steady(1.0, 10_000),
+    "swinging": lambda step: ((step % 7) / 7, step % 5),
+    "rising": lambda step: (min(1.0, step / 50), step),
+    "falling": lambda step: (max(0.0, 1 - step / 50), max(0, 60 - step)),
+}
+
+
+def test_it_knows_its_name(name: str) -> None:
+    assert PLANNERS[name].name == name
+
+
+def test_no_workers_and_no_data_are_a_hold(name: str, roles: tuple[Role, ...]) -> None:
+    for workers in (0, 3):
+        planner, world = make(name), line(roles, workers)
+        for _ in range(WARM_STEPS * 10):
+            opinion = planner.plan(world.look(), world.now)
+            assert opinion.targets == {}
+            assert opinion.reasons
+            world.now += STEP_MS
+
+
+def test_when_the_data_ends_it_holds(name: str, roles: tuple[Role, ...]) -> None:
+    for load in LOADS.values():
+        planner, world = make(name), line(roles)
+        list(play(planner, world, load))
+        world.now += world.fleet.knobs.stale_after_ms
+        assert planner.plan(world.look(), world.now).targets == {}
+
+
+@pytest.mark.parametrize("load", sorted(LOADS))
+def test_an_opinion_is_finite_sane_and_explained(name: str, roles: tuple[Role, ...], load: str) -> None:
+    planner, world = make(name), line(roles)
+    for opinion in play(planner, world, LOADS[load], 3 * WARM_STEPS):
+        assert opinion.planner == name
+        assert opinion.reasons
+        assert all(reason.sentence() for reason in opinion.reasons)
+        assert set(opinion.targets) <= set(world.model.pools)
+        assert all(type(count) is int for count in opinion.targets.values())
+        numbers = [*opinion.inputs.values(), *(n for reason in opinion.reasons for n in reason.numbers.values())]
+        assert all(type(number) is float and math.isfinite(number) for number in numbers)
+        assert planner.next_wake() > world.now
+        assert msgspec.json.decode(msgspec.json.encode(opinion), type=Opinion) == opinion
+
+
+@pytest.mark.parametrize("load", sorted(LOADS))
+def test_the_same_calls_give_the_same_opinions(name: str, roles: tuple[Role, ...], load: str) -> None:
+    first, second = (list(play(make(name), line(roles), LOADS[load])) for _ in range(2))
+    assert first == second
+
+
+def test_planning_changes_nothing_that_is_believed(name: str, roles: tuple[Role, ...]) -> None:
+    planner, world = make(name), line(roles)
+    list(play(planner, world, LOADS["rising"]))
+    before = msgspec.json.encode(world.look())
+    planner.plan(world.look(), world.now)
+    assert msgspec.json.encode(world.model) == before
+
+
+@pytest.mark.parametrize("load", sorted(LOADS))
+def test_encoded_it_is_its_own_state(name: str, roles: tuple[Role, ...], load: str) -> None:
+    planner, world = make(name), line(roles)
+    list(play(planner, world, LOADS[load], 45))
+    encoded = msgspec.json.encode(planner)
+    twin, other = msgspec.json.decode(encoded, type=PLANNERS[name]), copy.deepcopy(world)
+    assert msgspec.json.encode(twin) == encoded
+    assert list(play(twin, other, LOADS[load])) == list(play(planner, world, LOADS[load]))
+    assert msgspec.json.encode(twin) == msgspec.json.encode(planner)
+
+
+def test_more_load_never_means_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
+    for shape in (steady(0.0, 0), LOADS["swinging"]):
+        grid: dict[tuple[int, int], dict[str, int]] = {}
+        for tenths in range(11):
+            for queue in (0, 1, 2, 5, 50):
+
+                def load(step: int, shape: Load = shape, tenths: int = tenths, queue: int = queue) -> tuple[float, int]:
+                    kv, waiting = shape(step)
+                    return min(1.0, kv + tenths / 10), waiting + queue
+
+                grid[tenths, queue] = last(name, roles, load)
+        for (tenths, queue), targets in grid.items():
+            for (more_tenths, more_queue), more in grid.items():
+                if more_tenths >= tenths and more_queue >= queue:
+                    assert all(more[pool] >= targets[pool] for pool in targets)
+
+
+def test_a_past_with_more_load_never_means_fewer_workers(name: str, roles: tuple[Role, ...]) -> None:
+    calm = last(name, roles, steady(0.7, 1))
+    busy = last(name, roles, lambda step: (0.7, 1 if step == WARM_STEPS - 1 else 2))
+    fewer = [pool for pool in calm if busy[pool] < calm[pool]]
+    assert bool(fewer) == (name in NOT_MONOTONE_IN_HISTORY and "decode" not in fewer)
+
+
+@pytest.mark.parametrize("demand", [0.0, 0.4, 1.3, 2.0, 3.7, 6.0])
+def test_under_a_steady_demand_the_fleet_settles(name: str, roles: tuple[Role, ...], demand: float) -> None:
+    """What it proposes is done, after a while. Demand is in workers: KV usage is its share of them.
+
+    There is a count at which to rest for each of these demands; a planner has to find it and to stay.
+    """
+    planner, world = make(name), line(roles)
+    for pool in world.model.pools.values():
+        pool.desired = 3
+    history: list[tuple[int, ...]] = []
+    for step in range(LONG_STEPS):
+        for pool in world.model.pools.values():
+            kv = min(1.0, demand / pool.ready)
+            world.report(pool.name, kv, waiting(kv, step) if pool.knobs.role != "decode" else 0)
+        for pool_name, count in planner.plan(world.look(), world.now).targets.items():
+            world.pool(pool_name).set_desired(max(1, min(8, count)), world.now)
+        if step % 10 == 0:
+            obey(world)
+        history.append(tuple(pool.ready for pool in world.model.pools.values()))
+        world.now += STEP_MS
+    assert len(set(history[LONG_STEPS // 2 :])) == 1, "it never comes to rest"
+    for index in range(len(roles)):
+        counts = [counts[index] for counts in history]
+        moves = [after - before for before, after in itertools.pairwise(counts) if after != before]
+        turns = sum(before * after < 0 for before, after in itertools.pairwise(moves))
+        assert turns <= 1, f"it swings: {moves}"
+
+
+def waiting(busy: float, step: int) -> int:
+    """Whole requests, of which the mean over some steps is that of a queue at this share of busy time, at most 50."""
+    mean = 50.0 if busy >= 1 else min(50.0, busy * busy / (1 - busy))
+    return math.floor(mean * (step + 1)) - math.floor(mean * step)
+
+
+def obey(world: Line) -> None:
+    for pool in world.model.pools.values():
+        assert pool.desired is not None
+        while pool.ready > pool.desired:
+            world.shrink(pool.name)
+        world.grow(pool.name, pool.desired - pool.ready)
