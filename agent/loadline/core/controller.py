@@ -300,7 +300,9 @@ class Controller:
         decision = self.state.ledger.entries[model].decision
         least = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
         for pool in self.state.fleet.models[model].pools.values():
-            pool.desired = max(pool.ready + pool.supply(now).starting, least.get(pool.name, 0))
+            # For some seconds a dead worker and the one that replaces it are both there: bounds hold all the same.
+            there_are = min(pool.ready + pool.supply(now).starting, pool.knobs.replicas_max)
+            pool.desired = max(there_are, least.get(pool.name, 0))
         self.state.due[model] = now  # in the state, not only in this turn: a snapshot may be taken before the next one
 
     def _keep_deciding(self, now: int) -> list[Effect]:
