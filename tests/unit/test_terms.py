@@ -1,0 +1,285 @@
+"""What a controller does over several terms of leadership, and with news that is late, repeated or out of order."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, Campaign, CommitDecision, RaiseAlarm, ReadDecisions, Resign, SendDrain
+from loadline.core.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    CommitRefused,
+    CommitUnknown,
+    Decision,
+    DecisionAnswered,
+    DecisionCommitted,
+    DecisionsRead,
+    DrainAnswered,
+    DrainRequested,
+    LeadershipWon,
+    LeaseRenewalFailed,
+    LoadReported,
+    RegisteredWorker,
+    RegistryRead,
+    ShutdownRequested,
+    StoredDecision,
+    WorkerDeregistered,
+    WorkerDrained,
+    WorkerRecord,
+    WorkerRegistered,
+)
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from tests.support.belief import START, sample
+
+DEADLINE_MS = 60_000
+
+
+def make_settings() -> Settings:
+    pool = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)
+    guard = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+    threshold = ThresholdKnobs(new_decode_worker_grace_intervals=0)
+    models = tuple(ModelKnobs(name, (pool,), guard=guard, threshold=threshold) for name in ("m", "n"))
+    return Settings("agent-1", "all", models)
+
+
+class Desk:
+    """A controller whose effects the test answers, one by one."""
+
+    def __init__(self) -> None:
+        self.controller = Controller(make_settings())
+        self.now = START
+        self.sequence = 0
+        self.epoch = 10
+        self.workers: dict[tuple[str, str], WorkerRecord] = {}
+        self.kv = {"m": 0.7, "n": 0.7}
+
+    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
+        return self.controller.handle(events, self.now)
+
+    def register(self, *names: str, models: str = "mn", incarnation: int = 1) -> None:
+        for model in models:
+            for name in names:
+                record = WorkerRecord(model, "decode", name, "decode", incarnation)
+                self.workers[model, name] = record
+                self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+
+    def pass_time(self, seconds: int) -> list[AnyEffect]:
+        """A report of every worker a second, and a lease that lives on."""
+        effects: list[AnyEffect] = []
+        for _ in range(seconds):
+            self.now += 1_000
+            self.sequence += 1
+            self.controller.state.leadership._extend(self.now)
+            effects += self.tell(
+                *(
+                    LoadReported(model, "decode", name, r.incarnation, [sample(self.sequence, self.kv[model])])
+                    for (model, name), r in self.workers.items()
+                )
+            )
+        return effects
+
+    def win(self, *stored: StoredDecision) -> list[AnyEffect]:
+        """A campaign that succeeds, and the read after it."""
+        self.epoch += 10
+        (request,) = [e for e in self.tell(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
+        return self.tell(DecisionsRead(request.request, list(stored)))
+
+    def lose(self) -> None:
+        self.tell(LeaseRenewalFailed("all", 7, lost=True))
+        assert not self.controller.leading
+
+    def commit_of(self, effects: list[AnyEffect], model: str = "m") -> Decision:
+        (commit,) = [e for e in effects if isinstance(e, CommitDecision) and e.decision.model == model]
+        return commit.decision
+
+    def desired(self, model: str = "m") -> int | None:
+        return self.controller.state.fleet.models[model].pools["decode"].desired
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """Two models of two workers each; leading, and everything read."""
+    made = Desk()
+    made.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+    made.register("a", "b")
+    made.win()
+    return made
+
+
+def shrinking(desk: Desk) -> tuple[Decision, str]:
+    """A committed decision with a victim."""
+    desk.kv["m"] = 0.1
+    decision = desk.commit_of(desk.pass_time(31))
+    victim = decision.targets[0].victims[0].worker
+    desk.kv["m"] = 0.7
+    return decision, victim
+
+
+def drains(effects: list[AnyEffect]) -> list[str]:
+    return [e.worker for e in effects if isinstance(e, SendDrain)]
+
+
+def test_every_event_is_handled() -> None:
+    assert set(Controller(make_settings())._handlers) == set(get_args(AnyEvent))
+
+
+def test_a_leader_that_leads_again_goes_on_with_its_drains(desk: Desk) -> None:
+    decision, victim = shrinking(desk)
+    assert drains(desk.tell(DecisionCommitted(decision.decision_id, "m", 90))) == [victim]
+    desk.lose()
+    assert desk.controller.state.drains.open == {}
+    assert drains(desk.win(StoredDecision(decision, 90))) == [victim]
+
+
+def test_a_commit_confirmed_after_stepping_down_drains_nobody(desk: Desk) -> None:
+    decision, victim = shrinking(desk)
+    desk.lose()
+    assert drains(desk.tell(DecisionCommitted(decision.decision_id, "m", 90))) == []
+    assert desk.controller.state.drains.open == {}
+    assert desk.desired() == 1
+    assert drains(desk.win(StoredDecision(decision, 90))) == [victim]
+
+
+def test_victims_that_register_after_the_decisions_were_read_are_drained() -> None:
+    earlier = Desk()
+    earlier.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+    earlier.register("a", "b")
+    earlier.win()
+    decision, victim = shrinking(earlier)
+    late = Desk()
+    late.now = earlier.now
+    late.tell(BusConnectionChanged(connected=True))
+    assert drains(late.win(StoredDecision(decision, 90))) == []
+    registry = [RegisteredWorker(record, 5) for record in earlier.workers.values()]
+    assert drains(late.tell(RegistryRead(registry))) == [victim]
+
+
+def test_an_ordered_drain_ends_with_the_leadership_even_before_the_decisions_were_read() -> None:
+    desk = Desk()
+    desk.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+    desk.register("a")
+    desk.tell(LeadershipWon("all", 20, 7, desk.now))
+    assert drains(desk.tell(DrainRequested("m", "decode", "a", "me"))) == ["a"]
+    desk.lose()
+    assert desk.controller.state.drains.open == {}
+    desk.tell(WorkerDeregistered("m", "decode", "a"))
+    assert desk.controller.state.fleet.models["m"].pools["decode"].workers == {}
+
+
+def test_a_drained_worker_that_leaves_frees_its_place(desk: Desk) -> None:
+    decision, victim = shrinking(desk)
+    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
+    desk.tell(DrainAnswered("m", "decode", victim, decision.decision_id, accepted=True))
+    desk.tell(WorkerDrained("m", "decode", victim, 1))
+    desk.tell(WorkerDeregistered("m", "decode", victim))
+    assert desk.controller.state.fleet.models["m"].pools["decode"].draining() == 0
+
+
+def test_silence_on_a_bus_that_is_away_kills_no_drain(desk: Desk) -> None:
+    decision, victim = shrinking(desk)
+    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
+    desk.tell(DrainAnswered("m", "decode", victim, decision.decision_id, accepted=True))
+    desk.tell(WorkerDeregistered("m", "decode", victim))
+    desk.tell(BusConnectionChanged(connected=False))
+    for _ in range(7):
+        desk.now += 1_000
+        desk.tell()
+    desk.tell(BusConnectionChanged(connected=True))
+    assert len(desk.controller.state.drains.open) == 1
+    desk.now += 5_001
+    desk.controller.state.leadership._extend(desk.now)
+    desk.tell()
+    assert [f.ending for f in desk.controller.state.drains.finished] == ["died"]
+
+
+def growing(desk: Desk) -> Decision:
+    """A committed decision to go from two to three."""
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
+    assert desk.desired() == 3
+    return decision
+
+
+def refusal(decision: Decision) -> DecisionAnswered:
+    return DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "refused", {})
+
+
+def test_a_refused_growth_is_no_shrink(desk: Desk) -> None:
+    decision = growing(desk)
+    del desk.workers["m", "b"]
+    desk.tell(WorkerDeregistered("m", "decode", "b"))
+    desk.tell(refusal(decision))
+    assert desk.desired() == 2, "one is away for a moment: there were two, and no rail allowed a shrink"
+
+
+def test_a_refusal_that_is_repeated_changes_nothing_again(desk: Desk) -> None:
+    decision = growing(desk)
+    alarms = [e for e in desk.tell(refusal(decision)) if isinstance(e, RaiseAlarm)]
+    assert [alarm.kind for alarm in alarms] == ["decision_refused"]
+    desk.register("c", models="m")
+    assert desk.tell(refusal(decision)) == []
+    assert desk.desired() == 2
+
+
+def test_a_refusal_after_the_end_takes_nothing_back(desk: Desk) -> None:
+    decision = growing(desk)
+    desk.tell(msgspec.structs.replace(refusal(decision), status="done"))
+    desk.tell(refusal(decision))
+    assert desk.desired() == 3
+
+
+def test_what_is_desired_is_never_above_the_maximum(desk: Desk) -> None:
+    decision = growing(desk)
+    desk.register(*(f"extra{n}" for n in range(9)), models="m")
+    desk.tell(refusal(decision))
+    assert desk.desired() == 8
+
+
+def test_after_an_expiry_a_snapshot_knows_what_is_to_be_planned(desk: Desk) -> None:
+    decision = growing(desk)
+    desk.now = decision.expires_at_ms
+    desk.controller.state.leadership._extend(desk.now)
+    desk.controller.state.due = dict.fromkeys(desk.controller.state.due, desk.now + 500)
+    assert [e.kind for e in desk.tell() if isinstance(e, RaiseAlarm)] == ["decision_expired"]
+    twin = Controller(make_settings())
+    twin.restore(desk.controller.snapshot())
+    assert twin.next_wake() == desk.controller.next_wake() == desk.now
+    assert twin.handle([], desk.now + 1) == desk.controller.handle([], desk.now + 1)
+    assert twin.snapshot() == desk.controller.snapshot()
+
+
+def test_a_read_under_way_does_not_answer_for_a_later_unknown(desk: Desk) -> None:
+    desk.kv = {"m": 1.0, "n": 1.0}
+    effects = desk.pass_time(31)
+    first, second = desk.commit_of(effects, "m"), desk.commit_of(effects, "n")
+    (early,) = [e for e in desk.tell(CommitUnknown(first.decision_id, "m")) if isinstance(e, ReadDecisions)]
+    (late,) = [e for e in desk.tell(CommitUnknown(second.decision_id, "n")) if isinstance(e, ReadDecisions)]
+    desk.tell(DecisionsRead(early.request, []))
+    assert desk.controller.state.ledger.entries["n"].pending is not None
+    desk.tell(DecisionsRead(late.request, [StoredDecision(second, 95)]))
+    assert desk.controller.state.ledger.entries["n"].pending is None
+    assert desk.desired("n") == 3
+    assert desk.desired("m") is None
+
+
+def test_a_fenced_commit_is_followed_by_a_read(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    effects = desk.tell(CommitRefused(decision.decision_id, "m", fenced=True))
+    assert [type(e) for e in effects] == [RaiseAlarm, ReadDecisions]
+    assert desk.pass_time(31)[:1] == [], "nothing is decided until it was read"
+
+
+def test_a_stop_waits_for_the_commit_under_way(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    assert desk.tell(ShutdownRequested()) == []
+    effects = desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
+    assert isinstance(effects[-1], Resign)
+    assert not any(isinstance(e, Campaign) for e in desk.pass_time(60))
