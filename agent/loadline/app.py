@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -31,6 +32,8 @@ from loadline.wire.keys import LEADER_SCOPE_ALL
 _log = structlog.get_logger("loadline")
 _bounded = logs.bounded("border")
 
+GARBAGE_OBJECTS_MAX = 50_000
+"""The collector of cycles looks when there are so many new objects more than were freed: 5 to 10 MB."""
 TURN_AGE_MAX_S = 10.0
 """Every planner looks at least once in its sampling interval: a loop this far behind is stuck."""
 
@@ -177,6 +180,18 @@ def _journal(config: Config) -> Journal | None:
     return FileJournal(Path(knobs.directory), knobs.segment_bytes_max, knobs.bytes_max)
 
 
+def calm_collector() -> None:
+    """Let Python's collector of cycles run rarely, and never over what is there for good.
+
+    What an agent believes and what a turn makes is free of cycles and goes by counting references. With the default of
+    a look at every 700 new objects, the collector takes a seventh of the time at full load, and with 10,000 workers it
+    stops a turn for tens of milliseconds. Cycles come from lost connections and failed tasks alone, which are few.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS_MAX)
+
+
 def run(config: Config) -> None:
     """Run an agent until it is told to stop.
 
@@ -185,6 +200,7 @@ def run(config: Config) -> None:
         OSError: The HTTP address is taken.
     """
     logs.configure(config.agent.log_format, config.agent.log_level)
+    calm_collector()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_run(config))
 

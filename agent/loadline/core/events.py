@@ -48,7 +48,7 @@ class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
     schedulable: Annotated[bool, Meta(description="False when the engine must not be given work.")] = True
 
 
-class WorkerRecord(Struct, frozen=True, omit_defaults=True):
+class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     """What a worker says of itself once, under its lease in the registry."""
 
     model: Name
@@ -94,7 +94,7 @@ class TrafficSample(Struct, frozen=True, omit_defaults=True):
     osl_histogram: Histogram | None = None
 
 
-class Event(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True):
+class Event(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True, gc=False):
     """Base of all events; the tag is the class name."""
 
 
