@@ -1,0 +1,276 @@
+"""What the benchmarks share: a fleet that is only in the registry and on the wire, children to look at, a result."""
+
+import argparse
+import contextlib
+import json
+import math
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from loadline.adapters.children import die_with_parent
+from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.demo.measured import Look
+from loadline.demo.rig import Rig
+from loadline.errors import LoadlineError
+from loadline.wire.codec import encode
+from loadline.wire.messages import LoadReport
+from loadline.wire.subjects import Subjects
+
+POOL: Final = "decode"
+PATIENCE_S = 60.0
+_POLL_S = 0.02
+_BEATS_PER_S = 200
+
+
+class Fleet:
+    """Decode workers that only report; all of them full to just below the threshold, so that nothing is decided.
+
+    Args:
+        models: How many models.
+        workers: How many workers over all of them.
+        usage_ratio: KV usage of all.
+    """
+
+    def __init__(self, models: int, workers: int, usage_ratio: float = 0.7) -> None:
+        per_model = workers // models
+        self.records = [
+            WorkerRecord(f"model-{m:04}", POOL, f"worker-{m:04}-{w:04}", POOL, incarnation=1, kv_blocks_total=20_000)
+            for m in range(models)
+            for w in range(per_model)
+        ]
+        self.models = [f"model-{m:04}" for m in range(models)]
+        self._used = int(usage_ratio * 20_000)
+        self._sequences = dict.fromkeys(range(len(self.records)), 0)
+        self._subjects = [Subjects("loadline").load(r.model, r.pool, r.worker).encode() for r in self.records]
+        self._per_model = per_model
+
+    @property
+    def sequences(self) -> int:
+        """Sum over all workers of the newest sequence that was published."""
+        return sum(self._sequences.values())
+
+    def toml(self) -> str:
+        """The models of the agent's configuration, with the default knobs."""
+        pool = f'name = "{POOL}"\nrole = "{POOL}"\nreplicas_max = {max(8, 2 * self._per_model)}'
+        return "\n".join(f'[[models]]\nname = "{model}"\n[[models.pools]]\n{pool}' for model in self.models)
+
+    def frame(self, worker: int, samples: int = 1, blocks_more: int = 0) -> bytes:
+        """The next report of a worker, as the bytes of a PUB; ten fields to a sample."""
+        record, first = self.records[worker], self._sequences[worker] + 1
+        self._sequences[worker] += samples
+        now_ms = time.time_ns() // 1_000_000
+        report = LoadReport(
+            record.model,
+            record.pool,
+            record.worker,
+            record.incarnation,
+            [
+                WorkerSample(
+                    sequence=first + i,
+                    timestamp_ms=now_ms,
+                    kv_blocks_used=self._used + blocks_more,
+                    kv_blocks_total=20_000,
+                    waiting_requests=0,
+                    running_requests=37,
+                    queued_prefill_tokens=0,
+                    active_prefill_tokens=2_048,
+                    decode_tokens=151_552,
+                    itl_ms=23.75,
+                )
+                for i in range(samples)
+            ],
+        )
+        payload = encode(report)
+        return b"PUB %b %d\r\n%b\r\n" % (self._subjects[worker], len(payload), payload)
+
+    def burst(self, frames: int, samples: int = 1) -> bytes:
+        """Frames of all workers in turn."""
+        return b"".join(self.frame(i % len(self.records), samples) for i in range(frames))
+
+    def beats(self, seconds: float) -> Iterator[tuple[float, bytes]]:
+        """Every 5 ms: seconds since the start, and the frames due then. Every worker reports once a second."""
+        sent, count = 0, len(self.records)
+        for beat in range(int(seconds * _BEATS_PER_S)):
+            due = (beat + 1) * count // _BEATS_PER_S
+            yield beat / _BEATS_PER_S, b"".join(self.frame(i % count) for i in range(sent, due))
+            sent = due
+
+
+class Wire:
+    """A NATS connection that only publishes, and what was made beforehand: one system call for a whole burst."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send(b'CONNECT {"verbose":false,"pedantic":false}\r\n')
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, frames: bytes) -> None:
+        """Write it all."""
+        self._socket.sendall(frames)
+
+    def play(self, beats: Iterator[tuple[float, bytes]]) -> None:
+        """Send what is due when it is due."""
+        began_s = time.monotonic()
+        for at_s, frames in beats:
+            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+            self.send(frames)
+
+
+class Measured:
+    """A child that can be looked at; see ``loadline.demo.measured``.
+
+    Args:
+        arguments: What it is.
+        log: Takes its stderr.
+        cpus: Where it may run; everywhere by default.
+    """
+
+    def __init__(self, arguments: Sequence[str], log: Path, cpus: str = "") -> None:
+        pinned = ["taskset", "--cpu-list", cpus] if cpus else []
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [*pinned, sys.executable, "-m", "loadline.demo.measured", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - a system call and a comparison
+            )
+        self._log = log
+        self.turns: list[tuple[float, float]] = []
+        """The turns of all looks until now; clear it to begin anew."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def look(self) -> Look:
+        """How far it has got.
+
+        Raises:
+            LoadlineError: It ended.
+        """
+        asked, answers = self._process.stdin, self._process.stdout
+        assert asked is not None and answers is not None  # noqa: S101, PT018 - both are pipes
+        with contextlib.suppress(BrokenPipeError):
+            asked.write(b"look\n")
+            asked.flush()
+        line = answers.readline()
+        if not line:
+            raise LoadlineError(f"a measured process ended: {self._log.read_text()[-2000:]}")
+        look = msgspec.json.decode(line, type=Look)
+        self.turns += look.turns
+        return look
+
+    def wait(self, enough: Callable[[Look], bool]) -> Look:
+        """Look until it is enough.
+
+        Raises:
+            LoadlineError: It was not within 60 s.
+        """
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not enough(look := self.look()):
+            if time.monotonic() > deadline_s:
+                raise LoadlineError(f"not enough after {PATIENCE_S:g} s: {msgspec.structs.replace(look, turns=[])}")
+            time.sleep(_POLL_S)
+        return look
+
+    def memory_mb(self) -> tuple[float, float]:
+        """Resident memory now and at its peak, in MB (10^6 bytes)."""
+        text = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
+        kib = {name: int(value) for name, value in re.findall(r"(VmRSS|VmHWM):\s+(\d+) kB", text)}
+        return kib["VmRSS"] * 1024 / 1e6, kib["VmHWM"] * 1024 / 1e6
+
+
+@contextlib.contextmanager
+def rig() -> Iterator[Rig]:
+    """Servers in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="loadline-bench-") as folder, Rig(Path(folder)) as made:
+        yield made
+
+
+def agent(made: Rig, fleet: Fleet, name: str = "agent", cpus: str = "") -> Measured:
+    """An agent with a journal, for a fleet in a namespace of its own name."""
+    path = made.directory / f"{name}.toml"
+    sections: dict[str, dict[str, object]] = {"http": {"port": 0}, "agent": {"namespace": name}}
+    path.write_text(made.config(fleet.toml(), name, **sections), encoding="utf-8")
+    return Measured(["agent", str(path)], made.directory / f"{name}.log", cpus)
+
+
+def subscriber(made: Rig, cpus: str = "") -> Measured:
+    """A bare subscriber to the same load."""
+    subject = Subjects("loadline").all_of("load")
+    return Measured(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpus)
+
+
+def taken_per_s(fleet: Fleet, wire: Wire, child: Measured, frames: int, samples: int = 1) -> tuple[float, int]:
+    """Publish a burst as fast as the server takes it: frames that the child took in a second, and how many it lost."""
+    burst, before = fleet.burst(frames, samples), child.look()
+    began_s = time.monotonic()
+    wire.send(burst)
+    after = child.wait(lambda look: look.frames + look.lost >= before.frames + before.lost + frames)
+    return frames / (after.taken_at_s - began_s), after.lost - before.lost + after.journal_lost - before.journal_lost
+
+
+def warm(fleet: Fleet, wire: Wire, child: Measured) -> None:
+    """Wait for an agent to lead, and let every worker report once: a first report costs more than all others."""
+    child.wait(lambda look: look.ready)
+    wire.send(fleet.burst(len(fleet.records)))
+    child.wait(lambda look: look.workers == len(fleet.records))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that ``share`` (0..1) of the values do not exceed: nearest rank, so it is one that was measured."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def options(text: str | None) -> bool:
+    """Read the command line, which all benchmarks have in common; gives whether it should be quick."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    quick: bool = parser.parse_args().quick
+    return quick
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - a benchmark's own words
+
+
+def result(name: str, unit: str, values: Sequence[float], baselines: Sequence[float], **more: Any) -> None:
+    """Print the result of a benchmark as one line: medians over its rounds."""
+    value, baseline = statistics.median(values), statistics.median(baselines)
+    line = {
+        "name": name,
+        "value": round(value, 3),
+        "unit": unit,
+        "baseline": round(baseline, 3),
+        "ratio": round(value / baseline, 3),
+        "spread": [round(min(values), 3), round(max(values), 3)],
+        **more,
+    }
+    print(json.dumps(line), flush=True)  # noqa: T201

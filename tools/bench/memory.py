@@ -1,0 +1,40 @@
+"""Resident memory of an agent with 10,000 workers that are registered and report, beside one with 10 workers.
+
+python tools/bench/memory.py [--quick]
+"""
+
+import asyncio
+
+from loadline.demo.measure import Fleet, Wire, agent, options, result, rig, say, warm
+
+WORKERS, FEW, MODELS = 10_000, 10, 10
+
+
+def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
+    """Memory after so many seconds of reports at 1 Hz, and its peak, in MB."""
+    fleet = Fleet(MODELS, workers)
+    with rig() as made, Wire(made.nats.port) as wire:
+        asyncio.run(made.register(fleet.records, "agent"))
+        with agent(made, fleet) as child:
+            warm(fleet, wire, child)
+            wire.play(fleet.beats(seconds))
+            return child.memory_mb()
+
+
+def main() -> None:
+    """Measure and print."""
+    rounds, seconds = (1, 5.0) if options(__doc__) else (3, 30.0)
+    ours: list[float] = []
+    peaks: list[float] = []
+    few: list[float] = []
+    for number in range(1, rounds + 1):
+        few.append(memory_mb(FEW, seconds)[0])
+        now, peak = memory_mb(WORKERS, seconds)
+        ours.append(now)
+        peaks.append(peak)
+        say(f"round {number}/{rounds}: {now:.0f} MB, at its peak {peak:.0f} MB, with {FEW} workers {few[-1]:.0f} MB")
+    result("memory", "MB", ours, few, peak=round(max(peaks), 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""From a sample that carries a model across its threshold to the decision in the hands of a scaler.
+
+1,000 workers of 250 models report at 1 Hz, all just below the threshold, with the default windows of 30 s. Then, model
+by model, one sample of one worker takes the mean of the window across. Times are those of one process, which publishes
+that sample and is the scaler too; samples are sent when they are due, whether or not others are still under way.
+Beside it: what the way costs at least, an echo over NATS and a transaction of etcd, measured between the samples.
+
+  python tools/bench/reaction.py [--quick]
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import nats
+
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.client.scaler import Scaler
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.demo.measure import Fleet, Wire, agent, options, percentile, result, rig, say, subscriber
+from loadline.demo.rig import Rig
+from loadline.ports import Compare, Write
+
+MODELS, WORKERS = 250, 1_000
+STEADY_RATIO = 0.8999
+BLOCKS_MORE = 2_000  # to 0.9999: the mean of 4 workers over 31 samples rises by 0.0008
+FIRST_S = 40.0  # the windows are full 30 s after the last worker was seen to be ready
+APART_S = 0.04
+
+
+async def beat(fleet: Fleet, wire: Wire, seconds: float) -> None:
+    """Let every worker report once a second."""
+    began_s = time.monotonic()
+    for at_s, frames in fleet.beats(seconds):
+        await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
+        wire.send(frames)
+
+
+async def cross(fleet: Fleet, wire: Wire, sent_s: dict[str, float]) -> None:
+    """One model after the other: a sample that crosses the threshold, and when it was sent."""
+    await asyncio.sleep(FIRST_S)
+    began_s = time.monotonic()
+    for number, model in enumerate(fleet.models):
+        await asyncio.sleep(max(0.0, began_s + number * APART_S - time.monotonic()))
+        frame = fleet.frame(number * (WORKERS // MODELS), blocks_more=BLOCKS_MORE)
+        sent_s[model] = time.monotonic()
+        wire.send(frame)
+
+
+async def obey(scaler: Scaler, received_s: dict[str, list[float]]) -> None:
+    """Note when decisions come, and say that they are carried out."""
+    async for order in scaler:
+        received_s.setdefault(order.decision.model, []).append(time.monotonic())
+        await scaler.complete(order, {pool: target.replicas for pool, target in order.targets.items()})
+
+
+async def floor(made: Rig, floors_ms: list[float]) -> None:
+    """Again and again: an echo from another process, then a transaction like a commit."""
+    client = await nats.connect(made.nats.url)
+    store = EtcdStore(EtcdKnobs(endpoints=(made.etcd.url,)))
+    await asyncio.sleep(FIRST_S)
+    revision = 0
+    try:
+        while True:
+            began_s = time.monotonic()
+            await client.request("echo", bytes(300))
+            outcome = await store.commit([Compare("/floor", "mod", revision)], [Write("/floor", bytes(400))])
+            floors_ms.append((time.monotonic() - began_s) * 1e3)
+            revision = outcome.revision
+            await asyncio.sleep(APART_S)
+    finally:
+        await client.close()
+        await store.close()
+
+
+async def react(made: Rig, fleet: Fleet, wire: Wire) -> tuple[list[float], list[float]]:
+    """All reactions and all floors, in ms."""
+    sent_s: dict[str, float] = {}
+    received_s: dict[str, list[float]] = {}
+    floors_ms: list[float] = []
+    async with Scaler("bench", fleet.models, nats=NatsKnobs(servers=(made.nats.url,))) as scaler:
+        tasks = [asyncio.create_task(obey(scaler, received_s)), asyncio.create_task(floor(made, floors_ms))]
+        await asyncio.gather(beat(fleet, wire, FIRST_S + len(fleet.models) * APART_S + 1.0), cross(fleet, wire, sent_s))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return reactions_ms(sent_s, received_s), floors_ms
+
+
+def reactions_ms(sent_s: dict[str, float], received_s: dict[str, list[float]]) -> list[float]:
+    """Time between the two, in ms; there is exactly one decision for a model."""
+    odd = {model: len(received_s.get(model, ())) for model in sent_s if len(received_s.get(model, ())) != 1}
+    if odd:
+        raise SystemExit(f"decisions for these models, where one is right: {odd}")
+    return [(received_s[model][0] - at_s) * 1e3 for model, at_s in sent_s.items()]
+
+
+def main() -> None:
+    """Measure and print."""
+    rounds = 1 if options(__doc__) else 3
+    ours: list[float] = []
+    bare: list[float] = []
+    p50s: list[float] = []
+    for number in range(1, rounds + 1):
+        fleet = Fleet(MODELS, WORKERS, STEADY_RATIO)
+        with rig() as made, Wire(made.nats.port) as wire:
+            asyncio.run(made.register(fleet.records, "agent"))
+            with agent(made, fleet) as child, subscriber(made) as echo:
+                child.wait(lambda look: look.ready)
+                echo.wait(lambda look: look.ready)
+                reactions, floors = asyncio.run(react(made, fleet, wire))
+        ours += reactions
+        bare += floors
+        p50s.append(percentile(reactions, 0.5))
+        say(f"round {number}/{rounds}: {told(reactions)}; the least possible {told(floors)}")
+    p99, bare_p99 = (round(percentile(times, 0.99), 3) for times in (ours, bare))
+    result("reaction", "ms", p50s, [percentile(bare, 0.5)], p99=p99, baseline_p99=bare_p99, reactions=len(ours))
+
+
+def told(times_ms: Sequence[float]) -> str:
+    """For people."""
+    return f"p50 {percentile(times_ms, 0.5):.2f} ms, p99 {percentile(times_ms, 0.99):.2f} ms"
+
+
+if __name__ == "__main__":
+    main()

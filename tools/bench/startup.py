@@ -1,0 +1,39 @@
+"""How long `loadline run` takes from its start until /readyz says 200, beside the bare import of its libraries.
+
+python tools/bench/startup.py [--quick]
+"""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+from loadline.demo.measure import Fleet, options, result, rig, say
+
+IMPORTS = "import nats, aiohttp, etcd3, msgspec"
+WORKERS, MODELS = 100, 4
+
+
+def main() -> None:
+    """Measure and print."""
+    rounds = 5 if options(__doc__) else 11
+    fleet = Fleet(MODELS, WORKERS)
+    ours: list[float] = []
+    bare: list[float] = []
+    with rig() as made:
+        asyncio.run(made.register(fleet.records))
+        for number in range(1, rounds + 1):
+            began_s = time.monotonic()
+            subprocess.run([sys.executable, "-c", IMPORTS], check=True)  # noqa: S603 - our own text
+            bare.append(time.monotonic() - began_s)
+            began_s = time.monotonic()
+            agent = made.agent(made.config(fleet.toml(), f"agent-{number}"), f"agent-{number}")
+            agent.wait_ready()
+            ours.append(time.monotonic() - began_s)
+            agent.stop()
+            say(f"round {number}/{rounds}: {ours[-1]:.3f} s, imports alone {bare[-1]:.3f} s")
+    result("startup", "s", ours, bare)
+
+
+if __name__ == "__main__":
+    main()
