@@ -19,7 +19,7 @@ DECODE_PROFILE = DATA / f"{_PROFILE}_decode.npz"
 
 SPEED = 20.0
 LOAD = 3
-START_DELAY_S = 1.5  # real: half a minute of virtual time
+START_DELAY_S = 1.0  # real; 20 s of virtual time
 GPUS_PER_WORKER = 2  # the profile is that of two GPUs
 KV_BLOCKS = 2_500
 BLOCK_SIZE_TOKENS = 16
@@ -33,5 +33,5 @@ REPORT_INTERVAL_MS = 200  # real; four virtual seconds, in which a prefill queue
 LEASE_TTL_S = 10
 WORKERS_MIN = 2
 WORKERS_MAX = 8
-METRIC_PULLING_INTERVAL_MS = 250
-ADJUSTMENT_INTERVAL_MS = 3_000  # real; a minute of virtual time, as long as the load's waves need to grow
+METRIC_PULLING_INTERVAL_MS = 200
+ADJUSTMENT_INTERVAL_MS = 2_000  # real; 40 s of virtual time, shorter than the waves of the load
