@@ -58,6 +58,9 @@ class Replayed(Struct):
     difference: str = ""
     """The first difference, in words; empty: the replay is exact."""
     controller: Controller | None = None
+    now: int = 0
+    unconfirmed: bytes | None = None
+    """What the last turn gave and the journal has not shown yet."""
 
 
 def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> Replayed:
@@ -79,7 +82,6 @@ def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> Replayed:
 
 def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> bool:
     """Replay one segment; true at a difference."""
-    expected: bytes | None = None  # what the last turn gave and the journal has not confirmed yet
     for number, line in enumerate(records, start=1):
         place = f"{name}, record {number}"
         record = _parse(line, place)
@@ -90,18 +92,22 @@ def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> boo
         if found.controller is None:
             raise JournalError(f"{place}: a segment must begin with a start record; is its beginning cut off?")
         if isinstance(record, Turn):
-            if expected:
-                return _differ(found, place, f"the replay gives {_shown(expected)}, the journal has no effects")
-            found.turns += 1
+            if found.unconfirmed:
+                return _differ(found, place, _missing(found.unconfirmed))
+            if record.now < found.now:
+                return _differ(found, place, f"time goes back by {found.now - record.now} ms")
+            found.turns, found.now = found.turns + 1, record.now
             effects = found.controller.handle(record.events, record.now)
-            expected = encode(Effects(effects)) if effects else None
+            found.unconfirmed = encode(Effects(effects)) if effects else None
             found.effects += len(effects)
             found.decisions += sum(isinstance(effect, CommitDecision) for effect in effects)
-        elif line != expected:
-            return _differ(found, place, f"the replay gives {_shown(expected)}, the journal has {_shown(line)}")
+        elif line != found.unconfirmed:
+            return _differ(
+                found, place, f"the replay gives {_shown(found.unconfirmed)}, the journal has {_shown(line)}"
+            )
         else:
-            expected = None
-    # Effects of the very last turn may be missing: the process ended between the two writes.
+            found.unconfirmed = None
+    # Effects of the last turn may be missing where nothing goes on: the process ended between the two writes.
     return False
 
 
@@ -112,12 +118,14 @@ def _begin(start: Start, place: str, found: Replayed) -> bool:
             f"{place}: format {start.format} was written by loadline {start.version}; replay it with that"
         )
     if known is not None and start.continues:
+        if found.unconfirmed:
+            return _differ(found, place, _missing(found.unconfirmed))
         if known.snapshot() != bytes(start.snapshot):
             return _differ(
                 found, place, "the state that the replay arrived at is not the state that the segment begins with"
             )
         return False
-    found.controller = Controller(start.settings)
+    found.controller, found.now, found.unconfirmed = Controller(start.settings), start.now, None
     try:
         found.controller.restore(bytes(start.snapshot))
     except msgspec.DecodeError as error:
@@ -130,6 +138,10 @@ def _parse(line: bytes, place: str) -> Start | Turn | Effects:
         return _records.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(f"{place}: not a journal record: {error}") from error
+
+
+def _missing(effects: bytes) -> str:
+    return f"the replay gives {_shown(effects)}, the journal has no effects"
 
 
 def _differ(found: Replayed, place: str, difference: str) -> bool:
