@@ -1,0 +1,96 @@
+"""A journal recorded once gives the same effects byte for byte, in any process and under any hash seed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadline.adapters.file_journal import read_segments
+from loadline.cli.main import main
+from loadline.runtime import record
+
+JOURNAL = Path(__file__).parent / "journal"
+EXACT = "the replay is exact: 3 segments, "
+
+
+def replay(journal: Path, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "loadline", "replay", str(journal)]
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """A copy to change."""
+    for segment in JOURNAL.glob("*.jsonl"):
+        (tmp_path / segment.name).write_bytes(segment.read_bytes())
+    return tmp_path
+
+
+def edit(journal: Path, segment: int, old: str, new: str) -> tuple[str, int]:
+    """Replace the first occurrence in an effect; gives the segment's path and the number of the record."""
+    path = sorted(journal.glob("*.jsonl"))[segment]
+    lines = path.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines) if line.startswith('{"kind":"effects"') and old in line)
+    lines[number] = lines[number].replace(old, new, 1)
+    path.write_text("\n".join(lines) + "\n")
+    return str(path), number + 1
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
+def test_the_replay_is_exact(hash_seed: str) -> None:
+    done = replay(JOURNAL, hash_seed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(EXACT)
+
+
+def test_the_journal_shows_what_an_agent_does() -> None:
+    found = record.replay((path.name, records) for path, records in read_segments(JOURNAL))
+    assert found.controller is not None
+    state = found.controller.state
+    assert found.decisions >= 5
+    assert state.counters["leaderships_won"] == 2, "the bus was away for a while"
+    assert {finished.ending for finished in state.drains.finished} >= {"drained"}
+    assert state.leadership.phase == "resigned"
+    assert sum(path.stat().st_size for path in JOURNAL.iterdir()) < 200_000
+
+
+def test_a_single_segment_can_be_replayed() -> None:
+    for segment in sorted(JOURNAL.glob("*.jsonl")):
+        done = replay(segment)
+        assert done.returncode == 0
+        assert done.stdout.startswith("the replay is exact: 1 segments, ")
+
+
+@pytest.mark.parametrize(
+    ("segment", "old", "new"),
+    [(0, '"replicas":', '"replicas":1'), (1, '"ttl_ms":', '"ttl_ms":1'), (2, '"lease_id":', '"lease_id":1')],
+)
+def test_a_change_is_found_and_its_place_named(changed: Path, segment: int, old: str, new: str) -> None:
+    path, number = edit(changed, segment, old, new)
+    done = replay(changed)
+    assert done.returncode == 1
+    assert f"{path}, record {number}: the replay gives " in done.stderr
+    assert "the replay differs after" in done.stdout
+
+
+def test_a_missing_segment_is_found(changed: Path) -> None:
+    first, middle, last = sorted(changed.glob("*.jsonl"))
+    middle.unlink()
+    done = replay(changed)
+    assert done.returncode == 1
+    assert f"{last}, record 1: the state that the replay arrived at" in done.stderr
+    first.unlink()
+    assert replay(changed).returncode == 0, "any segment is a beginning"
+
+
+def test_what_cannot_be_read_is_said(changed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = sorted(changed.glob("*.jsonl"))[1]
+    path.write_bytes(b'{"kind":"start"}\n')
+    assert main(["replay", str(changed)]) == 1
+    assert f"{path}, record 1: not a journal record" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path / "nowhere")]) == 1
+    assert "nowhere" in capsys.readouterr().err

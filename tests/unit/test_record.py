@@ -1,0 +1,226 @@
+"""The replay: exact on what was recorded, and at a loss for nothing when it was changed."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from loadline.core import events as ev
+from loadline.errors import JournalError
+from loadline.runtime import record
+from tests.support.world import START, World
+
+Segments = list[list[bytes]]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Segments:
+    """Three segments of one agent, with decisions and drains in them."""
+    world = World(3, agents=1)
+    world.demand = {"prefill": 2.5, "decode": 3.0, "both": 3.0}
+    for at_ms in (30_000, 60_000):
+        world.after(at_ms, world.agents[0].begin_segment)
+    world.after(40_000, lambda: world.demand.update(prefill=0.1, decode=0.1, both=0.1))
+    world.run(START + 90_000)
+    segments = world.agents[0].segments
+    assert len(segments) == 3
+    return segments
+
+
+def replay(segments: Segments) -> record.Replayed:
+    return record.replay((f"segment {number}", list(segment)) for number, segment in enumerate(segments))
+
+
+def copy(segments: Segments) -> Segments:
+    return [list(segment) for segment in segments]
+
+
+def effects_at(segments: Segments, kind: str) -> list[tuple[int, int]]:
+    """Segment and line of the records of a kind, such as those with a commit."""
+    return [
+        (number, line)
+        for number, segment in enumerate(segments)
+        for line, content in enumerate(segment)
+        if content.startswith(b'{"kind":"effects"') and kind.encode() in content
+    ]
+
+
+def test_a_journal_replays_exactly(recorded: Segments) -> None:
+    found = replay(recorded)
+    turns = sum(line.startswith(b'{"kind":"turn"') for segment in recorded for line in segment)
+    assert (found.difference, found.segments, found.turns) == ("", 3, turns)
+    assert found.decisions >= 3
+    assert found.effects > found.decisions
+    assert found.controller is not None
+    drains = found.controller.state.drains
+    assert drains.finished or drains.open
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_any_segment_is_a_beginning(recorded: Segments, first: int) -> None:
+    found = replay(recorded[first:])
+    assert (found.difference, found.segments) == ("", 3 - first)
+
+
+def test_nothing_is_no_journal() -> None:
+    found = replay([])
+    assert (found.segments, found.controller, found.difference) == (0, None, "")
+
+
+# -- what is changed is found ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"replicas":3', b'"replicas":4'),
+        (b'"epoch":', b'"epoch":9'),
+        (b'"expires_at_ms":1', b'"expires_at_ms":2'),
+        (b'"expected_revision":', b'"expected_revision":7'),
+        (b'"scope":"all"', b'"scope": "all"'),
+    ],
+)
+def test_a_changed_effect(recorded: Segments, old: bytes, new: bytes) -> None:
+    segments = copy(recorded)
+    number, line = next((n, k) for n, k in effects_at(segments, "CommitDecision") if old in segments[n][k])
+    segments[number][line] = segments[number][line].replace(old, new, 1)
+    difference = replay(segments).difference
+    assert difference.startswith(f"segment {number}, record {line + 1}: ")
+    assert "the journal has" in difference
+
+
+@pytest.mark.parametrize("kind", ["CommitDecision", "AnnounceDecision", "SendDrain", "RenewLease", "Campaign"])
+def test_effects_that_are_gone(recorded: Segments, kind: str) -> None:
+    for number, line in effects_at(recorded, kind):
+        segments = copy(recorded)
+        del segments[number][line]
+        assert replay(segments).difference, f"{kind} in segment {number}, record {line + 1}"
+
+
+def test_effects_that_came_twice(recorded: Segments) -> None:
+    segments = copy(recorded)
+    number, line = effects_at(segments, "CommitDecision")[0]
+    segments[number].insert(line, segments[number][line])
+    assert replay(segments).difference.startswith(f"segment {number}, record {line + 2}: ")
+
+
+def test_a_turn_that_is_gone(recorded: Segments) -> None:
+    for number, line in effects_at(recorded, '"type"'):
+        segments = copy(recorded)
+        del segments[number][line - 1]
+        assert replay(segments).difference.startswith(f"segment {number}, record {line}: "), "its effects are not"
+
+
+def test_a_turn_without_effects_that_is_gone_is_missed_by_the_next_segment(recorded: Segments) -> None:
+    segments = copy(recorded)
+    line = next(k for k, content in reversed(list(enumerate(segments[0]))) if b"LoadReported" in content)
+    assert not segments[0][line + 1 :][:1] or not segments[0][line + 1].startswith(b'{"kind":"effects"')
+    del segments[0][line]
+    assert "the state that the replay arrived at" in replay(segments).difference
+
+
+def test_turns_in_another_order(recorded: Segments) -> None:
+    segments = copy(recorded)
+    commits = effects_at(segments, "CommitDecision")
+    number, line = next((n, k) for n, k in commits if segments[n][k - 2].startswith(b'{"kind":"turn"'))
+    turn, before = line - 1, line - 2
+    segments[number][turn], segments[number][before] = segments[number][before], segments[number][turn]
+    assert replay(segments).difference.startswith(f"segment {number}, record {line}: ")
+
+
+def test_time_that_goes_back(recorded: Segments) -> None:
+    segments = copy(recorded)
+    turns = [k for k, content in enumerate(segments[2]) if content.startswith(b'{"kind":"turn"')]
+    segments[2] = [*segments[2][: turns[-1] + 1], segments[2][turns[-2]]]
+    assert "time goes back" in replay(segments).difference
+
+
+def changed_turn(change: Callable[[ev.LoadReported], ev.LoadReported]) -> Callable[[bytes], bytes]:
+    def edit(line: bytes) -> bytes:
+        turn = msgspec.json.decode(line, type=record.Turn)
+        events = [change(event) if isinstance(event, ev.LoadReported) else event for event in turn.events]
+        return record.encode(record.Turn(turn.now, events))
+
+    return edit
+
+
+def test_a_changed_event(recorded: Segments) -> None:
+    segments = copy(recorded)
+
+    def idle(event: ev.LoadReported) -> ev.LoadReported:
+        samples = [msgspec.structs.replace(s, kv_usage_ratio=0.0, waiting_requests=0) for s in event.samples]
+        return msgspec.structs.replace(event, samples=samples)
+
+    segments[0] = [changed_turn(idle)(c) if c.startswith(b'{"kind":"turn"') else c for c in segments[0]]
+    assert replay(segments).difference
+
+
+def test_a_changed_snapshot(recorded: Segments) -> None:
+    segments = copy(recorded)
+    segments[1][0] = segments[1][0].replace(b'"registry_read":true', b'"registry_read":false')
+    assert replay(segments).difference.startswith("segment 1, record 1: the state that the replay arrived at")
+
+
+def test_a_segment_that_is_gone(recorded: Segments) -> None:
+    assert "the state that the replay arrived at" in replay([recorded[0], recorded[2]]).difference
+
+
+# -- ends and beginnings -----------------------------------------------------------------------------------------------
+
+
+def test_a_torn_end_is_no_difference(recorded: Segments) -> None:
+    number, line = effects_at(recorded, "CommitDecision")[-1]
+    torn = [*recorded[:number], recorded[number][:line]]
+    assert replay(torn).difference == "", "the process ended between a turn and its effects"
+
+
+def test_effects_that_are_gone_at_the_end_of_a_segment_that_goes_on() -> None:
+    world = World(3, agents=1)
+    world.run(START + 400)
+    agent = world.agents[0]
+    assert agent.segments[0][-1].startswith(b'{"kind":"effects"'), "the turn of the first campaign"
+    agent.begin_segment()
+    segments = copy(agent.segments)
+    assert replay(segments).difference == ""
+    del segments[0][-1]
+    assert replay(segments).difference.startswith("segment 1, record 1: ")
+
+
+def test_after_a_gap_a_segment_is_a_new_beginning(recorded: Segments) -> None:
+    segments = copy(recorded)
+    start = segments[2][0]
+    segments[2][0] = start.replace(b'"continues":true', b'"continues":false')
+    assert segments[2][0] != start
+    del segments[1][20:]
+    assert replay(segments).difference == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b"", "not a journal record"),
+        (b"{", "not a journal record"),
+        (b"\xff\xfe", "not a journal record"),
+        (b"[" * 100_000, "not a journal record"),
+        (b'{"kind":"turn","now":1,"events":[{"type":"Nonsense"}]}', "not a journal record"),
+        (b'{"kind":"other"}', "not a journal record"),
+    ],
+)
+def test_what_is_no_record_is_said_to_be_none(recorded: Segments, line: bytes, what: str) -> None:
+    with pytest.raises(JournalError, match=f"^segment 0, record 3: {what}"):
+        replay([[*recorded[0][:2], line]])
+
+
+def test_a_segment_without_its_beginning(recorded: Segments) -> None:
+    with pytest.raises(JournalError, match="record 1: a segment must begin with a start record"):
+        replay([recorded[0][1:]])
+
+
+def test_another_format_is_refused(recorded: Segments) -> None:
+    with pytest.raises(JournalError, match="format 99 was written by loadline 0"):
+        replay([[recorded[0][0].replace(b'"format":1', b'"format":99')]])
+
+
+def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:
+    with pytest.raises(JournalError, match="the snapshot cannot be read"):
+        replay([[recorded[0][0].replace(b'"phase":"follower"', b'"phase":7')]])
