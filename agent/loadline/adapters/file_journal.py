@@ -23,6 +23,8 @@ _log = structlog.get_logger(component="journal")
 
 # What may wait for a slow disk: about a minute of turns at 1,000 workers.
 _QUEUE_BYTES_MAX = 32 * 2**20
+# A copy of a snapshot of 10,000 workers (6 MB) takes 3 ms, in which no other thread runs Python.
+_LARGE_BYTES = 2**20
 _RETRY_S = 10.0
 _CLOSE_S = 5.0
 # A snapshot of 20,000 workers is about 10 MB.
@@ -58,7 +60,7 @@ class FileJournal:
         self._segment_bytes = 0
         self._open = False  # whether the newest takes records
         self._retry_at_s = time.monotonic()
-        self._queue: list[tuple[int, bytes]] = []  # segment and line
+        self._queue: list[tuple[int, bytes]] = []  # segment and record
         self._queued_bytes = 0
         self._lost = 0
         self._closing = False
@@ -105,12 +107,12 @@ class FileJournal:
         self._writer.join(_CLOSE_S)
 
     def _put(self, record: bytes) -> None:
-        """Queue a line; where there is no room, what follows could not be replayed: so the segment ends here."""
+        """Queue a record; where there is no room, what follows could not be replayed: so the segment ends here."""
         size = len(record) + 1
         if self._queued_bytes + size > self._queue_bytes_max:
             self._end("the disk is too slow", lost=1)
             return
-        self._queue.append((self._segment, record + b"\n"))
+        self._queue.append((self._segment, record))
         self._queued_bytes += size
         self._segment_bytes += size
         self._changed.notify()
@@ -127,16 +129,16 @@ class FileJournal:
         with contextlib.closing(folder):
             while batch := self._take():
                 for segment, group in itertools.groupby(batch, operator.itemgetter(0)):
-                    lines = [line for _, line in group]
+                    records = [record for _, record in group]
                     written, problem = 0, ""
                     if segment != broken:
-                        written, problem = folder.write(segment, lines)
+                        written, problem = folder.write(segment, records)
                     with self._changed:
                         if problem and segment == self._segment and self._open:
-                            self._end(problem, lost=len(lines) - written)
+                            self._end(problem, lost=len(records) - written)
                         else:
-                            self._lost += len(lines) - written
-                        self._queued_bytes -= sum(map(len, lines))
+                            self._lost += len(records) - written
+                        self._queued_bytes -= sum(map(len, records)) + len(records)
                     broken = segment if problem else broken
 
     def _take(self) -> list[tuple[int, bytes]]:
@@ -155,8 +157,8 @@ class _Folder:
         self._segment = 0
         self._file = -1
 
-    def write(self, segment: int, lines: list[bytes]) -> tuple[int, str]:
-        """Write lines to a segment, begun by the first; gives how many are whole on the disk, and what went wrong."""
+    def write(self, segment: int, records: list[bytes]) -> tuple[int, str]:
+        """Write records to a segment, begun by the first; gives how many are whole on the disk, and what went wrong."""
         begins = segment != self._segment
         try:
             if begins:
@@ -164,19 +166,20 @@ class _Folder:
             start = os.lseek(self._file, 0, os.SEEK_END)
         except OSError as error:
             return 0, str(error)
-        data = memoryview(b"".join(lines))
-        done, problem = 0, ""
+        done = 0
         try:
-            while done < len(data):
-                done += os.write(self._file, data[done:])
+            for piece in _pieces(records):
+                left = memoryview(piece)
+                while left:
+                    written = os.write(self._file, left)
+                    done, left = done + written, left[written:]
         except OSError as error:
-            problem = str(error)
-            ends = itertools.accumulate(map(len, lines))
+            ends = itertools.accumulate(len(record) + 1 for record in records)
             whole = [end for end in ends if end <= done]
             with contextlib.suppress(OSError):  # a torn last record does no harm, it is just not pretty
                 os.ftruncate(self._file, start + (whole[-1] if whole else 0))
-            return len(whole), problem
-        return len(lines), problem
+            return len(whole), str(error)
+        return len(records), ""
 
     def close(self) -> None:
         if self._file >= 0:
@@ -202,6 +205,19 @@ class _Folder:
                 continue
             path.unlink()
             total -= size
+
+
+def _pieces(records: list[bytes]) -> Iterator[bytes]:
+    """What to write at once. Copying a large record would hold up the loop, so it is a piece of its own."""
+    lines: list[bytes] = []
+    for record in records:
+        if len(record) < _LARGE_BYTES:
+            lines += (record, b"\n")
+            continue
+        yield b"".join(lines)
+        yield record
+        lines = [b"\n"]
+    yield b"".join(lines)
 
 
 def _next_name(last: str) -> str:
