@@ -13,7 +13,7 @@ MICRO = 1_000_000
 Standing = Literal["ready", "starting", "out"]
 
 
-class Load(Struct, gc=False):
+class Load(Struct, omit_defaults=True, gc=False):
     """Integer load of one worker, or of the counted workers of a pool."""
 
     kv_known: int = 0
@@ -35,7 +35,7 @@ class Load(Struct, gc=False):
         self.running += sign * other.running
 
 
-class Worker(Struct, gc=False):
+class Worker(Struct, omit_defaults=True, gc=False):
     """One worker: its record, the newest sample of every rank, and what of it is counted in the pool."""
 
     record: WorkerRecord
