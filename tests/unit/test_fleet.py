@@ -314,7 +314,7 @@ def test_the_sums_are_those_of_a_recount(sequence_of_operations: list[tuple[obje
     fresh = [w for w in pool.workers.values() if w.standing == "ready" and 0 <= now - w.seen_at_ms <= STALE_MS]
     total = Load()
     for worker in fresh:
-        total.add(worker.measure(), 1)
+        total.exchange(Load(), worker.measure())
     assert (pool.fresh, pool.load) == (len(fresh), total)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.worker import MICRO, Load, Worker
+from loadline.core.belief.worker import MICRO, NOTHING, Load, Worker
 from loadline.core.events import Name, Role
 from loadline.core.report import PoolStatus
 
@@ -128,16 +128,19 @@ class Pool(Struct):
                 worker.late = True
 
     def _recount(self, worker: Worker, now: int, stale_after_ms: int) -> None:
-        self._uncount(worker)
-        if worker.counted_as == "ready" and worker.seen_at_ms >= 0 and now - worker.seen_at_ms <= stale_after_ms:
-            worker.load = worker.measure()
-            self.load.add(worker.load, 1)
+        if worker.counted_as != "ready" or worker.seen_at_ms < 0 or now - worker.seen_at_ms > stale_after_ms:
+            self._uncount(worker)
+            return
+        load = worker.measure()
+        self.load.exchange(worker.load if worker.counted else NOTHING, load)
+        worker.load = load
+        if not worker.counted:
             self.fresh += 1
             worker.counted = True
 
     def _uncount(self, worker: Worker) -> None:
         if worker.counted:
-            self.load.add(worker.load, -1)
+            self.load.exchange(worker.load, NOTHING)
             self.fresh -= 1
             worker.counted = False
 

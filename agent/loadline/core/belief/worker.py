@@ -1,6 +1,6 @@
 """One worker as we believe it to be, and the load that it last reported."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
@@ -25,14 +25,24 @@ class Load(Struct, omit_defaults=True, gc=False):
     waiting_while_running: int = 0
     running: int = 0
 
-    def add(self, other: "Load", sign: int) -> None:
-        """Add (1) or take away (-1)."""
-        self.kv_known += sign * other.kv_known
-        self.queue_known += sign * other.queue_known
-        self.kv_micro += sign * other.kv_micro
-        self.waiting += sign * other.waiting
-        self.waiting_while_running += sign * other.waiting_while_running
-        self.running += sign * other.running
+    def exchange(self, before: "Load", after: "Load") -> None:
+        """Take one load away and add another; what is equal in both, as most is most of the time, costs no sum."""
+        if before.kv_known != after.kv_known:
+            self.kv_known += after.kv_known - before.kv_known
+        if before.queue_known != after.queue_known:
+            self.queue_known += after.queue_known - before.queue_known
+        if before.kv_micro != after.kv_micro:
+            self.kv_micro += after.kv_micro - before.kv_micro
+        if before.waiting != after.waiting:
+            self.waiting += after.waiting - before.waiting
+        if before.waiting_while_running != after.waiting_while_running:
+            self.waiting_while_running += after.waiting_while_running - before.waiting_while_running
+        if before.running != after.running:
+            self.running += after.running - before.running
+
+
+NOTHING: Final = Load()
+"""The load of a worker that is not counted."""
 
 
 class Worker(Struct, omit_defaults=True, gc=False):
@@ -74,29 +84,27 @@ class Worker(Struct, omit_defaults=True, gc=False):
 
     def measure(self) -> Load:
         """Load over the newest samples of all ranks: mean KV usage, sums of requests."""
-        load = Load(kv_known=1, queue_known=1)
-        ranks = 0
+        ranks = kv_sum_micro = waiting = waiting_while_running = running = 0
+        kv_known = queue_known = 1
         for sample in self.latest:
             if sample is None:
                 continue
             ranks += 1
-            waiting = sample.waiting_requests or 0
-            running = sample.running_requests or 0
-            load.waiting += waiting
-            load.running += running
-            if running:
-                load.waiting_while_running += waiting
-            if sample.waiting_requests is None:
-                load.queue_known = 0
+            queued = sample.waiting_requests
+            if queued is None:
+                queue_known = queued = 0
+            if sample.running_requests:
+                running += sample.running_requests
+                waiting_while_running += queued
+            waiting += queued
             kv_micro = _kv_micro(sample, self.record)
             if kv_micro is None:
-                load.kv_known = 0
+                kv_known = 0
             else:
-                load.kv_micro += kv_micro
+                kv_sum_micro += kv_micro
         if not ranks:
             return Load()
-        load.kv_micro //= ranks
-        return load
+        return Load(kv_known, queue_known, kv_sum_micro // ranks, waiting, waiting_while_running, running)
 
 
 def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int | None:
