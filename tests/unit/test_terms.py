@@ -268,6 +268,21 @@ def test_a_read_under_way_does_not_answer_for_a_later_unknown(desk: Desk) -> Non
     assert desk.desired("m") is None
 
 
+def test_the_answer_of_an_earlier_read_is_not_taken_in_the_turn_that_asks_for_another(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    desk.lose()
+    (early,) = [e for e in desk.tell(LeadershipWon("all", 50, 7, desk.now)) if isinstance(e, ReadDecisions)]
+    effects = desk.tell(CommitUnknown(decision.decision_id, "m"), DecisionsRead(early.request, []))
+    assert desk.controller.state.ledger.entries["m"].pending is not None
+    assert [type(e) for e in effects] == [RaiseAlarm, ReadDecisions]
+    (late,) = [e for e in effects if isinstance(e, ReadDecisions)]
+    desk.lose()
+    effects = desk.tell(LeadershipWon("all", 60, 7, desk.now), DecisionsRead(late.request, []))
+    assert not desk.controller.state.decisions_read, "read in an earlier term"
+    assert [type(e) for e in effects] == [ReadDecisions]
+
+
 def test_a_fenced_commit_is_followed_by_a_read(desk: Desk) -> None:
     desk.kv["m"] = 1.0
     decision = desk.commit_of(desk.pass_time(31))

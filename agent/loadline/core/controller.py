@@ -172,8 +172,7 @@ class Controller:
         effects = self.state.leadership.won(event, now)
         if self.leading:
             self._count("leaderships_won")
-            self.state.decisions_read = self.state.reading = False
-            self.state.read_at_ms = now
+            self._read_again(now)
         return effects
 
     def _campaign_lost(self, event: CampaignLost, now: int) -> None:
@@ -234,7 +233,8 @@ class Controller:
 
     def _read_again(self, now: int) -> None:
         """What we believe of the store is out of date: nothing is decided until it was read."""
-        # A read that is under way is not waited for: it may be older than what it has to tell.
+        # An answer that is under way, or in this very turn, may be older than what it has to tell: it is not that read's.
+        self.state.read_request += 1
         self.state.decisions_read = self.state.reading = False
         self.state.read_at_ms = now
 
