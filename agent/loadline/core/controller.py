@@ -233,7 +233,7 @@ class Controller:
 
     def _read_again(self, now: int) -> None:
         """What we believe of the store is out of date: nothing is decided until it was read."""
-        # An answer that is under way, or in this very turn, may be older than what it has to tell: it is not that read's.
+        # An answer under way, or in this very turn, may be older than what it has to tell: it is not that of the next.
         self.state.read_request += 1
         self.state.decisions_read = self.state.reading = False
         self.state.read_at_ms = now
