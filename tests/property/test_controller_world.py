@@ -13,7 +13,6 @@ from loadline.core.events import (
     CommitUnknown,
     Decision,
     DecisionsRead,
-    DecisionsUnread,
     PoolTarget,
     ShutdownRequested,
     WorkerDrained,
@@ -63,12 +62,10 @@ class Judge:
                 pending = agent.controller.state.ledger.entry(event.model).pending
                 if pending is not None and pending.decision_id == event.decision_id:  # else a read has shown it
                     watch.unknown[event.model] = (event.decision_id, 0)
-            elif isinstance(event, DecisionsRead | DecisionsUnread):
-                for model, (decision_id, request) in list(watch.unknown.items()):
-                    if request == event.request and isinstance(event, DecisionsRead):
+            elif isinstance(event, DecisionsRead):
+                for model, (_, asked) in list(watch.unknown.items()):
+                    if 0 < asked <= event.request:
                         del watch.unknown[model]
-                    elif request == event.request:
-                        watch.unknown[model] = (decision_id, 0)
             elif isinstance(event, ShutdownRequested):
                 watch.stopping = True
             elif isinstance(event, WorkerDrained):

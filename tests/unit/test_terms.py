@@ -50,8 +50,8 @@ def make_settings() -> Settings:
 class Desk:
     """A controller whose effects the test answers, one by one."""
 
-    def __init__(self) -> None:
-        self.controller = Controller(make_settings())
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.controller = Controller(settings or make_settings())
         self.now = START
         self.sequence = 0
         self.epoch = 10
@@ -281,6 +281,52 @@ def test_the_answer_of_an_earlier_read_is_not_taken_in_the_turn_that_asks_for_an
     effects = desk.tell(LeadershipWon("all", 60, 7, desk.now), DecisionsRead(late.request, []))
     assert not desk.controller.state.decisions_read, "read in an earlier term"
     assert [type(e) for e in effects] == [ReadDecisions]
+
+
+def commits(effects: list[AnyEffect]) -> int:
+    return sum(isinstance(effect, CommitDecision) for effect in effects)
+
+
+def test_one_decision_of_a_model_is_under_way_at_a_time(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    assert commits(desk.pass_time(40)) == 0, "its outcome is not known yet"
+    desk.tell(CommitUnknown(decision.decision_id, "m"))
+    assert commits(desk.pass_time(40)) == 0, "nor now"
+
+
+def test_nothing_is_decided_before_the_registry_was_read() -> None:
+    desk = Desk()
+    desk.tell(BusConnectionChanged(connected=True))
+    desk.win()
+    assert commits(desk.pass_time(60)) == 0, "an empty fleet would be one that nobody has told of"
+    desk.tell(RegistryRead([]))
+    assert commits(desk.pass_time(6)) == 2, "now it is known to be below its minimum"
+
+
+def test_nothing_is_committed_by_a_lease_past_its_deadline(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    desk.pass_time(30)
+    desk.now = desk.controller.state.leadership.deadline_ms
+    report = [LoadReported("m", "decode", name, 1, [sample(99, 1.0)]) for name in ("a", "b")]
+    assert commits(desk.tell(*report)) == 0
+
+
+def test_after_a_takeover_the_shrink_waits_for_the_warm_up() -> None:
+    settings = make_settings()
+    warm = msgspec.structs.replace(settings.models[0].guard, warm_up_ms=20_000)
+    models = tuple(msgspec.structs.replace(model, guard=warm) for model in settings.models)
+    desk = Desk(msgspec.structs.replace(settings, models=models))
+    desk.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+    desk.register("a", "b")
+    desk.win()
+    desk.pass_time(40)
+    desk.lose()
+    desk.kv["m"] = 0.1
+    desk.pass_time(40)
+    desk.win()
+    assert commits(desk.pass_time(19)) == 0, "it had data all the time, but leads since this moment"
+    assert commits(desk.pass_time(2)) == 1
 
 
 def test_a_fenced_commit_is_followed_by_a_read(desk: Desk) -> None:
