@@ -145,6 +145,21 @@ def test_an_answer_that_fails_leaves_the_service_in_place(make_bus: MakeBus, own
     asyncio.run(scenario())
 
 
+def test_a_taker_that_fails_gets_the_next_frame(make_bus: MakeBus, own_name: str) -> None:
+    async def scenario() -> None:
+        bus = make_bus()
+        got: list[float] = []
+        async with connected(bus):
+            await bus.subscribe(own_name, lambda _subject, data: got.append(1 / len(data)))
+            await bus.publish(own_name, b"")
+            await bus.publish(own_name, b"xx")
+            await until(lambda: bool(got))
+            assert got == [0.5]
+            assert bus.connected
+
+    asyncio.run(scenario())
+
+
 def test_what_is_too_large_is_dropped(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()

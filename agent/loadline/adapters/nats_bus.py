@@ -22,6 +22,7 @@ from nats.micro.request import Request
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
+from loadline.adapters.nats_client import NatsClient
 from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable, ConfigError
 from loadline.ports import Answer, Offer
@@ -32,18 +33,12 @@ _CONNECT_S = 2.0
 # A frozen server or a cut link is noticed by the third ping that stays unanswered: after 6 to 9 s.
 _PING_S = 3
 _PINGS_MAX = 2
-_FLUSH_S = 1
 _RETRY_FIRST_S = 0.1
 _RETRY_MOST_S = 5.0
-# The library reports a lost connection after it has flushed it, which a frozen server can prevent: so we also look.
-_LOOK_S = 1.0
-# What a subscription may hold before it drops frames. Its callback only fills our inbox, so it stays near empty.
-_WAITING_FRAMES_MAX = 65_536
-_WAITING_BYTES_MAX = 64 * 2**20
 # What may wait to be written to a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
 
-_Callback = Callable[[Msg], Awaitable[None]]
+_Listen = Callable[[NatsClient], Awaitable[object]]
 _Endpoints = Mapping[str, tuple[str, Answer]]
 
 
@@ -76,9 +71,9 @@ class NatsBus:
         self._tls = _tls(knobs)
         # Held while the list of what to listen to grows or is carried over to a new connection: nothing is missed.
         self._listening = asyncio.Lock()
-        self._subscriptions: list[tuple[str, _Callback]] = []
+        self._subscriptions: list[_Listen] = []
         self._services: list[tuple[str, str, _Endpoints]] = []
-        self._client: _Client | None = None
+        self._client: NatsClient | None = None
         self._keeper: asyncio.Task[None] | None = None
         self.last_error = ""
         """Text of the newest error of the connection; empty after a good connect."""
@@ -102,14 +97,13 @@ class NatsBus:
         """Hand every frame on the subject to ``offer``; when this returns and the bus is up, the server knows of it."""
         bytes_max, on_oversized = self._knobs.frame_bytes_max, self._on_oversized
 
-        async def deliver(message: Msg) -> None:
-            data = message.data
+        def take(frame_subject: str, data: bytes) -> None:
             if len(data) <= bytes_max:
-                offer(message.subject, data)
+                offer(frame_subject, data)
             else:
-                on_oversized(message.subject)
+                on_oversized(frame_subject)
 
-        await self._subscribe(subject, deliver)
+        await self._subscribe(lambda client: client.take(subject, take))
 
     async def answer(self, subject: str, answer: Answer) -> None:
         """Answer requests on the subject, one at a time."""
@@ -119,7 +113,7 @@ class NatsBus:
             if reply is not None and message.reply:
                 await message.respond(reply)
 
-        await self._subscribe(subject, respond)
+        await self._subscribe(lambda client: client.listen(subject, respond))
 
     async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
         """Offer a NATS micro service. Every agent gets every request; the one that has an answer gives it."""
@@ -128,7 +122,7 @@ class NatsBus:
             if self._client is not None:
                 with contextlib.suppress(nats.errors.Error):  # the connection went: the next one has it
                     await self._serve(self._client, name, version, endpoints)
-                    await _fence(self._client)
+                    await self._client.fence()
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """Publish now or not at all.
@@ -168,13 +162,13 @@ class NatsBus:
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
-                await _fence(client)
+                await client.fence()
             await client.discard()
 
     async def _keep(self, on_connection: Callable[[bool], None], attempted: Callable[[], None]) -> None:
         waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
         while True:
-            client = _Client(tls_only=any(url.startswith("tls://") for url in self._knobs.servers))
+            client = NatsClient(tls_only=any(url.startswith("tls://") for url in self._knobs.servers))
             try:
                 await self._open(client)
             except asyncio.CancelledError:
@@ -193,7 +187,7 @@ class NatsBus:
             await client.discard()
             await asyncio.sleep(next(waits))
 
-    async def _open(self, client: "_Client") -> None:
+    async def _open(self, client: NatsClient) -> None:
         knobs = self._knobs
         options: dict[str, Any] = {}
         if knobs.user:
@@ -221,20 +215,20 @@ class NatsBus:
                 **options,
             )
             async with self._listening:
-                for subject, callback in self._subscriptions:
-                    await _listen(client, subject, callback)
+                for listen in self._subscriptions:
+                    await listen(client)
                 for name, version, endpoints in self._services:
                     await self._serve(client, name, version, endpoints)
-                await _fence(client)
+                await client.fence()
                 self._client, self.last_error = client, ""
 
-    async def _subscribe(self, subject: str, callback: _Callback) -> None:
+    async def _subscribe(self, listen: _Listen) -> None:
         async with self._listening:
-            self._subscriptions.append((subject, callback))
+            self._subscriptions.append(listen)
             if self._client is not None:
                 with contextlib.suppress(nats.errors.Error):  # the connection went: the next one has it
-                    await _listen(self._client, subject, callback)
-                    await _fence(self._client)
+                    await listen(self._client)
+                    await self._client.fence()
 
     async def _serve(self, client: Client, name: str, version: str, endpoints: _Endpoints) -> None:
         # The library puts all services into one queue group, which hands a request to any one of them. A group of its
@@ -275,56 +269,11 @@ class NatsBus:
         self.last_error = _text(error)
         _log.warning("nats_error", error=self.last_error)
 
-    def _reachable(self) -> "_Client":
+    def _reachable(self) -> NatsClient:
         client = self._client
         if client is None or not client.is_connected:
             raise BusUnavailable(f"NATS is away: {self.last_error or 'not connected'}")
         return client
-
-
-class _Client(Client):
-    """The library's client with what it lacks: TLS that cannot be stripped, and an end that cannot hang."""
-
-    def __init__(self, *, tls_only: bool) -> None:
-        super().__init__()
-        self._tls_only = tls_only
-        self._gone = asyncio.Event()
-
-    async def on_closed(self) -> None:
-        self._gone.set()
-
-    async def until_closed(self) -> None:
-        while not self.is_closed:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._gone.wait(), _LOOK_S)
-
-    async def discard(self) -> None:
-        """Close it; a connection that cannot be flushed within 1 s is cut."""
-        try:
-            with contextlib.suppress(TimeoutError, OSError):
-                await asyncio.wait_for(self.close(), _FLUSH_S)
-        finally:
-            writer = getattr(self._transport, "_io_writer", None)
-            if writer is not None:
-                writer.transport.abort()
-
-    def _connect_command(self) -> bytes:
-        # The library goes on in plain text, password and all, where the server's greeting does not ask for TLS.
-        if self._tls_only and not self._server_info.get("tls_required"):
-            raise nats.errors.Error("the URL says tls:// but the server offers no TLS")
-        return super()._connect_command()
-
-
-async def _listen(client: Client, subject: str, callback: _Callback) -> None:
-    await client.subscribe(
-        subject, cb=callback, pending_msgs_limit=_WAITING_FRAMES_MAX, pending_bytes_limit=_WAITING_BYTES_MAX
-    )
-
-
-async def _fence(client: Client) -> None:
-    """Wait until the server has taken all that was written: one turn for the writer first, as PING overtakes it."""
-    await asyncio.sleep(0)
-    await client.flush(timeout=_FLUSH_S)
 
 
 def _tls(knobs: NatsKnobs) -> ssl.SSLContext | None:
