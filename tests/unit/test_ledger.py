@@ -16,6 +16,8 @@ KNOBS = DecisionKnobs(
     retry_backoff_max_ms=30_000,
 )
 EPOCH = 40
+READ_AT = 10_000
+"""The revision at which the store was read: after everything here."""
 
 
 def targets(replicas: int = 3) -> tuple[PoolTarget, ...]:
@@ -83,6 +85,16 @@ def test_results_of_what_is_not_pending_are_nothing(model: str) -> None:
     assert (entry.state, entry.revision, entry.not_before_ms) == ("committed", 90, 0)
 
 
+def test_a_result_of_an_earlier_proposal_is_not_that_of_the_pending_one() -> None:
+    ledger, entry, first = proposed()
+    ledger.dropped(first.decision_id, "m", T0)
+    second = propose(ledger)
+    assert ledger.committed(first.decision_id, "m", 90, T0) is None
+    assert not ledger.dropped(first.decision_id, "m", T0)
+    assert not ledger.unknown(first.decision_id, "m")
+    assert entry.pending is second
+
+
 def test_a_refused_commit_backs_off_and_its_sequence_stays_used() -> None:
     ledger, entry, decision = proposed()
     assert ledger.dropped(decision.decision_id, "m", T0)
@@ -116,7 +128,7 @@ def test_an_unknown_commit_stays_pending_until_it_was_read() -> None:
 def test_an_unknown_commit_that_is_there_stands() -> None:
     ledger, entry, decision = proposed()
     ledger.unknown(decision.decision_id, "m")
-    assert ledger.read([StoredDecision(decision, 95)], T0 + 1) == [decision]
+    assert ledger.read([StoredDecision(decision, 95)], READ_AT, T0 + 1) == [decision]
     assert (entry.state, entry.revision, entry.pending, entry.not_before_ms) == ("committed", 95, None, 0)
     assert ledger.committed(decision.decision_id, "m", 95, T0 + 2) is None
 
@@ -124,14 +136,14 @@ def test_an_unknown_commit_that_is_there_stands() -> None:
 def test_an_unknown_commit_that_is_not_there_is_given_up() -> None:
     ledger, entry, decision = proposed()
     ledger.unknown(decision.decision_id, "m")
-    assert ledger.read([], T0 + 1) == []
+    assert ledger.read([], READ_AT, T0 + 1) == []
     assert (entry.pending, entry.not_before_ms, entry.revision) == (None, T0 + 5_001, 0)
     assert propose(ledger).sequence == decision.sequence + 1
 
 
 def test_a_commit_under_way_is_not_given_up_by_a_read() -> None:
     ledger, entry, decision = proposed()
-    ledger.read([], T0 + 1)
+    ledger.read([], READ_AT, T0 + 1)
     assert entry.pending is decision
     assert ledger.committed(decision.decision_id, "m", 90, T0 + 2) == decision
 
@@ -139,7 +151,7 @@ def test_a_commit_under_way_is_not_given_up_by_a_read() -> None:
 def test_what_another_leader_decided_is_taken_over() -> None:
     ledger, entry, _ = committed()
     other = stored(50, 9, 400)
-    assert ledger.read([other], T0 + 1) == [other.decision]
+    assert ledger.read([other], READ_AT, T0 + 1) == [other.decision]
     assert (entry.revision, entry.sequence, entry.state) == (400, 9, "committed")
     assert propose(ledger, epoch=60).sequence == 10
 
@@ -147,13 +159,13 @@ def test_what_another_leader_decided_is_taken_over() -> None:
 def test_what_is_known_is_not_new_but_its_revision_may_be() -> None:
     ledger, entry, decision = committed()
     ledger.answered(answer(decision, "accepted"), T0)
-    assert ledger.read([StoredDecision(decision, 97)], T0 + 1) == []
+    assert ledger.read([StoredDecision(decision, 97)], READ_AT, T0 + 1) == []
     assert (entry.state, entry.revision) == ("accepted", 97)
 
 
 def test_a_key_that_was_deleted_may_be_written_anew() -> None:
     ledger, entry, _ = committed()
-    ledger.read([], T0)
+    ledger.read([], READ_AT, T0)
     assert entry.revision == 0
     assert propose(ledger).sequence == 2, "the sequence does not begin anew"
 
@@ -161,7 +173,7 @@ def test_a_key_that_was_deleted_may_be_written_anew() -> None:
 def test_a_decision_past_its_time_is_taken_as_it_is_and_not_announced() -> None:
     ledger = Ledger(KNOBS)
     old = stored(30, 4, 200, now=T0 - 60_000)
-    assert ledger.read([old], T0) == [old.decision]
+    assert ledger.read([old], READ_AT, T0) == [old.decision]
     assert ledger.entries["m"].state == "applied"
     assert ledger.tick("m", T0) == []
     assert ledger.next_wake() is None
@@ -223,7 +235,7 @@ def test_it_expires_with_an_alarm(*, accepted: bool, word: str) -> None:
 
 def test_another_machines_clock_makes_no_decision_live_longer() -> None:
     ledger = Ledger(KNOBS)
-    ledger.read([stored(30, 4, 200, now=T0 + 3_600_000)], T0)
+    ledger.read([stored(30, 4, 200, now=T0 + 3_600_000)], READ_AT, T0)
     assert announced(ledger, T0) == 60_000
 
 

@@ -38,6 +38,9 @@ from tests.support.belief import START, sample
 
 DEADLINE_MS = 60_000
 
+READ_AT = 10_000
+"""The revision at which the store was read: after everything here."""
+
 
 def make_settings() -> Settings:
     pool = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)
@@ -87,7 +90,7 @@ class Desk:
         """A campaign that succeeds, and the read after it."""
         self.epoch += 10
         (request,) = [e for e in self.tell(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
-        return self.tell(DecisionsRead(request.request, list(stored)))
+        return self.tell(DecisionsRead(request.request, list(stored), READ_AT))
 
     def lose(self) -> None:
         self.tell(LeaseRenewalFailed("all", 7, lost=True))
@@ -141,6 +144,7 @@ def test_a_commit_confirmed_after_stepping_down_drains_nobody(desk: Desk) -> Non
     desk.lose()
     assert drains(desk.tell(DecisionCommitted(decision.decision_id, "m", 90))) == []
     assert desk.controller.state.drains.open == {}
+    assert desk.controller.state.fleet.models["m"].pools["decode"].ready == 2, "whoever leads takes it out"
     assert desk.desired() == 1
     assert drains(desk.win(StoredDecision(decision, 90))) == [victim]
 
@@ -260,9 +264,9 @@ def test_a_read_under_way_does_not_answer_for_a_later_unknown(desk: Desk) -> Non
     first, second = desk.commit_of(effects, "m"), desk.commit_of(effects, "n")
     (early,) = [e for e in desk.tell(CommitUnknown(first.decision_id, "m")) if isinstance(e, ReadDecisions)]
     (late,) = [e for e in desk.tell(CommitUnknown(second.decision_id, "n")) if isinstance(e, ReadDecisions)]
-    desk.tell(DecisionsRead(early.request, []))
+    desk.tell(DecisionsRead(early.request, [], READ_AT))
     assert desk.controller.state.ledger.entries["n"].pending is not None
-    desk.tell(DecisionsRead(late.request, [StoredDecision(second, 95)]))
+    desk.tell(DecisionsRead(late.request, [StoredDecision(second, 95)], READ_AT))
     assert desk.controller.state.ledger.entries["n"].pending is None
     assert desk.desired("n") == 3
     assert desk.desired("m") is None
@@ -273,12 +277,12 @@ def test_the_answer_of_an_earlier_read_is_not_taken_in_the_turn_that_asks_for_an
     decision = desk.commit_of(desk.pass_time(31))
     desk.lose()
     (early,) = [e for e in desk.tell(LeadershipWon("all", 50, 7, desk.now)) if isinstance(e, ReadDecisions)]
-    effects = desk.tell(CommitUnknown(decision.decision_id, "m"), DecisionsRead(early.request, []))
+    effects = desk.tell(CommitUnknown(decision.decision_id, "m"), DecisionsRead(early.request, [], READ_AT))
     assert desk.controller.state.ledger.entries["m"].pending is not None
     assert [type(e) for e in effects] == [RaiseAlarm, ReadDecisions]
     (late,) = [e for e in effects if isinstance(e, ReadDecisions)]
     desk.lose()
-    effects = desk.tell(LeadershipWon("all", 60, 7, desk.now), DecisionsRead(late.request, []))
+    effects = desk.tell(LeadershipWon("all", 60, 7, desk.now), DecisionsRead(late.request, [], READ_AT))
     assert not desk.controller.state.decisions_read, "read in an earlier term"
     assert [type(e) for e in effects] == [ReadDecisions]
 
@@ -293,6 +297,32 @@ def test_one_decision_of_a_model_is_under_way_at_a_time(desk: Desk) -> None:
     assert commits(desk.pass_time(40)) == 0, "its outcome is not known yet"
     desk.tell(CommitUnknown(decision.decision_id, "m"))
     assert commits(desk.pass_time(40)) == 0, "nor now"
+
+
+def test_a_stop_begins_nothing_while_it_waits(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    desk.commit_of(desk.pass_time(31))
+    desk.tell(ShutdownRequested())
+    desk.kv["n"] = 1.0
+    assert commits(desk.pass_time(40)) == 0, "another model would grow, but its commit could not be waited for"
+    assert desk.controller.leading
+
+
+def test_without_a_bus_nothing_is_decided_and_with_it_at_once(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    desk.pass_time(30)
+    desk.tell(BusConnectionChanged(connected=False))
+    assert commits(desk.pass_time(10)) == 0
+    assert desk.controller.leading
+    assert commits(desk.tell(BusConnectionChanged(connected=True))) == 1
+
+
+def test_after_a_refused_commit_the_next_one_waits(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    desk.tell(CommitRefused(decision.decision_id, "m", fenced=False))
+    assert commits(desk.pass_time(4)) == 0
+    assert commits(desk.pass_time(1)) == 1
 
 
 def test_nothing_is_decided_before_the_registry_was_read() -> None:
