@@ -1,6 +1,6 @@
 """What the agent needs from outside, as Protocols.
 
-An adapter implements one; ``sim`` implements all in virtual time.
+Adapters implement them on the real thing; tests have some in memory.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -179,8 +179,11 @@ class Journal(Protocol):
         """Append one record (no newline inside)."""
         ...
 
-    def begin(self, snapshot: bytes) -> None:
-        """Begin a new segment with a snapshot."""
+    def begin(self, snapshot: Callable[[bool], bytes]) -> None:
+        """Begin a new segment with what ``snapshot`` gives, told whether the segment goes on where the last one ended.
+
+        A segment that goes on never outlives a loss in the one before it.
+        """
         ...
 
     def close(self) -> None:

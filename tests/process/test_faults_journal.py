@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,11 +24,15 @@ def replay(path: Path) -> list[list[bytes]]:
     return [list(records) for _, records in read_segments(path)]
 
 
+def said(snapshot: bytes) -> Callable[[bool], bytes]:
+    return lambda _goes_on: snapshot
+
+
 def run(journal: Journal, records: int, size: int = 10, first: int = 0) -> None:
     """What a runtime does with each turn."""
     for index in range(first, first + records):
         if journal.wants_snapshot:
-            journal.begin(b'{"snapshot":%d}' % index)
+            journal.begin(said(b'{"snapshot":%d}' % index))
         journal.append(b'{"turn":%d,"x":"%s"}' % (index, b"x" * size))
 
 
@@ -68,7 +72,7 @@ def test_a_new_life_goes_on_after_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "29990101T000000.000Z-000007.jsonl").write_bytes(b'{"snapshot":"old"}\n')
     for life in range(3):
         journal = FileJournal(tmp_path, MB, 10 * MB)
-        journal.begin(b'{"snapshot":%d}' % life)
+        journal.begin(said(b'{"snapshot":%d}' % life))
         journal.close()
     assert replay(tmp_path) == [[b'{"snapshot":"old"}']] + [[b'{"snapshot":%d}' % life] for life in range(3)]
 
@@ -153,7 +157,7 @@ def test_a_segment_that_failed_once_takes_nothing_more(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "write", second_fails)
     journal = FileJournal(tmp_path, MB, 10 * MB, retry_s=3_600)
-    journal.begin(b'{"snapshot":0}')
+    journal.begin(said(b'{"snapshot":0}'))
     until_true(lambda: not journal._queued_bytes)
     journal.append(b'{"turn":1}')
     assert writing.wait(30)
@@ -162,6 +166,45 @@ def test_a_segment_that_failed_once_takes_nothing_more(tmp_path: Path, monkeypat
     journal.close()
     assert replay(tmp_path) == [[b'{"snapshot":0}']]
     assert journal.lost == 2
+
+
+def test_a_segment_goes_on_only_from_one_that_lost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, may_fail, full = threading.Event(), threading.Event(), threading.Event()
+    write = os.write
+
+    def full_disk(file: int, data: bytes) -> int:
+        if not full.is_set():
+            return write(file, data)
+        writing.set()
+        may_fail.wait(30)
+        full.clear()  # there is room again at once: what was begun on top of the loss could well be written
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def start(number: int) -> Callable[[bool], bytes]:
+        return lambda goes_on: b'{"segment":%d,"goes_on":%d}' % (number, goes_on)
+
+    monkeypatch.setattr(os, "write", full_disk)
+    journal = FileJournal(tmp_path, MB, 10 * MB, retry_s=0.0)
+    journal.begin(start(0))
+    journal.begin(start(1))
+    until_true(lambda: not journal._queued_bytes)
+    full.set()
+    journal.append(b'{"turn":1}')
+    assert writing.wait(30)
+    journal.begin(start(2))  # goes on from turn 1, of which nobody knows yet that it is lost
+    journal.append(b'{"turn":2}')
+    may_fail.set()
+    until_true(lambda: not journal._queued_bytes)
+    assert journal.lost == 3
+    assert journal.wants_snapshot
+    journal.begin(start(3))
+    journal.append(b'{"turn":3}')
+    journal.close()
+    assert replay(tmp_path) == [
+        [b'{"segment":0,"goes_on":0}'],
+        [b'{"segment":1,"goes_on":1}'],
+        [b'{"segment":3,"goes_on":0}', b'{"turn":3}'],
+    ]
 
 
 def test_a_slow_disk_never_makes_the_caller_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +218,7 @@ def test_a_slow_disk_never_makes_the_caller_wait(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "write", slow_write)
     journal = FileJournal(tmp_path, 100 * MB, 1_000 * MB, queue_bytes_max=100_000, retry_s=3_600)
-    journal.begin(b'{"snapshot":0}')
+    journal.begin(said(b'{"snapshot":0}'))
     waits.wait(30)
     for index in range(10_000):  # would end after 5 minutes, if it waited
         journal.append(b'{"turn":%05d}' % index)
@@ -195,7 +238,7 @@ def test_a_folder_that_cannot_be_made_stops_the_journal(tmp_path: Path) -> None:
     until_true(lambda: journal.lost == 4)
     journal.close()
     journal.append(b"{}")
-    journal.begin(b"{}")
+    journal.begin(said(b"{}"))
     assert journal.lost == 6
 
 

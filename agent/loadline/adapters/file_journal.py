@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -88,16 +88,20 @@ class FileJournal:
             else:
                 self._lost += 1
 
-    def begin(self, snapshot: bytes) -> None:
-        """Begin a new segment with a snapshot."""
+    def begin(self, snapshot: Callable[[bool], bytes]) -> None:
+        """Begin a new segment with what ``snapshot`` gives, told whether the segment goes on where the last one ended.
+
+        What the last one still has to write may fail later; then this segment is given up with it.
+        """
         with self._changed:
             if self._closing:
                 self._lost += 1
                 return
+            goes_on = self._open  # only a segment that has lost nothing takes records
             self._segment += 1
             self._segment_bytes = 0
             self._open = True
-            self._put(snapshot)
+            self._put(snapshot(goes_on))
 
     def close(self) -> None:
         """Write out what is pending, for at most 5 s."""
@@ -125,21 +129,23 @@ class FileJournal:
 
     def _run(self, folder: "_Folder") -> None:
         """The writer: takes whatever is queued, writes it, and so on until it is closed."""
-        broken = 0  # the segment that could not be written
+        broken = 0  # the last segment that must not be written any more
         with contextlib.closing(folder):
             while batch := self._take():
                 for segment, group in itertools.groupby(batch, operator.itemgetter(0)):
                     records = [record for _, record in group]
                     written, problem = 0, ""
-                    if segment != broken:
+                    if segment > broken:
                         written, problem = folder.write(segment, records)
                     with self._changed:
-                        if problem and segment == self._segment and self._open:
-                            self._end(problem, lost=len(records) - written)
+                        lost = len(records) - written
+                        if problem:
+                            broken = self._segment  # one that was begun meanwhile goes on from what is now lost
+                        if problem and self._open:
+                            self._end(problem, lost)
                         else:
-                            self._lost += len(records) - written
+                            self._lost += lost
                         self._queued_bytes -= sum(map(len, records)) + len(records)
-                    broken = segment if problem else broken
 
     def _take(self) -> list[tuple[int, bytes]]:
         with self._changed:

@@ -68,7 +68,6 @@ class Runtime:
         self.frames = 0
         self._store = store
         self._journal = journal
-        self._journal_began = False
         self._knobs = knobs
         self._version = version
         self._on_turn = on_turn
@@ -87,7 +86,6 @@ class Runtime:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._journal_lost = 0
 
     async def run(self) -> None:
         """Run until ``stop``; comes back when everything is handed over, or after ``HAND_OVER_S``."""
@@ -183,9 +181,11 @@ class Runtime:
         if journal is None:
             return
         if journal.wants_snapshot:
-            continues = self._journal_began and journal.lost == self._journal_lost
-            snapshot = Raw(self.controller.snapshot())
-            start = record.Start(record.FORMAT, self._version, now, continues, self.controller.settings, snapshot)
-            journal.begin(record.encode(start))
-            self._journal_began, self._journal_lost = True, journal.lost
+            journal.begin(lambda continues: self._start(now, continues=continues))
         journal.append(record.encode(record.Turn(now, events)))
+
+    def _start(self, now: int, *, continues: bool) -> bytes:
+        snapshot = Raw(self.controller.snapshot())
+        return record.encode(
+            record.Start(record.FORMAT, self._version, now, continues, self.controller.settings, snapshot)
+        )
