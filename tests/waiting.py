@@ -1,23 +1,40 @@
-"""Waiting for real processes: by looking, with a deadline, never by sleeping for luck."""
+"""Waiting for what must come true: it is looked at often, up to a deadline that only a failure reaches."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+DEADLINE_S = 30.0
 _LOOK_S = 0.005
 
 
-async def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
+async def until(condition: Callable[[], object], what: str = "", *, deadline_s: float = DEADLINE_S) -> None:
     """Come back once the condition holds; TimeoutError when it does not in time."""
-    async with asyncio.timeout(deadline_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for happens in another process and sets no event
-            await asyncio.sleep(_LOOK_S)
+
+    async def look() -> object:
+        return condition()
+
+    await until_async(look, what, deadline_s=deadline_s)
 
 
-def until_true(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
+async def until_async(
+    condition: Callable[[], Awaitable[object]], what: str = "", *, deadline_s: float = DEADLINE_S
+) -> None:
+    """The same for a condition that must be awaited."""
+    deadline = time.monotonic() + deadline_s
+    while not await condition():
+        _check(deadline, what)
+        await asyncio.sleep(_LOOK_S)
+
+
+def until_true(condition: Callable[[], object], what: str = "", *, deadline_s: float = DEADLINE_S) -> None:
     """The same outside of a loop."""
     deadline = time.monotonic() + deadline_s
     while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError
+        _check(deadline, what)
         time.sleep(_LOOK_S)
+
+
+def _check(deadline: float, what: str) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError(f"did not happen in time: {what}" if what else "did not happen in time")

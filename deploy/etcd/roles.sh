@@ -32,9 +32,9 @@ user loadline-agent loadline-agent
 role loadline-reader read "$prefix"
 user loadline-reader loadline-reader
 
-# A worker writes its own record and reads nothing.
+# A worker writes its own record; it reads it first, for it may be another's by now.
 for model in "$@"; do
-  role "loadline-worker-$model" write "${prefix}workers/$model/"
+  role "loadline-worker-$model" readwrite "${prefix}workers/$model/"
   user "loadline-worker-$model" "loadline-worker-$model"
 done
 

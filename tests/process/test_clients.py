@@ -33,7 +33,7 @@ from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
-from tests.support.polling import until, until_async
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 

@@ -21,7 +21,7 @@ from loadline.wire.codec import Codec, Rejected, encode
 from loadline.wire.messages import DrainCommand, DrainReply
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
-from tests.support.polling import until, until_async
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 

@@ -17,8 +17,8 @@ from loadline.ports import Compare, Write
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 from loadline.wire.messages import DrainCommand
 from tests.support.memory import MemoryBus
-from tests.support.polling import until_async
 from tests.support.secured import etcd_login, secure_etcd
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.process
 
@@ -105,7 +105,9 @@ def test_a_worker_writes_records_of_its_model_alone(login: Callable[[str], EtcdK
     async def scenario() -> None:
         async with store_for(login("loadline-worker-llama")) as store:
             lease = await store.grant(10)
-            assert (await store.commit([], [Write(WORKER, b"{}", lease)])).committed
+            free = Compare(WORKER, "mod", 0)
+            assert (await store.commit([free], [Write(WORKER, b"{}", lease)])).committed
+            assert [entry.lease_id for entry in (await store.read(WORKER)).entries] == [lease]
             await denied(
                 store,
                 KEYS.worker("other", "decode", "decode-1"),
@@ -114,7 +116,7 @@ def test_a_worker_writes_records_of_its_model_alone(login: Callable[[str], EtcdK
                 KEYS.leader(LEADER_SCOPE_ALL),
                 KEYS.pause("llama"),
             )
-            for prefix in (KEYS.prefix, KEYS.workers):
+            for prefix in (KEYS.prefix, KEYS.workers, KEYS.worker("other", "decode", "decode-1")):
                 with pytest.raises(StoreDenied):
                     await store.read(prefix)
             await store.revoke(lease)

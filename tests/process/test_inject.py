@@ -19,7 +19,7 @@ from loadline.wire.codec import Codec, Rejected, WireEvent, decode_worker_record
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand
 from loadline.wire.subjects import Subjects
-from tests.support.polling import until, until_async
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 TOOL = Path(__file__).parents[2] / "tools/inject.py"

@@ -28,7 +28,7 @@ from loadline.wire.messages import DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
 from tests.support.memory import MemoryBus
-from tests.support.polling import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.process
 

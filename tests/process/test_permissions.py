@@ -22,8 +22,8 @@ from loadline.errors import BusUnavailable
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainOrder, OperatorReply
 from loadline.wire.subjects import Subjects
-from tests.support.polling import until, until_async
 from tests.support.secured import NATS_FILE, etcd_login, nats_login, secure_etcd, secured_nats
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 

@@ -55,6 +55,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self.reachable = True
         self.keys: dict[str, tuple[bytes, int]] = {}
+        self.revisions: dict[str, int] = {}
+        self.revision = 1
         self.leases: set[int] = set()
         self._leases_granted = 0
 
@@ -85,17 +87,24 @@ class MemoryStore:
     async def read(self, prefix: str) -> Snapshot:
         self._check()
         found = [(key, *held) for key, held in sorted(self.keys.items()) if key.startswith(prefix)]
-        return Snapshot([Entry(key, value, 1, 1, lease_id) for key, value, lease_id in found], 1)
+        entries = [Entry(key, value, 1, self.revisions[key], lease_id) for key, value, lease_id in found]
+        return Snapshot(entries, self.revision)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
         self._check()
-        assert not compares
+        for compare in compares:
+            assert compare.target == "mod"
+            there = self.revisions[compare.key] if compare.key in self.keys else 0
+            if there != compare.revision:
+                return Outcome(committed=False, revision=self.revision)
+        self.revision += 1
         for write in writes:
             if write.lease_id not in self.leases:
                 raise StoreUnavailable("no such lease")
             assert write.value is not None
             self.keys[write.key] = (write.value, write.lease_id)
-        return Outcome(committed=True, revision=1)
+            self.revisions[write.key] = self.revision
+        return Outcome(committed=True, revision=self.revision)
 
     async def follow(
         self,

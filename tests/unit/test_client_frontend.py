@@ -10,7 +10,7 @@ from loadline.core.events import TrafficReported
 from loadline.wire.codec import Codec
 from loadline.wire.subjects import Subjects
 from tests.support.memory import MemoryBus
-from tests.support.polling import until
+from tests.waiting import until
 
 CODEC = Codec(Subjects("loadline"), 262_144)
 

@@ -9,12 +9,13 @@ import pytest
 
 from loadline.client.worker import Samples, Worker
 from loadline.core.events import LoadReported, Role, WorkerDrained, WorkerRecord, WorkerSample
+from loadline.ports import Write
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
 from loadline.wire.subjects import Subjects
 from tests.support.memory import MemoryBus, MemoryStore
-from tests.support.polling import until
+from tests.waiting import until
 
 SUBJECTS = Subjects("loadline")
 CODEC = Codec(SUBJECTS, 262_144)
@@ -240,6 +241,46 @@ def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
             made.empty.set()
             await made.worker.drained.wait()
             assert made.store.leases == set()
+
+    asyncio.run(scenario())
+
+
+async def replaced_by(made: Bench, incarnation: int) -> bytes:
+    """Another worker of the same name registers, as if this one's lease had run out while it was frozen."""
+    lease_id = await made.store.grant(10)
+    value = encode(WorkerRecord("m", "p", "w", "decode", incarnation))
+    made.store.end(1)
+    await made.store.commit([], [Write(KEY, value, lease_id)])
+    return value
+
+
+@pytest.mark.parametrize("lease_lost", [True, False])
+def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement(lease_lost: bool) -> None:  # noqa: FBT001
+    async def scenario() -> None:
+        made = Bench("decode", IDLE)
+        async with asyncio.timeout(60), made.worker:
+            await until(lambda: made.state == "starting")
+            value = await replaced_by(made, INCARNATION + 1)
+            if not lease_lost:
+                made.store.leases.add(1)
+            await made.worker.ready()
+            await made.worker._registration.gone.wait()
+            assert made.store.keys[KEY] == (value, 2)
+            await made.worker.ready()
+        assert made.store.keys[KEY] == (value, 2)
+        assert made.store.leases == {2}, "its own lease is given back"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("value", [encode(WorkerRecord("m", "p", "w", "decode", INCARNATION - 1)), b"rubbish"])
+def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
+    async def scenario() -> None:
+        made = Bench("decode", IDLE)
+        await made.store.commit([], [Write(KEY, value, await made.store.grant(10))])
+        async with asyncio.timeout(60), made.worker:
+            await until(lambda: made.store.keys[KEY][1] == 2)
+            assert made.state == "starting"
 
     asyncio.run(scenario())
 

@@ -16,7 +16,7 @@ from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
 from tests.support.memory import MemoryBus
-from tests.support.polling import until
+from tests.waiting import until
 
 SUBJECTS = Subjects("loadline")
 

@@ -103,7 +103,7 @@ class Worker:
             enter = stack.enter_async_context
             self._bus = await enter(bus_of(bus, nats, f"loadline-worker-{record.worker}"))
             self._registration = Registration(
-                await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s
+                await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s, self._is_later
             )
             # Listening comes before registering: whoever reads the record can reach the worker.
             await self._bus.answer(self._subjects.drain(record.worker), self._answer_drain)
@@ -150,6 +150,11 @@ class Worker:
     async def _report_on(self) -> None:
         while not await wait_at_most(self.drained, self._report_interval_s):
             await self.report_now()
+
+    def _is_later(self, value: bytes) -> bool:
+        """Whether a record under our name is of a worker that started after us."""
+        record = decode_as(WorkerRecord, value, self._key)
+        return not isinstance(record, Rejected) and record.incarnation > self.record.incarnation
 
     def _register(self, state: WorkerPhase) -> None:
         self.record = replace(self.record, state=state)
