@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import re
 import socket
 import statistics
@@ -29,7 +30,7 @@ from loadline.wire.subjects import Subjects
 
 POOL: Final = "decode"
 PATIENCE_S = 60.0
-_POLL_S = 0.02
+_POLL_S = 0.05
 _BEATS_PER_S = 200
 
 
@@ -141,19 +142,20 @@ class Measured:
     Args:
         arguments: What it is.
         log: Takes its stderr.
-        cpus: Where it may run; everywhere by default.
+        cpu: The only core on which it may run; any by default.
     """
 
-    def __init__(self, arguments: Sequence[str], log: Path, cpus: str = "") -> None:
-        pinned = ["taskset", "--cpu-list", cpus] if cpus else []
+    def __init__(self, arguments: Sequence[str], log: Path, cpu: int | None = None) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [*pinned, sys.executable, "-m", "loadline.demo.measured", *arguments],
+                [sys.executable, "-m", "loadline.demo.measured", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509 - a system call and a comparison
             )
+        if cpu is not None:
+            os.sched_setaffinity(self._process.pid, {cpu})
         self._log = log
         self.turns: list[tuple[float, float]] = []
         """The turns of all looks until now; clear it to begin anew."""
@@ -212,18 +214,18 @@ def rig() -> Iterator[Rig]:
         yield made
 
 
-def agent(made: Rig, fleet: Fleet, name: str = "agent", cpus: str = "") -> Measured:
+def agent(made: Rig, fleet: Fleet, name: str = "agent", cpu: int | None = None) -> Measured:
     """An agent with a journal, for a fleet in a namespace of its own name."""
     path = made.directory / f"{name}.toml"
     sections: dict[str, dict[str, object]] = {"http": {"port": 0}, "agent": {"namespace": name}}
     path.write_text(made.config(fleet.toml(), name, **sections), encoding="utf-8")
-    return Measured(["agent", str(path)], made.directory / f"{name}.log", cpus)
+    return Measured(["agent", str(path)], made.directory / f"{name}.log", cpu)
 
 
-def subscriber(made: Rig, cpus: str = "") -> Measured:
+def subscriber(made: Rig, cpu: int | None = None) -> Measured:
     """A bare subscriber to the same load."""
     subject = Subjects("loadline").all_of("load")
-    return Measured(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpus)
+    return Measured(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpu)
 
 
 def taken_per_s(fleet: Fleet, wire: Wire, child: Measured, frames: int, samples: int = 1) -> tuple[float, int]:
