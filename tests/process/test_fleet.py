@@ -17,11 +17,13 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.events import Role, WorkerRecord
+from loadline.demo.link import submit_subject
 from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport
 from loadline.wire.subjects import Subjects
+from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
 
@@ -80,6 +82,22 @@ class Fleet:
             await bus.close()
             await store.close()
 
+    def wait_for_work(self, name: str) -> None:
+        """Wait until the gateway sends a worker something."""
+
+        async def listen() -> None:
+            sent = asyncio.Event()
+            bus = NatsBus(NatsKnobs(servers=(self._nats,)), name="test")
+            try:
+                await bus.connect(lambda _connected: None)
+                await bus.subscribe(submit_subject(self._root, f"{self._root}-{name}"), lambda *_: sent.set())
+                async with asyncio.timeout(PATIENCE_S):
+                    await sent.wait()
+            finally:
+                await bus.close()
+
+        asyncio.run(listen())
+
     def registered(self, role: Role, name: str) -> bool:
         """Whether the registry still has the worker."""
 
@@ -125,13 +143,6 @@ def account(fleet: Fleet, gateway: subprocess.Popen[bytes]) -> dict[str, Any]:
     return summary
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def begun(fleet: Fleet) -> bool:
     return "replay_begins" in fleet.log("gateway")
 
@@ -162,8 +173,10 @@ def test_a_killed_worker_loses_nothing(fleet: Fleet, role: Role) -> None:
     for name in ("prefill", "decode"):
         fleet.worker(name, name)
     gateway = fleet.gateway("--load", "2", "--requests-max", "500")
-    until(lambda: begun(fleet))
-    time.sleep(0.5)  # ten virtual seconds of work: it surely holds some; what exactly does not matter
+    until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
+    fleet.wait_for_work("victim")
+    victim.send_signal(signal.SIGSTOP)
+    fleet.wait_for_work("victim")  # which it will never do
     victim.kill()
     summary = account(fleet, gateway)
     assert (summary["arrived"], summary["finished"], summary["lost"]) == (500, 500, 0)
@@ -176,7 +189,7 @@ def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: Fleet, role: Ro
     for name in ("prefill", "decode"):
         fleet.worker(name, name)
     gateway = fleet.gateway("--load", "2", "--requests-max", "500")
-    until(lambda: begun(fleet))
+    until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
     unrouted, report = fleet.drain(role, "leaving")
     assert unrouted
     assert (report.drain_id, report.pool) == ("d1", role)
@@ -191,7 +204,7 @@ def test_a_drained_worker_finishes_what_it_has_and_leaves(fleet: Fleet, role: Ro
 def test_requests_wait_while_there_is_no_worker(fleet: Fleet) -> None:
     gateway = fleet.gateway()
     only = [fleet.worker("prefill", "prefill"), fleet.worker("decode", "decode")]
-    until(lambda: begun(fleet))
+    until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
     for worker in only:
         worker.terminate()
     assert [worker.wait(5.0) for worker in only] == [0, 0]
@@ -210,7 +223,7 @@ def test_servers_that_go_and_come_back_lose_nothing(
         for role in ("prefill", "decode"):
             fleet.worker(role, role)
         gateway = fleet.gateway()
-        until(lambda: begun(fleet))
+        until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
         for server in (nats, etcd):
             server.kill()
             server.start()
@@ -224,7 +237,7 @@ def test_a_stopped_gateway_leaves_its_account(fleet: Fleet) -> None:
     for role in ("prefill", "decode"):
         fleet.worker(role, role)
     gateway = fleet.gateway("--repeat", "--requests-max", "0")
-    until(lambda: begun(fleet))
+    until_true(lambda: begun(fleet), deadline_s=PATIENCE_S)
     gateway.terminate()
     summary = account(fleet, gateway)
     assert summary["arrived"] == summary["finished"] + summary["in_flight"] + summary["queued"]
