@@ -7,6 +7,8 @@ effects.
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from loadline.core import state as states
 from loadline.core.decide import Decider
 from loadline.core.effects import AnyEffect, Effect, RaiseAlarm, ReadDecisions, WritePause
@@ -115,7 +117,11 @@ class Controller:
 
     def snapshot(self) -> bytes:
         """Everything that is known, as JSON."""
-        return states.encode_snapshot(self.state, self._decider.planners)
+        return msgspec.json.encode(self.picture())
+
+    def picture(self) -> states.Snapshot:
+        """What ``snapshot`` gives, for whoever encodes it as part of something larger, before the next turn."""
+        return states.snapshot(self.state, self._decider.planners)
 
     def restore(self, snapshot: bytes) -> None:
         """Become the controller that gave this snapshot under the same settings."""

@@ -89,14 +89,14 @@ def initial_planners(settings: Settings) -> dict[str, Planner]:
     return {m.name: PLANNERS[m.planner](getattr(m, m.planner)) for m in settings.models}
 
 
-def encode_snapshot(state: State, planners: dict[str, Planner]) -> bytes:
-    """JSON of everything."""
+def snapshot(state: State, planners: dict[str, Planner]) -> Snapshot:
+    """Everything, to be encoded at once: it goes on changing."""
     raw = {model: msgspec.Raw(msgspec.json.encode(planner)) for model, planner in planners.items()}
-    return msgspec.json.encode(Snapshot(state, raw))
+    return Snapshot(state, raw)
 
 
 def decode_snapshot(settings: Settings, data: bytes) -> tuple[State, dict[str, Planner]]:
-    """Undo ``encode_snapshot``.
+    """Undo the encoding of a ``snapshot``.
 
     Raises:
         msgspec.DecodeError: It was not written by this version.

@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Callable
 
 import structlog
-from msgspec import Raw
 
 from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
@@ -185,7 +184,5 @@ class Runtime:
         journal.append(record.encode(record.Turn(now, events)))
 
     def _start(self, now: int, *, continues: bool) -> bytes:
-        snapshot = Raw(self.controller.snapshot())
-        return record.encode(
-            record.Start(record.FORMAT, self._version, now, continues, self.controller.settings, snapshot)
-        )
+        settings, picture = self.controller.settings, self.controller.picture()
+        return record.encode(record.Start(record.FORMAT, self._version, now, continues, settings, picture))

@@ -6,6 +6,7 @@ handled, so a replay sees exactly what the core saw.
 """
 
 from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -17,10 +18,11 @@ from loadline.core.settings import Settings
 from loadline.errors import JournalError
 
 FORMAT = 1
+S = TypeVar("S")
 
 
-class Start(Struct, frozen=True, tag="start", tag_field="kind"):
-    """What a segment begins with."""
+class Start(Struct, Generic[S], frozen=True, tag="start", tag_field="kind"):
+    """What a segment begins with. Written with a ``Snapshot``, for a copy of its bytes takes 4 ms; read as ``Raw``."""
 
     format: int
     version: str
@@ -28,7 +30,7 @@ class Start(Struct, frozen=True, tag="start", tag_field="kind"):
     continues: bool
     """Whether this is where the segment before it ended: same process, nothing lost in between."""
     settings: Settings
-    snapshot: Raw
+    snapshot: S
 
 
 class Turn(Struct, frozen=True, tag="turn", tag_field="kind"):
@@ -45,7 +47,7 @@ class Effects(Struct, frozen=True, tag="effects", tag_field="kind"):
 
 
 encode = msgspec.json.Encoder().encode
-_records: msgspec.json.Decoder[Start | Turn | Effects] = msgspec.json.Decoder(Start | Turn | Effects)
+_records: msgspec.json.Decoder[Start[Raw] | Turn | Effects] = msgspec.json.Decoder(Start[Raw] | Turn | Effects)
 
 
 class Replayed(Struct):
@@ -111,7 +113,7 @@ def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> boo
     return False
 
 
-def _begin(start: Start, place: str, found: Replayed) -> bool:
+def _begin(start: Start[Raw], place: str, found: Replayed) -> bool:
     known = found.controller
     if start.format != FORMAT:
         raise JournalError(
@@ -133,7 +135,7 @@ def _begin(start: Start, place: str, found: Replayed) -> bool:
     return False
 
 
-def _parse(line: bytes, place: str) -> Start | Turn | Effects:
+def _parse(line: bytes, place: str) -> Start[Raw] | Turn | Effects:
     try:
         return _records.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
