@@ -13,7 +13,7 @@ from loadline.core import events as ev  # noqa: E402 - the path comes first
 from tests.support.world import START, World  # noqa: E402
 
 JOURNAL = Path(__file__).parent / "journal"
-SEED = 7
+SEED = 52
 SECONDS = 75
 
 

@@ -156,4 +156,4 @@ class Store:
     def read(self, effect: ReadDecisions) -> ev.AnyEvent:
         if not self.up:
             return ev.DecisionsUnread(effect.request, "away")
-        return ev.DecisionsRead(effect.request, list(self.decisions.values()))
+        return ev.DecisionsRead(effect.request, list(self.decisions.values()), self.revision)

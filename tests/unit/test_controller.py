@@ -27,6 +27,7 @@ from loadline.core.events import (
     DecisionCommitted,
     DecisionsRead,
     DrainAnswered,
+    DrainRequested,
     LeaderChanged,
     LeadershipWon,
     LeaseRenewalFailed,
@@ -89,7 +90,7 @@ class World:
             case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
                 return [LeaseRenewed(scope, lease, asked)]
             case ReadDecisions(request=request):
-                return [DecisionsRead(request, list(self.stored.values()))]
+                return [DecisionsRead(request, list(self.stored.values()), self.revision)]
             case CommitDecision(decision=decision, expected_revision=expected) if self.answer_commits:
                 have = self.stored[decision.model].revision if decision.model in self.stored else 0
                 if have != expected:
@@ -413,3 +414,102 @@ def test_workers_that_never_came_are_asked_for_again_once_in_a_deadline() -> Non
         effects += world.run(1)
     assert alarms(effects).count("workers_missing") == 2
     assert [e.decision.reasons[0] for e in effects if isinstance(e, CommitDecision)].count("asked_again") == 2
+
+
+def test_an_order_to_drain_outlives_the_leader_that_took_it() -> None:
+    world = booted()
+    world.run(10)
+    effects = world.tell(DrainRequested("m", "decode", "d1", "me"))
+    assert [e.worker for e in effects if isinstance(e, SendDrain)] == ["d1"]
+    (target,) = [t for t in world.stored["m"].decision.targets if t.pool == "decode"]
+    assert (target.replicas, [v.worker for v in target.victims]) == (2, ["d1"]), "its place is to be filled"
+    other = World()
+    other.stored, other.now, other.revision = world.stored, world.now, 900
+    other.tell(BusConnectionChanged(connected=True))
+    other.tell(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
+    assert [e.worker for e in other.effects if isinstance(e, SendDrain)] == ["d1"]
+
+
+def test_workers_above_the_decided_count_are_drained_with_an_alarm() -> None:
+    world = booted(threshold=ThresholdKnobs(prefill_queue_scale_down_threshold=0))
+    world.kv = 0.95
+    world.run(31)
+    world.kv = 0.7
+    world.register("decode", "d3", "d4", "d5")
+    assert not any(isinstance(e, SendDrain) for e in world.run(55))
+    effects = world.run(10)
+    assert alarms(effects) == ["workers_surplus"]
+    assert len([e for e in effects if isinstance(e, SendDrain)]) == 2
+
+
+def test_one_worker_that_flaps_stops_nobody_else() -> None:
+    world = booted()
+    world.queue = 5
+    record = world.workers["d2"]
+    for _ in range(6):
+        world.run(10)
+        world.tell(WorkerDeregistered("m", "decode", "d2"))
+        del world.workers["d2"]
+        world.run(10)
+        world.register("decode", "d2")
+        assert record == world.workers["d2"]
+    grown = world.controller.state.fleet.models["m"].pools["prefill"].desired
+    assert grown is not None
+    assert grown > 2
+
+
+def test_a_worker_that_never_comes_is_missed_although_another_flaps() -> None:
+    world = booted()
+    world.kv, world.queue = 0.95, 1
+    world.run(31)
+    world.kv, world.queue = 0.7, 0
+    seen: list[str] = []
+    for _ in range(14):  # 700 s; a start deadline is 600 s
+        said = world.stored["m"].decision
+        world.tell(DecisionAnswered(said.decision_id, "m", said.epoch, said.sequence, "s", "done", {}))
+        seen += alarms(world.run(25))
+        world.tell(WorkerDeregistered("m", "decode", "d2"))
+        del world.workers["d2"]
+        seen += alarms(world.run(25))
+        world.register("decode", "d2")
+    assert "workers_missing" in seen
+
+
+def test_without_a_bus_no_worker_is_blamed_for_its_silence() -> None:
+    world = booted()
+    world.kv, world.queue = 0.3, 0
+    world.run(31)
+    world.controller.state.drains.open.clear()
+    answer = world.perform
+
+    def deaf(effect: AnyEffect) -> list[AnyEvent]:
+        if isinstance(effect, SendDrain):
+            return [DrainAnswered(effect.model, effect.pool, effect.worker, effect.drain_id, accepted=None)]
+        return answer(effect)
+
+    world.perform = deaf  # type: ignore[method-assign]
+    world.tell(DrainRequested("m", "decode", "d1", "me"))
+    world.tell(BusConnectionChanged(connected=False))
+    effects = world.run(12)
+    assert not any(isinstance(e, SendDrain | RevokeWorkerLease) for e in effects)
+
+
+def test_an_engine_that_must_not_be_given_work_is_no_supply() -> None:
+    world = booted()
+    world.run(3)
+    world.sequence += 1
+    sick = WorkerSample(world.sequence, 0, kv_usage_ratio=0.7, waiting_requests=0, schedulable=False)
+    world.tell(LoadReported("m", "decode", "d1", 1, [sick]))
+    pool = world.controller.state.fleet.models["m"].pools["decode"]
+    assert pool.ready == 1
+    world.run(1)
+    assert pool.ready == 2, "it says so no more"
+
+
+def test_an_older_life_of_a_worker_does_not_replace_a_newer_one() -> None:
+    world = booted()
+    newer = WorkerRecord("m", "decode", "d1", "decode", 2)
+    world.tell(WorkerRegistered(RegisteredWorker(newer, 6)))
+    world.tell(WorkerRegistered(RegisteredWorker(world.workers["d1"], 5)))
+    assert world.controller.state.fleet.models["m"].pools["decode"].workers["d1"].record == newer
+    assert world.controller.state.rejected["stale_incarnation"] == 1

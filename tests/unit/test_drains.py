@@ -31,7 +31,9 @@ class Scene:
         return self.drains.tick(self.fleet, EPOCH, hearing_since_ms, now)
 
     def answer(self, now: int, *, accepted: bool | None, drain_id: str = "id") -> list[str]:
-        effects = self.drains.answered(DrainAnswered("m", "decode", "a", drain_id, accepted), now)
+        effects = self.drains.answered(
+            DrainAnswered("m", "decode", "a", drain_id, accepted), bus_connected=True, now=now
+        )
         return [e.kind if isinstance(e, RaiseAlarm) else type(e).__name__ for e in effects]
 
     def drained(self, incarnation: int = 1, now: int = START) -> Rejection | None:
@@ -133,7 +135,9 @@ def test_the_lease_that_is_revoked_is_the_victims() -> None:
     scene.start()
     for tick in range(3):
         scene.tick(START + 2_000 * tick)
-        effects = scene.drains.answered(DrainAnswered("m", "decode", "a", "id", None), START + 2_000 * tick)
+        effects = scene.drains.answered(
+            DrainAnswered("m", "decode", "a", "id", None), bus_connected=True, now=START + 2_000 * tick
+        )
     assert effects[0] == RevokeWorkerLease("a", 5)
 
 
@@ -273,7 +277,7 @@ def test_whoever_takes_over_goes_on_with_the_same() -> None:
     scene.drains.abandon(scene.fleet, START)
     assert (scene.drains.open, scene.drains.next_wake(), scene.endings) == ({}, None, [])
     assert sorted(scene.pool.workers) == ["b"], "without a key and without a drain there is nothing to know it by"
-    assert scene.pool.ready == 0, "who was told to leave takes no new work"
+    assert scene.pool.ready == 1, "who has not accepted is a worker like any other, until it is asked again"
     assert scene.start("b", now=START + 9_000) is None
     assert scene.asked(START + 9_000) == ["b"]
 

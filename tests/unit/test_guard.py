@@ -76,7 +76,7 @@ def test_step_down(wanted: int, allowed: int, rails: list[str]) -> None:
 
 def test_a_step_down_is_measured_from_what_there_is() -> None:
     track = Track(A, step_down_max=1)
-    track.pool("a").desired, track.pool("a").asked_at_ms = 8, 0  # four were asked for long ago and never came
+    track.pool("a").reground(8, 0)  # four were asked for long ago and never came
     assert track.outcome(a=1) == ({"a": 3}, ["a:step_down"])
 
 

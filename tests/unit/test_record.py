@@ -16,7 +16,7 @@ Segments = list[list[bytes]]
 @pytest.fixture(scope="module")
 def recorded() -> Segments:
     """Three segments of one agent, with decisions and drains in them."""
-    world = World(3, agents=1)
+    world = World(10, agents=1)
     world.demand = {"prefill": 2.5, "decode": 3.0, "both": 3.0}
     for at_ms in (30_000, 60_000):
         world.after(at_ms, world.agents[0].begin_segment)

@@ -207,15 +207,21 @@ class Controller:
     def _keep_leading(self, now: int) -> list[Effect]:
         state = self.state
         # A commit under way is waited for: its result would otherwise have to be read back by whoever comes next.
-        handing_over = state.stopping and not any(entry.pending for entry in state.ledger.entries.values())
-        effects = state.leadership.resign(now) if handing_over else state.leadership.tick(now)
+        busy = state.stopping and self.leading and any(entry.pending for entry in state.ledger.entries.values())
+        effects = state.leadership.resign(now) if state.stopping and not busy else state.leadership.tick(now)
         if not self.leading:
-            state.acting_since_ms = -1
-            state.drains.abandon(state.fleet, now)
-        elif not state.decisions_read and not state.reading and now >= state.read_at_ms:
-            state.reading = True
-            state.read_request += 1
-            effects.append(ReadDecisions(state.read_request))
+            if state.led:
+                state.acting_since_ms = -1
+                state.drains.abandon(state.fleet, now)
+                state.ledger.forget_pending()
+            state.led = False
+            return effects
+        state.led = True
+        if state.decisions_read or state.reading or now < state.read_at_ms:
+            return effects
+        state.reading = True
+        state.read_request += 1
+        effects.append(ReadDecisions(state.read_request))
         return effects
 
     # -- decisions -----------------------------------------------------------------------------------------------------
@@ -226,7 +232,7 @@ class Controller:
             return []
         state.reading, state.decisions_read = False, True
         known = [stored for stored in event.decisions if stored.decision.model in self._names]
-        for decision in state.ledger.read(known, now):
+        for decision in state.ledger.read(known, event.revision, now):
             self._adopt(decision, now)
         self._go_on_draining(now)
         self._dirty.update(dict.fromkeys(self._names))
@@ -248,6 +254,7 @@ class Controller:
         decision = self.state.ledger.committed(event.decision_id, event.model, event.revision, now)
         if decision is not None:
             self._count("decisions_committed")
+            self._stand_on_previous(decision, now)
             self._adopt(decision, now)
             if self.leading:
                 self._drain_victims(decision, now)
@@ -268,6 +275,8 @@ class Controller:
         return [RaiseAlarm("commit_unknown", event.model, event.detail)]
 
     def _decision_answered(self, event: DecisionAnswered, now: int) -> list[Effect]:
+        if not self.leading:
+            return []  # whoever leads knows what stands; here it may never have been read
         why, effects = self.state.ledger.answered(event, now)
         if why is not None:
             self._reject(why)
@@ -284,6 +293,14 @@ class Controller:
                 continue
             pool.set_desired(target.replicas, now)
         self._dirty[decision.model] = None
+
+    def _stand_on_previous(self, decision: Decision, now: int) -> None:
+        """The first decision of a model changes what there was, and is a growth or a shrink of that."""
+        pools = self.state.fleet.models[decision.model].pools
+        for target in decision.targets:
+            pool = pools.get(target.pool)
+            if pool is not None and pool.desired is None:
+                pool.reground(target.previous, now)
 
     def _drain_victims(self, decision: Decision, now: int) -> None:
         for target in decision.targets:
@@ -308,7 +325,7 @@ class Controller:
         for pool in self.state.fleet.models[model].pools.values():
             # For some seconds a dead worker and the one that replaces it are both there: bounds hold all the same.
             there_are = min(pool.ready + pool.supply(now).starting, pool.knobs.replicas_max)
-            pool.desired = max(there_are, least.get(pool.name, 0))
+            pool.reground(max(there_are, least.get(pool.name, 0)), now)
         self.state.due[model] = now  # in the state, not only in this turn: a snapshot may be taken before the next one
 
     def _keep_deciding(self, now: int) -> list[Effect]:
@@ -318,13 +335,13 @@ class Controller:
             effects += state.ledger.tick(model, now)
             if model not in state.ledger.live:
                 self._reground(model, now)
-        hearing_since_ms = state.bus_since_ms if state.bus_connected else now
+        hearing_since_ms = state.bus_since_ms if state.bus_connected else None
         return effects + state.drains.tick(state.fleet, state.leadership.epoch, hearing_since_ms, now)
 
     # -- drains and pauses ---------------------------------------------------------------------------------------------
 
     def _drain_answered(self, event: DrainAnswered, now: int) -> list[Effect]:
-        return self.state.drains.answered(event, now)
+        return self.state.drains.answered(event, self.state.bus_connected, now)
 
     def _worker_drained(self, event: WorkerDrained, now: int) -> None:
         if not self.leading:
@@ -343,12 +360,14 @@ class Controller:
         if worker is None:
             self._reject(Rejection.UNKNOWN_WORKER)
             return
+        for known in self.state.fleet.models[event.model].pools.values():
+            if known.desired is None:
+                known.reground(known.target_now(now), now)  # its place is to be filled, not given up
         victim = Victim(event.worker, worker.record.incarnation)
-        why = self.state.drains.start(self.state.fleet, event.model, event.pool, victim, f"operator-{now}", now)
-        if why is not None:
-            self._reject(why)
-        else:
-            self._dirty[event.model] = None
+        self.state.drains.start(self.state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
+        # Decided again with this victim in it: a scaler knows whom to delete, and a new leader whom to drain.
+        self.state.renewals[event.model] = None
+        self._dirty[event.model] = None
 
     def _pause_requested(self, event: PauseRequested, _now: int) -> list[Effect]:
         return [WritePause(event.model, event.paused, event.by)] if event.model in self._names else []

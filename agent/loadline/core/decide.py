@@ -33,11 +33,11 @@ class Decider:
         planner = self.planners[name]
         opinion = planner.plan(model, now)
         state.due[name] = planner.next_wake()
-        settled = self._settled(model, now)
-        if settled is not None:
-            self._hold(model, opinion, Draft({}), settled, now)
+        unsettled = self._unsettled(model, now)
+        if unsettled is not None:
+            self._hold(model, opinion, Draft({}), unsettled, now)
             return []
-        alarms = self._renew_what_is_overdue(model, now)
+        alarms = [*self._renew_what_is_missing(model, now), *self._renew_what_is_too_much(model, now)]
         draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now)
         unchanged = all(draft.targets[pool.name] == pool.target_now(now) for pool in model.pools.values())
         if unchanged and name not in state.renewals:
@@ -52,7 +52,7 @@ class Decider:
             return alarms
         return [*alarms, self._decide(model, opinion, draft, now)]
 
-    def _renew_what_is_overdue(self, model: Model, now: int) -> list[Effect]:
+    def _renew_what_is_missing(self, model: Model, now: int) -> list[Effect]:
         """Workers that did not come are asked for again, once in every start deadline: a scaler may have lost them."""
         overdue = [pool for pool in model.pools.values() if pool.overdue(now)]
         for pool in overdue:
@@ -61,8 +61,23 @@ class Decider:
         names = ", ".join(f"{pool.supply(now).missing} of {pool.name}" for pool in overdue)
         return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
 
-    def _settled(self, model: Model, now: int) -> Reason | None:
-        """None once this agent leads and knows everything; else why not."""
+    def _renew_what_is_too_much(self, model: Model, now: int) -> list[Effect]:
+        """Workers above what stands are drained: starting too many is no way around the bounds."""
+        fleet = self.state.fleet.knobs
+        for pool in model.pools.values():
+            since_ms = max(pool.surplus_since_ms, self.state.acting_since_ms)
+            if pool.surplus_since_ms < 0 or now - since_ms < fleet.surplus_after_ms:
+                continue
+            if not pool.quorate(fleet.quorum_ratio):
+                continue
+            pool.surplus_since_ms = now
+            self.state.renewals[model.name] = None
+            surplus = pool.ready + pool.starting - pool.target_now(now)
+            return [RaiseAlarm("workers_surplus", model.name, f"{surplus} of {pool.name} are more than was decided")]
+        return []
+
+    def _unsettled(self, model: Model, now: int) -> Reason | None:
+        """Why nothing may be decided yet; None once this agent leads and knows everything."""
         state = self.state
         if not state.leadership.may_commit(now):
             return Reason(Code.NOT_LEADER)
@@ -96,6 +111,7 @@ class Decider:
         self.state.holds[model.name] = self._explanation("held", "", model, opinion, draft.targets, rails, now)
 
     def _advise(self, model: Model, opinion: Opinion, draft: Draft, now: int) -> None:
+        self.state.renewals.pop(model.name, None)
         rails = [Reason(Code.ADVISE_ONLY), *draft.rails]
         advice = self._explanation("advised", "", model, opinion, draft.targets, rails, now)
         last = self.state.holds.get(model.name)

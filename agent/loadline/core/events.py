@@ -216,7 +216,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     decision_id: Annotated[str, Meta(min_length=1, max_length=64, description="Hash of model, epoch and sequence.")]
     model: Name
     epoch: Annotated[Count, Meta(description="The leader's term: the create revision of its key.")]
-    sequence: Annotated[Count, Meta(description="Rises by one with every decision of the model.")]
+    sequence: Annotated[Count, Meta(description="Rises with every decision of the model.")]
     issued_at_ms: Annotated[Count, Meta(description="Unix time at which it was decided.")]
     expires_at_ms: Annotated[Count, Meta(description="Unix time after which it must not be applied.")]
     targets: Annotated[tuple[PoolTarget, ...], Meta(max_length=256)]
@@ -232,10 +232,11 @@ class StoredDecision(Struct, frozen=True):
 
 
 class DecisionsRead(Event, frozen=True):
-    """All decisions were read back from the store; a model that is not in it has none."""
+    """All decisions were read back from the store as of ``revision``; a model that is not in it has none."""
 
     request: int
     decisions: list[StoredDecision]
+    revision: int
 
 
 class DecisionsUnread(Event, frozen=True):

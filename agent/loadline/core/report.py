@@ -20,7 +20,6 @@ class Code(StrEnum):
     WITHIN_THRESHOLDS = "within_thresholds"
     NO_WORKERS = "no_workers"
     NO_DATA = "no_data"
-    INSUFFICIENT_DATA = "insufficient_data"
     ADJUSTMENT_INTERVAL = "adjustment_interval"
     WORKERS_PENDING = "workers_pending"
     QUEUE_TREND_FALLING = "queue_trend_falling"
@@ -55,11 +54,10 @@ SENTENCES: dict[Code, str] = {
     Code.PREFILL_QUEUE_LOW: "mean prefill queue {mean:.2f} is below {threshold:g}",
     Code.KV_USAGE_HIGH: "mean KV load {mean:.2f} is above {threshold:g}",
     Code.KV_USAGE_LOW: "mean KV load {mean:.2f} is below {threshold:g}",
-    Code.ASKED_AGAIN: "what stands is decided again: a scaler asked for it, or workers did not come in time",
+    Code.ASKED_AGAIN: "what stands is decided again: a scaler asked, a worker is to go, or there are too few or many",
     Code.WITHIN_THRESHOLDS: "signals are between their thresholds",
     Code.NO_WORKERS: "no worker is ready",
-    Code.NO_DATA: "{fresh:g} of {ready:g} workers report, {needed:g} are needed",
-    Code.INSUFFICIENT_DATA: "{samples:g} samples, {needed:g} are needed",
+    Code.NO_DATA: "{fresh:g} of {ready:g} workers report, {known:g} of them what the pool is judged by",
     Code.ADJUSTMENT_INTERVAL: "the last change was {age_ms:g} ms ago, the next may be after {interval_ms:g} ms",
     Code.WORKERS_PENDING: "{pending:g} workers are on their way",
     Code.QUEUE_TREND_FALLING: (
@@ -82,7 +80,7 @@ SENTENCES: dict[Code, str] = {
         "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, cooldown is {cooldown_ms:g} ms"
     ),
     Code.PENDING_UNREACHED: "{missing:g} workers asked for did not come in time",
-    Code.NOT_LEADER: "another agent leads",
+    Code.NOT_LEADER: "this agent does not lead, or is about to lose its lease",
     Code.NOT_SETTLED: "the registry or the decisions have not been read yet",
     Code.PAUSED: "the model is paused",
     Code.BUS_DOWN: "the bus is away",

@@ -34,6 +34,8 @@ class State(Struct):
     reading: bool = False
     read_request: int = 0
     read_at_ms: int = 0
+    led: bool = False
+    """Whether this agent led at the end of the last turn."""
     acting_since_ms: int = -1
     """Since when this agent leads and has read everything that it needs."""
     bus_connected: bool = False

@@ -57,6 +57,7 @@ class Performer:
         self._subjects = subjects
         self._keys = keys
         self._put = put
+        self._problems: dict[str, str] = {}
 
     async def perform(self, effect: AnyEffect) -> None:
         """Do it, and put the event that answers it."""
@@ -75,6 +76,7 @@ class Performer:
             case RenewLease():
                 self._put(await self._renew(effect))
             case Resign(lease_id=lease_id):
+                _log.info("leadership_given_back")
                 await self._revoke(lease_id)
             case ReadDecisions():
                 self._put(await self._read_decisions(effect))
@@ -91,12 +93,19 @@ class Performer:
             case RaiseAlarm(kind=kind, model=model, text=text):
                 _log.warning("alarm", kind=kind, model=model, text=text)
 
+    def _note(self, event: str, problem: str) -> None:
+        """Log a problem when it appears or changes: what fails is tried again twice a second."""
+        if problem and self._problems.get(event) != problem:
+            _log.warning(event, error=problem)
+        self._problems[event] = problem
+
     async def _campaign(self, effect: Campaign) -> AnyEvent:
         key = self._keys.leader(effect.scope)
         lease_id = 0
         try:
             present = await self._store.read(key)
             if present.entries:
+                self._note("campaign_failed", "")
                 return CampaignLost(effect.scope, present.entries[0].value.decode(errors="replace"))
             lease_id = await self._store.grant(effect.ttl_s)
             write = Write(key, self._agent.encode(), lease_id)
@@ -104,18 +113,24 @@ class Performer:
         except _FAILURES as error:
             if lease_id:
                 await self._revoke(lease_id)  # had the write landed, nobody would lead until the lease ran out
+            self._note("campaign_failed", str(error))
             return CampaignLost(effect.scope, "", str(error))
+        self._note("campaign_failed", "")
         if outcome.committed:
+            _log.info("leading", epoch=outcome.revision)
             return LeadershipWon(effect.scope, outcome.revision, lease_id, effect.asked_at_ms)
         await self._revoke(lease_id)
-        return CampaignLost(effect.scope, "another agent")
+        return CampaignLost(effect.scope, "", "another agent was faster")
 
     async def _renew(self, effect: RenewLease) -> AnyEvent:
         try:
             ttl_s = await self._store.keep_alive(effect.lease_id)
         except _FAILURES as error:
+            self._note("renewal_failed", str(error))
             return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=False, detail=str(error))
+        self._note("renewal_failed", "")
         if ttl_s <= 0:
+            _log.warning("lease_lost")
             return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail="the lease is gone")
         return LeaseRenewed(effect.scope, effect.lease_id, effect.asked_at_ms)
 
@@ -129,7 +144,9 @@ class Performer:
         try:
             found = await self._store.read(self._keys.decisions)
         except _FAILURES as error:
+            self._note("decisions_unread", str(error))
             return DecisionsUnread(effect.request, str(error))
+        self._note("decisions_unread", "")
         decisions: list[StoredDecision] = []
         for entry in found.entries:
             decision = decode_decision(entry.value)
@@ -137,7 +154,7 @@ class Performer:
                 _log.error("stored_decision_unreadable", key=entry.key, reason=decision.detail, remedy="delete the key")
             else:
                 decisions.append(StoredDecision(decision, entry.mod_revision))
-        return DecisionsRead(effect.request, decisions)
+        return DecisionsRead(effect.request, decisions, found.revision)
 
     async def _commit(self, effect: CommitDecision) -> AnyEvent:
         decision = effect.decision
@@ -154,6 +171,15 @@ class Performer:
             return CommitRefused(
                 decision.decision_id, decision.model, fenced=True, detail="epoch or revision has moved on"
             )
+        targets = {target.pool: target.replicas for target in decision.targets}
+        _log.info(
+            "decision_committed",
+            decision=decision.decision_id,
+            model=decision.model,
+            sequence=decision.sequence,
+            targets=targets,
+            reasons=decision.reasons,
+        )
         return DecisionCommitted(decision.decision_id, decision.model, outcome.revision)
 
     async def _announce(self, effect: AnnounceDecision) -> None:

@@ -18,6 +18,9 @@ class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     quorum_ratio: Annotated[
         float, Meta(gt=0, le=1, description="Share of ready workers that must be fresh before a shrink.")
     ] = 0.8
+    surplus_after_ms: Annotated[
+        int, Meta(ge=1, description="Workers above the decided count for this long are drained, with an alarm.")
+    ] = 60_000
     workers_max: Annotated[int, Meta(ge=1, description="Workers that are kept; more are refused.")] = 20_000
     frontends_max: Annotated[int, Meta(ge=1, description="Frontends of one model that are kept.")] = 256
     traffic_window_ms: Annotated[int, Meta(ge=1, description="Length of the rolling traffic window.")] = 60_000
@@ -29,7 +32,6 @@ class Model(Struct):
     name: str
     pools: dict[str, Pool]
     traffic: Traffic
-    first_seen_ms: int = -1
 
     def settle(self, now: int, knobs: FleetKnobs) -> None:
         """Bring all sums up to date."""
@@ -95,6 +97,8 @@ class Fleet(Struct):
         if record.role != pool.knobs.role:
             return Rejection.ROLE_MISMATCH
         known = pool.workers.get(record.worker)
+        if known is not None and known.registered and record.incarnation < known.record.incarnation:
+            return Rejection.STALE_INCARNATION
         if known is None or known.record.incarnation != record.incarnation:
             if known is not None:
                 self._remove(pool, record.worker, now)
@@ -141,6 +145,18 @@ class Fleet(Struct):
         worker = pool.workers[name]
         worker.draining, worker.drain_over = True, False
         pool.place(worker, now)
+
+    def release(self, model: str, pool_name: str, name: str, now: int) -> None:
+        """Its drain is somebody else's now: what it says of itself counts again."""
+        pool = self.models[model].pools[pool_name]
+        worker = pool.workers.get(name)
+        if worker is None:
+            return
+        if worker.registered:
+            worker.draining = False
+            pool.place(worker, now)
+        else:
+            self._remove(pool, name, now)
 
     def end_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """The drain is over. What is still registered stays listed, and is no supply, until its key goes."""

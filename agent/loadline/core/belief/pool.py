@@ -1,5 +1,6 @@
 """One pool as we believe it to be: its workers, and exact integer sums over those that are ready and fresh."""
 
+from bisect import bisect_left
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -55,9 +56,13 @@ class Pool(Struct):
     load: Load = field(default_factory=Load)
     desired: int | None = None
     """Workers that there should be, by the last decision; None while that is unknown."""
-    asked_at_ms: int = 0
-    """When the workers that are missing were asked for."""
+    gaps: list[int] = []
+    """When each worker that is not there was asked for, oldest first: as many as are missing from ``desired``."""
+    surplus_since_ms: int = -1
+    """Since when there are more workers than ``desired``."""
     ready_changed_at_ms: int = -1
+    filled_at_ms: int = -1
+    """When the workers that were last asked for had all become ready."""
     grown_at_ms: int = -1
     """When a decision last asked for more."""
     shrunk_at_ms: int = -1
@@ -71,20 +76,18 @@ class Pool(Struct):
 
     def supply(self, now: int) -> Supply:
         """The workers by how near they are to serving."""
-        shortfall = max(0, (self.desired or 0) - self.ready - self.starting)
-        starting = self.starting - self.late
-        if shortfall and now - self.asked_at_ms > self.knobs.start_deadline_ms:
-            return Supply(self.ready, starting, 0, self.late + shortfall)
-        return Supply(self.ready, starting, shortfall, self.late)
+        given_up = bisect_left(self.gaps, now - self.knobs.start_deadline_ms)
+        starting, pending = self.starting - self.late, len(self.gaps) - given_up
+        return Supply(self.ready, starting, pending, self.late + given_up)
 
     def target_now(self, now: int) -> int:
         """The count that stands: the decision's, or what there is while there is none."""
         return self.supply(now).total if self.desired is None else self.desired
 
     def overdue(self, now: int) -> bool:
-        """Whether workers are missing that were not asked for within the start deadline, not even again."""
-        asked_at_ms = max(self.asked_at_ms, self.renewed_at_ms)
-        return self.supply(now).missing > 0 and now - asked_at_ms > self.knobs.start_deadline_ms
+        """Whether workers did not come in time, and were not asked for again within another start deadline."""
+        asked_again = self.renewed_at_ms >= 0 and now - self.renewed_at_ms <= self.knobs.start_deadline_ms
+        return self.supply(now).missing > 0 and not asked_again
 
     def base(self, now: int) -> int:
         """The count from which to step: what stands, less what was asked for and did not come in time."""
@@ -101,18 +104,36 @@ class Pool(Struct):
 
     def set_desired(self, replicas: int, now: int) -> None:
         """A decision about this pool stands."""
-        before = self.desired
-        if before is None or replicas > before:
-            self.asked_at_ms = now
-            if before is not None:
-                self.grown_at_ms = now
-        elif replicas < before:
+        if self.desired is not None and replicas > self.desired:
+            self.grown_at_ms = now
+        elif self.desired is not None and replicas < self.desired:
             self.shrunk_at_ms = now
+        self.reground(replicas, now)
+
+    def reground(self, replicas: int, now: int) -> None:
+        """So many workers are desired, without anybody having decided on a change."""
         self.desired = replicas
+        self._compare(now)
+
+    def _compare(self, now: int) -> None:
+        """What there is against what is desired: who is missing, since when there are too many."""
+        if self.desired is None:
+            return
+        there_are = self.ready + self.starting
+        missing = max(0, self.desired - there_are)
+        self.gaps += [now] * (missing - len(self.gaps))
+        # Whoever comes or is no longer wanted closes the newest gap: a worker that flaps must not excuse another.
+        del self.gaps[missing:]
+        if there_are <= self.desired:
+            self.surplus_since_ms = -1
+        elif self.surplus_since_ms < 0:
+            self.surplus_since_ms = now
+        if self.ready >= self.desired and self.filled_at_ms < self.grown_at_ms:
+            self.filled_at_ms = now
 
     def settle(self, now: int, stale_after_ms: int) -> None:
         """Bring the sums up to date with the workers that changed since the last call."""
-        for name in self.dirty:
+        for name in list(self.dirty):
             worker = self.workers.get(name)
             if worker is not None:
                 self._recount(worker, now, stale_after_ms)
@@ -128,6 +149,10 @@ class Pool(Struct):
                 worker.late = True
 
     def _recount(self, worker: Worker, now: int, stale_after_ms: int) -> None:
+        unschedulable = any(sample is not None and not sample.schedulable for sample in worker.latest)
+        if unschedulable is not worker.unschedulable:
+            worker.unschedulable = unschedulable
+            self.place(worker, now)
         if worker.counted_as != "ready" or worker.seen_at_ms < 0 or now - worker.seen_at_ms > stale_after_ms:
             self._uncount(worker)
             return
@@ -157,8 +182,7 @@ class Pool(Struct):
         if "ready" in {before, after}:
             self.ready += (after == "ready") - (before == "ready")
             self.ready_changed_at_ms = now
-            if before == "ready" and self.ready < (self.desired or 0):
-                self.asked_at_ms = now  # a loss opens a gap: whoever fills it is asked from now on
+        self._compare(now)
 
     def remove(self, name: str, now: int) -> None:
         """Forget a worker."""
@@ -182,7 +206,7 @@ class Pool(Struct):
             pending=supply.pending,
             draining=self.draining(),
             fresh=self.fresh,
-            kv_usage_ratio=self.load.kv_micro / MICRO / self.fresh if self.fresh else 0.0,
+            kv_usage_ratio=self.load.kv_micro / MICRO / self.load.kv_known if self.load.kv_known else 0.0,
             waiting_requests=self.load.waiting,
             running_requests=self.load.running,
             workers=tuple(self.workers[name].status(now) for name in listed),

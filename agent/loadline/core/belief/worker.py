@@ -56,6 +56,8 @@ class Worker(Struct, omit_defaults=True, gc=False):
     draining: bool = False
     drain_over: bool = False
     """Nothing more is expected of its drain: it is forgotten as soon as its key goes."""
+    unschedulable: bool = False
+    """A rank of it says that it must not be given work."""
     late: bool = False
     """Starting, and past the start deadline at the last sweep."""
     seen_at_ms: int = -1
@@ -68,19 +70,24 @@ class Worker(Struct, omit_defaults=True, gc=False):
         """Whether it takes new work, soon will, or does not count."""
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
-        return self.record.state
+        return "out" if self.unschedulable else self.record.state
 
     def status(self, now: int) -> WorkerStatus:
         """For people."""
         load = self.measure()
         return WorkerStatus(
             worker=self.record.worker,
-            state="draining" if self.draining else self.record.state,
+            state=self._said(),
             age_ms=None if self.seen_at_ms < 0 else now - self.seen_at_ms,
             kv_usage_ratio=load.kv_micro / MICRO,
             waiting_requests=load.waiting,
             running_requests=load.running,
         )
+
+    def _said(self) -> str:
+        if self.draining:
+            return "draining"
+        return "unschedulable" if self.unschedulable else self.record.state
 
     def measure(self) -> Load:
         """Load over the newest samples of all ranks: mean KV usage, sums of requests."""

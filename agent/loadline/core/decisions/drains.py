@@ -18,7 +18,6 @@ from loadline.core.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDra
 from loadline.core.events import DrainAnswered, Victim, WorkerDrained
 from loadline.core.report import Rejection
 
-Positive = Annotated[int, Meta(ge=1)]
 DRAINS_KEPT = 256
 """Finished drains that are remembered for people to see."""
 LOOK_MS = 1_000
@@ -50,7 +49,7 @@ class Drain(Struct):
     started_at_ms: int
     deadline_ms: int
     accepted: bool = False
-    asked: int = 0
+    unanswered: int = 0
     ask_at_ms: int = 0
     look_at_ms: int = 0
     revoked: bool = False
@@ -90,9 +89,9 @@ class Drains(Struct):
         return [Victim(d.worker, d.incarnation) for d in sorted(drains, key=lambda d: d.worker)]
 
     def start(  # noqa: PLR0917 - one argument for each fact
-        self, fleet: Fleet, model: str, pool_name: str, victim: Victim, drain_id: str, now: int
+        self, fleet: Fleet, model: str, pool_name: str, victim: Victim, drain_id: str, now: int, *, again: bool = False
     ) -> Rejection | None:
-        """Begin to empty a worker; one that drains already goes on."""
+        """Begin to empty a worker; one that drains already goes on, one whose drain ended only starts ``again``."""
         name = victim.worker
         pool = fleet.locate(model, pool_name)
         if isinstance(pool, Rejection):
@@ -102,6 +101,8 @@ class Drains(Struct):
             return Rejection.UNKNOWN_WORKER
         if worker.record.incarnation != victim.incarnation:
             return Rejection.UNKNOWN_INCARNATION
+        if worker.drain_over and not again:
+            return None
         known = self.open.get(_key(model, pool_name, name))
         if known is not None and known.incarnation == victim.incarnation:
             return None
@@ -121,8 +122,8 @@ class Drains(Struct):
         fleet.start_drain(model, pool_name, name, now)
         return None
 
-    def answered(self, event: DrainAnswered, now: int) -> list[Effect]:
-        """A worker answered, or did not."""
+    def answered(self, event: DrainAnswered, bus_connected: bool, now: int) -> list[Effect]:  # noqa: FBT001 - a fact
+        """A worker answered, or did not; without the bus nobody can, and it counts for nothing."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
         if drain is None or drain.drain_id != event.drain_id or drain.accepted:
             return []
@@ -130,11 +131,14 @@ class Drains(Struct):
             drain.accepted = True
             return []
         drain.ask_at_ms = now + self.knobs.retry_ms
-        if event.accepted is False and drain.asked == 1:
+        if not bus_connected:
+            return []
+        drain.unanswered += 1
+        if event.accepted is False and drain.unanswered == 1:
             return [RaiseAlarm("drain_refused", drain.model, f"{drain.worker} refused to drain: {event.detail}")]
-        if drain.asked >= self.knobs.revoke_after and not drain.revoked:
+        if drain.unanswered >= self.knobs.revoke_after and not drain.revoked:
             drain.revoked = True
-            text = f"{drain.worker} did not take {drain.asked} drain commands: its lease is revoked"
+            text = f"{drain.worker} did not take {drain.unanswered} drain commands: its lease is revoked"
             return [
                 RevokeWorkerLease(drain.worker, drain.lease_id),
                 RaiseAlarm("drain_unanswered", drain.model, text),
@@ -149,10 +153,11 @@ class Drains(Struct):
         self._finish(drain, "drained", fleet, now)
         return None
 
-    def tick(self, fleet: Fleet, epoch: int, hearing_since_ms: int, now: int) -> list[Effect]:
+    def tick(self, fleet: Fleet, epoch: int, hearing_since_ms: int | None, now: int) -> list[Effect]:
         """Ask those that were not asked yet or did not answer; close those that died or are overdue.
 
-        ``hearing_since_ms`` is since when workers can be heard: before that nobody's silence means anything.
+        ``hearing_since_ms`` is since when workers can be heard, None while they cannot: before that nobody's silence
+        means anything.
         """
         effects: list[Effect] = []
         for drain in list(self.open.values()):
@@ -169,10 +174,12 @@ class Drains(Struct):
                 text = f"{drain.worker} went silent while it was draining"
                 effects.append(RaiseAlarm("drain_died", drain.model, text))
             elif not drain.accepted and now >= drain.ask_at_ms:
-                drain.asked += 1
                 # Asked again only after the answer, or its absence, was reported; this is for a report that is lost.
                 drain.ask_at_ms = now + 5 * self.knobs.retry_ms
-                effects.append(self._command(drain, worker, epoch, now))
+                if hearing_since_ms is not None:
+                    effects.append(self._command(drain, worker, epoch, now))
+                else:
+                    drain.ask_at_ms = now + self.knobs.retry_ms
         return effects
 
     def next_wake(self) -> int | None:
@@ -181,14 +188,20 @@ class Drains(Struct):
         return min(wakes, default=None)
 
     def abandon(self, fleet: Fleet, now: int) -> None:
-        """Another agent leads: it goes on with the victims that the decisions name."""
+        """Another agent leads: it goes on with the victims that the decisions name.
+
+        Who has accepted is on its way whoever leads; who has not is a worker like any other, until it is asked again.
+        """
         for drain in self.open.values():
-            fleet.end_drain(drain.model, drain.pool, drain.worker, now)
+            end = fleet.end_drain if drain.accepted else fleet.release
+            end(drain.model, drain.pool, drain.worker, now)
         self.open.clear()
 
     @staticmethod
-    def _silent(worker: Worker, drain: Drain, since_ms: int, hearing_since_ms: int) -> bool:
+    def _silent(worker: Worker, drain: Drain, since_ms: int, hearing_since_ms: int | None) -> bool:
         """Neither a lease nor a load report says that it lives."""
+        if hearing_since_ms is None:
+            return False
         return not worker.registered and max(worker.seen_at_ms, drain.started_at_ms, hearing_since_ms) < since_ms
 
     @staticmethod

@@ -50,6 +50,8 @@ class Leadership(Struct):
     """A campaign or a renewal is under way: there is never more than one."""
     campaign_at_ms: int = 0
     leader: str = ""
+    key_free: bool = False
+    """The leader's key vanished while a campaign was under way: its answer may be older than that."""
     bus_lost_at_ms: int = 0
     """-1 while the bus is there. An agent that has never reached it is as blind as one that lost it long ago."""
 
@@ -71,7 +73,7 @@ class Leadership(Struct):
             if self._blind(now):
                 self.campaign_at_ms = now + self.knobs.retry_ms
                 return []
-            self.awaiting = True
+            self.awaiting, self.key_free = True, False
             return [Campaign(self.scope, self.knobs.lease_ttl_s, asked_at_ms=now)]
         return []
 
@@ -95,7 +97,7 @@ class Leadership(Struct):
     def lost_campaign(self, leader: str, now: int) -> None:
         """Somebody else leads, or nobody could be asked."""
         self.awaiting = False
-        self.leader = leader
+        self.leader = leader = "" if self.key_free else leader
         # While a leader lives, its key's removal wakes us at once; this is for a removal that we did not hear of.
         self.campaign_at_ms = now + (self.knobs.lease_ttl_s * 1000 if leader else self.knobs.retry_ms)
 
@@ -119,7 +121,7 @@ class Leadership(Struct):
             # News from before our term, such as of the removal that let us win, says nothing about it.
             ours = event.epoch == self.epoch or event.revision < self.epoch
             return [] if ours else self.step_down(now)
-        self.leader = event.leader
+        self.leader, self.key_free = event.leader, not event.leader and self.awaiting
         if not event.leader:
             self.campaign_at_ms = now
         return []

@@ -20,8 +20,6 @@ from loadline.core.effects import AnnounceDecision, CommitDecision, Effect, Rais
 from loadline.core.events import Decision, DecisionAnswered, PoolTarget, StoredDecision
 from loadline.core.report import DecisionSummary, Rejection
 
-Positive = Annotated[int, Meta(ge=1)]
-
 
 class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """How a decision becomes true."""
@@ -42,6 +40,8 @@ class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 State = Literal["none", "proposed", "unknown", "committed", "accepted", "applied", "refused", "expired"]
+REPEATS = 3
+"""The bus delivers at most once: a scaler that asks would wait for ever for the one announcement that is lost."""
 OPEN: frozenset[State] = frozenset({"committed", "accepted"})
 
 
@@ -58,6 +58,8 @@ class Entry(Struct):
     sequence: int = 0
     """Highest sequence that was ever used."""
     announce_at_ms: int = 0
+    repeats: int = 0
+    """How often an applied decision is still announced, for a scaler that asked."""
     failures: int = 0
     not_before_ms: int = 0
 
@@ -138,18 +140,20 @@ class Ledger(Struct):
         entry.pending_unknown = True
         return True
 
-    def read(self, stored: list[StoredDecision], now: int) -> list[Decision]:
-        """All decisions were read back; gives those that are new to us."""
+    def read(self, stored: list[StoredDecision], revision: int, now: int) -> list[Decision]:
+        """All decisions were read back, as of a revision of the store; gives those that are new to us."""
         fresh: list[Decision] = []
         by_model = {s.decision.model: s for s in stored}
         for model, found in by_model.items():
             entry = self.entry(model)
+            if entry.revision > revision:
+                continue  # it was committed after the read was served
             known = entry.decision
             if known is None or found.decision.decision_id != known.decision_id:
                 fresh.append(self._adopt(entry, found.decision, found.revision, now))
             entry.revision = found.revision
         for model, entry in self.entries.items():
-            if model not in by_model:
+            if model not in by_model and entry.revision <= revision:
                 entry.revision = 0
             if entry.pending is not None and entry.pending_unknown:
                 # It is not there, but it may still land: its sequence stays used, so it cannot be mistaken for another.
@@ -182,13 +186,18 @@ class Ledger(Struct):
         return None, []
 
     def repeat(self, model: str, now: int) -> bool:
-        """Announce what stands once more, at once; false where it is past its time or came to nothing."""
+        """Announce what stands again, at once; false where it is past its time or came to nothing."""
         entry = self.entry(model)
         if entry.decision is None or now >= entry.decision.expires_at_ms or entry.state in {"refused", "expired"}:
             return False
-        entry.state, entry.announce_at_ms = "committed", now
+        entry.announce_at_ms, entry.repeats = now, REPEATS
         self.live[model] = None
         return True
+
+    def forget_pending(self) -> None:
+        """This agent leads no more: what it was committing is told by the store to whoever reads it next."""
+        for entry in self.entries.values():
+            entry.pending = None
 
     def tick(self, model: str, now: int) -> list[Effect]:
         """Announce what is open and due; close what has expired."""
@@ -196,6 +205,8 @@ class Ledger(Struct):
         decision = entry.decision
         if decision is None or model not in self.live:
             return []
+        if entry.state not in OPEN:
+            return self._repeat_once(entry, decision, now)
         if now >= decision.expires_at_ms:
             accepted, entry.state = entry.state == "accepted", "expired"
             del self.live[model]
@@ -209,6 +220,16 @@ class Ledger(Struct):
             self.knobs.announce_interval_max_ms if accepted else self.knobs.announce_interval_ms
         )
         return [self._announcement(decision, now)]
+
+    def _repeat_once(self, entry: Entry, decision: Decision, now: int) -> list[Effect]:
+        """What was applied is announced a few times for a scaler that asked; it does not become open by that."""
+        if now < decision.expires_at_ms and now < entry.announce_at_ms:
+            return []
+        entry.repeats -= 1
+        entry.announce_at_ms = now + self.knobs.announce_interval_ms
+        if entry.repeats <= 0 or now >= decision.expires_at_ms:
+            del self.live[decision.model]
+        return [self._announcement(decision, now)] if now < decision.expires_at_ms else []
 
     def next_wake(self) -> int | None:
         """When ``tick`` is next due for any model."""

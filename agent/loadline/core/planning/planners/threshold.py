@@ -2,8 +2,8 @@
 
 The rules are those of Dynamo's first load planner (0.2), made event-driven: its interval becomes a rolling window of
 the same length that includes the picture of this moment, so a sample that carries a mean across a threshold is acted
-on in the turn in which it arrives. What an interval forbade is still forbidden: no change within
-``adjustment_interval_ms`` of the last one, nor of a change in the set of ready workers.
+on in the turn in which it arrives. What an interval forbade is still forbidden: no second change of a pool within
+``adjustment_interval_ms``. There a change of the workers of one role stopped both; here each pool minds its own.
 
 Both means are kept twice, as a lower and an upper bound: a worker that does not report, or leaves the number out,
 counts as empty when growing and as full when shrinking.
@@ -103,11 +103,10 @@ class ThresholdPlanner(Struct):
     def plan(self, model: Model, now: int) -> Opinion:
         """Step each pool by at most one."""
         self._look(model, now)
-        changed_at = max(max(p.ready_changed_at_ms, p.grown_at_ms, p.shrunk_at_ms) for p in model.pools.values())
         targets: dict[str, int] = {}
         reasons: list[Reason] = []
         for pool in model.pools.values():
-            verdict = self._judge(pool, changed_at, now)
+            verdict = self._judge(pool, now)
             if verdict.step:
                 targets[pool.name] = pool.base(now) + verdict.step
             reasons.append(verdict.reason)
@@ -144,24 +143,35 @@ class ThresholdPlanner(Struct):
         window_ms = self.knobs.adjustment_interval_ms
         return Signal(RollingSamples(window_ms), RollingSamples(window_ms))
 
-    def _judge(self, pool: Pool, changed_at: int, now: int) -> Verdict:
+    def _judge(self, pool: Pool, now: int) -> Verdict:
         """Weigh one pool; guard clauses first: what is missing is a hold."""
         watch, role = self.watches[pool.name], pool.knobs.role
         if pool.ready == 0:
             return Verdict(0, Reason(Code.NO_WORKERS, pool.name))
         if _reporting(pool) == 0:
-            return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=0, ready=pool.ready, needed=1))
-        interval_ms = self.knobs.adjustment_interval_ms
-        if now - max(changed_at, watch.since_ms) < interval_ms:
-            age_ms = now - max(changed_at, watch.since_ms)
-            return Verdict(0, Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
+            return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=pool.fresh, ready=pool.ready, known=0))
         if role == "prefill":
             verdict = self._judge_queue(pool, watch.queue)
         elif role == "decode":
             verdict = self._judge_kv(pool, watch.kv, now)
         else:
             verdict = _either_up_both_down(self._judge_queue(pool, watch.queue), self._judge_kv(pool, watch.kv, now))
+        if verdict.step:
+            verdict = self._mind_interval(pool, verdict, watch.since_ms, now)
         return self._mind_pending(pool, verdict, now) if verdict.step > 0 else verdict
+
+    def _mind_interval(self, pool: Pool, verdict: Verdict, since_ms: int, now: int) -> Verdict:
+        """One change an interval. A shrink also waits after any change of the ready workers: the means are of others.
+
+        Growth does not: where workers come and go there are too few of them, and one that flaps would forbid it for
+        ever. It waits only after the workers that were last asked for have come, to see what they are worth.
+        """
+        changed_at = max(pool.grown_at_ms, pool.shrunk_at_ms, since_ms)
+        changed_at = max(changed_at, pool.filled_at_ms if verdict.step > 0 else pool.ready_changed_at_ms)
+        age_ms, interval_ms = now - changed_at, self.knobs.adjustment_interval_ms
+        if age_ms >= interval_ms:
+            return verdict
+        return Verdict(0, Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
 
     def _judge_queue(self, pool: Pool, queue: Signal) -> Verdict:
         up, down = self.knobs.prefill_queue_scale_up_threshold, self.knobs.prefill_queue_scale_down_threshold
