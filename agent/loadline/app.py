@@ -1,4 +1,4 @@
-"""Composition root: the only module that names adapters. Builds an agent from a configuration and runs it."""
+"""The agent's composition root: builds an agent from a configuration, with the adapters it needs, and runs it."""
 
 import asyncio
 import contextlib
@@ -143,7 +143,7 @@ class Agent:
 
     def _refused(self, reason: str, subject: str, detail: str) -> None:
         self._frames_refused[reason] += 1
-        _bounded.warning("frame_refused", reason=reason, subject=subject[:256], detail=detail)
+        _bounded.warning("refused", reason=reason, subject=subject[:256], detail=detail)
 
     def _unhealthy(self) -> list[str]:
         age_s = time.monotonic() - self._turned_at_s

@@ -3,17 +3,23 @@
 import asyncio
 import random
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from loadline.adapters.etcd_store import EtcdStore
+from loadline.config import EtcdKnobs
 from loadline.demo.rig import AgentProcess, Rig
 from loadline.errors import BusUnavailable
-from tests.support.agents import LEASE_TTL_S, Fleet, config, fleet
+from loadline.ports import Write
+from loadline.wire.keys import Keys
+from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, Fleet, config, fleet
 from tests.waiting import until, until_true
 
 pytestmark = pytest.mark.process
@@ -186,40 +192,72 @@ def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  
         await made.add("decode", "d1", "d2")
         await made.add("prefill", "p1")
         await grown(made, 3)
+        made.load(kv=0.7)
+        await made.add("decode", "d3")
+        known = len(made.observer.committed)
         if frozen:
             rig.etcd.pause()
         else:
             rig.etcd.kill()
         await until(lambda: "etcd is not reached" in agent.get("/readyz")[1])
         await until(lambda: not made.observer.statuses["a"].leading)
-        committed = len(made.observer.committed)
+        made.load(kv=0.97)
+        began_ms = made.observer.statuses["a"].at_ms
+        await until(lambda: made.observer.statuses["a"].at_ms > began_ms + 2_000)  # four adjustment intervals
+        outage = made.observer.statuses["a"]
+        assert outage.models[0].pools[0].kv_usage_ratio > 0.9, "the load is seen"
+        assert outage.models[0].pools[0].desired == 3
         if frozen:
             rig.etcd.resume()
         else:
             rig.etcd.start()
-        await until(lambda: made.observer.leader() is not None)
-        assert len(made.observer.committed) >= committed
-        await made.add("decode", "d3")
         await grown(made, 4)
+        await until(lambda: len(made.observer.committed) > known)
+        assert all(decision.issued_at_ms > outage.at_ms for decision in made.observer.committed[known:])
 
     play(rig, scenario)
     assert agent.stop() == 0
     assert_replays(rig, "a")
 
 
+WORKER = """
+import asyncio, sys
+from loadline.client.worker import Worker
+from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.core.events import WorkerRecord, WorkerSample
+
+async def main(nats, etcd):
+    record = WorkerRecord("m", "decode", "victim", "decode", incarnation=1)
+    sample = WorkerSample(0, 0, kv_usage_ratio=0.97, waiting_requests=0, running_requests=1)
+    nats, etcd = NatsKnobs(servers=(nats,)), EtcdKnobs(endpoints=(etcd,))
+    worker = Worker(record, nats=nats, etcd=etcd, sample=lambda: sample, on_drain=None, lease_ttl_s=2)
+    async with worker:
+        await worker.ready()
+        await asyncio.sleep(3600)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
 def test_a_worker_that_dies_is_missed_and_its_place_kept(rig: Rig) -> None:
     start(rig)
 
     async def scenario(made: Fleet) -> None:
-        await made.add("decode", "d1", "d2")
+        await made.add("decode", "d1")
         await made.add("prefill", "p1")
+        await until(lambda: "victim" in made.ready())
         await grown(made, 3)
         made.load(kv=0.7)
-        await made.workers["d2"].client.__aexit__(None, None, None)
-        await until(lambda: "d2" not in made.ready())
+        victim.kill()
+        await until(lambda: "victim" not in made.ready())
+        await until(lambda: "victim" not in made.registered())
         assert made.observer.desired()["decode"] == 3
 
-    play(rig, scenario)
+    with subprocess.Popen([sys.executable, "-c", WORKER, rig.nats.url, rig.etcd.url]) as victim:
+        try:
+            play(rig, scenario)
+        finally:
+            victim.kill()
 
 
 def test_any_bytes_on_any_subject_are_counted_and_forgotten(rig: Rig) -> None:
@@ -298,6 +336,36 @@ def test_operators_pause_resume_and_drain(rig: Rig) -> None:
     silent = loadline(rig, "status")
     assert silent.returncode == 1
     assert "no agent answers" in silent.stderr
+
+
+def test_servers_that_never_answer_do_not_hold_up_the_loop(rig: Rig) -> None:
+    with ExitStack() as stack:
+        holes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        servers = [f"nats://127.0.0.1:{hole.getsockname()[1]}" for hole in holes]
+        agent = rig.agent(rig.config(MODELS, "a", nats={"servers": servers}), "a")
+        # It has taken note of etcd, and the first attempt at NATS is still under way: that takes 14 s.
+        until_true(lambda: (said := agent.get("/readyz")[1]) != "" and "etcd" not in said and "registry" not in said)
+        assert agent.get("/healthz")[0] == 200
+        assert agent.stop() == 0
+    assert "nats_error" not in agent.log.read_text()
+
+
+def test_a_record_that_cannot_be_read_is_no_worker(rig: Rig) -> None:
+    agent = start(rig)
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1")
+        store, key = EtcdStore(EtcdKnobs(endpoints=(rig.etcd.url,))), Keys("default").worker(MODEL, "decode", "d1")
+        try:
+            await store.commit([], [Write(key, b"{}")])
+            await until(lambda: "d1" not in made.ready())
+            assert 'loadline_rejected_total{reason="invalid"}' in agent.get("/metrics")[1]
+        finally:
+            await store.close()
+
+    play(rig, scenario)
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
 
 
 def test_without_servers_it_waits_says_so_and_stops_when_told(rig: Rig) -> None:

@@ -11,7 +11,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.events import Decision, Role, WorkerRecord, WorkerSample
-from loadline.core.report import AgentStatus
+from loadline.core.report import AgentStatus, WorkerStatus
 from loadline.demo.rig import Rig
 from loadline.ports import Change, Snapshot
 from loadline.wire.keys import Keys
@@ -144,9 +144,15 @@ class Fleet:
 
     def ready(self) -> set[str]:
         """Names of the workers that the leader believes to be ready."""
+        return {worker.worker for worker in self._workers() if worker.state == "ready" and worker.age_ms is not None}
+
+    def registered(self) -> set[str]:
+        """Names of the workers that the leader finds in the registry."""
+        return {worker.worker for worker in self._workers()}
+
+    def _workers(self) -> list[WorkerStatus]:
         status = self.observer.leader()
-        pools = [pool for model in status.models for pool in model.pools] if status else []
-        return {w.worker for pool in pools for w in pool.workers if w.state == "ready" and w.age_ms is not None}
+        return [worker for model in status.models for pool in model.pools for worker in pool.workers] if status else []
 
     def load(self, *, kv: float, waiting: int = 0) -> None:
         """What every worker reports from now on."""

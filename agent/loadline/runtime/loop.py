@@ -1,7 +1,6 @@
 """The agent's one loop. Everything else only puts something into the inbox."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 import structlog
@@ -40,7 +39,7 @@ class Runtime:
         frame_bytes_max: Larger frames are refused.
         version: Written into the journal.
         on_turn: Told how long (s) each turn took; the watchdog and the metrics hang on it.
-        on_rejected: Told of every frame that was refused.
+        on_rejected: Told of every frame, and every record in the registry, that was refused.
     """
 
     def __init__(
@@ -88,28 +87,31 @@ class Runtime:
 
     async def run(self) -> None:
         """Run until ``stop``; comes back when everything is handed over, or after ``HAND_OVER_S``."""
-        registry = Registry(self._keys, self.controller.settings.scope, self.inbox.put)
+        registry = Registry(self._keys, self.controller.settings.scope, self.inbox.put, self._on_rejected)
         follow = self._store.follow(
             self._keys.prefix,
             registry.on_snapshot,
             registry.on_changes,
             lambda connected: self.inbox.put(StoreConnectionChanged(connected)),
         )
-        following = asyncio.create_task(follow)
+        # Beside the loop, which turns, and stops when it is told to, while nobody answers.
+        feeds = [asyncio.create_task(follow), asyncio.create_task(self._listen())]
+        for feed in feeds:
+            feed.add_done_callback(lambda _feed: self._awake.set())
         try:
-            await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
-            for kind in FRAME_KINDS:
-                await self.bus.subscribe(self.subjects.all_of(kind), self.inbox.offer)
-            await self._loop(following)
+            await self._loop(feeds)
         finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
-            for task in self._tasks:
+            open_tasks = [*feeds, *self._tasks]
+            for task in open_tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*open_tasks, return_exceptions=True)
             if self._journal is not None:
                 self._journal.close()
+
+    async def _listen(self) -> None:
+        await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
+        for kind in FRAME_KINDS:
+            await self.bus.subscribe(self.subjects.all_of(kind), self.inbox.offer)
 
     def stop(self) -> None:
         """Ask for an orderly end; more than once does no harm."""
@@ -117,12 +119,13 @@ class Runtime:
             self._stopping = True
             self.inbox.put(ShutdownRequested())
 
-    async def _loop(self, following: asyncio.Task[None]) -> None:
+    async def _loop(self, feeds: list[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()
         deadline: float | None = None
         while True:
-            if following.done():
-                following.result()  # it never ends by itself: whatever it raised ends the agent with its reason
+            for feed in feeds:
+                if feed.done():
+                    feed.result()  # whatever it raised ends the agent with its reason
             if self._stopping:
                 deadline = deadline or loop.time() + HAND_OVER_S
                 if self._handed_over() or loop.time() >= deadline:

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import structlog
-
 from loadline.core.events import (
     AnyEvent,
     LeaderChanged,
@@ -18,16 +16,24 @@ from loadline.ports import Change, Entry, Snapshot
 from loadline.wire.codec import Rejected, decode_worker_record
 from loadline.wire.keys import Keys
 
-_log = structlog.get_logger("loadline")
-
 
 class Registry:
-    """Translates what ``Store.follow`` tells of one namespace."""
+    """Translates what ``Store.follow`` tells of one namespace. A worker whose record is refused is not registered.
 
-    def __init__(self, keys: Keys, scope: str, put: Callable[[AnyEvent], None]) -> None:
+    Args:
+        keys: The keys of the namespace.
+        scope: Of which leader to tell.
+        put: Takes the events.
+        on_rejected: Told of every record that was refused.
+    """
+
+    def __init__(
+        self, keys: Keys, scope: str, put: Callable[[AnyEvent], None], on_rejected: Callable[[Rejected], None]
+    ) -> None:
         self._keys = keys
         self._scope = scope
         self._put = put
+        self._on_rejected = on_rejected
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
         """All keys, at one revision."""
@@ -36,7 +42,7 @@ class Registry:
         leader, epoch = "", 0
         for entry in snapshot.entries:
             match self._split(entry.key):
-                case ("workers", *_) as parts:
+                case ("workers", _, _, _) as parts:
                     worker = self._worker(parts, entry)
                     if worker is not None:
                         workers.append(worker)
@@ -58,11 +64,9 @@ class Registry:
     def _event(self, change: Change) -> AnyEvent | None:
         entry = change.entry
         match self._split(change.key):
-            case ("workers", model, pool, worker) if entry is None:
-                return WorkerDeregistered(model, pool, worker)
-            case ("workers", *_) as parts if entry is not None:
-                registered = self._worker(parts, entry)
-                return WorkerRegistered(registered) if registered is not None else None
+            case ("workers", model, pool, worker) as parts:
+                registered = self._worker(parts, entry) if entry is not None else None
+                return WorkerDeregistered(model, pool, worker) if registered is None else WorkerRegistered(registered)
             case ("pause", model):
                 by = entry.value.decode(errors="replace") if entry is not None else ""
                 return PauseChanged(model, paused=entry is not None, by=by)
@@ -77,10 +81,9 @@ class Registry:
         except ValueError:
             return ()  # somebody else's key under our prefix is none of our business
 
-    @staticmethod
-    def _worker(parts: tuple[str, ...], entry: Entry) -> RegisteredWorker | None:
+    def _worker(self, parts: tuple[str, ...], entry: Entry) -> RegisteredWorker | None:
         record = decode_worker_record(parts, entry.value)
         if isinstance(record, Rejected):
-            _log.warning("worker_record_refused", key=entry.key, reason=record.reason, detail=record.detail)
+            self._on_rejected(record)
             return None
         return RegisteredWorker(record, entry.lease_id)
