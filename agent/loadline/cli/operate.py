@@ -46,7 +46,9 @@ def explain(options: argparse.Namespace) -> int:
 def drain(options: argparse.Namespace) -> int:
     """Ask the leader to empty a worker."""
     order = DrainOrder(options.model, options.pool, options.worker, getpass.getuser())
-    return _order(options, "drain", order, f"{options.worker} is asked to drain; `loadline status` shows it leave")
+    return _order(
+        options, "drain", order, f"{options.worker} is going to be asked to drain; `loadline status` shows it leave"
+    )
 
 
 def pause(options: argparse.Namespace) -> int:
@@ -57,7 +59,7 @@ def pause(options: argparse.Namespace) -> int:
 
 def resume(options: argparse.Namespace) -> int:
     """Decide for a model again."""
-    done = f"{options.model} is resumed"
+    done = f"{options.model} is resumed: the planner decides again"
     return _order(options, "resume", PauseCommand(options.model, getpass.getuser()), done)
 
 

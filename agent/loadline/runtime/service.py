@@ -6,10 +6,13 @@ Where nobody leads, nobody answers, and the caller learns that from ``status``.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+
+import structlog
+from msgspec.structs import replace
 
 from loadline.core import query
-from loadline.core.events import AnnouncementRequested, AnyEvent, DrainRequested, PauseRequested
+from loadline.core.events import AnnouncementRequested, DrainRequested, PauseRequested
 from loadline.core.report import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
@@ -29,6 +32,13 @@ STANDBY_DELAY_S = 0.2
 """A caller takes the first answer, and a leader's says more."""
 EXPLANATIONS_MAX = 64
 """Explanations in one reply: of 1,024 models all would not fit into a message."""
+STATUS_BYTES_MAX = 512 * 1024
+"""A larger status goes without its workers: NATS takes 1 MiB by default, and 4,000 workers are half of that."""
+WRITTEN_S = 1.5
+"""A pause is written in milliseconds; callers wait for 2 s."""
+LOOK_S = 0.005
+
+_log = structlog.get_logger("loadline")
 
 
 class Service:
@@ -38,6 +48,8 @@ class Service:
         self._runtime = runtime
         self._version = version
         self._started_at_ms = runtime.clock.now_ms()
+        self._trimmed = False
+        self._pausing = asyncio.Lock()
 
     def status(self) -> AgentStatus:
         """The agent as it is now."""
@@ -64,40 +76,63 @@ class Service:
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
         while True:
             with contextlib.suppress(BusUnavailable):
-                await self._runtime.bus.publish(subject, encode(self.status()))
+                await self._runtime.bus.publish(subject, self._encoded_status())
             await asyncio.sleep(interval_ms / 1000)
 
     async def _status(self, _payload: bytes) -> bytes:
         if not self._runtime.controller.leading:
             await asyncio.sleep(STANDBY_DELAY_S)
-        return encode(self.status())
+        return self._encoded_status()
 
-    def _leader_only(self, answer: Callable[[bytes], bytes]) -> Answer:
+    def _encoded_status(self) -> bytes:
+        """The status as a message that the server takes."""
+        status = self.status()
+        whole = encode(status)
+        if len(whole) <= STATUS_BYTES_MAX:
+            return whole
+        if not self._trimmed:
+            self._trimmed = True
+            _log.warning("status_trimmed", bytes=len(whole), bytes_max=STATUS_BYTES_MAX, left_out="lists of workers")
+        models = (replace(m, pools=tuple(replace(pool, workers=()) for pool in m.pools)) for m in status.models)
+        return encode(replace(status, models=tuple(models)))
+
+    def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> Answer:
         async def only_leading(payload: bytes) -> bytes | None:
-            return answer(payload) if self._runtime.controller.leading else None
+            return await answer(payload) if self._runtime.controller.leading else None
 
         return only_leading
 
-    def _explain(self, payload: bytes) -> bytes:
+    async def _explain(self, payload: bytes) -> bytes:
         request = decode_as(ExplainRequest, payload)
         if isinstance(request, Rejected):
             return _refusal(request.detail)
         found = query.explain(self._runtime.controller.state, request.decision_id, request.model)
         return encode(ExplainReply(found[:EXPLANATIONS_MAX]))
 
-    def _decisions(self, _payload: bytes) -> bytes:
+    async def _decisions(self, _payload: bytes) -> bytes:
         return encode(DecisionsReply(query.decisions(self._runtime.controller.state)))
 
-    def _pause(self, payload: bytes, *, paused: bool) -> bytes:
+    async def _pause(self, payload: bytes, *, paused: bool) -> bytes:
         command = decode_as(PauseCommand, payload)
         if isinstance(command, Rejected):
             return _refusal(command.detail)
-        models = self._runtime.controller.state.fleet.models
-        if command.model not in models:
-            return _refusal(f"there is no model {command.model!r}; there are: {', '.join(sorted(models))}")
-        return self._take(PauseRequested(command.model, paused, command.by or "somebody"))
+        state = self._runtime.controller.state
+        if command.model not in state.fleet.models:
+            return _refusal(f"there is no model {command.model!r}; there are: {', '.join(sorted(state.fleet.models))}")
+        if not state.store_connected:
+            return _refusal("etcd is not reached, so nothing can be written; nothing is decided meanwhile either")
 
-    def _drain(self, payload: bytes) -> bytes:
+        def written() -> bool:
+            return (command.model in self._runtime.controller.state.paused) == paused
+
+        async with self._pausing:  # one after the other, in the order in which they came
+            if not written():
+                self._runtime.inbox.put(PauseRequested(command.model, paused, command.by or "somebody"))
+            if not await _becomes(written):
+                return _refusal(f"not known to be written after {WRITTEN_S:g} s; `loadline status` shows what holds")
+        return encode(OperatorReply(accepted=True))
+
+    async def _drain(self, payload: bytes) -> bytes:
         order = decode_as(DrainOrder, payload)
         if isinstance(order, Rejected):
             return _refusal(order.detail)
@@ -105,9 +140,10 @@ class Service:
         workers = getattr(pool, "workers", {})
         if order.worker not in workers:
             return _refusal(f"no worker {order.worker!r} is registered in pool {order.pool!r} of model {order.model!r}")
-        return self._take(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
+        self._runtime.inbox.put(DrainRequested(order.model, order.pool, order.worker, order.by or "somebody"))
+        return encode(OperatorReply(accepted=True))
 
-    def _announce(self, payload: bytes) -> bytes:
+    async def _announce(self, payload: bytes) -> bytes:
         request = decode_as(AnnounceRequest, payload)
         if isinstance(request, Rejected):
             return _refusal(request.detail)
@@ -117,9 +153,14 @@ class Service:
             self._runtime.inbox.put(AnnouncementRequested(model, request.by))
         return encode(OperatorReply(accepted=True))
 
-    def _take(self, event: AnyEvent) -> bytes:
-        self._runtime.inbox.put(event)
-        return encode(OperatorReply(accepted=True))
+
+async def _becomes(condition: Callable[[], bool]) -> bool:
+    """Whether a condition, which a turn brings about, holds within ``WRITTEN_S``."""
+    for _ in range(int(WRITTEN_S / LOOK_S)):
+        if condition():
+            return True
+        await asyncio.sleep(LOOK_S)
+    return condition()
 
 
 def _refusal(detail: str) -> bytes:

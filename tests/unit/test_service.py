@@ -1,0 +1,117 @@
+"""What people and programs may ask an agent: answers that are true, and fit into a message."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from loadline import app
+from loadline.adapters.system_clock import SystemClock
+from loadline.config import Config, parse
+from loadline.core.controller import Controller
+from loadline.core.events import PauseChanged, PauseRequested, RegisteredWorker, RegistryRead, WorkerRecord
+from loadline.core.report import AgentStatus
+from loadline.runtime.loop import Runtime
+from loadline.runtime.service import STATUS_BYTES_MAX, Service
+from loadline.wire.codec import encode
+from loadline.wire.messages import OperatorReply, PauseCommand
+from tests.support.memory import MemoryBus, MemoryStore
+from tests.waiting import until
+
+POOLS = 64
+POOL = '[[models.pools]]\nname = "pool-{}"\nrole = "aggregated"\n'
+
+
+def service_of(config: Config) -> tuple[Runtime, Service]:
+    runtime = Runtime(
+        controller=Controller(app.settings(config)),
+        clock=SystemClock(),
+        bus=MemoryBus(),
+        store=MemoryStore(),
+        journal=None,
+        root="loadline",
+        namespace="default",
+        knobs=config.runtime,
+        frame_bytes_max=config.nats.frame_bytes_max,
+        version="0",
+        on_turn=lambda _seconds: None,
+        on_rejected=lambda _rejected: None,
+    )
+    return runtime, Service(runtime, "0")
+
+
+def config(pools: int) -> Config:
+    return parse('[[models]]\nname = "m"\n' + "".join(POOL.format(i) for i in range(pools)), "test")
+
+
+def order(service: Service, *, paused: bool) -> Awaitable[bytes]:
+    return service._pause(encode(PauseCommand("m", "me")), paused=paused)
+
+
+def play(scenario: Callable[[Runtime, Service], Awaitable[None]], pools: int = 1) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(60):
+            await scenario(*service_of(config(pools)))
+
+    asyncio.run(run())
+
+
+def reply(payload: bytes) -> OperatorReply:
+    return msgspec.json.decode(payload, type=OperatorReply)
+
+
+def test_a_pause_that_cannot_be_written_is_refused() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        answer = reply(await order(service, paused=True))
+        assert not answer.accepted
+        assert "etcd is not reached" in answer.detail
+        assert not runtime.inbox
+
+    play(scenario)
+
+
+def test_orders_are_answered_once_they_hold_and_one_after_the_other() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        runtime.controller.state.store_connected = True
+        pause = asyncio.ensure_future(order(service, paused=True))
+        resume = asyncio.ensure_future(order(service, paused=False))
+        for paused, answer in ((True, pause), (False, resume)):
+            await until(lambda: bool(runtime.inbox))
+            assert runtime.inbox.take(10) == ([PauseRequested("m", paused, "me")], [])
+            assert not answer.done()
+            runtime.controller.handle([PauseChanged("m", paused)], runtime.clock.now_ms())
+            assert reply(await answer).accepted
+
+    play(scenario)
+
+
+def test_what_is_not_seen_to_be_written_is_not_said_to_be() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        runtime.controller.state.store_connected = True
+        answer = reply(await order(service, paused=True))
+        assert not answer.accepted
+        assert "loadline status" in answer.detail
+
+    play(scenario)
+
+
+def test_a_large_status_goes_without_its_workers() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        workers = [
+            RegisteredWorker(WorkerRecord("m", f"pool-{i}", f"worker-{i}-{j:0100}", "aggregated", incarnation=1), 5)
+            for i in range(POOLS)
+            for j in range(64)
+        ]
+        small = msgspec.json.decode(service._encoded_status(), type=AgentStatus)
+        assert small.models[0].pools[0].workers == ()
+        runtime.controller.handle([RegistryRead(workers[:64])], runtime.clock.now_ms())
+        listed = msgspec.json.decode(service._encoded_status(), type=AgentStatus)
+        assert len(listed.models[0].pools[0].workers) == 64
+        runtime.controller.handle([RegistryRead(workers)], runtime.clock.now_ms())
+        assert len(encode(service.status())) > STATUS_BYTES_MAX
+        payload = service._encoded_status()
+        assert len(payload) <= STATUS_BYTES_MAX
+        status = msgspec.json.decode(payload, type=AgentStatus)
+        assert {(pool.ready, pool.workers) for pool in status.models[0].pools} == {(64, ())}
+
+    play(scenario, POOLS)
