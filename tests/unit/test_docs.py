@@ -3,13 +3,14 @@
 import ast
 import json
 import re
+import shlex
 from pathlib import Path
 
 import jsonschema
 import msgspec
 import pytest
 
-from loadline.cli.main import main
+from loadline.cli.main import parser
 from loadline.config import parse, validate
 from loadline.core.events import Decision, WorkerRecord
 from loadline.core.report import SENTENCES, Code, Rejection
@@ -80,11 +81,21 @@ def test_the_readmes_scaler_imports_what_there_is() -> None:
 
 @with_each_document
 def test_commands_exist(document: Path) -> None:
-    commands = set(re.findall(r"(?:^\$ |`)loadline ([a-z]+)", document.read_text("utf-8"), re.MULTILINE))
-    for command in commands:
+    text = document.read_text("utf-8")
+    named = re.findall(r"`loadline ([^`\n]+)`", text)
+    run = re.findall(r"^[$#] (?:\S*/)?loadline ([^#\n]+)", text, re.MULTILINE)
+    for command in [*run, *(command for command in named if " " in command)]:
+        parser().parse_args(shlex.split(command))  # SystemExit where it is not understood
+    for command in named:
         with pytest.raises(SystemExit) as ended:
-            main([command, "--help"])
+            parser().parse_args([command.split()[0], "--help"])
         assert ended.value.code == 0
+
+
+def test_a_command_that_is_not_understood_is_noticed() -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["check", "FILE"])
+    assert ended.value.code == 2
 
 
 @with_each_document

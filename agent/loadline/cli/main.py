@@ -14,7 +14,7 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; gives its exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     command: Command = options.command
     try:
         return command(options)
@@ -25,9 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="loadline", description="Keeps a fleet of LLM engines at its load line.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+def parser() -> argparse.ArgumentParser:
+    """What may be written on the command line."""
+    root = argparse.ArgumentParser(prog="loadline", description="Keeps a fleet of LLM engines at its load line.")
+    commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, command: Command, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("model")
     version = add("version", _version, "Print the version.")
     version.set_defaults(command=_version)
-    return parser
+    return root
 
 
 def _version(_options: argparse.Namespace) -> int:
