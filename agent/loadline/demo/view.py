@@ -111,7 +111,8 @@ class LiveView:
                     str(pool.waiting_requests),
                     str(pool.running_requests),
                 )
-            parts += [table, Text(traffic(model)), *(Text(f"  {text}", style="dim") for text in model.hold[:4])]
+            parts += [table, Text(traffic(model)), Text(last_decision(model), style="bold")]
+            parts += [Text(f"  {text}", style="dim") for text in model.hold[:4]]
         parts += [Text(line) for line in self._lines]
         return Group(*parts)
 
@@ -129,6 +130,15 @@ def traffic(model: ModelStatus) -> str:
     parts += [f"TTFT {seen.ttft_ms:.0f} ms"] if seen.ttft_ms is not None else []
     parts += [f"ITL {seen.itl_ms:.1f} ms"] if seen.itl_ms is not None else []
     return ", ".join(parts)
+
+
+def last_decision(model: ModelStatus) -> str:
+    """What was last decided, how far it got, and why, in one line."""
+    decision = model.decision
+    if decision is None:
+        return "no decision yet"
+    targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
+    return f"decision #{decision.sequence} {decision.state}: {targets} ({', '.join(decision.reasons)})"
 
 
 def _or_dot(count: int) -> str:
