@@ -78,7 +78,7 @@ def test_bounded_in_order_and_nothing_lost_without_being_counted(
         else:
             number += 1
             box.offer(subject, b"%03d" % number)
-        assert sum(map(len, box._frames.values())) == box._waiting <= frames_max
+        assert sum(map(len, box._frames.values())) == box.waiting <= frames_max
     while box:
         taken += box.take(batch_max)[1]
     assert len(taken) + box.dropped == number
