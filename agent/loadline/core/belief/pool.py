@@ -149,7 +149,7 @@ class Pool(Struct):
                 worker.late = True
 
     def _recount(self, worker: Worker, now: int, stale_after_ms: int) -> None:
-        unschedulable = any(sample is not None and not sample.schedulable for sample in worker.latest)
+        unschedulable = worker.wants_no_work()
         if unschedulable is not worker.unschedulable:
             worker.unschedulable = unschedulable
             self.place(worker, now)
