@@ -80,13 +80,13 @@ class Fleet:
                 WorkerSample(
                     sequence=first + i,
                     timestamp_ms=now_ms,
-                    kv_blocks_used=self._used + blocks_more,
+                    kv_blocks_used=self._used + blocks_more - (first + i) % 3,
                     kv_blocks_total=20_000,
                     waiting_requests=0,
-                    running_requests=37,
+                    running_requests=37 + (first + i) % 5,
                     queued_prefill_tokens=0,
                     active_prefill_tokens=2_048,
-                    decode_tokens=151_552,
+                    decode_tokens=151_552 + 512 * ((first + i) % 7),
                     itl_ms=23.75,
                 )
                 for i in range(samples)
