@@ -264,14 +264,18 @@ def say(text: str) -> None:
 
 
 def result(name: str, unit: str, values: Sequence[float], baselines: Sequence[float], **more: Any) -> None:
-    """Print the result of a benchmark as one line: medians over its rounds."""
+    """Print the result of a benchmark as one line: medians over its rounds.
+
+    The ratio is the median of the rounds' ratios, so that it does not matter who else uses the machine in some of them.
+    """
     value, baseline = statistics.median(values), statistics.median(baselines)
+    ratio = statistics.median(one / other for one, other in zip(values, baselines, strict=True))
     line = {
         "name": name,
         "value": round(value, 3),
         "unit": unit,
         "baseline": round(baseline, 3),
-        "ratio": round(value / baseline, 3),
+        "ratio": round(ratio, 3),
         "spread": [round(min(values), 3), round(max(values), 3)],
         **more,
     }
