@@ -133,8 +133,8 @@ class Runtime:
             began = loop.time()
             self.turn(self.clock.now_ms())
             self._on_turn(loop.time() - began)
-            # The agent runs at its own pace: what arrives within the spacing is taken together. Where a full batch waits
-            # already, there is nothing to be gained by that.
+            # The agent runs at its own pace: what arrives within the spacing is taken together. Where a full batch is
+            # waiting, there is nothing to be gained by that.
             spacing_s = 0.0 if self.inbox.waiting >= self._knobs.batch_max else self._knobs.turn_spacing_ms / 1000
             await asyncio.sleep(max(0.0, spacing_s - (loop.time() - began)))
             if not self.inbox:
