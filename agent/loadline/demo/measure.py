@@ -1,6 +1,7 @@
 """What the benchmarks share: a fleet that is only in the registry and on the wire, children to look at, a result."""
 
 import argparse
+import asyncio
 import contextlib
 import json
 import math
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
+from msgspec import Struct
 
 from loadline.adapters.children import die_with_parent
 from loadline.core.events import WorkerRecord, WorkerSample
@@ -29,6 +31,9 @@ from loadline.wire.messages import LoadReport
 from loadline.wire.subjects import Subjects
 
 POOL: Final = "decode"
+ROOT: Final = "loadline"
+BARE_ROOT: Final = "bareline"
+"""Where what is meant for a bare subscriber is published: an agent does not hear it."""
 PATIENCE_S = 60.0
 _POLL_S = 0.05
 _BEATS_PER_S = 200
@@ -53,7 +58,7 @@ class Fleet:
         self.models = [f"model-{m:04}" for m in range(models)]
         self._used = int(usage_ratio * 20_000)
         self._sequences = dict.fromkeys(range(len(self.records)), 0)
-        self._subjects = [Subjects("loadline").load(r.model, r.pool, r.worker).encode() for r in self.records]
+        self._subjects = [Subjects(ROOT).load(r.model, r.pool, r.worker).encode() for r in self.records]
         self._per_model = per_model
 
     @property
@@ -223,18 +228,50 @@ def agent(made: Rig, fleet: Fleet, name: str = "agent", cpu: int | None = None) 
 
 
 def subscriber(made: Rig, cpu: int | None = None) -> Measured:
-    """A bare subscriber to the same load."""
-    subject = Subjects("loadline").all_of("load")
+    """A subscriber that only decodes."""
+    subject = Subjects(BARE_ROOT).all_of("load")
     return Measured(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpu)
 
 
-def taken_per_s(fleet: Fleet, wire: Wire, child: Measured, frames: int, samples: int = 1) -> tuple[float, int]:
-    """Publish a burst as fast as the server takes it: frames that the child took in a second, and how many it lost."""
-    burst, before = fleet.burst(frames, samples), child.look()
+def taken_per_s(wire: Wire, child: Measured, burst: bytes, frames: int) -> float:
+    """Publish a burst as fast as the server takes it: frames that the child took in a second."""
+    before = child.look()
     began_s = time.monotonic()
     wire.send(burst)
     after = child.wait(lambda look: look.frames + look.lost >= before.frames + before.lost + frames)
-    return frames / (after.taken_at_s - began_s), after.lost - before.lost + after.journal_lost - before.journal_lost
+    return frames / (after.taken_at_s - began_s)
+
+
+class Race(Struct):
+    """What came of a ``race``: samples in a second, of the agent and of the bare subscriber, burst by burst."""
+
+    ours: list[float] = []
+    bare: list[float] = []
+    lost: int = 0
+
+
+def race(fleet: Fleet, frames: int, samples: int, *, rounds: int, bursts: int, cpu: int | None = None) -> Race:
+    """Let an agent and a bare subscriber take bursts in turn, each in a process of its own.
+
+    A burst should stay below the 64 MiB that the server keeps for a slow reader. What is lost is seen from the
+    sequences that the agent holds in the end, and from what was dropped, refused or not journalled on the way.
+    """
+    found = Race()
+    for number in range(1, rounds + 1):
+        with rig() as made, Wire(made.nats.port) as wire:
+            asyncio.run(made.register(fleet.records, "agent"))
+            with agent(made, fleet, cpu=cpu) as child, subscriber(made, cpu) as bare:
+                warm(fleet, wire, child)
+                bare.wait(lambda look: look.ready)
+                for _ in range(bursts):
+                    aside = fleet.burst(frames, samples).replace(f"PUB {ROOT}.".encode(), f"PUB {BARE_ROOT}.".encode())
+                    found.bare.append(samples * taken_per_s(wire, bare, aside, frames))
+                    found.ours.append(samples * taken_per_s(wire, child, fleet.burst(frames, samples), frames))
+                end = child.look()
+                found.lost += fleet.sequences - end.sequences + end.lost + end.journal_lost
+        ours, others = (statistics.median(rates[-bursts:]) for rates in (found.ours, found.bare))
+        say(f"round {number}/{rounds}: {ours:,.0f} samples/s, bare {others:,.0f}/s, {found.lost} lost")
+    return found
 
 
 def warm(fleet: Fleet, wire: Wire, child: Measured) -> None:
