@@ -8,6 +8,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from loadline.adapters.nats_parser import FrameParser
 from loadline.ports import Offer
 
 _FLUSH_S = 1
@@ -28,11 +29,12 @@ class NatsClient(Client):
         self._tls_only = tls_only
         self._gone = asyncio.Event()
         self._takers: dict[int, Offer] = {}
+        self._ps = FrameParser(self, self._takers)
 
     async def take(self, subject: str, taker: Offer) -> None:
         """Hand every frame on the subject to ``taker`` as soon as it is read.
 
-        By way of the library's queue and task a frame would take 2 us more, of 6 us altogether.
+        By way of the library's parser, queue and task a frame would take 5 us instead of 1 us.
         """
 
         async def deliver(message: Msg) -> None:
@@ -41,6 +43,7 @@ class NatsClient(Client):
         self._takers[self._sid + 1] = taker  # the number that the next line gives it
         await self.listen(subject, deliver)
 
+    # For frames with headers, and for large ones in pieces: all others do not get here.
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         taker = self._takers.get(sid)
         if taker is None:

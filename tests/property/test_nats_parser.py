@@ -1,0 +1,116 @@
+"""Our short way through what a NATS server sends gives what the library's long way gives, however it is cut up."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nats.aio.client import Client
+from nats.errors import ProtocolError
+from nats.protocol.parser import Parser
+
+from loadline.adapters.nats_parser import _REST_BYTES_MAX, FrameParser
+
+TAKEN = (1, 3)
+
+
+class Reader:
+    """What a parser calls, in order: a client as far as its parser knows it, and the takers."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self.takers = {sid: self._taker(sid) for sid in TAKEN}
+
+    def _taker(self, sid: int) -> Any:
+        def take(subject: str, data: bytes) -> None:
+            if data == b"bad":
+                raise ValueError(subject)
+            self.seen.append((sid, subject, data))
+
+        return take
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        if sid not in TAKEN:
+            self.seen.append((sid, subject.decode(), bytes(reply), data, headers))
+            return
+        try:
+            self.takers[sid](subject.decode(), data)
+        except ValueError as error:
+            await self._error_cb(error)
+
+    async def _error_cb(self, error: Exception) -> None:
+        self.seen.append(("error", str(error)))
+
+    async def _process_ping(self) -> None:
+        self.seen.append(("ping",))
+
+    async def _process_pong(self) -> None:
+        self.seen.append(("pong",))
+
+
+def read(parser: Parser, chunks: Iterable[bytes]) -> None:
+    async def run() -> None:
+        for chunk in chunks:
+            await parser.parse(chunk)
+
+    asyncio.run(run())
+
+
+def short_way(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
+    reader = Reader()
+    read(FrameParser(cast("Client", reader), reader.takers), chunks)
+    return reader.seen
+
+
+def long_way(chunks: Iterable[bytes]) -> list[tuple[Any, ...]]:
+    reader = Reader()
+    read(Parser(reader), chunks)
+    return reader.seen
+
+
+def message(sid: int, reply: str, data: bytes) -> bytes:
+    return f"MSG load.{sid} {sid} {reply + ' ' if reply else ''}{len(data)}\r\n".encode() + data + b"\r\n"
+
+
+payloads = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([b"bad", b"\r\n", b"MSG a 1 2\r\n", b"x" * 300, b"y" * (_REST_BYTES_MAX + 10)]),
+)
+operations = st.one_of(
+    st.builds(message, st.integers(1, 4), st.sampled_from(["", "_INBOX.a"]), payloads),
+    st.sampled_from([b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"HMSG load.1 1 12 14\r\nNATS/1.0\r\n\r\nhi\r\n"]),
+)
+
+
+@given(st.lists(operations, max_size=12), st.data())
+def test_both_ways_read_the_same(written: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(written)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    # An error is told after the other frames of a read: between frames and errors there is no order.
+    assert sorted(map(repr, short_way(chunks))) == sorted(map(repr, long_way([stream])))
+    frames = [seen for seen in short_way(chunks) if seen[0] != "error"]
+    assert frames == [seen for seen in long_way([stream]) if seen[0] != "error"]
+
+
+def test_byte_by_byte() -> None:
+    stream = message(1, "", b"one") + b"PING\r\n" + message(2, "r", b"two") + message(3, "", b"")
+    expected = [(1, "load.1", b"one"), ("ping",), (2, "load.2", b"r", b"two", None), (3, "load.3", b"")]
+    assert short_way(stream[i : i + 1] for i in range(len(stream))) == expected
+
+
+@pytest.mark.parametrize("line", [b"MSG a\r\n", b"MSG a 1 -9\r\n", b"MSG a 1 x\r\n", b"MSG a one 1\r\n"])
+def test_what_is_malformed_ends_the_connection_as_the_library_has_it(line: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        short_way([message(1, "", b"fine") + line])
+
+
+def test_a_new_connection_begins_anew() -> None:
+    reader = Reader()
+    parser = FrameParser(cast("Client", reader), reader.takers)
+    read(parser, [message(1, "", b"cut off")[:-4]])
+    parser.reset()
+    read(parser, [message(1, "", b"whole")])
+    assert reader.seen == [(1, "load.1", b"whole")]
