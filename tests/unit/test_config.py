@@ -251,7 +251,7 @@ WARNINGS = [
     ('[http]\nhost = "0.0.0.0"', BASE, "http.host", "127.0.0.1"),
     ("[leadership]\nretry_ms = 5000", BASE, "leadership.retry_ms", "2000 or less"),
     ("[etcd]\ntimeout_ms = 8000", BASE, "etcd.timeout_ms", "leadership.lease_ttl_s"),
-    ("[drain]\nttl_ms = 600001", BASE, "decisions.ttl_ms", "drain.ttl_ms"),
+    ("[drain]\nttl_ms = 840000", BASE, "decisions.ttl_ms", "above 900000"),
     ("[runtime]\ninbox_frames_max = 10", BASE, "runtime.batch_max", "inbox_frames_max"),
     ('[nats]\nservers = ["nats://h"]\nuser = "u"\npassword_file = "f"', BASE, "nats.servers", "tls://"),
     (

@@ -289,7 +289,7 @@ def test_an_expired_decision_alarms_and_backs_off() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1
     world.run(31)
-    effects = world.run(601)
+    effects = world.run(901)
     assert "decision_expired" in alarms(effects)
     pools = world.controller.state.fleet.models["m"].pools
     assert pools["decode"].desired is not None
@@ -395,7 +395,7 @@ def test_what_stands_is_decided_anew_when_it_is_past_its_time() -> None:
     world.register("decode", "d3")
     world.kv, world.queue = 0.7, 0
     world.controller.state.paused["m"] = "test"  # so that nothing else is decided meanwhile
-    world.run(601)
+    world.run(901)
     world.controller.state.paused.clear()
     world.tell(AnnouncementRequested("m", "s"))
     new = world.stored["m"].decision

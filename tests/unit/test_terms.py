@@ -7,7 +7,16 @@ import pytest
 
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, Campaign, CommitDecision, RaiseAlarm, ReadDecisions, Resign, SendDrain
+from loadline.core.effects import (
+    AnnounceDecision,
+    AnyEffect,
+    Campaign,
+    CommitDecision,
+    RaiseAlarm,
+    ReadDecisions,
+    Resign,
+    SendDrain,
+)
 from loadline.core.events import (
     AnyEvent,
     BusConnectionChanged,
@@ -22,6 +31,7 @@ from loadline.core.events import (
     LeadershipWon,
     LeaseRenewalFailed,
     LoadReported,
+    PoolTarget,
     RegisteredWorker,
     RegistryRead,
     ShutdownRequested,
@@ -389,3 +399,46 @@ def test_a_stop_waits_for_the_commit_under_way(desk: Desk) -> None:
     effects = desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
     assert isinstance(effects[-1], Resign)
     assert not any(isinstance(e, Campaign) for e in desk.pass_time(60))
+
+
+def test_a_store_that_lost_its_data_is_noticed_and_written_to_again(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    desk.tell(DecisionCommitted(decision.decision_id, "m", 5_000))
+    desk.lose()
+    desk.epoch = 2  # the next term begins at revision 12 of an empty store
+    effects = desk.tell(LeadershipWon("all", 12, 7, desk.now))
+    assert "store_went_back" in [e.kind for e in effects if isinstance(e, RaiseAlarm)]
+    (request,) = [e for e in effects if isinstance(e, ReadDecisions)]
+    desk.tell(DecisionsRead(request.request, [], 13))
+    assert desk.controller.state.ledger.entries["m"].revision == 0, "the next decision expects no key"
+
+
+@pytest.mark.parametrize(("epoch", "sequence"), [(2**53, 3), (1, 2**53)])
+def test_what_no_agent_can_have_written_is_replaced(desk: Desk, epoch: int, sequence: int) -> None:
+    desk.kv["m"] = 1.0
+    forged = Decision("x", "m", epoch, sequence, desk.now, desk.now + 60_000, (), ())
+    desk.lose()
+    effects = desk.win(StoredDecision(forged, 77))
+    assert "stored_decision_refused" in [e.kind for e in effects if isinstance(e, RaiseAlarm)]
+    commit = next(e for e in desk.pass_time(60) if isinstance(e, CommitDecision))
+    assert (commit.expected_revision, commit.decision.sequence) == (77, 1)
+
+
+def test_counts_beyond_the_bounds_are_not_announced(desk: Desk) -> None:
+    desk.lose()
+    beyond = Decision("x", "m", 1, 3, desk.now, desk.now + 60_000, (PoolTarget("decode", "decode", 5_000, 2),), ())
+    effects = desk.win(StoredDecision(beyond, 77))
+    announced = [e for e in [*effects, *desk.pass_time(5)] if isinstance(e, AnnounceDecision)]
+    assert all(t.replicas <= 8 for e in announced for t in e.decision.targets)
+
+
+def test_done_with_other_counts_is_not_done(desk: Desk) -> None:
+    desk.kv["m"] = 1.0
+    decision = desk.commit_of(desk.pass_time(31))
+    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
+    answer = DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {"decode": 99})
+    desk.tell(answer)
+    assert desk.controller.state.ledger.live, "still announced"
+    desk.tell(msgspec.structs.replace(answer, observed={t.pool: t.replicas for t in decision.targets}))
+    assert not desk.controller.state.ledger.live

@@ -14,6 +14,8 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 # A takeover must come within the lease's TTL and 2 s: slower campaigns cannot keep that.
 _TAKEOVER_MS: Final = 2_000
 _HOUR_MS: Final = 3_600_000
+# What a decision needs beside its drain: to be heard, for the worker to say that it is empty, and to end it.
+_DRAIN_SLACK_MS: Final = 60_000
 
 
 def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> list[str]:
@@ -201,10 +203,12 @@ def _agent_warnings(config: Config) -> Iterator[str]:
             f"etcd.timeout_ms: one slow call of {config.etcd.timeout_ms} ms loses a lease that is sure for "
             f"{leading_ms} ms. Lower it or raise leadership.lease_ttl_s."
         )
-    if config.drain.ttl_ms > config.decisions.ttl_ms:
+    least_ms = config.drain.ttl_ms + _DRAIN_SLACK_MS
+    if config.decisions.ttl_ms <= least_ms:
         yield (
-            f"decisions.ttl_ms: {config.decisions.ttl_ms} ms is less than drain.ttl_ms {config.drain.ttl_ms} ms, so a "
-            "decision may expire while its drain is fine. Raise it to drain.ttl_ms or more."
+            f"decisions.ttl_ms: {config.decisions.ttl_ms} ms is less than a drain may take, drain.ttl_ms "
+            f"{config.drain.ttl_ms} ms and a minute around it, so a decision may expire while its drain is fine. "
+            f"Set it above {least_ms}."
         )
     if config.runtime.batch_max > config.runtime.inbox_frames_max:
         yield (

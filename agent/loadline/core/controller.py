@@ -46,6 +46,8 @@ from loadline.core.events import (
 from loadline.core.report import Rejection
 from loadline.core.settings import Settings
 
+SEQUENCE_MAX = 2**52
+"""Far beyond what is ever reached, and one more still fits into a message."""
 Handler = Callable[..., Sequence[Effect] | None]
 
 
@@ -152,20 +154,29 @@ class Controller:
 
     # -- the registry --------------------------------------------------------------------------------------------------
 
-    def _registry_read(self, event: RegistryRead, now: int) -> None:
-        for why in self.state.fleet.replace(event.workers, now):
+    def _registry_read(self, event: RegistryRead, now: int) -> list[Effect]:
+        refused = self.state.fleet.replace(event.workers, now)
+        for why in refused:
             self._reject(why)
         self.state.registry_read = True
         if self.leading and self.state.decisions_read:
             self._go_on_draining(now)  # the decisions came first, and their victims were not known yet
         self._dirty.update(dict.fromkeys(self._names))
+        if not refused:
+            return []
+        text = f"{len(refused)} registered workers are not counted: {', '.join(sorted(set(refused)))}"
+        return [RaiseAlarm("worker_refused", "", text)]
 
-    def _worker_registered(self, event: WorkerRegistered, now: int) -> None:
+    def _worker_registered(self, event: WorkerRegistered, now: int) -> list[Effect]:
+        record = event.worker.record
         why = self.state.fleet.register(event.worker, now)
-        if why is not None:
-            self._reject(why)
-        else:
-            self._dirty[event.worker.record.model] = None
+        if why is None:
+            self._dirty[record.model] = None
+            return []
+        self._reject(why)
+        return [
+            RaiseAlarm("worker_refused", record.model, f"{record.worker} of pool {record.pool} is not counted: {why}")
+        ]
 
     def _worker_deregistered(self, event: WorkerDeregistered, now: int) -> None:
         why = self.state.fleet.deregister(event.model, event.pool, event.worker, now)
@@ -179,6 +190,9 @@ class Controller:
         if self.leading:
             self._count("leaderships_won")
             self._read_again(now)
+            if self.state.ledger.rewind(event.epoch):
+                text = "etcd has lost data: who saw a later epoch refuses ours; restart the scalers and the workers"
+                effects.append(RaiseAlarm("store_went_back", "", text))
         return effects
 
     def _campaign_lost(self, event: CampaignLost, now: int) -> None:
@@ -232,11 +246,28 @@ class Controller:
             return []
         state.reading, state.decisions_read = False, True
         known = [stored for stored in event.decisions if stored.decision.model in self._names]
-        for decision in state.ledger.read(known, event.revision, now):
+        believed = [stored for stored in known if self._believable(stored.decision)]
+        for decision in state.ledger.read(believed, event.revision, now):
             self._adopt(decision, now)
+            if not self._within_bounds(decision):
+                state.ledger.silence(decision.model)
         self._go_on_draining(now)
         self._dirty.update(dict.fromkeys(self._names))
-        return []
+        refused = {stored.decision.model: stored.revision for stored in known if stored not in believed}
+        refused.update((model, at) for model, at in event.unreadable.items() if model in self._names)
+        for model, revision in refused.items():
+            state.ledger.entry(model).revision = revision  # so that the next decision takes its place
+        text = "its key in etcd holds no decision that an agent could have made; the next decision replaces it"
+        return [RaiseAlarm("stored_decision_refused", model, text) for model in sorted(refused)]
+
+    def _believable(self, decision: Decision) -> bool:
+        """Whether an agent can have written it: none has led in a later term, or counts that far."""
+        return decision.epoch <= self.state.leadership.epoch and decision.sequence < SEQUENCE_MAX
+
+    def _within_bounds(self, decision: Decision) -> bool:
+        """Whether it may be announced: bounds may be tighter now than when it was made."""
+        pools = self.state.fleet.models[decision.model].pools
+        return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)
 
     def _decisions_unread(self, event: DecisionsUnread, now: int) -> None:
         if event.request == self.state.read_request:
@@ -291,7 +322,7 @@ class Controller:
             pool = pools.get(target.pool)
             if pool is None:
                 continue
-            pool.set_desired(target.replicas, now)
+            pool.set_desired(min(target.replicas, self.state.fleet.knobs.workers_max), now)
         self._dirty[decision.model] = None
 
     def _stand_on_previous(self, decision: Decision, now: int) -> None:

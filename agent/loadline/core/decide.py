@@ -54,6 +54,8 @@ class Decider:
 
     def _renew_what_is_missing(self, model: Model, now: int) -> list[Effect]:
         """Workers that did not come are asked for again, once in every start deadline: a scaler may have lost them."""
+        if model.name in self.state.ledger.live:
+            return []  # it is still being asked for: the decision is carried out, or it expires
         overdue = [pool for pool in model.pools.values() if pool.overdue(now)]
         for pool in overdue:
             pool.renewed_at_ms = now

@@ -237,6 +237,8 @@ class DecisionsRead(Event, frozen=True):
     request: int
     decisions: list[StoredDecision]
     revision: int
+    unreadable: dict[str, int] = {}
+    """Models whose key holds something else, and the revision of that."""
 
 
 class DecisionsUnread(Event, frozen=True):

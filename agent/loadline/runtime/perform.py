@@ -22,6 +22,7 @@ from loadline.core.events import (
     CampaignLost,
     CommitRefused,
     CommitUnknown,
+    Decision,
     DecisionCommitted,
     DecisionsRead,
     DecisionsUnread,
@@ -148,13 +149,22 @@ class Performer:
             return DecisionsUnread(effect.request, str(error))
         self._note("decisions_unread", "")
         decisions: list[StoredDecision] = []
+        unreadable: dict[str, int] = {}
         for entry in found.entries:
+            model = self._model_of(entry.key)
             decision = decode_decision(entry.value)
-            if isinstance(decision, Rejected):
-                _log.error("stored_decision_unreadable", key=entry.key, reason=decision.detail, remedy="delete the key")
-            else:
+            if isinstance(decision, Decision) and decision.model == model:
                 decisions.append(StoredDecision(decision, entry.mod_revision))
-        return DecisionsRead(effect.request, decisions, found.revision)
+            elif model is not None:
+                unreadable[model] = entry.mod_revision
+        return DecisionsRead(effect.request, decisions, found.revision, unreadable)
+
+    def _model_of(self, key: str) -> str | None:
+        try:
+            _, model = self._keys.split(key)
+        except ValueError:
+            return None  # somebody else's key
+        return model
 
     async def _commit(self, effect: CommitDecision) -> AnyEvent:
         decision = effect.decision

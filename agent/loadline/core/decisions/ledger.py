@@ -25,7 +25,7 @@ class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """How a decision becomes true."""
 
     ttl_ms: Annotated[int, Meta(ge=1, description="A decision that is not applied by then expires, with an alarm.")] = (
-        600_000
+        900_000
     )
     announce_interval_ms: Annotated[
         int, Meta(ge=1, description="How often it is announced until a scaler accepts it.")
@@ -171,7 +171,8 @@ class Ledger(Struct):
             return Rejection.UNKNOWN_DECISION, []
         if entry.state not in OPEN:
             return None, []
-        if event.status == "done":
+        contradicts = any(event.observed.get(t.pool, t.replicas) != t.replicas for t in decision.targets)
+        if event.status == "done" and not contradicts:
             entry.state, entry.failures = "applied", 0
             del self.live[event.model]
         elif event.status == "refused":
@@ -193,6 +194,18 @@ class Ledger(Struct):
         entry.announce_at_ms, entry.repeats = now, REPEATS
         self.live[model] = None
         return True
+
+    def rewind(self, epoch: int) -> bool:
+        """Our term began at this revision: tells whether the store was further once, and what we know of it is void."""
+        ahead = [entry for entry in self.entries.values() if entry.revision > epoch]
+        for entry in ahead:
+            entry.revision = 0
+        return bool(ahead)
+
+    def silence(self, model: str) -> None:
+        """What was read stands, but is not to be announced."""
+        self.entries[model].state = "applied"
+        self.live.pop(model, None)
 
     def forget_pending(self) -> None:
         """This agent leads no more: what it was committing is told by the store to whoever reads it next."""
