@@ -24,6 +24,7 @@ from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
 from loadline.core.settings import Settings
+from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import Service
@@ -107,7 +108,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         if self._config.http.port:
-            await self.http.start()
+            await self._start_http()
         helpers = [
             asyncio.create_task(self.service.serve()),
             asyncio.create_task(self.service.publish_status(self._config.runtime.status_interval_ms)),
@@ -123,6 +124,14 @@ class Agent:
             await self._bus.close()
             await self._store.close()
             _log.info("stopped", turns=self.runtime.turns, frames=self.runtime.frames)
+
+    async def _start_http(self) -> None:
+        knobs = self._config.http
+        try:
+            await self.http.start()
+        except OSError as error:
+            problem = f"cannot listen on {knobs.host}:{knobs.port} ({error.strerror})"
+            raise ConfigError("http.port", problem, "Choose another port, or 0 for none.") from error
 
     def _stop(self) -> None:
         self._notifier.stopping()
@@ -177,7 +186,11 @@ def _journal(config: Config) -> Journal | None:
     knobs = config.journal
     if not knobs.directory:
         return None
-    return FileJournal(Path(knobs.directory), knobs.segment_bytes_max, knobs.bytes_max)
+    try:
+        return FileJournal(Path(knobs.directory), knobs.segment_bytes_max, knobs.bytes_max)
+    except JournalError as error:
+        _log.error("no_journal", error=str(error))
+        return None
 
 
 def calm_collector() -> None:

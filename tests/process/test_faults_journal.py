@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_made_stops_the_journal(tmp_path: Path) -> None:
     assert journal.lost == 6
 
 
-@pytest.mark.parametrize("tear", [b'{"turn":3,"x', b"\0" * 512, b"\0" * 512 + b"\n", b'{"turn":3}\0\n{"turn":4}\n'])
+@pytest.mark.parametrize("tear", [b'{"turn":3,"x', b"\0" * 512, b"\0" * 512 + b"\n"])
 def test_a_torn_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> None:
     whole = b'{"snapshot":0}\n{"turn":1}\n{"turn":2}\n'
     (tmp_path / "20260101T000000.000Z-000000.jsonl").write_bytes(whole + tear)
@@ -250,6 +250,28 @@ def test_a_torn_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> Non
     records = whole.splitlines()
     assert replay(tmp_path) == [records, records]
     assert replay(tmp_path / "20260101T000000.000Z-000000.jsonl") == [records]
+
+
+@pytest.mark.parametrize("damage", [b'{"turn":3}\0\n{"turn":4}\n', b'\0\0{"turn":4}\n'])
+def test_records_behind_a_damage_are_not_passed_over_in_silence(tmp_path: Path, damage: bytes) -> None:
+    segment = tmp_path / "20260101T000000.000Z-000000.jsonl"
+    segment.write_bytes(b'{"snapshot":0}\n' + damage)
+    with pytest.raises(JournalError, match="damaged after record 1"):
+        replay(segment)
+
+
+def test_an_empty_segment_is_no_journal(tmp_path: Path) -> None:
+    (tmp_path / "20260101T000000.000Z-000000.jsonl").touch()
+    with pytest.raises(JournalError, match="is empty"):
+        replay(tmp_path)
+
+
+def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path, MB, 10 * MB)
+    with pytest.raises(JournalError, match="another agent"):
+        FileJournal(tmp_path, MB, 10 * MB)
+    journal.close()
+    FileJournal(tmp_path, MB, 10 * MB).close()
 
 
 def test_nothing_to_read_is_said(tmp_path: Path) -> None:

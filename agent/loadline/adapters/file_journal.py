@@ -5,6 +5,7 @@ be begun. The loop never waits for the disk, and no segment has a gap, so a repl
 """
 
 import contextlib
+import fcntl
 import itertools
 import operator
 import os
@@ -41,6 +42,9 @@ class FileJournal:
         bytes_max: The oldest segments are deleted so that all together stay below this size.
         queue_bytes_max: What may wait to be written.
         retry_s: How long after a failure a new segment is asked for.
+
+    Raises:
+        JournalError: Another agent writes there.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class FileJournal:
         self._queued_bytes = 0
         self._lost = 0
         self._closing = False
+        self._lock = _lock(directory)
         keep_bytes = max(0, bytes_max - segment_bytes_max)
         self._writer = threading.Thread(target=self._run, args=(_Folder(directory, keep_bytes),), daemon=True)
         self._writer.start()
@@ -109,6 +114,9 @@ class FileJournal:
             self._open, self._closing = False, True
             self._changed.notify()
         self._writer.join(_CLOSE_S)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _put(self, record: bytes) -> None:
         """Queue a record; where there is no room, what follows could not be replayed: so the segment ends here."""
@@ -226,6 +234,23 @@ def _pieces(records: list[bytes]) -> Iterator[bytes]:
     yield b"".join(lines)
 
 
+def _lock(directory: Path) -> int:
+    """Keep every other agent out; gives what to close at the end, -1 where the folder cannot be used yet."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return -1  # the writer says why, and tries again
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise JournalError(
+            f"{directory}: another agent writes its journal there. Give each a folder of its own"
+        ) from error
+    return lock
+
+
 def _next_name(last: str) -> str:
     """Time and a number; sorts after the last one even when the wall clock was set back."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
@@ -240,7 +265,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def read_segments(path: Path) -> Iterator[tuple[Path, Iterator[bytes]]]:
-    """Segments in order, each with its records; a record that was torn ends its segment.
+    """Segments in order, each with its records; a last record that was torn is left out.
 
     Args:
         path: A journal's folder, or one segment.
@@ -261,7 +286,16 @@ def _records(segment: Path) -> Iterator[bytes]:
     try:
         with segment.open("rb") as lines:
             # A crash of the machine can leave a line without its end, or a hole of NULs: neither is in JSON.
+            number = 0
             while (line := lines.readline(_LINE_BYTES_MAX)).endswith(b"\n") and b"\0" not in line:
                 yield line[:-1]
+                number += 1
+            left_bytes = len(line.rpartition(b"\0")[2].strip()) + len(lines.read(_LINE_BYTES_MAX).strip(b"\0"))
+            if b"\0" in line and left_bytes:
+                raise JournalError(
+                    f"{segment}: damaged after record {number}: {left_bytes} bytes behind it are not read"
+                )
+            if not number and not line:
+                raise JournalError(f"{segment} is empty")
     except OSError as error:
         raise JournalError(f"{segment} cannot be read: {error}") from error

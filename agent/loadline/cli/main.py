@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadline import __version__
-from loadline.cli import journal, operate, serve, up
+from loadline.cli import journal, operate, serve, show, up
 from loadline.errors import LoadlineError
 
 Command = Callable[[argparse.Namespace], int]
@@ -18,8 +18,11 @@ def main(arguments: list[str] | None = None) -> int:
     command: Command = options.command
     try:
         return command(options)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has seen enough
+        return 0
     except (LoadlineError, OSError) as error:
-        print(f"loadline: {error}", file=sys.stderr)
+        print(f"loadline: {show.printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

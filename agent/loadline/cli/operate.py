@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import getpass
+import os
 import sys
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 from loadline.adapters.nats_bus import NatsBus
 from loadline.cli import journal, show
 from loadline.config import NatsKnobs, load
+from loadline.config.rules import check_servers
 from loadline.core.report import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.wire.codec import Rejected, decode_as, encode
@@ -45,7 +47,7 @@ def explain(options: argparse.Namespace) -> int:
 
 def drain(options: argparse.Namespace) -> int:
     """Ask the leader to empty a worker."""
-    order = DrainOrder(options.model, options.pool, options.worker, getpass.getuser())
+    order = DrainOrder(options.model, options.pool, options.worker, _who())
     return _order(
         options, "drain", order, f"{options.worker} is going to be asked to drain; `loadline status` shows it leave"
     )
@@ -54,25 +56,33 @@ def drain(options: argparse.Namespace) -> int:
 def pause(options: argparse.Namespace) -> int:
     """Stop deciding for a model."""
     done = f"{options.model} is paused: its fleet stays as it is"
-    return _order(options, "pause", PauseCommand(options.model, getpass.getuser()), done)
+    return _order(options, "pause", PauseCommand(options.model, _who()), done)
 
 
 def resume(options: argparse.Namespace) -> int:
     """Decide for a model again."""
     done = f"{options.model} is resumed: the planner decides again"
-    return _order(options, "resume", PauseCommand(options.model, getpass.getuser()), done)
+    return _order(options, "resume", PauseCommand(options.model, _who()), done)
+
+
+def _who() -> str:
+    """Who gives the order, as far as this host knows: a container's user may have no name."""
+    try:
+        return getpass.getuser()[:64]
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _order(options: argparse.Namespace, method: str, order: Struct, done: str) -> int:
     reply = _ask(options, method, encode(order), OperatorReply)
     if not reply.accepted:
-        print(f"loadline: {reply.detail}", file=sys.stderr)
+        print(f"loadline: {show.printable(reply.detail)}", file=sys.stderr)
         return 1
     return _print(options, reply, done)
 
 
 def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
-    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else text)
+    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else show.printable(text))
     return 0
 
 
@@ -82,6 +92,7 @@ def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]
         config = load(options.config)
         knobs, root = config.nats, config.agent.root
     if options.nats:
+        check_servers((options.nats,), "--nats", ("nats", "tls"))
         knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
     return asyncio.run(_request(knobs, Subjects(options.root or root).api(method), payload, kind))
 

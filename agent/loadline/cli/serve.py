@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from loadline import app
+from loadline.cli.show import printable
 from loadline.config import describe, load, validate
 
 
@@ -20,8 +21,8 @@ def check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, what looks wrong, and what it will do."""
     config = load(options.config)
     warnings = validate(config)
-    print(describe(config))
+    print(printable(describe(config)))
     for warning in warnings:
-        print(f"warning: {warning}")
+        print(printable(f"warning: {warning}"))
     print(f"{options.config}: valid, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
     return 0

@@ -20,6 +20,11 @@ HEADER = (
 )
 
 
+def printable(text: str) -> str:
+    """Without what a terminal would obey: names and details come from whoever may publish."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell; words to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from loadline.config.rules import check_servers
 from loadline.demo import defaults, view
 from loadline.demo.setup import Mode
 from loadline.demo.stack import Options, Result, run_directory
 from loadline.demo.watch import watch
 
+SPEED_MAX = 1000.0
+COUNT_MAX = 64
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -19,12 +22,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--for", dest="for_s", type=_duration, default=0.0, metavar="TIME", help="end by itself, such as after 120s")
     add("--mode", choices=get_args(Mode), default="disaggregated")
-    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds in a real one (default: %(default)g)")
-    add("--load", type=int, default=defaults.LOAD, help="copies of the trace, superposed (default: %(default)s)")
-    add("--agents", type=int, default=1, help="two: one leads, one stands by (default: %(default)s)")
+    add(
+        "--speed", type=_above_zero, default=defaults.SPEED, help="virtual seconds in a real one (default: %(default)g)"
+    )
+    add("--load", type=_count, default=defaults.LOAD, help="copies of the trace, superposed (default: %(default)s)")
+    add("--agents", type=_count, default=1, help="two: one leads, one stands by (default: %(default)s)")
     add("--attach-nats", default="", metavar="URL", help="use a NATS server that already runs")
     add("--attach-etcd", default="", metavar="URL", help="use an etcd that already runs")
-    add("--root", default="loadline-demo", help="first tokens of every subject (default: %(default)s)")
+    add("--root", type=_root, default="loadline-demo", help="first tokens of every subject (default: %(default)s)")
     add("--namespace", default="demo", help="keys live under /loadline/<namespace>/ (default: %(default)s)")
     add("--http-port", type=int, default=0, help="where the first agent serves /metrics (default: not at all)")
     add("--directory", type=Path, help="for logs, data and journals (default: .loadline/up-<process id>)")
@@ -32,6 +37,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def up(options: argparse.Namespace) -> int:
     """Run the demo; 0 once it has ended in order."""
+    if options.attach_nats:
+        check_servers((options.attach_nats,), "--attach-nats", ("nats", "tls"))
+    if options.attach_etcd:
+        check_servers((options.attach_etcd,), "--attach-etcd", ("http", "https"))
     wanted = Options(
         directory=(options.directory or run_directory(Path(".loadline"))).resolve(),
         nats=options.attach_nats,
@@ -80,6 +89,28 @@ def _duration(text: str) -> float:
     if match is None or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 2m or 1h")
     return float(match[1]) * UNITS_S[match[2] or "s"]
+
+
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= SPEED_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most {SPEED_MAX:g}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 1 and {COUNT_MAX}")
+    return value
+
+
+def _root(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no subject root; write words of A-Z a-z 0-9 _ - with dots between"
+        )
+    return text
 
 
 def _share(value: float | None) -> str:

@@ -28,8 +28,8 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
         ConfigError: Two values contradict each other, or a value names what does not exist.
     """
     _check_agent(config)
-    _check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
-    _check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
+    check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
+    check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     _check_logins(config.nats, config.etcd)
     _check_times(config)
     _refuse_duplicates((model.name for model in config.models), "models", "model")
@@ -61,7 +61,12 @@ def _check_agent(config: Config) -> None:
         )
 
 
-def _check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> None:
+def check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> None:
+    """Refuse what is no server's URL.
+
+    Raises:
+        ConfigError: One of them is not a URL of these schemes, or holds a login.
+    """
     for index, url in enumerate(urls):
         here = f"{place}[{index}]"
         form = f"Write {schemes[0]}://host:port or {schemes[1]}://host:port."

@@ -1,0 +1,43 @@
+"""The command line told nonsense: one sentence, no traceback."""
+
+import os
+
+import pytest
+
+from loadline.cli import operate, show
+from loadline.cli.main import main
+
+
+@pytest.mark.parametrize("url", ["nats://127.0.0.1:99999", "nats://", "nats://127.0.0.1:abc", "http://127.0.0.1", "x"])
+def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--nats", url]) == 1
+    assert "--nats[0]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--speed", value] for value in ("0", "-1", "nan", "inf", "fast")),
+        *(["--load", value] for value in ("0", "-1", "1000000000")),
+        *(["--agents", value] for value in ("0", "-1")),
+        *(["--root", value] for value in ("a b", "*", ">", "a..b", "")),
+    ],
+)
+def test_a_demo_that_cannot_be_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", *options])
+    assert ended.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+def test_an_order_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert operate._who() == f"uid {os.getuid()}"
+    monkeypatch.setenv("LOGNAME", "x" * 300)
+    assert len(operate._who()) == 64
+
+
+def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+    assert show.printable("a\x1b[2Jb\u202ec\nd") == "a\\u001b[2Jb\\u202ec\nd"
