@@ -119,7 +119,7 @@ SHAPES = [
         "is 'both'",
         "one of aggregated, decode, prefill",
     ),
-    (model("", 'name = ""\nrole = "decode"'), "models[0].pools[0].name", "is ''", "text of 1 to 128 characters"),
+    (model("", 'name = ""\nrole = "decode"'), "models[0].pools[0].name", "is ''", "text of 1 to 100 characters"),
     (model("gpu_budget_max = 0", DECODE), "models[0].gpu_budget_max", "is 0", "a whole number, 1 or more"),
     (
         model("", DECODE + "\nreplica_max = 3"),
@@ -313,7 +313,7 @@ ENVIRONMENT = [
     ("LOADLINE__ETCD__USER", "root", ("etcd", "user"), "root"),
     ("LOADLINE__ETCD__USER", '"root"', ("etcd", "user"), "root"),
     ("LOADLINE__AGENT__NAME", "123", ("agent", "name"), "123"),
-    ("LOADLINE__AGENT__NAME", "a\nname2 = 1", ("agent", "name"), "a\nname2 = 1"),
+    ("LOADLINE__ETCD__USER", "a\nuser2 = 1", ("etcd", "user"), "a\nuser2 = 1"),
     ("LOADLINE__HTTP__PORT", "0", ("http", "port"), 0),
     ("LOADLINE__ETCD__INSECURE", "true", ("etcd", "insecure"), True),
     ("LOADLINE__FLEET__QUORUM_RATIO", "0.5", ("fleet", "quorum_ratio"), 0.5),

@@ -26,11 +26,18 @@ class Knobs(Struct, frozen=True, forbid_unknown_fields=True):
 class AgentKnobs(Knobs, frozen=True):
     """Who this agent is."""
 
-    name: Annotated[str, Meta(description="Name of this agent; empty: host name and process id.")] = ""
+    name: Annotated[
+        str,
+        Meta(
+            max_length=128,
+            pattern=r"^[^\x00-\x1f\x7f]*$",
+            description="Name of this agent; empty: host name and process id.",
+        ),
+    ] = ""
     namespace: Annotated[Name, Meta(description="Keys live under /loadline/<namespace>/ in etcd.")] = "default"
-    root: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+$", description="First tokens of every NATS subject.")] = (
-        "loadline"
-    )
+    root: Annotated[
+        str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+$", description="First tokens of every NATS subject.")
+    ] = "loadline"
     log_format: Annotated[LogFormat, Meta(description="auto: console on a TTY, else json.")] = "auto"
     log_level: Annotated[LogLevel, Meta(description="Least level that is written.")] = "info"
 

@@ -30,8 +30,8 @@ DETAIL_CHARS_MAX: Final = 160
 SUBJECT_CHARS_MAX: Final = 256
 # etcd refuses requests over 1.5 MiB and NATS messages over 1 MiB by default: nothing honest is larger.
 VALUE_BYTES_MAX: Final = 1_572_864
-# A name has at most 128 characters of at most 4 bytes, each written as %XX.
-_TOKEN_CHARS_MAX: Final = 128 * 4 * 3
+# A name has at most 100 characters of at most 4 bytes, each written as %XX.
+_TOKEN_CHARS_MAX: Final = 100 * 4 * 3
 # 65,536 routes of about 600 bytes: a flood of made-up subjects costs 40 MB at most, then the cache starts afresh.
 _ROUTES_MAX: Final = 65_536
 _MSGPACK_FIRST_BYTE: Final = 0x80
