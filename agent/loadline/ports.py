@@ -182,7 +182,7 @@ class Journal(Protocol):
     def begin(self, snapshot: Callable[[bool], bytes]) -> None:
         """Begin a new segment with what ``snapshot`` gives, told whether the segment goes on where the last one ended.
 
-        A segment that goes on never outlives a loss in the one before it.
+        It may be called later, from another thread. A segment that goes on never outlives a loss in the one before it.
         """
         ...
 

@@ -6,6 +6,7 @@ be begun. The loop never waits for the disk, and no segment has a gap, so a repl
 
 import contextlib
 import fcntl
+import functools
 import itertools
 import operator
 import os
@@ -64,7 +65,7 @@ class FileJournal:
         self._segment_bytes = 0
         self._open = False  # whether the newest takes records
         self._retry_at_s = time.monotonic()
-        self._queue: list[tuple[int, bytes]] = []  # segment and record
+        self._queue: list[tuple[int, bytes | Callable[[], bytes]]] = []  # segment, and record or how to make it
         self._queued_bytes = 0
         self._lost = 0
         self._closing = False
@@ -96,7 +97,8 @@ class FileJournal:
     def begin(self, snapshot: Callable[[bool], bytes]) -> None:
         """Begin a new segment with what ``snapshot`` gives, told whether the segment goes on where the last one ended.
 
-        What the last one still has to write may fail later; then this segment is given up with it.
+        What the last one still has to write may fail later; then this segment is given up with it. The writer's thread
+        calls ``snapshot``, when it gets to it.
         """
         with self._changed:
             if self._closing:
@@ -106,7 +108,9 @@ class FileJournal:
             self._segment += 1
             self._segment_bytes = 0
             self._open = True
-            self._put(snapshot(goes_on))
+            self._queue.append((self._segment, functools.partial(snapshot, goes_on)))
+            self._queued_bytes += 1  # its newline; the others are counted when they are there
+            self._changed.notify()
 
     def close(self) -> None:
         """Write out what is pending, for at most 5 s."""
@@ -141,7 +145,7 @@ class FileJournal:
         with contextlib.closing(folder):
             while batch := self._take():
                 for segment, group in itertools.groupby(batch, operator.itemgetter(0)):
-                    records = [record for _, record in group]
+                    records = [self._made(segment, record) for _, record in group]
                     written, problem = 0, ""
                     if segment > broken:
                         written, problem = folder.write(segment, records)
@@ -155,7 +159,18 @@ class FileJournal:
                             self._lost += lost
                         self._queued_bytes -= sum(map(len, records)) + len(records)
 
-    def _take(self) -> list[tuple[int, bytes]]:
+    def _made(self, segment: int, record: bytes | Callable[[], bytes]) -> bytes:
+        """The record; one that is only now made is only now counted."""
+        if isinstance(record, bytes):
+            return record
+        made = record()
+        with self._changed:
+            self._queued_bytes += len(made)
+            if segment == self._segment:
+                self._segment_bytes += len(made) + 1
+        return made
+
+    def _take(self) -> list[tuple[int, bytes | Callable[[], bytes]]]:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
             batch, self._queue = self._queue, []

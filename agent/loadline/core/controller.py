@@ -6,6 +6,7 @@ effects.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -119,11 +120,11 @@ class Controller:
 
     def snapshot(self) -> bytes:
         """Everything that is known, as JSON."""
-        return msgspec.json.encode(self.picture())
+        return msgspec.json.encode(self.picture()())
 
-    def picture(self) -> states.Snapshot:
-        """What ``snapshot`` gives, for whoever encodes it as part of something larger, before the next turn."""
-        return states.snapshot(self.state, self._decider.planners)
+    def picture(self) -> Callable[[], dict[str, Any]]:
+        """What ``snapshot`` gives, to be finished and encoded later, in any thread."""
+        return states.picture(self.state, self._decider.planners)
 
     def restore(self, snapshot: bytes) -> None:
         """Become the controller that gave this snapshot under the same settings."""

@@ -6,11 +6,12 @@ from typing import Any
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
+from loadline.core.decisions.ledger import summarise
 from loadline.core.report import AgentStatus, DecisionSummary
 from loadline.demo.stack import Options, Result, Stack
 from loadline.demo.view import View
 from loadline.wire.codec import Rejected, decode_as
-from loadline.wire.messages import DrainReport
+from loadline.wire.messages import DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 FLEET_S = 30.0
@@ -43,6 +44,12 @@ class Watch:
             if all(pool.desired and pool.ready >= pool.desired for pool in model.pools):
                 self.populated.set()
         self._view.status(status)
+
+    def announced(self, _subject: str, payload: bytes) -> None:
+        """Take a decision: a status, which comes once a second, would show only the newest."""
+        decision = decode_as(ScalingDecision, payload)
+        if not isinstance(decision, Rejected) and decision.sequence > self.decisions:
+            self._decision(decision.model, summarise(decision, "committed"))
 
     def drained(self, _subject: str, payload: bytes) -> None:
         """Take a worker's word that it is empty; it says so until it has left."""
@@ -82,6 +89,7 @@ async def watch(options: Options, view: View) -> tuple[Result, int] | None:
             bus = NatsBus(NatsKnobs(servers=(stack.demo.nats,)), name="loadline up")
             await bus.connect(lambda _connected: None)
             await bus.subscribe(Subjects(options.root).all_of("status"), seen.offer)
+            await bus.subscribe(Subjects(options.root).all_of("decision"), seen.announced)
             await bus.subscribe(Subjects(options.root).all_of("drained"), seen.drained)
             await _unless(stop, seen.populated.wait(), FLEET_S)
             if not stop.is_set():

@@ -185,9 +185,12 @@ class Runtime:
         if journal is None:
             return
         if journal.wants_snapshot:
-            journal.begin(lambda continues: self._start(now, continues=continues))
+            journal.begin(self._start(now))
         journal.append(record.encode(record.Turn(now, events)))
 
-    def _start(self, now: int, *, continues: bool) -> bytes:
-        settings, picture = self.controller.settings, self.controller.picture()
-        return record.encode(record.Start(record.FORMAT, self._version, now, continues, settings, picture))
+    def _start(self, now: int) -> Callable[[bool], bytes]:
+        """What opens a segment, as of now; encoded when the journal gets to it."""
+        version, settings, picture = self._version, self.controller.settings, self.controller.picture()
+        return lambda continues: record.encode(
+            record.Start(record.FORMAT, version, now, continues, settings, picture())
+        )

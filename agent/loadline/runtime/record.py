@@ -22,7 +22,7 @@ S = TypeVar("S")
 
 
 class Start(Struct, Generic[S], frozen=True, tag="start", tag_field="kind"):
-    """What a segment begins with. Written with a ``Snapshot``, for a copy of its bytes takes 4 ms; read as ``Raw``."""
+    """What a segment begins with. Written with what a ``picture`` gives, read as ``Raw``."""
 
     format: int
     version: str

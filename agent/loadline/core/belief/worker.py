@@ -2,6 +2,7 @@
 
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct, field
 
 from loadline.core.events import WorkerRecord, WorkerSample
@@ -71,6 +72,10 @@ class Worker(Struct, omit_defaults=True, gc=False):
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
         return "out" if self.unschedulable else self.record.state
+
+    def copied(self) -> "Worker":
+        """As it is now; what it shares with this one is never changed, only replaced."""
+        return msgspec.structs.replace(self, latest=list(self.latest))
 
     def status(self, now: int) -> WorkerStatus:
         """For people."""
