@@ -1,0 +1,49 @@
+"""A picture shows what was known when it was taken, whatever happens before it is encoded."""
+
+import msgspec
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.events import (
+    LeadershipWon,
+    LoadReported,
+    RegisteredWorker,
+    RegistryRead,
+    WorkerDeregistered,
+    WorkerRecord,
+    WorkerSample,
+)
+from loadline.core.settings import ModelKnobs, Settings
+
+SETTINGS = Settings("a", "all", (ModelKnobs("m", (PoolKnobs("p", "decode"), PoolKnobs("q", "prefill"))),))
+
+
+def controller(workers: int) -> Controller:
+    made = Controller(SETTINGS)
+    records = [WorkerRecord("m", "p", f"w{n}", "decode", incarnation=1) for n in range(workers)]
+    made.handle([RegistryRead([RegisteredWorker(record, 7) for record in records])], 1_000)
+    report(made, workers, 1, 2_000)
+    return made
+
+
+def report(made: Controller, workers: int, sequence: int, now: int) -> None:
+    sample = WorkerSample(sequence, now, kv_usage_ratio=sequence / 10, waiting_requests=sequence)
+    made.handle([LoadReported("m", "p", f"w{n}", 1, [sample]) for n in range(workers)], now)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 128, 300])
+def test_what_happens_later_is_not_in_it(workers: int) -> None:
+    made = controller(workers)
+    before, finish = made.snapshot(), made.picture()
+    report(made, workers, 2, 3_000)
+    made.handle([WorkerDeregistered("m", "p", "w0"), LeadershipWon("all", 5, 6, 3_100)], 3_100)
+    assert made.snapshot() != before
+    assert msgspec.json.encode(finish()) == before
+
+
+def test_it_restores_what_was() -> None:
+    made, twin = controller(300), Controller(SETTINGS)
+    twin.restore(msgspec.json.encode(made.picture()()))
+    assert msgspec.json.encode(twin.state) == msgspec.json.encode(made.state)
+    assert twin.snapshot() == made.snapshot()
