@@ -1,25 +1,21 @@
 """The agent's one loop. Everything else only puts something into the inbox."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import structlog
 
 from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
-from loadline.core.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
+from loadline.core.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Bus, Clock, Journal, Store
-from loadline.runtime import record
 from loadline.runtime.inbox import Inbox
-from loadline.runtime.perform import Performer
 from loadline.runtime.registry import Registry
-from loadline.wire.codec import Codec, Rejected
+from loadline.runtime.turns import FRAME_KINDS, Turns
+from loadline.wire.codec import Rejected
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
 
-_log = structlog.get_logger("loadline")
-
-FRAME_KINDS = ("load", "traffic", "applied", "drained")
 HAND_OVER_S = 5.0
 """A stop waits this long for a commit under way and for the lease to be given back."""
 
@@ -62,28 +58,41 @@ class Runtime:
         self.clock = clock
         self.bus = bus
         self.subjects = Subjects(root)
-        self.turns = 0
-        self.frames = 0
         self._store = store
         self._journal = journal
         self._knobs = knobs
-        self._version = version
         self._on_turn = on_turn
         self._on_rejected = on_rejected
         self._keys = Keys(namespace)
-        self._codec = Codec(self.subjects, frame_bytes_max)
         self._awake = asyncio.Event()
         self.inbox = Inbox(knobs.inbox_frames_max, self._awake.set)
-        self._performer = Performer(
-            agent=controller.settings.agent,
+        self._turns = Turns(
+            controller=controller,
             bus=bus,
             store=store,
+            journal=journal,
             subjects=self.subjects,
             keys=self._keys,
-            put=self.inbox.put,
+            inbox=self.inbox,
+            spawn=self._spawn,
+            log=structlog.get_logger("loadline"),
+            batch_max=knobs.batch_max,
+            frame_bytes_max=frame_bytes_max,
+            version=version,
+            on_rejected=on_rejected,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+
+    @property
+    def turns(self) -> int:
+        """Turns so far."""
+        return self._turns.count
+
+    @property
+    def frames(self) -> int:
+        """Frames that were taken so far."""
+        return self._turns.frames
 
     async def run(self) -> None:
         """Run until ``stop``; comes back when everything is handed over, or after ``HAND_OVER_S``."""
@@ -131,7 +140,7 @@ class Runtime:
                 if self._handed_over() or loop.time() >= deadline:
                     return
             began = loop.time()
-            self.turn(self.clock.now_ms())
+            self._turns.turn(self.clock.now_ms())
             self._on_turn(loop.time() - began)
             # The agent runs at its own pace: what arrives within the spacing is taken together. Where a full batch is
             # waiting, there is nothing to be gained by that.
@@ -155,42 +164,11 @@ class Runtime:
     def _handed_over(self) -> bool:
         return self.controller.state.leadership.phase == "resigned" and not self._tasks and not self.inbox
 
-    def turn(self, now: int) -> None:
-        """One turn: decode, record, handle, perform."""
-        events, frames = self.inbox.take(self._knobs.batch_max)
-        for subject, payload in frames:
-            event = self._codec.decode(subject, payload)
-            if isinstance(event, Rejected):
-                self._on_rejected(event)
-            else:
-                events.append(event)
-        self.turns += 1
-        self.frames += len(frames)
-        self._record_turn(events, now)
-        effects = self.controller.handle(events, now)
-        if effects:
-            if self._journal is not None:
-                self._journal.append(record.encode(record.Effects(effects)))
-            for effect in effects:
-                task = asyncio.create_task(self._performer.perform(effect))
-                self._tasks.add(task)
-                task.add_done_callback(self._performed)
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._performed)
 
     def _performed(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._awake.set()
-
-    def _record_turn(self, events: list[AnyEvent], now: int) -> None:
-        journal = self._journal
-        if journal is None:
-            return
-        if journal.wants_snapshot:
-            journal.begin(self._start(now))
-        journal.append(record.encode(record.Turn(now, events)))
-
-    def _start(self, now: int) -> Callable[[bool], bytes]:
-        """What opens a segment, as of now; encoded when the journal gets to it."""
-        version, settings, picture = self._version, self.controller.settings, self.controller.picture()
-        return lambda continues: record.encode(
-            record.Start(record.FORMAT, version, now, continues, settings, picture())
-        )

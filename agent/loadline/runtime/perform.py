@@ -1,8 +1,7 @@
 """Effects into deeds, and outcomes into events: every effect that the core waits for is answered, whatever happens."""
 
 from collections.abc import Callable
-
-import structlog
+from typing import Any, Protocol
 
 from loadline.core.effects import (
     AnnounceDecision,
@@ -39,18 +38,40 @@ from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
 from loadline.wire.subjects import Subjects
 
-_log = structlog.get_logger("loadline")
-
 DRAIN_TIMEOUT_S = 1.0
 """A worker answers a drain command in milliseconds or not at all; the core asks again."""
 _FAILURES = (StoreUnavailable, StoreDenied, OutcomeUnknown)
+
+
+class Log(Protocol):
+    """Where it is said what was done: the methods of a structlog logger that are used here."""
+
+    def info(self, event: str, **fields: Any) -> Any:
+        """What went as it should."""
+
+    def warning(self, event: str, **fields: Any) -> Any:
+        """What people should know."""
+
+    def error(self, event: str, **fields: Any) -> Any:
+        """What people must mend."""
+
+    def exception(self, event: str, **fields: Any) -> Any:
+        """A bug, with the exception that is being handled."""
 
 
 class Performer:
     """Performs effects on a bus and a store. Each call is a task of its own: one slow answer delays nobody else."""
 
     def __init__(
-        self, *, agent: str, bus: Bus, store: Store, subjects: Subjects, keys: Keys, put: Callable[[AnyEvent], None]
+        self,
+        *,
+        agent: str,
+        bus: Bus,
+        store: Store,
+        subjects: Subjects,
+        keys: Keys,
+        put: Callable[[AnyEvent], None],
+        log: Log,
     ) -> None:
         self._agent = agent
         self._bus = bus
@@ -58,6 +79,7 @@ class Performer:
         self._subjects = subjects
         self._keys = keys
         self._put = put
+        self._log = log
         self._problems: dict[str, str] = {}
 
     async def perform(self, effect: AnyEffect) -> None:
@@ -65,7 +87,7 @@ class Performer:
         try:
             await self._do(effect)
         except Exception as error:  # noqa: BLE001 - the last line: an effect without an answer would hold a model for ever
-            _log.exception("effect_failed", effect=type(effect).__name__)
+            self._log.exception("effect_failed", effect=type(effect).__name__)
             answer = _failed(effect, f"{type(error).__name__}: {error}")
             if answer is not None:
                 self._put(answer)
@@ -77,7 +99,7 @@ class Performer:
             case RenewLease():
                 self._put(await self._renew(effect))
             case Resign(lease_id=lease_id):
-                _log.info("leadership_given_back")
+                self._log.info("leadership_given_back")
                 await self._revoke(lease_id)
             case ReadDecisions():
                 self._put(await self._read_decisions(effect))
@@ -92,12 +114,12 @@ class Performer:
             case WritePause():
                 await self._write_pause(effect)
             case RaiseAlarm(kind=kind, model=model, text=text):
-                _log.warning("alarm", kind=kind, model=model, text=text)
+                self._log.warning("alarm", kind=kind, model=model, text=text)
 
     def _note(self, event: str, problem: str) -> None:
         """Log a problem when it appears or changes: what fails is tried again twice a second."""
         if problem and self._problems.get(event) != problem:
-            _log.warning(event, error=problem)
+            self._log.warning(event, error=problem)
         self._problems[event] = problem
 
     async def _campaign(self, effect: Campaign) -> AnyEvent:
@@ -118,7 +140,7 @@ class Performer:
             return CampaignLost(effect.scope, "", str(error))
         self._note("campaign_failed", "")
         if outcome.committed:
-            _log.info("leading", epoch=outcome.revision)
+            self._log.info("leading", epoch=outcome.revision)
             return LeadershipWon(effect.scope, outcome.revision, lease_id, effect.asked_at_ms)
         await self._revoke(lease_id)
         return CampaignLost(effect.scope, "", "another agent was faster")
@@ -131,7 +153,7 @@ class Performer:
             return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=False, detail=str(error))
         self._note("renewal_failed", "")
         if ttl_s <= 0:
-            _log.warning("lease_lost")
+            self._log.warning("lease_lost")
             return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail="the lease is gone")
         return LeaseRenewed(effect.scope, effect.lease_id, effect.asked_at_ms)
 
@@ -139,7 +161,7 @@ class Performer:
         try:
             await self._store.revoke(lease_id)
         except _FAILURES as error:
-            _log.info("lease_not_revoked", error=str(error))  # it runs out by itself
+            self._log.info("lease_not_revoked", error=str(error))  # it runs out by itself
 
     async def _read_decisions(self, effect: ReadDecisions) -> AnyEvent:
         try:
@@ -182,7 +204,7 @@ class Performer:
                 decision.decision_id, decision.model, fenced=True, detail="epoch or revision has moved on"
             )
         targets = {target.pool: target.replicas for target in decision.targets}
-        _log.info(
+        self._log.info(
             "decision_committed",
             decision=decision.decision_id,
             model=decision.model,
@@ -199,7 +221,7 @@ class Performer:
         try:
             await self._bus.publish(self._subjects.decision(decision.model), encode(message))
         except BusUnavailable as error:
-            _log.info("not_announced", decision=decision.decision_id, error=str(error))  # the core announces again
+            self._log.info("not_announced", decision=decision.decision_id, error=str(error))  # the core announces again
 
     async def _send_drain(self, effect: SendDrain) -> AnyEvent:
         command = DrainCommand(
@@ -226,7 +248,7 @@ class Performer:
             key = self._keys.pause(effect.model)
             await self._store.commit([], [Write(key, effect.by.encode() if effect.paused else None)])
         except _FAILURES as error:
-            _log.error("pause_not_written", model=effect.model, error=str(error), remedy="try again")
+            self._log.error("pause_not_written", model=effect.model, error=str(error), remedy="try again")
 
 
 def _drain_answer(effect: SendDrain, *, accepted: bool | None, detail: str) -> DrainAnswered:

@@ -1,0 +1,114 @@
+"""Turns: what arrived is decoded, recorded, handled, and what follows is performed.
+
+Whoever calls ``turn`` gives it its time and the way in which effects are performed, so that the same turns run on
+asyncio and the system's clock, or in virtual time.
+"""
+
+from collections.abc import Callable, Coroutine
+
+from loadline.core.controller import Controller
+from loadline.core.events import AnyEvent
+from loadline.ports import Bus, Journal, Store
+from loadline.runtime import record
+from loadline.runtime.inbox import Inbox
+from loadline.runtime.perform import Log, Performer
+from loadline.wire.codec import Codec, Rejected
+from loadline.wire.keys import Keys
+from loadline.wire.subjects import Subjects
+
+FRAME_KINDS = ("load", "traffic", "applied", "drained")
+"""Kinds of subjects that an agent listens to."""
+
+Spawn = Callable[[Coroutine[object, object, None]], object]
+"""Begins to run a coroutine beside the turns."""
+
+
+class Turns:
+    """The turns of one agent.
+
+    Args:
+        controller: The core.
+        bus: Carries announcements and commands.
+        store: Takes decisions.
+        journal: Takes every turn, if there is one.
+        subjects: All subjects.
+        keys: All keys.
+        inbox: What waits for the next turn.
+        spawn: Performs an effect.
+        log: Where it is said what was performed.
+        batch_max: Most frames in one turn.
+        frame_bytes_max: Larger frames are refused.
+        version: Written into the journal.
+        on_rejected: Told of every frame that was refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        controller: Controller,
+        bus: Bus,
+        store: Store,
+        journal: Journal | None,
+        subjects: Subjects,
+        keys: Keys,
+        inbox: Inbox,
+        spawn: Spawn,
+        log: Log,
+        batch_max: int,
+        frame_bytes_max: int,
+        version: str,
+        on_rejected: Callable[[Rejected], None],
+    ) -> None:
+        self.controller = controller
+        self.inbox = inbox
+        self.count = 0
+        self.frames = 0
+        self._journal = journal
+        self._spawn = spawn
+        self._batch_max = batch_max
+        self._version = version
+        self._on_rejected = on_rejected
+        self._codec = Codec(subjects, frame_bytes_max)
+        self._performer = Performer(
+            agent=controller.settings.agent,
+            bus=bus,
+            store=store,
+            subjects=subjects,
+            keys=keys,
+            put=inbox.put,
+            log=log,
+        )
+
+    def turn(self, now: int) -> None:
+        """One turn at ``now`` (Unix ms)."""
+        events, frames = self.inbox.take(self._batch_max)
+        for subject, payload in frames:
+            event = self._codec.decode(subject, payload)
+            if isinstance(event, Rejected):
+                self._on_rejected(event)
+            else:
+                events.append(event)
+        self.count += 1
+        self.frames += len(frames)
+        self._record(events, now)
+        effects = self.controller.handle(events, now)
+        if effects:
+            if self._journal is not None:
+                self._journal.append(record.encode(record.Effects(effects)))
+            for effect in effects:
+                self._spawn(self._performer.perform(effect))
+
+    def _record(self, events: list[AnyEvent], now: int) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        if journal.wants_snapshot:
+            journal.begin(self._start(now))
+        journal.append(record.encode(record.Turn(now, events)))
+
+    def _start(self, now: int) -> Callable[[bool], bytes]:
+        """What opens a segment, as of now; encoded when the journal gets to it."""
+        version, settings, picture = self._version, self.controller.settings, self.controller.picture()
+        return lambda continues: record.encode(
+            record.Start(record.FORMAT, version, now, continues, settings, picture())
+        )
