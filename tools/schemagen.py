@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from loadline.config import Config
 from loadline.config.reference import reference
-from loadline.core.events import Decision, WorkerRecord
+from loadline.core.observed import WorkerRecord
+from loadline.core.targets import Decision
 from loadline.wire.messages import MESSAGES
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from loadline.core.events import Histogram, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.observed import Histogram, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.report import AgentStatus, Rejection
 from loadline.wire import codec
 from loadline.wire.codec import Codec, Rejected, WireEvent, decode_as, decode_decision, decode_worker_record

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import Role
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.report import Opinion
+from loadline.core.scalars import Role
 from loadline.core.settings import ModelKnobs
 from tests.support.belief import Line
 

@@ -15,16 +15,10 @@ from loadline.client.frontend import Frontend
 from loadline.client.scaler import Scaler
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.events import (
-    DecisionAnswered,
-    LoadReported,
-    PoolTarget,
-    Role,
-    TrafficReported,
-    WorkerDrained,
-    WorkerRecord,
-    WorkerSample,
-)
+from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.scalars import Role
+from loadline.core.targets import PoolTarget
 from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.errors import BusUnavailable, StoreUnavailable
 from loadline.ports import Entry

@@ -14,7 +14,8 @@ import pytest
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.core.events import DecisionAnswered, LoadReported, PoolTarget, TrafficReported, WorkerDrained
+from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
+from loadline.core.targets import PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.scalers.local_config import read
 from loadline.wire.codec import Codec, Rejected, encode

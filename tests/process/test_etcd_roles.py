@@ -10,7 +10,7 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs
-from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.demo.servers import EtcdServer
 from loadline.errors import StoreDenied
 from loadline.ports import Compare, Write

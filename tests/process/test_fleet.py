@@ -16,7 +16,8 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.events import Role, WorkerRecord
+from loadline.core.observed import WorkerRecord
+from loadline.core.scalars import Role
 from loadline.demo.link import submit_subject
 from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode

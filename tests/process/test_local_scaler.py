@@ -17,7 +17,8 @@ import pytest
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.scaler import Scaler
 from loadline.config import NatsKnobs
-from loadline.core.events import DecisionAnswered, PoolTarget, Victim
+from loadline.core.events import DecisionAnswered
+from loadline.core.targets import PoolTarget, Victim
 from loadline.demo.servers import NatsServer
 from loadline.errors import BusUnavailable
 from loadline.scalers.local import LocalScaler

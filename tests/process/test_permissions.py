@@ -15,7 +15,7 @@ from loadline.client.frontend import Frontend
 from loadline.client.scaler import Scaler
 from loadline.client.worker import Worker
 from loadline.config import NatsKnobs
-from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.report import AgentStatus
 from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.errors import BusUnavailable

@@ -8,16 +8,9 @@ import pytest
 from loadline.core.belief.pool import Pool
 from loadline.core.controller import Controller
 from loadline.core.effects import AnnounceDecision, AnyEffect, CommitDecision, ReadDecisions
-from loadline.core.events import (
-    AnyEvent,
-    CommitUnknown,
-    Decision,
-    DecisionsRead,
-    PoolTarget,
-    ShutdownRequested,
-    WorkerDrained,
-)
+from loadline.core.events import AnyEvent, CommitUnknown, DecisionsRead, ShutdownRequested, WorkerDrained
 from loadline.core.report import Code
+from loadline.core.targets import Decision, PoolTarget
 from loadline.runtime import record
 from tests.support.world import START, Agent, World
 

@@ -10,8 +10,10 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.events import Decision, Role, WorkerRecord, WorkerSample
+from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.report import AgentStatus, WorkerStatus
+from loadline.core.scalars import Role
+from loadline.core.targets import Decision
 from loadline.demo.rig import Rig
 from loadline.ports import Change, Snapshot
 from loadline.wire.keys import Keys

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from loadline.core.belief.fleet import Fleet, FleetKnobs, Model
 from loadline.core.belief.pool import Pool, PoolKnobs
 from loadline.core.belief.traffic import Traffic
-from loadline.core.events import LoadReported, RegisteredWorker, Role, WorkerPhase, WorkerRecord, WorkerSample
+from loadline.core.events import LoadReported
+from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
+from loadline.core.scalars import Role, WorkerPhase
 
 START = 1_700_000_000_000
 STALE_MS = 5_000

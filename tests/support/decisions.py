@@ -1,6 +1,6 @@
 """Decisions as an agent announces them."""
 
-from loadline.core.events import PoolTarget
+from loadline.core.targets import PoolTarget
 from loadline.wire.messages import ScalingDecision
 
 

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from loadline.core import events as ev
 from loadline.core.effects import Campaign, CommitDecision, ReadDecisions, RenewLease
+from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.targets import Decision, StoredDecision
 
 LEASE_MS = 10_000
 
@@ -61,9 +63,9 @@ class Store:
         self.up = True
         self.revision = 10
         self.leader: tuple[str, int, int] | None = None  # name, epoch, lease
-        self.decisions: dict[str, ev.StoredDecision] = {}
-        self.history: list[ev.Decision] = []
-        self.workers: dict[tuple[str, str, str], ev.RegisteredWorker] = {}
+        self.decisions: dict[str, StoredDecision] = {}
+        self.history: list[Decision] = []
+        self.workers: dict[tuple[str, str, str], RegisteredWorker] = {}
         self.leases: dict[int, int] = {}  # when each ends
 
     def grant(self, ttl_ms: int) -> int:
@@ -95,12 +97,12 @@ class Store:
         for lease in [lease for lease, end in self.leases.items() if end <= self.time.now]:
             self.revoke(lease)
 
-    def put_worker(self, worker: ev.WorkerRecord, lease: int) -> int:
+    def put_worker(self, worker: WorkerRecord, lease: int) -> int:
         """Write a worker's record under its lease, or under a new one; gives that, 0 when the store is away."""
         if not self.up:
             return 0
         lease = lease if lease in self.leases else self.grant(LEASE_MS)
-        registered = ev.RegisteredWorker(worker, lease)
+        registered = RegisteredWorker(worker, lease)
         self.workers[worker.model, worker.pool, worker.worker] = registered
         self.tell(ev.WorkerRegistered(registered))
         return lease
@@ -149,7 +151,7 @@ class Store:
         ):
             return ev.CommitRefused(decision.decision_id, decision.model, fenced=True)
         self.revision += 1
-        self.decisions[decision.model] = ev.StoredDecision(decision, self.revision)
+        self.decisions[decision.model] = StoredDecision(decision, self.revision)
         self.history.append(decision)
         return ev.DecisionCommitted(decision.decision_id, decision.model, self.revision)
 

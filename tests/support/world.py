@@ -27,9 +27,11 @@ from loadline.core.effects import (
     RevokeWorkerLease,
     SendDrain,
 )
+from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.targets import ApplyStatus, Decision
 from loadline.runtime import record
 from tests.support.virtual import Store, Timeline
 
@@ -130,7 +132,7 @@ class Worker:
 
     def __init__(self, world: "World", model: str, pool: PoolKnobs, name: str) -> None:
         self.world = world
-        self.record = ev.WorkerRecord(model, pool.name, name, pool.role, world.now, "starting")
+        self.record = WorkerRecord(model, pool.name, name, pool.role, world.now, "starting")
         self.lease = 0
         self.alive = True
         self.mute_until = 0
@@ -170,9 +172,7 @@ class Worker:
             return
         self.sequence += 1
         kv, waiting = world.load_of(self)
-        sample = ev.WorkerSample(
-            self.sequence, world.now, kv_usage_ratio=kv, waiting_requests=waiting, running_requests=1
-        )
+        sample = WorkerSample(self.sequence, world.now, kv_usage_ratio=kv, waiting_requests=waiting, running_requests=1)
         world.publish(ev.LoadReported(*self.identity, self.record.incarnation, [sample]))
 
     @property
@@ -203,10 +203,10 @@ class Scaler:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.mood = "good"
-        self.newest: dict[str, ev.Decision] = {}
+        self.newest: dict[str, Decision] = {}
         self.count = 0
 
-    def hear(self, decision: ev.Decision, expires_at: int) -> None:
+    def hear(self, decision: Decision, expires_at: int) -> None:
         known = self.newest.get(decision.model)
         if known is not None and (decision.epoch, decision.sequence) < (known.epoch, known.sequence):
             return
@@ -219,7 +219,7 @@ class Scaler:
         if self.mood == "lies":
             self._answer(decision, "done")
 
-    def _answer(self, decision: ev.Decision, status: ev.ApplyStatus) -> None:
+    def _answer(self, decision: Decision, status: ApplyStatus) -> None:
         self.world.publish(
             ev.DecisionAnswered(
                 decision.decision_id, decision.model, decision.epoch, decision.sequence, "s", status, {}

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from loadline.client.worker import Samples, Worker
-from loadline.core.events import LoadReported, Role, WorkerDrained, WorkerRecord, WorkerSample
+from loadline.core.events import LoadReported, WorkerDrained
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.scalars import Role
 from loadline.ports import Write
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys

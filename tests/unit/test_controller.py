@@ -34,19 +34,17 @@ from loadline.core.events import (
     LeaseRenewed,
     LoadReported,
     PauseChanged,
-    RegisteredWorker,
     RegistryRead,
     ShutdownRequested,
-    StoredDecision,
     WorkerDeregistered,
     WorkerDrained,
-    WorkerRecord,
     WorkerRegistered,
-    WorkerSample,
 )
+from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.targets import StoredDecision
 
 START = 1_700_000_000_000
 

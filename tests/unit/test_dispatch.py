@@ -5,7 +5,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from loadline.core.events import Role, WorkerPhase, WorkerRecord
+from loadline.core.observed import WorkerRecord
+from loadline.core.scalars import Role, WorkerPhase
 from loadline.demo.dispatch import SILENT_S, Dispatcher
 from loadline.demo.link import ResultBatch, Submission
 from loadline.demo.served import Latencies, Objectives, Served, Summary

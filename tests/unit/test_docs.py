@@ -12,8 +12,9 @@ import pytest
 
 from loadline.cli.main import parser
 from loadline.config import parse, validate
-from loadline.core.events import Decision, WorkerRecord
+from loadline.core.observed import WorkerRecord
 from loadline.core.report import SENTENCES, Code, Rejection
+from loadline.core.targets import Decision
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects

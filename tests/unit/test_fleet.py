@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from loadline.core.belief.fleet import Fleet, FleetKnobs
 from loadline.core.belief.pool import Pool, PoolKnobs
 from loadline.core.belief.worker import Load
-from loadline.core.events import LoadReported, RegisteredWorker, WorkerRecord, WorkerSample
+from loadline.core.events import LoadReported
+from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
 from loadline.core.report import Rejection
 from tests.support.belief import STALE_MS, START, fleet_of, registered, reported, sample
 

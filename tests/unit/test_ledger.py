@@ -4,8 +4,9 @@ import pytest
 
 from loadline.core.decisions.ledger import DecisionKnobs, Entry, Ledger, decision_id
 from loadline.core.effects import AnnounceDecision, RaiseAlarm
-from loadline.core.events import ApplyStatus, Decision, DecisionAnswered, PoolTarget, StoredDecision
+from loadline.core.events import DecisionAnswered
 from loadline.core.report import Rejection
+from loadline.core.targets import ApplyStatus, Decision, PoolTarget, StoredDecision
 
 T0 = 1_700_000_000_000
 KNOBS = DecisionKnobs(

@@ -5,15 +5,8 @@ import pytest
 
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.events import (
-    LeadershipWon,
-    LoadReported,
-    RegisteredWorker,
-    RegistryRead,
-    WorkerDeregistered,
-    WorkerRecord,
-    WorkerSample,
-)
+from loadline.core.events import LeadershipWon, LoadReported, RegistryRead, WorkerDeregistered
+from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
 from loadline.core.settings import ModelKnobs, Settings
 
 SETTINGS = Settings("a", "all", (ModelKnobs("m", (PoolKnobs("p", "decode"), PoolKnobs("q", "prefill"))),))

@@ -11,7 +11,8 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from loadline.config import parse
-from loadline.core.events import Decision, PoolTarget, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.observed import TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.targets import Decision, PoolTarget
 from loadline.wire.messages import (
     MESSAGES,
     DecisionApplied,

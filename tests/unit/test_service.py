@@ -9,7 +9,8 @@ from loadline import app
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config, parse
 from loadline.core.controller import Controller
-from loadline.core.events import PauseChanged, PauseRequested, RegisteredWorker, RegistryRead, WorkerRecord
+from loadline.core.events import PauseChanged, PauseRequested, RegistryRead
+from loadline.core.observed import RegisteredWorker, WorkerRecord
 from loadline.core.report import AgentStatus
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import STATUS_BYTES_MAX, Service

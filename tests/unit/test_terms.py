@@ -22,7 +22,6 @@ from loadline.core.events import (
     BusConnectionChanged,
     CommitRefused,
     CommitUnknown,
-    Decision,
     DecisionAnswered,
     DecisionCommitted,
     DecisionsRead,
@@ -31,19 +30,17 @@ from loadline.core.events import (
     LeadershipWon,
     LeaseRenewalFailed,
     LoadReported,
-    PoolTarget,
-    RegisteredWorker,
     RegistryRead,
     ShutdownRequested,
-    StoredDecision,
     WorkerDeregistered,
     WorkerDrained,
-    WorkerRecord,
     WorkerRegistered,
 )
+from loadline.core.observed import RegisteredWorker, WorkerRecord
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.targets import Decision, PoolTarget, StoredDecision
 from tests.support.belief import START, sample
 
 DEADLINE_MS = 60_000

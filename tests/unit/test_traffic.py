@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadline.core.belief.traffic import Traffic
-from loadline.core.events import TrafficReported, TrafficSample
+from loadline.core.events import TrafficReported
+from loadline.core.observed import TrafficSample
 from loadline.core.report import Rejection, TrafficStatus
 
 T0 = 1_700_000_000_000

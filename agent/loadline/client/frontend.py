@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from loadline.client.resources import bus_of, publish_now, running
 from loadline.config import NatsKnobs
-from loadline.core.events import Histogram, TrafficSample
+from loadline.core.observed import Histogram, TrafficSample
 from loadline.ports import Bus
 from loadline.wire.messages import TrafficReport
 from loadline.wire.subjects import Subjects

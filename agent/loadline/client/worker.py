@@ -24,7 +24,8 @@ from loadline.adapters.logs import bounded
 from loadline.client.registration import Registration
 from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.events import WorkerPhase, WorkerRecord, WorkerSample
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.scalars import WorkerPhase
 from loadline.ports import Bus, Store
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys

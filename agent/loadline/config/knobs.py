@@ -9,7 +9,7 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
-from loadline.core.events import Name
+from loadline.core.scalars import Name
 from loadline.core.settings import ModelKnobs
 
 Port = Annotated[int, Meta(ge=0, le=65535)]

@@ -20,7 +20,6 @@ from loadline.core.events import (
     CampaignLost,
     CommitRefused,
     CommitUnknown,
-    Decision,
     DecisionAnswered,
     DecisionCommitted,
     DecisionsRead,
@@ -39,13 +38,13 @@ from loadline.core.events import (
     ShutdownRequested,
     StoreConnectionChanged,
     TrafficReported,
-    Victim,
     WorkerDeregistered,
     WorkerDrained,
     WorkerRegistered,
 )
 from loadline.core.report import Rejection
 from loadline.core.settings import Settings
+from loadline.core.targets import Decision, Victim
 
 SEQUENCE_MAX = 2**52
 """Far beyond what is ever reached, and one more still fits into a message."""

@@ -4,12 +4,12 @@ from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, RaiseAlarm
-from loadline.core.events import PoolTarget, Victim
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import Planner
 from loadline.core.report import Code, Explanation, Opinion, Reason
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State
+from loadline.core.targets import PoolTarget, Victim
 
 EXPLANATIONS_KEPT = 256
 

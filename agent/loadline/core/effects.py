@@ -6,7 +6,8 @@ nothing but the effect itself.
 
 from msgspec import Struct
 
-from loadline.core.events import Decision, Role
+from loadline.core.scalars import Role
+from loadline.core.targets import Decision
 
 
 class Effect(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True):

@@ -1,99 +1,13 @@
 """What happened: one frozen Struct for each fact that reaches the controller.
 
 Events are the only input of the core and the content of the journal, so each is small, immutable and encodable.
-Structs that are also sent over the wire (``WorkerSample``, ``WorkerRecord``) carry the bounds that the decoder
-enforces.
 """
 
-from typing import Annotated, Literal
+from msgspec import Struct
 
-from msgspec import Meta, Struct
-
-Role = Literal["prefill", "decode", "aggregated"]
-WorkerPhase = Literal["starting", "ready", "draining"]
-
-# 2**53: the largest integer that every JSON reader keeps exact.
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-# The bounds also refuse NaN, which MessagePack would let through.
-Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
-Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]
-Tokens = Annotated[float, Meta(ge=0.0, le=1e12)]
-# Printable, no control characters: names end up in log lines, subjects and keys.
-# A character takes up to twelve bytes in a subject and a load subject holds three names: 100 each stay below the 4096
-# bytes of a line of NATS' protocol, which cuts off whoever sends more.
-Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Text = Annotated[str, Meta(max_length=256)]
-
-
-class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One look at one rank of a worker. What is absent is unknown; an idle worker says zero."""
-
-    sequence: Annotated[Count, Meta(description="Rises with every sample of this rank and incarnation.")]
-    timestamp_ms: Annotated[Count, Meta(description="The worker's own clock; shown, never trusted for freshness.")]
-    rank: Annotated[int, Meta(ge=0, lt=1024, description="Data-parallel rank within the worker.")] = 0
-    kv_blocks_used: Annotated[Count | None, Meta(description="KV cache blocks in use.")] = None
-    kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks there are.")] = None
-    kv_usage_ratio: Annotated[Ratio | None, Meta(description="KV cache in use, 0..1, where blocks are unknown.")] = None
-    waiting_requests: Annotated[Count | None, Meta(description="Requests queued at the engine.")] = None
-    running_requests: Annotated[Count | None, Meta(description="Requests in the running batch.")] = None
-    queued_prefill_tokens: Annotated[Count | None, Meta(description="Prompt tokens not yet started.")] = None
-    active_prefill_tokens: Annotated[Count | None, Meta(description="Prompt tokens being computed.")] = None
-    decode_tokens: Annotated[Count | None, Meta(description="KV tokens held by decoding requests.")] = None
-    decode_batch_requests: Annotated[Count | None, Meta(description="Requests in the decode batch.")] = None
-    waiting_to_decode_tokens: Annotated[Count | None, Meta(description="Tokens prefilled, not yet decoding.")] = None
-    ttft_ms: Annotated[Milliseconds | None, Meta(description="Last time to first token.")] = None
-    itl_ms: Annotated[Milliseconds | None, Meta(description="Last inter-token latency.")] = None
-    isl_tokens: Annotated[Tokens | None, Meta(description="Last input sequence length.")] = None
-    iteration_ms: Annotated[Milliseconds | None, Meta(description="Wall time of the last engine iteration.")] = None
-    migration_slots_in: Annotated[Count | None, Meta(description="Requests it can take in now.")] = None
-    migration_slots_out: Annotated[Count | None, Meta(description="Requests it can give away now.")] = None
-    schedulable: Annotated[bool, Meta(description="False when the engine must not be given work.")] = True
-
-
-class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a worker says of itself once, under its lease in the registry."""
-
-    model: Name
-    pool: Name
-    worker: Name
-    role: Role
-    incarnation: Annotated[Count, Meta(description="Differs for every life of the worker and rises: its start in ms.")]
-    state: Annotated[WorkerPhase, Meta(description="starting, ready or draining.")] = "ready"
-    accelerator: Annotated[Text, Meta(description="Accelerator type, such as h100.")] = ""
-    gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs that the worker occupies.")] = 1
-    node: Annotated[Text, Meta(description="Failure domain: the machine.")] = ""
-    unit: Annotated[Text, Meta(description="Failure domain: the group that fails together.")] = ""
-    data_parallel_size: Annotated[int, Meta(ge=1, le=1024, description="Ranks that report samples.")] = 1
-    kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks of one rank.")] = None
-    block_size_tokens: Annotated[Count | None, Meta(description="Tokens in one KV block.")] = None
-    max_batch_requests: Annotated[Count | None, Meta(description="Largest batch, in requests.")] = None
-    max_batched_tokens: Annotated[Count | None, Meta(description="Largest batch, in tokens.")] = None
-
-
-class Histogram(Struct, frozen=True):
-    """Counts by upper bound: ``counts[i]`` values were <= ``bounds[i]``; the last count is what is above them all."""
-
-    bounds: Annotated[tuple[Tokens, ...], Meta(max_length=64)]
-    counts: Annotated[tuple[Count, ...], Meta(max_length=65)]
-
-
-class TrafficSample(Struct, frozen=True, omit_defaults=True):
-    """What a frontend saw in one interval. ``arrivals: 0`` says idle; no report says nothing."""
-
-    sequence: Annotated[Count, Meta(description="Rises with every report of this incarnation.")]
-    interval_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Length of the interval.")]
-    arrivals: Annotated[Count, Meta(description="Requests that arrived.")]
-    completed: Annotated[Count, Meta(description="Requests that finished.")] = 0
-    queued: Annotated[Count, Meta(description="Requests held because no worker could take them.")] = 0
-    in_flight: Annotated[Count, Meta(description="Requests that workers hold.")] = 0
-    isl_tokens: Annotated[Tokens | None, Meta(description="Mean input length of the arrivals.")] = None
-    osl_tokens: Annotated[Tokens | None, Meta(description="Mean output length of the completed.")] = None
-    ttft_ms: Annotated[Milliseconds | None, Meta(description="Mean time to first token.")] = None
-    itl_ms: Annotated[Milliseconds | None, Meta(description="Mean inter-token latency.")] = None
-    ttft_met: Annotated[Count | None, Meta(description="Completed requests within the TTFT objective.")] = None
-    itl_met: Annotated[Count | None, Meta(description="Completed requests within the ITL objective.")] = None
-    isl_histogram: Histogram | None = None
-    osl_histogram: Histogram | None = None
+from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample  # noqa: F401
+from loadline.core.scalars import Count, Name, Role, Text, WorkerPhase  # noqa: F401
+from loadline.core.targets import ApplyStatus, Decision, PoolTarget, StoredDecision, Victim  # noqa: F401
 
 
 class Event(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True, gc=False):
@@ -117,13 +31,6 @@ class TrafficReported(Event, frozen=True):
     frontend: str
     incarnation: int
     sample: TrafficSample
-
-
-class RegisteredWorker(Struct, frozen=True):
-    """A worker's record with the lease that it lives by."""
-
-    record: WorkerRecord
-    lease_id: int
 
 
 class RegistryRead(Event, frozen=True):
@@ -189,50 +96,6 @@ class LeaderChanged(Event, frozen=True):
     revision: int
 
 
-class Victim(Struct, frozen=True):
-    """A worker on its way out. A later worker of the same name is another one."""
-
-    worker: Name
-    incarnation: Count
-
-
-class PoolTarget(Struct, frozen=True, omit_defaults=True):
-    """What one pool should be."""
-
-    pool: Name
-    role: Role
-    replicas: Annotated[Count, Meta(description="Workers that there should be, not counting the victims.")]
-    previous: Annotated[Count, Meta(description="Workers that there should have been until now.")]
-    victims: Annotated[
-        tuple[Victim, ...],
-        Meta(
-            max_length=10_000,
-            description="Workers on their way out: delete one once it says `drained`, or at drain_ttl_ms.",
-        ),
-    ] = ()
-
-
-class Decision(Struct, frozen=True, omit_defaults=True):
-    """A committed scaling decision: all pools of one model at once, absolute counts."""
-
-    decision_id: Annotated[str, Meta(min_length=1, max_length=64, description="Hash of model, epoch and sequence.")]
-    model: Name
-    epoch: Annotated[Count, Meta(description="The leader's term: the create revision of its key.")]
-    sequence: Annotated[Count, Meta(description="Rises with every decision of the model.")]
-    issued_at_ms: Annotated[Count, Meta(description="Unix time at which it was decided.")]
-    expires_at_ms: Annotated[Count, Meta(description="Unix time after which it must not be applied.")]
-    targets: Annotated[tuple[PoolTarget, ...], Meta(max_length=256)]
-    reasons: Annotated[tuple[str, ...], Meta(max_length=64, description="Codes, the strongest first.")]
-    drain_ttl_ms: Annotated[Count, Meta(description="How long a victim may take to drain.")] = 0
-
-
-class StoredDecision(Struct, frozen=True):
-    """A decision as the store holds it."""
-
-    decision: Decision
-    revision: int
-
-
 class DecisionsRead(Event, frozen=True):
     """All decisions were read back from the store as of ``revision``; a model that is not in it has none."""
 
@@ -273,9 +136,6 @@ class CommitUnknown(Event, frozen=True):
     decision_id: str
     model: str
     detail: str = ""
-
-
-ApplyStatus = Literal["accepted", "progress", "done", "refused"]
 
 
 class DecisionAnswered(Event, frozen=True):

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from loadline.core.events import Role
+from loadline.core.scalars import Role
 
 
 class Code(StrEnum):

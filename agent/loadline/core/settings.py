@@ -9,9 +9,9 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
-from loadline.core.events import Name
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.scalars import Name
 
 
 class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from loadline.core.events import Role, WorkerRecord
+from loadline.core.observed import WorkerRecord
+from loadline.core.scalars import Role
 from loadline.demo.link import HEARTBEAT_S, ITEMS_MAX, ResultBatch, Submission
 from loadline.demo.served import Served
 from loadline.sim.engine import EngineEvent, Request

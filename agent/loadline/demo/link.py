@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.core.events import Name
+from loadline.core.scalars import Name
 from loadline.sim.engine import EngineEvent, Request
 from loadline.wire.subjects import encode_token
 

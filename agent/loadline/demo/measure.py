@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.children import die_with_parent
-from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.demo.measured import Look
 from loadline.demo.rig import Rig
 from loadline.errors import LoadlineError

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from loadline.core.events import Role
+from loadline.core.scalars import Role
 from loadline.demo import defaults
 
 Mode = Literal["disaggregated", "aggregated"]

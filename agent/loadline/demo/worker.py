@@ -20,7 +20,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.resources import wait_at_most
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.events import WorkerRecord
+from loadline.core.observed import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.link import (
     DECODE_LAG_S,

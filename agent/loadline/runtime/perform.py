@@ -21,7 +21,6 @@ from loadline.core.events import (
     CampaignLost,
     CommitRefused,
     CommitUnknown,
-    Decision,
     DecisionCommitted,
     DecisionsRead,
     DecisionsUnread,
@@ -29,8 +28,8 @@ from loadline.core.events import (
     LeadershipWon,
     LeaseRenewalFailed,
     LeaseRenewed,
-    StoredDecision,
 )
+from loadline.core.targets import Decision, StoredDecision
 from loadline.errors import BusUnavailable, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Store, Write
 from loadline.wire.codec import Rejected, decode_as, decode_decision, encode

@@ -7,11 +7,11 @@ from loadline.core.events import (
     LeaderChanged,
     PauseChanged,
     PausesRead,
-    RegisteredWorker,
     RegistryRead,
     WorkerDeregistered,
     WorkerRegistered,
 )
+from loadline.core.observed import RegisteredWorker
 from loadline.ports import Change, Entry, Snapshot
 from loadline.wire.codec import Rejected, decode_worker_record
 from loadline.wire.keys import Keys

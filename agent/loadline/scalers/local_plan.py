@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core.events import PoolTarget
+from loadline.core.targets import PoolTarget
 
 Signal = Literal["none", "terminate", "kill"]
 

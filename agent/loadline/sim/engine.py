@@ -17,7 +17,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from loadline.core.events import Role, WorkerSample
+from loadline.core.observed import WorkerSample
+from loadline.core.scalars import Role
 
 # The iteration time is that of a run's first iteration. Over 64 iterations a batch of 50 grows by 3,200 tokens,
 # about 1.5% of the cache of the demo's profile, which moves the iteration time by less than 3%.

@@ -12,17 +12,11 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from loadline.core.events import (
-    Decision,
-    DecisionAnswered,
-    Histogram,
-    LoadReported,
-    Name,
-    TrafficReported,
-    WorkerDrained,
-    WorkerRecord,
-)
+from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
+from loadline.core.observed import Histogram, WorkerRecord
 from loadline.core.report import Rejection
+from loadline.core.scalars import Name
+from loadline.core.targets import Decision
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token
 

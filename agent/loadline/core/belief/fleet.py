@@ -7,7 +7,8 @@ from msgspec import Meta, Struct
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.traffic import Traffic
 from loadline.core.belief.worker import Worker
-from loadline.core.events import LoadReported, RegisteredWorker
+from loadline.core.events import LoadReported
+from loadline.core.observed import RegisteredWorker
 from loadline.core.report import Rejection
 
 

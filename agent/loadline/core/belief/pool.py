@@ -6,8 +6,8 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.worker import MICRO, NOTHING, Load, Worker
-from loadline.core.events import Name, Role
 from loadline.core.report import PoolStatus
+from loadline.core.scalars import Name, Role
 
 WORKERS_IN_STATUS = 64
 """Workers listed per pool in a status: 10,000 would make a message of 1 MB."""

@@ -5,7 +5,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct, field
 
-from loadline.core.events import WorkerRecord, WorkerSample
+from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.report import WorkerStatus
 
 MICRO = 1_000_000

@@ -15,8 +15,9 @@ from loadline.core.belief.fleet import Fleet
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.worker import Worker
 from loadline.core.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
-from loadline.core.events import DrainAnswered, Victim, WorkerDrained
+from loadline.core.events import DrainAnswered, WorkerDrained
 from loadline.core.report import Rejection
+from loadline.core.targets import Victim
 
 DRAINS_KEPT = 256
 """Finished drains that are remembered for people to see."""

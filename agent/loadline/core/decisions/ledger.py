@@ -17,8 +17,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from loadline.core.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
-from loadline.core.events import Decision, DecisionAnswered, PoolTarget, StoredDecision
+from loadline.core.events import DecisionAnswered
 from loadline.core.report import DecisionSummary, Rejection
+from loadline.core.targets import Decision, PoolTarget, StoredDecision
 
 
 class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,20 @@
+"""The words, numbers and texts that knobs, events and messages are made of, with the bounds that decoders enforce."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+Role = Literal["prefill", "decode", "aggregated"]
+WorkerPhase = Literal["starting", "ready", "draining"]
+
+# 2**53: the largest integer that every JSON reader keeps exact.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+# The bounds also refuse NaN, which MessagePack would let through.
+Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
+Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]
+Tokens = Annotated[float, Meta(ge=0.0, le=1e12)]
+# Printable, no control characters: names end up in log lines, subjects and keys.
+# A character takes up to twelve bytes in a subject and a load subject holds three names: 100 each stay below the 4096
+# bytes of a line of NATS' protocol, which cuts off whoever sends more.
+Name = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Text = Annotated[str, Meta(max_length=256)]
