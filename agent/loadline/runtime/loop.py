@@ -7,6 +7,7 @@ import structlog
 
 from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect
 from loadline.core.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Bus, Clock, Journal, Store
 from loadline.runtime.inbox import Inbox
@@ -164,8 +165,8 @@ class Runtime:
     def _handed_over(self) -> bool:
         return self.controller.state.leadership.phase == "resigned" and not self._tasks and not self.inbox
 
-    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(coroutine)
+    def _spawn(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(coroutine, name=type(effect).__name__)
         self._tasks.add(task)
         task.add_done_callback(self._performed)
 

@@ -7,6 +7,7 @@ asyncio and the system's clock, or in virtual time.
 from collections.abc import Callable, Coroutine
 
 from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect
 from loadline.core.events import AnyEvent
 from loadline.ports import Bus, Journal, Store
 from loadline.runtime import record
@@ -19,8 +20,8 @@ from loadline.wire.subjects import Subjects
 FRAME_KINDS = ("load", "traffic", "applied", "drained")
 """Kinds of subjects that an agent listens to."""
 
-Spawn = Callable[[Coroutine[object, object, None]], object]
-"""Begins to run a coroutine beside the turns."""
+Spawn = Callable[[AnyEffect, Coroutine[object, object, None]], object]
+"""Begins to perform an effect, beside the turns."""
 
 
 class Turns:
@@ -34,7 +35,7 @@ class Turns:
         subjects: All subjects.
         keys: All keys.
         inbox: What waits for the next turn.
-        spawn: Performs an effect.
+        spawn: Begins to perform an effect.
         log: Where it is said what was performed.
         batch_max: Most frames in one turn.
         frame_bytes_max: Larger frames are refused.
@@ -96,7 +97,7 @@ class Turns:
             if self._journal is not None:
                 self._journal.append(record.encode(record.Effects(effects)))
             for effect in effects:
-                self._spawn(self._performer.perform(effect))
+                self._spawn(effect, self._performer.perform(effect))
 
     def _record(self, events: list[AnyEvent], now: int) -> None:
         journal = self._journal

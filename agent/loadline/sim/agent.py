@@ -1,0 +1,225 @@
+"""An agent's process in virtual time: the production turns, performer and registry on a bus and a store that are given.
+
+What the event loop of the real process does is done here by the timeline: a turn is due when something arrives or when
+the core wants to be woken, and never sooner than ``turn_spacing_ms`` after the one before.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect
+from loadline.core.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
+from loadline.core.settings import Settings
+from loadline.ports import Journal
+from loadline.runtime.inbox import Inbox
+from loadline.runtime.registry import Registry
+from loadline.runtime.turns import FRAME_KINDS, Turns
+from loadline.sim.bus import BusPort
+from loadline.sim.store import StorePort
+from loadline.sim.tasks import Task
+from loadline.sim.timeline import START_MS, Timeline
+from loadline.wire.codec import Rejected
+from loadline.wire.keys import Keys
+from loadline.wire.subjects import Subjects
+
+FRAME_BYTES_MAX = 262_144
+BATCH_MAX = 512
+INBOX_FRAMES_MAX = 65_536
+# Tasks do not say when they are done: they are tidied up when there are so many.
+_TASKS_KEPT = 64
+
+
+class Clock:
+    """What a process reads: Unix ms. It begins ``skew_ms`` off and runs faster or slower by ``drift``; never back."""
+
+    def __init__(self, timeline: Timeline, skew_ms: float = 0.0, drift: float = 0.0) -> None:
+        self._timeline = timeline
+        self._skew_ms = skew_ms
+        self._rate = 1.0 + drift
+
+    def now_ms(self) -> int:
+        """Now."""
+        return START_MS + int(self._timeline.now_ms * self._rate + self._skew_ms)
+
+    def virtual_ms(self, now_ms: int) -> float:
+        """The virtual time at which this clock shows a time."""
+        return (now_ms - START_MS - self._skew_ms) / self._rate
+
+
+class Silent:
+    """A log for a process of which thousands of hours are played. What is a bug still ends the simulation."""
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Say nothing."""
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Say nothing."""
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Say nothing."""
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """Go on with the exception that is being handled."""
+        del event, fields
+        raise  # noqa: PLE0704 - called from within an except clause
+
+
+class Watcher(Protocol):
+    """Whoever looks at every turn of an agent."""
+
+    def before_turn(self, agent: "AgentProcess") -> None:
+        """A turn is about to begin."""
+
+    def after_turn(self, agent: "AgentProcess") -> None:
+        """A turn is over, and its effects are under way."""
+
+    def before_effect(self, agent: "AgentProcess", effect: AnyEffect) -> None:
+        """An effect is about to be performed; if the agent is killed now, it never is."""
+
+    def after_effect(self, agent: "AgentProcess", effect: AnyEffect) -> None:
+        """An effect was performed, and its result waits for the next turn; if the agent is killed now, it is lost."""
+
+
+class AgentProcess:
+    """One life of one agent.
+
+    Args:
+        timeline: Virtual time.
+        settings: What its controller is told.
+        bus: Its connection to the bus.
+        store: Its connection to the store.
+        clock: What it reads; None: virtual time itself.
+        journal: Takes every turn, if there is one.
+        turn_spacing_ms: Least time between two turns.
+        watcher: Looks at every turn and every effect.
+        root: First tokens of all subjects.
+        namespace: Namespace of all keys.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        settings: Settings,
+        bus: BusPort,
+        store: StorePort,
+        *,
+        clock: Clock | None = None,
+        journal: Journal | None = None,
+        turn_spacing_ms: float = 2.0,
+        watcher: Watcher | None = None,
+        root: str = "loadline",
+        namespace: str = "default",
+    ) -> None:
+        self.name = settings.agent
+        self.controller = Controller(settings)
+        self.clock = clock or Clock(timeline)
+        self.alive = True
+        self.bus, self.store, self.journal = bus, store, journal
+        self.refused: dict[str, int] = {}
+        """Frames and records that were refused, by reason."""
+        self._timeline = timeline
+        self._spacing_ms = turn_spacing_ms
+        self._watcher = watcher
+        self._paused_until_ms = 0.0
+        self._turned_ms = -turn_spacing_ms
+        self._due_ms: float | None = None
+        subjects, keys = Subjects(root), Keys(namespace)
+        self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake)
+        self.turns = Turns(
+            controller=self.controller,
+            bus=bus,
+            store=store,
+            journal=journal,
+            subjects=subjects,
+            keys=keys,
+            inbox=self.inbox,
+            spawn=self._perform,
+            log=Silent(),
+            batch_max=BATCH_MAX,
+            frame_bytes_max=FRAME_BYTES_MAX,
+            version="sim",
+            on_rejected=self._rejected,
+        )
+        registry = Registry(keys, settings.scope, self.inbox.put, self._rejected)
+        follow = store.follow(
+            keys.prefix,
+            registry.on_snapshot,
+            registry.on_changes,
+            lambda connected: self.inbox.put(StoreConnectionChanged(connected)),
+        )
+        self._tasks = {Task(self._listen(subjects)): None, Task(follow): None}
+        self._wake()
+
+    def pause(self, until_ms: float) -> None:
+        """The process stands still, as when its host is suspended; what arrives waits for it."""
+        self._paused_until_ms = max(self._paused_until_ms, until_ms)
+
+    def stop(self) -> None:
+        """Ask it to end in order."""
+        self.inbox.put(ShutdownRequested())
+
+    def kill(self) -> None:
+        """End it where it stands: what it has begun and not finished is never finished."""
+        self.alive = False
+        for task in self._tasks:
+            task.kill()
+        self._tasks.clear()
+        Task(self.bus.close())
+        Task(self.store.close())
+
+    async def _listen(self, subjects: Subjects) -> None:
+        await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
+        for kind in FRAME_KINDS:
+            await self.bus.subscribe(subjects.all_of(kind), self.inbox.offer)
+
+    def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
+        watcher = self._watcher
+        if watcher is not None:
+            watcher.before_effect(self, effect)
+        if not self.alive:
+            coroutine.close()
+            return
+        task = Task(coroutine, None if watcher is None else lambda: watcher.after_effect(self, effect))
+        if not task.done:
+            self._tasks[task] = None
+
+    def _rejected(self, rejected: Rejected) -> None:
+        self.refused[rejected.reason] = self.refused.get(rejected.reason, 0) + 1
+
+    def _wake(self) -> None:
+        self._turn_at(self._timeline.now_ms)
+
+    def _turn_at(self, at_ms: float) -> None:
+        """Turn then, or as soon as it may be; an earlier turn that is due takes care of this too."""
+        at_ms = max(at_ms, self._timeline.now_ms, self._turned_ms + self._spacing_ms)
+        if self._due_ms is None or at_ms < self._due_ms:
+            self._due_ms = at_ms
+            self._timeline.at(at_ms, lambda: self._turn(at_ms))
+
+    def _turn(self, at_ms: float) -> None:
+        if at_ms != self._due_ms or not self.alive:
+            return
+        if self._paused_until_ms > self._timeline.now_ms:
+            self._due_ms = None
+            self._turn_at(self._paused_until_ms)
+            return
+        self._due_ms, self._turned_ms = None, self._timeline.now_ms
+        if self._watcher is not None:
+            self._watcher.before_turn(self)
+        self.turns.turn(self.clock.now_ms())
+        self._after_turn()
+
+    def _after_turn(self) -> None:
+        if not self.alive:
+            return  # killed in the middle of it
+        if self._watcher is not None:
+            self._watcher.after_turn(self)
+        wake_ms = self.controller.next_wake()
+        if self.inbox:
+            self._wake()
+        if wake_ms is not None:
+            # A little later than asked for, as a sum of floats may be a little less than the time that it stands for.
+            self._turn_at(self.clock.virtual_ms(wake_ms) + 0.01)
+        if len(self._tasks) > _TASKS_KEPT:
+            self._tasks = {task: None for task in self._tasks if not task.done}

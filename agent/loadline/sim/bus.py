@@ -1,0 +1,199 @@
+"""A bus in virtual time: at most once, with a delay, and as bad as it is told to be."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.errors import BusUnavailable
+from loadline.ports import Answer, Offer
+from loadline.sim.tasks import Promise, Task
+from loadline.sim.timeline import Timeline
+
+# What a client takes to notice that the server is gone, and to come back: 5 s between pings, two may be missed.
+_NOTICED_MS: Final = 10_000.0
+_BACK_MS: Final = 500.0
+
+
+class BusFaults(Struct, frozen=True):
+    """How bad the bus is: probabilities for each frame and each of its receivers."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    late: float = 0.0
+    late_ms_max: float = 2_000.0
+    """A late frame comes up to so much later, so others overtake it."""
+
+
+class _Subscription(Struct, eq=False):
+    pattern: str
+    port: "BusPort"
+    offer: Offer
+
+    def matches(self, subject: str) -> bool:
+        return subject == self.pattern or (self.pattern.endswith(">") and subject.startswith(self.pattern[:-1]))
+
+
+class Bus:
+    """The server. Processes use it through a port of their own.
+
+    Args:
+        timeline: Virtual time.
+        latency_ms: From a publisher to a receiver; 0: before ``publish`` returns.
+        faults: How bad it is now; may be set at any time.
+    """
+
+    def __init__(self, timeline: Timeline, latency_ms: float = 0.5, faults: BusFaults | None = None) -> None:
+        self.timeline = timeline
+        self.latency_ms = latency_ms
+        self.faults = faults or BusFaults()
+        self.luck = timeline.luck("bus")
+        self._subscriptions: list[_Subscription] = []
+        self._routes: dict[str, tuple[_Subscription, ...]] = {}
+        self._answers: dict[str, tuple[BusPort, Answer]] = {}
+
+    def port(self) -> "BusPort":
+        """A connection for one process."""
+        return BusPort(self)
+
+    def listen(self, port: "BusPort", pattern: str, offer: Offer) -> None:
+        """Deliver what matches: a subject, or all that begin with what stands before ``>``."""
+        self._subscriptions.append(_Subscription(pattern, port, offer))
+        self._routes.clear()
+
+    def answer(self, port: "BusPort", subject: str, answer: Answer) -> None:
+        """Give requests on the subject to this process; the one that came last has it."""
+        self._answers[subject] = (port, answer)
+
+    def answerer(self, subject: str) -> "tuple[BusPort, Answer] | None":
+        """Who answers requests on the subject."""
+        return self._answers.get(subject)
+
+    def leave(self, port: "BusPort") -> None:
+        """A process is gone."""
+        self._subscriptions = [one for one in self._subscriptions if one.port is not port]
+        self._routes.clear()
+        self._answers = {subject: held for subject, held in self._answers.items() if held[0] is not port}
+
+    def publish(self, sender: "BusPort", subject: str, payload: bytes) -> None:
+        """Carry a frame to everyone who listens."""
+        route = self._routes.get(subject)
+        if route is None:
+            route = tuple(one for one in self._subscriptions if one.matches(subject))
+            self._routes[subject] = route
+        for one in route:
+            self.carry(sender, one.port, partial(one.offer, subject, payload))
+
+    def carry(self, sender: "BusPort", receiver: "BusPort", deliver: Callable[[], object]) -> None:
+        """From one process to another: not at all, once or twice, in time or late."""
+        if sender.cut:
+            return
+        if self.latency_ms == 0.0:
+            deliver()
+            return
+        faults, luck = self.faults, self.luck
+        delay_ms = self.latency_ms
+
+        def arrive() -> None:
+            if not receiver.cut:
+                deliver()
+
+        if faults.loss and luck.random() < faults.loss:
+            return
+        if faults.late and luck.random() < faults.late:
+            delay_ms += luck.uniform(0.0, faults.late_ms_max)
+        self.timeline.after(delay_ms, arrive)
+        if faults.duplicate and luck.random() < faults.duplicate:
+            self.timeline.after(delay_ms + luck.uniform(0.0, faults.late_ms_max), arrive)
+
+
+class BusPort:
+    """``ports.Bus`` for one process."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.connected = True
+        """What the process believes."""
+        self.cut = False
+        """Whether nothing gets through."""
+        self._bus = bus
+        self._on_connection: Callable[[bool], None] = lambda _connected: None
+
+    def set_cut(self, *, cut: bool) -> None:
+        """Cut the process off, or let it back. It notices after a while; what it sends until then is lost."""
+        if cut == self.cut:
+            return
+        self.cut = cut
+
+        def notice() -> None:
+            if self.cut == cut and self.connected == cut:
+                self.connected = not cut
+                self._on_connection(self.connected)
+
+        self._bus.timeline.after(self._bus.luck.uniform(0.0, _NOTICED_MS) if cut else _BACK_MS, notice)
+
+    def send(self, subject: str, payload: bytes) -> None:
+        """What ``publish`` does, for those who do not wait.
+
+        Raises:
+            BusUnavailable: The bus is away; the frame was not queued.
+        """
+        if not self.connected:
+            raise BusUnavailable("the bus is away")
+        self._bus.publish(self, subject, payload)
+
+    async def connect(self, on_connection: Callable[[bool], None]) -> None:
+        """Connect; says at every change whether it is connected."""
+        self._on_connection = on_connection
+        on_connection(self.connected)
+
+    async def subscribe(self, subject: str, offer: Offer) -> None:
+        """Hand every frame on the subject (or all that begin with what stands before ``>``) to ``offer``."""
+        self._bus.listen(self, subject, offer)
+
+    async def answer(self, subject: str, answer: Answer) -> None:
+        """Answer requests on the subject."""
+        self._bus.answer(self, subject, answer)
+
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
+        """Answer requests on the subjects of a micro service; it is not announced as one."""
+        del name, version
+        for subject, answer in endpoints.values():
+            self._bus.answer(self, subject, answer)
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """Publish now or not at all.
+
+        Raises:
+            BusUnavailable: The bus is away; the frame was not queued.
+        """
+        self.send(subject, payload)
+
+    async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+        """Publish and wait for one reply.
+
+        Raises:
+            BusUnavailable: The bus is away, nobody listens, or nobody answered in time.
+        """
+        bus, promise = self._bus, Promise[bytes]()
+        found = bus.answerer(subject)
+        if not self.connected or found is None:
+            raise BusUnavailable("the bus is away" if found else f"nobody listens on {subject}")
+        receiver, answer = found
+
+        async def reply() -> None:
+            answered = await answer(payload)
+            if answered is not None:
+                bus.carry(receiver, self, partial(promise.keep, answered))
+
+        bus.carry(self, receiver, lambda: Task(reply()))
+        if not promise.settled:
+            late = BusUnavailable(f"nobody answered on {subject} within {timeout_s} s")
+            bus.timeline.after(timeout_s * 1_000, partial(promise.fail, late))
+        return await promise
+
+    async def close(self) -> None:
+        """Hear and say nothing any more."""
+        self.cut = True
+        self.connected = False
+        self._bus.leave(self)

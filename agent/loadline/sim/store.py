@@ -1,0 +1,325 @@
+"""A store in virtual time: linearizable, with leases and a stream of changes, and as bad as it is told to be."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from loadline.errors import LoadlineError, OutcomeUnknown, StoreUnavailable
+from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Write
+from loadline.sim.tasks import Promise
+from loadline.sim.timeline import Timeline
+
+T = TypeVar("T")
+
+# As the adapter has it: the longest a call may take, and what a client takes to notice that a watch is dead.
+_TIMEOUT_MS: Final = 2_000.0
+_NOTICED_MS: Final = 4_000.0
+_BACK_MS: Final = 300.0
+
+
+class StoreFaults(Struct, frozen=True):
+    """How bad the store is: probabilities for each call, and for each change of a watch."""
+
+    refused: float = 0.0
+    """Certainly not done."""
+    unknown: float = 0.0
+    """Done or not, with equal chances; the caller hears that nobody knows."""
+    slow: float = 0.0
+    slow_ms_max: float = 4_000.0
+    """A slow call is done up to so much later, perhaps after the caller gave up."""
+    compacted: float = 0.0
+    """A watch has to begin again with a snapshot."""
+
+
+class _Lease(Struct, eq=False):
+    lease_id: int
+    ttl_ms: float
+    ends_ms: float
+
+
+class Store:
+    """The server. Processes use it through a port of their own.
+
+    Args:
+        timeline: Virtual time.
+        latency_ms: One way; 0: calls are done before they return, and changes are told at once.
+        faults: How bad it is now; may be set at any time.
+    """
+
+    def __init__(self, timeline: Timeline, latency_ms: float = 1.0, faults: StoreFaults | None = None) -> None:
+        self.timeline = timeline
+        self.latency_ms = latency_ms
+        self.faults = faults or StoreFaults()
+        self.luck = timeline.luck("store")
+        self.up = True
+        self.revision = 1
+        self.keys: dict[str, Entry] = {}
+        self._leases: dict[int, _Lease] = {}
+        self._ports: list[StorePort] = []
+
+    def port(self) -> "StorePort":
+        """A connection for one process."""
+        port = StorePort(self)
+        self._ports.append(port)
+        return port
+
+    def leave(self, port: "StorePort") -> None:
+        """A process is gone."""
+        if port in self._ports:
+            self._ports.remove(port)
+
+    def set_up(self, *, up: bool) -> None:
+        """Stop or start it. When it comes back every lease has its whole time again, as under a new leader of etcd."""
+        self.up = up
+        if up:
+            for lease in self._leases.values():
+                lease.ends_ms = max(lease.ends_ms, self.timeline.now_ms + lease.ttl_ms)
+        for port in self._ports:
+            port.connection_changed()
+
+    # -- what a call does, all at once ---------------------------------------------------------------------------------
+
+    def grant(self, ttl_s: int) -> int:
+        """A new lease's id."""
+        self.revision += 1  # etcd does not count leases, but ids of their own keep traces readable
+        lease = _Lease(self.revision, ttl_s * 1_000.0, self.timeline.now_ms + ttl_s * 1_000.0)
+        self._leases[lease.lease_id] = lease
+        self.timeline.at(lease.ends_ms, partial(self._expire, lease))
+        return lease.lease_id
+
+    def keep_alive(self, lease_id: int) -> int:
+        """Extend a lease; gives its TTL in s, 0 when it is lost."""
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return 0
+        lease.ends_ms = self.timeline.now_ms + lease.ttl_ms
+        return int(lease.ttl_ms / 1_000)
+
+    def revoke(self, lease_id: int) -> None:
+        """End a lease and remove its keys."""
+        if self._leases.pop(lease_id, None) is not None:
+            self._write([Write(key, None) for key, entry in self.keys.items() if entry.lease_id == lease_id])
+
+    def read(self, prefix: str) -> Snapshot:
+        """Everything under a prefix, in key order."""
+        return Snapshot([self.keys[key] for key in sorted(self.keys) if key.startswith(prefix)], self.revision)
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+        """Do all writes if all comparisons hold, or none.
+
+        Raises:
+            StoreUnavailable: A lease is gone.
+        """
+        if any(write.lease_id and write.lease_id not in self._leases for write in writes):
+            raise StoreUnavailable("requested lease not found")
+        if not all(self._holds(compare) for compare in compares):
+            return Outcome(committed=False, revision=self.revision)
+        self._write(writes)
+        return Outcome(committed=True, revision=self.revision)
+
+    def _holds(self, compare: Compare) -> bool:
+        entry = self.keys.get(compare.key)
+        if entry is None:
+            return compare.revision == 0
+        return compare.revision == (entry.create_revision if compare.target == "create" else entry.mod_revision)
+
+    def _write(self, writes: Sequence[Write]) -> None:
+        self.revision += 1
+        changes: list[Change] = []
+        for write in writes:
+            before = self.keys.get(write.key)
+            if write.value is not None:
+                created = before.create_revision if before else self.revision
+                self.keys[write.key] = Entry(write.key, write.value, created, self.revision, write.lease_id)
+                changes.append(Change(write.key, self.keys[write.key], self.revision))
+            elif before is not None:
+                del self.keys[write.key]
+                changes.append(Change(write.key, None, self.revision))
+        if changes:
+            for port in self._ports:
+                port.changed(changes)
+
+    def _expire(self, lease: _Lease) -> None:
+        if lease.lease_id not in self._leases:
+            return
+        if self.up and lease.ends_ms <= self.timeline.now_ms:
+            self.revoke(lease.lease_id)
+        else:  # a store that is down expires nothing
+            self.timeline.at(max(lease.ends_ms, self.timeline.now_ms + 500.0), partial(self._expire, lease))
+
+
+class _Watch(Struct, eq=False):
+    """Somebody follows a prefix. A new ``life`` begins with a snapshot and ends with a gap."""
+
+    prefix: str
+    on_snapshot: Callable[[Snapshot], None]
+    on_changes: Callable[[list[Change]], None]
+    on_connection: Callable[[bool], None]
+    life: int = 0
+    alive: bool = False
+    told: bool | None = None
+    next_at_ms: float = 0.0
+    """Changes do not overtake each other."""
+
+
+class StorePort:
+    """``ports.Store`` for one process."""
+
+    def __init__(self, store: Store) -> None:
+        self.cut = False
+        """Whether nothing gets through."""
+        self._store = store
+        self._watches: list[_Watch] = []
+
+    @property
+    def reachable(self) -> bool:
+        """Whether calls arrive and answers come back."""
+        return self._store.up and not self.cut
+
+    def set_cut(self, *, cut: bool) -> None:
+        """Cut the process off, or let it back."""
+        if cut != self.cut:
+            self.cut = cut
+            self.connection_changed()
+
+    async def grant(self, ttl_s: int) -> int:
+        """A new lease's id."""
+        return await self._call(lambda: self._store.grant(ttl_s))
+
+    async def keep_alive(self, lease_id: int) -> int:
+        """Extend a lease; gives its TTL in s, 0 when it is lost."""
+        return await self._call(lambda: self._store.keep_alive(lease_id))
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease and remove its keys; a lease that is gone already is no error."""
+        await self._call(lambda: self._store.revoke(lease_id))
+
+    async def read(self, prefix: str) -> Snapshot:
+        """Everything under a prefix."""
+        return await self._call(lambda: self._store.read(prefix))
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+        """Do all writes if all comparisons hold, or none."""
+        return await self._call(lambda: self._store.commit(compares, writes), repeatable=False)
+
+    async def follow(
+        self,
+        prefix: str,
+        on_snapshot: Callable[[Snapshot], None],
+        on_changes: Callable[[list[Change]], None],
+        on_connection: Callable[[bool], None],
+    ) -> None:
+        """Follow a prefix for ever: a snapshot, then every change in order; a new snapshot after any gap."""
+        watch = _Watch(prefix, on_snapshot, on_changes, on_connection)
+        self._watches.append(watch)
+        self._begin(watch)
+        await Promise[None]()
+
+    async def close(self) -> None:
+        """Hear and say nothing any more."""
+        self.cut = True
+        self._watches.clear()
+        self._store.leave(self)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    async def _call(self, do: Callable[[], T], *, repeatable: bool = True) -> T:
+        """Ask the server. A call may be lost on its way there, and its answer on the way back."""
+        store = self._store
+        if store.latency_ms == 0.0:
+            return do()
+        promise, timeline, luck, faults = Promise[T](), store.timeline, store.luck, store.faults
+        away = StoreUnavailable("the store is away")
+        unclear: LoadlineError = away if repeatable else OutcomeUnknown("the answer was lost")
+        if not self.reachable:
+            timeline.after(store.latency_ms, partial(promise.fail, away))
+        elif luck.random() < faults.refused:
+            timeline.after(2.0 * store.latency_ms, partial(promise.fail, away))
+        else:
+            lost = luck.random() < faults.unknown
+            done = not lost or luck.random() < 0.5  # noqa: PLR2004 - a fair coin
+            slow_ms = luck.uniform(0.0, faults.slow_ms_max) if luck.random() < faults.slow else 0.0
+            # Who gets no answer waits for its whole timeout, and what is on its way may be done after that.
+            timeline.after(_TIMEOUT_MS, partial(promise.fail, unclear))
+            if done:
+                timeline.after(store.latency_ms + slow_ms, partial(self._arrive, promise, do, lost))
+        return await promise
+
+    def _arrive(self, promise: Promise[T], do: Callable[[], T], lost: bool) -> None:  # noqa: FBT001 - private
+        """The call is at the server; its answer goes back, unless it gets lost."""
+        if not self.reachable:
+            return
+        answer: Callable[[], None]
+        try:
+            answer = partial(promise.keep, do())
+        except LoadlineError as error:
+            answer = partial(promise.fail, error)
+        if not lost:
+            self._store.timeline.after(self._store.latency_ms, lambda: answer() if self.reachable else None)
+
+    # -- watches -------------------------------------------------------------------------------------------------------
+
+    def connection_changed(self) -> None:
+        """The store or the way to it went or came back: watches end at once, and that is noticed after a while."""
+        store = self._store
+        for watch in self._watches:
+            if self.reachable:
+                store.timeline.after(_BACK_MS, partial(self._begin, watch))
+            else:
+                watch.alive = False
+                watch.life += 1
+                store.timeline.after(store.luck.uniform(0.0, _NOTICED_MS), partial(self._notice, watch))
+
+    def changed(self, changes: list[Change]) -> None:
+        """The server has written: every watch that is alive is told, in order."""
+        store = self._store
+        for watch in self._watches:
+            if not watch.alive:
+                continue
+            mine = [change for change in changes if change.key.startswith(watch.prefix)]
+            if not mine:
+                continue
+            if store.latency_ms == 0.0:
+                watch.on_changes(mine)
+            elif store.faults.compacted and store.luck.random() < store.faults.compacted:
+                watch.alive = False
+                store.timeline.after(_BACK_MS, partial(self._begin, watch))
+            else:
+                self._tell(watch, partial(watch.on_changes, mine))
+
+    def _begin(self, watch: _Watch) -> None:
+        """Read everything, and go on from there."""
+        if not self.reachable or watch not in self._watches:
+            return
+        watch.alive = True
+        watch.life += 1
+        snapshot = self._store.read(watch.prefix)
+
+        def show() -> None:
+            if watch.told is not True:
+                watch.told = True
+                watch.on_connection(True)  # noqa: FBT003 - the port's callback
+            watch.on_snapshot(snapshot)
+
+        self._tell(watch, show)
+
+    def _notice(self, watch: _Watch) -> None:
+        if not self.reachable and watch.told is True:
+            watch.told = False
+            watch.on_connection(False)  # noqa: FBT003 - the port's callback
+
+    def _tell(self, watch: _Watch, tell: Callable[[], None]) -> None:
+        store, life = self._store, watch.life
+
+        def arrive() -> None:
+            if watch.life == life and watch.alive:
+                tell()
+
+        if store.latency_ms == 0.0:
+            arrive()
+            return
+        jitter_ms = store.luck.uniform(0.0, 2.0 * store.latency_ms)
+        watch.next_at_ms = max(watch.next_at_ms, store.timeline.now_ms + store.latency_ms + jitter_ms)
+        store.timeline.at(watch.next_at_ms, arrive)
