@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from loadline.core.belief.pool import PoolKnobs
-from loadline.core.controller import Controller
+from loadline.core.controller import HANDLERS, Controller
 from loadline.core.effects import (
     AnnounceDecision,
     AnyEffect,
@@ -135,7 +135,7 @@ def drains(effects: list[AnyEffect]) -> list[str]:
 
 
 def test_every_event_is_handled() -> None:
-    assert set(Controller(make_settings())._handlers) == set(get_args(AnyEvent))
+    assert set(HANDLERS) == set(get_args(AnyEvent))
 
 
 def test_a_leader_that_leads_again_goes_on_with_its_drains(desk: Desk) -> None:

@@ -9,15 +9,14 @@ from loadline.core.state import State
 def status(settings: Settings, state: State, version: str, started_at_ms: int, now: int) -> AgentStatus:
     """The whole agent at ``now`` (ms)."""
     leadership = state.leadership
-    leading = leadership.phase == "leading"
     return AgentStatus(
         agent=settings.agent,
         version=version,
         at_ms=now,
         uptime_ms=now - started_at_ms,
-        leading=leading,
-        epoch=leadership.epoch if leading else 0,
-        leader=settings.agent if leading else leadership.leader,
+        leading=state.leading,
+        epoch=leadership.epoch if state.leading else 0,
+        leader=settings.agent if state.leading else leadership.leader,
         bus_connected=state.bus_connected,
         store_connected=state.store_connected,
         models=tuple(_model_status(state, model, now) for model in settings.models),

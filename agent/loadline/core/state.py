@@ -16,7 +16,7 @@ from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
 from loadline.core.planning.guard import Guard, Limits
 from loadline.core.planning.planners import PLANNERS, Planner
-from loadline.core.report import Explanation
+from loadline.core.report import Explanation, Rejection
 from loadline.core.settings import Settings
 
 _SLICE_WORKERS: Final = 128
@@ -56,9 +56,25 @@ class State(Struct):
     explanations: list[Explanation] = field(default_factory=list)
     holds: dict[str, Explanation] = field(default_factory=dict)
 
+    @property
+    def leading(self) -> bool:
+        """Whether this agent decides."""
+        return self.leadership.phase == "leading"
+
     def count(self, what: str) -> None:
         """Something happened once more."""
         self.counters[what] = self.counters.get(what, 0) + 1
+
+    def reject(self, why: Rejection, count: int = 1) -> None:
+        """Something that came from outside was not believed."""
+        self.rejected[why] = self.rejected.get(why, 0) + count
+
+    def read_again(self, now: int) -> None:
+        """What we believe of the store is out of date: nothing is decided until it was read."""
+        # An answer under way, or in this very turn, may be older than what it has to tell: it is not that of the next.
+        self.read_request += 1
+        self.decisions_read = self.reading = False
+        self.read_at_ms = now
 
 
 class Snapshot(Struct, frozen=True):

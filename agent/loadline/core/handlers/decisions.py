@@ -1,0 +1,115 @@
+"""What becomes of a decision: committed or not, carried out or not."""
+
+from loadline.core.effects import Effect, RaiseAlarm
+from loadline.core.events import (
+    AnnouncementRequested,
+    CommitRefused,
+    CommitUnknown,
+    DecisionAnswered,
+    DecisionCommitted,
+)
+from loadline.core.handlers import drains
+from loadline.core.handlers.turn import Turn
+from loadline.core.targets import Decision
+
+
+def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
+    """Let it stand, and send its victims home."""
+    state = turn.state
+    decision = state.ledger.committed(event.decision_id, event.model, event.revision, turn.now)
+    if decision is not None:
+        state.count("decisions_committed")
+        _stand_on_previous(turn, decision)
+        adopt(turn, decision)
+        if state.leading:
+            drains.start_victims(turn, decision)
+
+
+def commit_refused(turn: Turn, event: CommitRefused) -> list[Effect]:
+    """Drop it; where the store fenced it off, what we believe of the store is wrong."""
+    state = turn.state
+    if not state.ledger.dropped(event.decision_id, event.model, turn.now):
+        return []
+    state.count("commits_refused")
+    if event.fenced:
+        state.read_again(turn.now)
+    return [RaiseAlarm("commit_refused", event.model, event.detail)]
+
+
+def commit_unknown(turn: Turn, event: CommitUnknown) -> list[Effect]:
+    """Find out by reading."""
+    state = turn.state
+    if not state.ledger.unknown(event.decision_id, event.model):
+        return []
+    state.count("commits_unknown")
+    state.read_again(turn.now)
+    return [RaiseAlarm("commit_unknown", event.model, event.detail)]
+
+
+def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
+    """Note what a scaler says of it."""
+    if not turn.state.leading:
+        return []  # whoever leads knows what stands; here it may never have been read
+    why, effects = turn.state.ledger.answered(event, turn.now)
+    if why is not None:
+        turn.state.reject(why)
+    elif event.status == "refused" and effects:  # a repeat raises no alarm and changes nothing
+        _reground(turn, event.model)
+    return effects
+
+
+def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
+    """Say again what stands; decide it again where it was carried out long ago."""
+    state = turn.state
+    entry = state.ledger.entries.get(event.model)
+    if not state.leading or not state.decisions_read or entry is None or entry.decision is None:
+        return
+    if not state.ledger.repeat(event.model, turn.now):
+        state.renewals[event.model] = None
+        turn.change(event.model)
+
+
+def adopt(turn: Turn, decision: Decision) -> None:
+    """A decision stands: its counts are what is desired."""
+    fleet = turn.state.fleet
+    pools = fleet.models[decision.model].pools
+    for target in decision.targets:
+        pool = pools.get(target.pool)
+        if pool is not None:
+            pool.set_desired(min(target.replicas, fleet.knobs.workers_max), turn.now)
+    turn.change(decision.model)
+
+
+def _stand_on_previous(turn: Turn, decision: Decision) -> None:
+    """The first decision of a model changes what there was, and is a growth or a shrink of that."""
+    pools = turn.state.fleet.models[decision.model].pools
+    for target in decision.targets:
+        pool = pools.get(target.pool)
+        if pool is not None and pool.desired is None:
+            pool.reground(target.previous, turn.now)
+
+
+def _reground(turn: Turn, model: str) -> None:
+    """A decision came to nothing: what there is, is what is desired, but no less than both counts it lay between.
+
+    Workers that are away for a moment must not turn a refused growth into a shrink.
+    """
+    state, now = turn.state, turn.now
+    decision = state.ledger.entries[model].decision
+    least = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
+    for pool in state.fleet.models[model].pools.values():
+        # For some seconds a dead worker and the one that replaces it are both there: bounds hold all the same.
+        there_are = min(pool.ready + pool.supply(now).starting, pool.knobs.replicas_max)
+        pool.reground(max(there_are, least.get(pool.name, 0)), now)
+    state.due[model] = now  # in the state, not only in this turn: a snapshot may be taken before the next one
+
+
+def keep(turn: Turn) -> list[Effect]:
+    """Announce again what is under way, and let it expire."""
+    ledger = turn.state.ledger
+    effects: list[Effect] = []
+    for model in list(ledger.live):
+        effects += ledger.tick(model, turn.now)
+        if model not in ledger.live:
+            _reground(turn, model)
+    return effects

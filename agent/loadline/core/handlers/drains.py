@@ -1,0 +1,66 @@
+"""Workers on their way out: the victims of decisions, and those that an operator wants emptied."""
+
+from loadline.core.effects import Effect
+from loadline.core.events import DrainAnswered, DrainRequested, WorkerDrained
+from loadline.core.handlers.turn import Turn
+from loadline.core.report import Rejection
+from loadline.core.targets import Decision, Victim
+
+
+def drain_answered(turn: Turn, event: DrainAnswered) -> list[Effect]:
+    """Note whether a worker has heard us."""
+    return turn.state.drains.answered(event, turn.state.bus_connected, turn.now)
+
+
+def worker_drained(turn: Turn, event: WorkerDrained) -> None:
+    """A worker is empty: its drain is over."""
+    state = turn.state
+    if not state.leading:
+        return
+    why = state.drains.drained(event, state.fleet, turn.now)
+    if why is None:
+        state.count("workers_drained")
+        turn.change(event.model)
+    # An unknown drain is a repeat of the report: it says so until its process ends.
+
+
+def drain_requested(turn: Turn, event: DrainRequested) -> None:
+    """Empty the worker that an operator names, and have its place filled."""
+    state, now = turn.state, turn.now
+    if not state.leading:
+        return
+    pool = state.fleet.locate(event.model, event.pool)
+    worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
+    if worker is None:
+        state.reject(Rejection.UNKNOWN_WORKER)
+        return
+    for known in state.fleet.models[event.model].pools.values():
+        if known.desired is None:
+            known.reground(known.target_now(now), now)  # its place is to be filled, not given up
+    victim = Victim(event.worker, worker.record.incarnation)
+    state.drains.start(state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
+    # Decided again with this victim in it: a scaler knows whom to delete, and a new leader whom to drain.
+    state.renewals[event.model] = None
+    turn.change(event.model)
+
+
+def start_victims(turn: Turn, decision: Decision) -> None:
+    """Drain those that a decision names."""
+    state = turn.state
+    for target in decision.targets:
+        for victim in target.victims:
+            state.drains.start(state.fleet, decision.model, target.pool, victim, decision.decision_id, turn.now)
+
+
+def go_on(turn: Turn) -> None:
+    """Whoever led before, this agent or another, may have left victims half way out."""
+    for entry in turn.state.ledger.entries.values():
+        if entry.decision is not None:
+            start_victims(turn, entry.decision)
+
+
+def keep(turn: Turn) -> list[Effect]:
+    """Ask again, revoke, or give up, whichever is due."""
+    state = turn.state
+    hearing_since_ms = state.bus_since_ms if state.bus_connected else None
+    return state.drains.tick(state.fleet, state.leadership.epoch, hearing_since_ms, turn.now)

@@ -1,0 +1,79 @@
+"""Whether this agent leads: its lease, its connections, and its end."""
+
+from loadline.core.effects import Effect, RaiseAlarm
+from loadline.core.events import (
+    BusConnectionChanged,
+    CampaignLost,
+    LeaderChanged,
+    LeadershipWon,
+    LeaseRenewalFailed,
+    LeaseRenewed,
+    ShutdownRequested,
+    StoreConnectionChanged,
+)
+from loadline.core.handlers.turn import Turn
+
+
+def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
+    """Lead, if the lease is still good, and have the decisions read."""
+    state = turn.state
+    effects = state.leadership.won(event, turn.now)
+    if state.leading:
+        state.count("leaderships_won")
+        state.read_again(turn.now)
+        if state.ledger.rewind(event.epoch):
+            text = "etcd has lost data: who saw a later epoch refuses ours; restart the scalers and the workers"
+            effects.append(RaiseAlarm("store_went_back", "", text))
+    return effects
+
+
+def campaign_lost(turn: Turn, event: CampaignLost) -> None:
+    """Follow whoever leads."""
+    turn.state.leadership.lost_campaign(event.leader, turn.now)
+
+
+def lease_renewed(turn: Turn, event: LeaseRenewed) -> None:
+    """Lead on."""
+    turn.state.leadership.renewed(event)
+
+
+def lease_renewal_failed(turn: Turn, event: LeaseRenewalFailed) -> list[Effect]:
+    """Try again, or give way where the lease is lost."""
+    return turn.state.leadership.renewal_failed(event, turn.now)
+
+
+def leader_changed(turn: Turn, event: LeaderChanged) -> list[Effect]:
+    """Give way to another, or campaign where nobody leads."""
+    return turn.state.leadership.leader_changed(event, turn.now)
+
+
+def bus_connection_changed(turn: Turn, event: BusConnectionChanged) -> None:
+    """Note since when the bus is there, or away."""
+    turn.state.bus_connected, turn.state.bus_since_ms = event.connected, turn.now
+    turn.state.leadership.bus_changed(event.connected, turn.now)
+    turn.change_all()
+
+
+def store_connection_changed(turn: Turn, event: StoreConnectionChanged) -> None:
+    """Note whether the store is there."""
+    turn.state.store_connected = event.connected
+
+
+def shutdown_requested(turn: Turn, _event: ShutdownRequested) -> None:
+    """Begin nothing new."""
+    turn.state.stopping = True
+
+
+def keep(turn: Turn) -> list[Effect]:
+    """Campaign, renew, give way or resign, whichever is due."""
+    state = turn.state
+    # A commit under way is waited for: its result would otherwise have to be read back by whoever comes next.
+    busy = state.stopping and state.leading and any(entry.pending for entry in state.ledger.entries.values())
+    resigning = state.stopping and not busy
+    effects = state.leadership.resign(turn.now) if resigning else state.leadership.tick(turn.now)
+    if state.led and not state.leading:
+        state.acting_since_ms = -1
+        state.drains.abandon(state.fleet, turn.now)
+        state.ledger.forget_pending()
+    state.led = state.leading
+    return effects

@@ -1,0 +1,60 @@
+"""What workers and frontends say, and who is in the registry."""
+
+from loadline.core.effects import Effect, RaiseAlarm
+from loadline.core.events import LoadReported, RegistryRead, TrafficReported, WorkerDeregistered, WorkerRegistered
+from loadline.core.handlers import drains
+from loadline.core.handlers.turn import Turn
+from loadline.core.report import Rejection
+
+
+def load_reported(turn: Turn, event: LoadReported) -> None:
+    """Believe what is new of a worker's samples."""
+    refused, why = turn.state.fleet.report(event, turn.now)
+    if why is not None:
+        turn.state.reject(why, refused)
+    if refused < len(event.samples):
+        turn.change(event.model)
+
+
+def traffic_reported(turn: Turn, event: TrafficReported) -> None:
+    """Believe a frontend's interval, if it is new."""
+    model = turn.state.fleet.models.get(event.model)
+    why = Rejection.UNKNOWN_MODEL if model is None else model.traffic.apply(event, turn.now)
+    if why is not None:
+        turn.state.reject(why)
+    else:
+        turn.change(event.model)
+
+
+def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
+    """Let the workers be those of the registry, and no others."""
+    state = turn.state
+    refused = state.fleet.replace(event.workers, turn.now)
+    for why in refused:
+        state.reject(why)
+    state.registry_read = True
+    if state.leading and state.decisions_read:
+        drains.go_on(turn)  # the decisions came first, and their victims were not known yet
+    turn.change_all()
+    if not refused:
+        return []
+    text = f"{len(refused)} registered workers are not counted: {', '.join(sorted(set(refused)))}"
+    return [RaiseAlarm("worker_refused", "", text)]
+
+
+def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
+    """Count a worker, or take over what changed in its record."""
+    record = event.worker.record
+    why = turn.state.fleet.register(event.worker, turn.now)
+    if why is None:
+        turn.change(record.model)
+        return []
+    turn.state.reject(why)
+    return [RaiseAlarm("worker_refused", record.model, f"{record.worker} of pool {record.pool} is not counted: {why}")]
+
+
+def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:
+    """Count a worker no more."""
+    why = turn.state.fleet.deregister(event.model, event.pool, event.worker, turn.now)
+    if why is None:
+        turn.change(event.model)

@@ -1,0 +1,28 @@
+"""What the handlers of one turn share."""
+
+from loadline.core.state import State
+
+
+class Turn:
+    """One turn of the controller: all that is known, the time, and the models whose picture has changed in it."""
+
+    __slots__ = ("_changed", "now", "state")
+
+    def __init__(self, state: State, now: int) -> None:
+        self.state = state
+        self.now = now
+        """Unix time in ms."""
+        self._changed: dict[str, None] = {}
+
+    def change(self, model: str) -> None:
+        """Have a model planned at the end of this turn."""
+        self._changed[model] = None
+
+    def change_all(self) -> None:
+        """Have all models planned."""
+        self._changed.update(dict.fromkeys(self.state.fleet.models))
+
+    def to_plan(self) -> list[str]:
+        """The models that have changed or are due, by name."""
+        due = [name for name, at in self.state.due.items() if at <= self.now]
+        return sorted({*self._changed, *due})
