@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.demo.servers import EtcdServer, NatsServer
+from loadline.rig.servers import EtcdServer, NatsServer
 
 _names = itertools.count()
 

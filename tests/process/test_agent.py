@@ -15,9 +15,9 @@ import pytest
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
-from loadline.demo.rig import AgentProcess, Rig
 from loadline.errors import BusUnavailable
 from loadline.ports import Write
+from loadline.rig.rig import AgentProcess, Rig
 from loadline.wire.keys import Keys
 from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, Fleet, config, fleet
 from tests.waiting import until, until_true

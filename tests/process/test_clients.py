@@ -19,9 +19,9 @@ from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.scalars import Role
 from loadline.core.targets import PoolTarget
-from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.errors import BusUnavailable, StoreUnavailable
 from loadline.ports import Entry
+from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision

@@ -11,9 +11,9 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs
 from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.demo.servers import EtcdServer
 from loadline.errors import StoreDenied
 from loadline.ports import Compare, Write
+from loadline.rig.servers import EtcdServer
 from loadline.wire.keys import LEADER_SCOPE_ALL, Keys
 from loadline.wire.messages import DrainCommand
 from tests.support.memory import MemoryBus

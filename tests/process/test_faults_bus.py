@@ -11,8 +11,8 @@ import pytest
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.demo.servers import NatsServer
 from loadline.errors import BusUnavailable, ConfigError
+from loadline.rig.servers import NatsServer
 from tests.waiting import until
 
 pytestmark = pytest.mark.process

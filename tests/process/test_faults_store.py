@@ -14,9 +14,9 @@ import pytest
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
-from loadline.demo.servers import EtcdServer
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Change, Compare, Snapshot, Write
+from loadline.rig.servers import EtcdServer
 from tests.waiting import until
 
 pytestmark = pytest.mark.process

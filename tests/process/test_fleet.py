@@ -19,7 +19,7 @@ from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.observed import WorkerRecord
 from loadline.core.scalars import Role
 from loadline.demo.link import submit_subject
-from loadline.demo.servers import EtcdServer, NatsServer
+from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport

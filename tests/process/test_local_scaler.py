@@ -19,8 +19,8 @@ from loadline.client.scaler import Scaler
 from loadline.config import NatsKnobs
 from loadline.core.events import DecisionAnswered
 from loadline.core.targets import PoolTarget, Victim
-from loadline.demo.servers import NatsServer
 from loadline.errors import BusUnavailable
+from loadline.rig.servers import NatsServer
 from loadline.scalers.local import LocalScaler
 from loadline.scalers.local_config import LocalKnobs, LocalModelKnobs, LocalPoolKnobs
 from loadline.scalers.local_processes import Lifetime

@@ -17,8 +17,8 @@ from loadline.client.worker import Worker
 from loadline.config import NatsKnobs
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.report import AgentStatus
-from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.errors import BusUnavailable
+from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainOrder, OperatorReply
 from loadline.wire.subjects import Subjects

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from loadline.demo.servers import EtcdServer, NatsServer, Server
 from loadline.errors import LoadlineError
+from loadline.rig.servers import EtcdServer, NatsServer, Server
 from tests.waiting import until_true
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,7 @@ def is_running(pid: int) -> bool:
 def test_no_server_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib, time\n"
-        "from loadline.demo.servers import EtcdServer, NatsServer\n"
+        "from loadline.rig.servers import EtcdServer, NatsServer\n"
         "servers = [kind(pathlib.Path(sys.argv[1]) / kind.name) for kind in (NatsServer, EtcdServer)]\n"
         "[server.start() for server in servers]\n"
         "print(*(server.pid for server in servers), flush=True)\n"

@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.demo.servers import EtcdServer, NatsServer
 from loadline.errors import StoreUnavailable
+from loadline.rig.servers import EtcdServer, NatsServer
 
 pytestmark = pytest.mark.process
 

@@ -14,8 +14,8 @@ from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.report import AgentStatus, WorkerStatus
 from loadline.core.scalars import Role
 from loadline.core.targets import Decision
-from loadline.demo.rig import Rig
 from loadline.ports import Change, Snapshot
+from loadline.rig.rig import Rig
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, ScalingDecision
 from loadline.wire.subjects import Subjects

@@ -8,7 +8,7 @@ core.
 
 import os
 
-from loadline.demo.measure import Fleet, options, race, result
+from loadline.rig.measure import Fleet, options, race, result
 
 WORKERS, MODELS = 1_000, 10
 SAMPLES = 50

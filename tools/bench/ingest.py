@@ -3,7 +3,7 @@
 python tools/bench/ingest.py [--quick]
 """
 
-from loadline.demo.measure import Fleet, options, race, result
+from loadline.rig.measure import Fleet, options, race, result
 
 WORKERS, MODELS = 1_000, 10
 FRAMES = 60_000  # 22 MB

@@ -5,7 +5,7 @@ python tools/bench/memory.py [--quick]
 
 import asyncio
 
-from loadline.demo.measure import Fleet, Wire, agent, options, result, rig, say, warm
+from loadline.rig.measure import Fleet, Wire, agent, options, result, rig, say, warm
 
 WORKERS, FEW, MODELS = 10_000, 10, 10
 

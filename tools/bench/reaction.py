@@ -17,9 +17,9 @@ import nats
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.scaler import Scaler
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.demo.measure import Fleet, Wire, agent, options, percentile, result, rig, say, subscriber
-from loadline.demo.rig import Rig
 from loadline.ports import Compare, Write
+from loadline.rig.measure import Fleet, Wire, agent, options, percentile, result, rig, say, subscriber
+from loadline.rig.rig import Rig
 
 MODELS, WORKERS = 250, 1_000
 STEADY_RATIO = 0.8999

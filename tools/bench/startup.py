@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from loadline.demo.measure import Fleet, options, result, rig, say
+from loadline.rig.measure import Fleet, options, result, rig, say
 
 IMPORTS = "import nats, aiohttp, etcd3, msgspec"
 WORKERS, MODELS = 100, 4

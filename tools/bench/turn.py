@@ -7,7 +7,7 @@ Beside it: the same with 1,000 workers.
 
 import asyncio
 
-from loadline.demo.measure import Fleet, Wire, agent, options, percentile, result, rig, say, warm
+from loadline.rig.measure import Fleet, Wire, agent, options, percentile, result, rig, say, warm
 
 WORKERS, FEW, MODELS = 10_000, 1_000, 50
 

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from loadline.demo.lifetimes import count_drained, gpu_hours
 from loadline.demo.served import Summary
-from loadline.demo.servers import EtcdServer, NatsServer, Server
 from loadline.demo.setup import Demo, Mode
 from loadline.errors import LoadlineError
+from loadline.rig.servers import EtcdServer, NatsServer, Server
 from loadline.scalers.local_processes import Child
 
 RESTART_S = 0.5

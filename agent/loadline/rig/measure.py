@@ -23,9 +23,9 @@ from msgspec import Struct
 
 from loadline.adapters.children import die_with_parent
 from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.demo.measured import Look
-from loadline.demo.rig import Rig
 from loadline.errors import LoadlineError
+from loadline.rig.measured import Look
+from loadline.rig.rig import Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import LoadReport
 from loadline.wire.subjects import Subjects
@@ -142,7 +142,7 @@ class Wire:
 
 
 class Measured:
-    """A child that can be looked at; see ``loadline.demo.measured``.
+    """A child that can be looked at; see ``loadline.rig.measured``.
 
     Args:
         arguments: What it is.
@@ -153,7 +153,7 @@ class Measured:
     def __init__(self, arguments: Sequence[str], log: Path, cpu: int | None = None) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "loadline.demo.measured", *arguments],
+                [sys.executable, "-m", "loadline.rig.measured", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -1,7 +1,7 @@
 """What a benchmark looks at, as a child process: the agent itself, or a bare subscriber to compare it with.
 
-    python -m loadline.demo.measured agent CONFIG
-    python -m loadline.demo.measured subscriber NATS-URL SUBJECT
+    python -m loadline.rig.measured agent CONFIG
+    python -m loadline.rig.measured subscriber NATS-URL SUBJECT
 
 For every line on stdin it writes a ``Look`` to stdout. The agent is ``app.Agent`` as ``loadline run`` runs it; nothing
 in it knows that it is looked at.

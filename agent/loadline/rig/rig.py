@@ -17,9 +17,9 @@ from loadline.adapters.children import die_with_parent
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
 from loadline.core.observed import WorkerRecord
-from loadline.demo.servers import EtcdServer, NatsServer, free_port
 from loadline.errors import LoadlineError
 from loadline.ports import Write
+from loadline.rig.servers import EtcdServer, NatsServer, free_port
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 

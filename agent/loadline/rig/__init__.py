@@ -1,0 +1,1 @@
+"""Real servers and agents in processes of their own, for tests, benchmarks and the demo."""
