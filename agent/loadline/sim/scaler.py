@@ -1,0 +1,202 @@
+"""A scaler's process in virtual time: the plan of the local scaler, with simulated workers for processes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.client.fence import Fence, Verdict
+from loadline.core.targets import ApplyStatus, PoolTarget
+from loadline.errors import BusUnavailable
+from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
+from loadline.sim.bus import BusPort
+from loadline.sim.tasks import Task
+from loadline.sim.timeline import Timeline
+from loadline.sim.worker import WorkerProcess
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
+from loadline.wire.subjects import Subjects
+
+_TURN_MS: Final = 1_000.0
+_TIMING: Final = Timing(
+    linger_ms=2_000,
+    grace_ms=5_000,
+    settle_ms=1_000,
+    restart_backoff_ms=1_000,
+    restart_backoff_max_ms=60_000,
+    start_concurrency=1_000,
+)
+
+StartWorker = Callable[[str, str], WorkerProcess]
+"""Starts a worker of a model's pool."""
+
+
+class _Pool:
+    """The workers of one pool, and what they should be."""
+
+    def __init__(self, model: str, name: str) -> None:
+        self.model = model
+        self.name = name
+        self.workers: dict[str, WorkerProcess] = {}
+        self.seen: dict[str, Process] = {}
+        self.target: PoolTarget | None = None
+        self.drain_ttl_ms = 0
+        self.failures = Failures()
+
+    def add(self, worker: WorkerProcess, now_ms: int) -> None:
+        record = worker.record
+        self.workers[record.worker] = worker
+        self.seen[record.worker] = Process(record.worker, record.incarnation, now_ms)
+
+
+class ScalerProcess:
+    """Carries out the decisions of some models.
+
+    Args:
+        timeline: Virtual time.
+        pools: The pools of each model.
+        bus: Its connection to the bus.
+        start: Starts a worker.
+        name: Signs the answers.
+        root: First tokens of all subjects.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        pools: Mapping[str, Sequence[str]],
+        bus: BusPort,
+        start: StartWorker,
+        *,
+        name: str = "scaler",
+        root: str = "loadline",
+    ) -> None:
+        self.bus = bus
+        self.obedient = True
+        """Whether it does what it accepts."""
+        self._timeline = timeline
+        self._name = name
+        self._start = start
+        self._subjects = Subjects(root)
+        self._fence = Fence()
+        self._pools = {(model, pool): _Pool(model, pool) for model, names in pools.items() for pool in names}
+        self._open: dict[str, ScalingDecision] = {}
+        self._answers: dict[str, DecisionApplied] = {}
+        self._drained: dict[str, int] = {}
+        self._due = False
+        Task(bus.subscribe(self._subjects.all_of("drained"), self._on_drained))
+        for model in pools:
+            Task(bus.subscribe(self._subjects.decision(model), self._on_decision))
+
+    def adopt(self, worker: WorkerProcess) -> None:
+        """Take over a worker that was there before any decision."""
+        self._pools[worker.record.model, worker.record.pool].add(worker, int(self._timeline.now_ms))
+
+    def look(self) -> None:
+        """Compare what there is with what should be, now and again until it is the same."""
+        if not self._due:
+            self._due = True
+            self._timeline.after(0.0, self._turn)
+
+    # -- decisions -----------------------------------------------------------------------------------------------------
+
+    def _on_decision(self, subject: str, payload: bytes) -> None:
+        decision = decode_as(ScalingDecision, payload, subject)
+        if isinstance(decision, Rejected):
+            return
+        match self._fence.judge(decision):
+            case Verdict.NEW:
+                self._take(decision)
+            case Verdict.REPEATED if decision.model in self._answers:
+                self._publish(self._answers[decision.model])
+            case Verdict.EXPIRED:
+                self._answer(decision, "refused", {}, "expired")
+            case Verdict.STALE:
+                self._publish(self._signed(decision, "refused", {}, "stale"))
+
+    def _take(self, decision: ScalingDecision) -> None:
+        self._answer(decision, "accepted", {})
+        if not self.obedient:
+            return
+        for target in decision.targets:
+            pool = self._pools.get((decision.model, target.pool))
+            if pool is not None:
+                pool.target, pool.drain_ttl_ms = target, decision.drain_ttl_ms
+        self._open[decision.model] = decision
+        self.look()
+
+    def _answer(
+        self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str = ""
+    ) -> None:
+        answer = self._answers[decision.model] = self._signed(decision, status, observed, detail)
+        self._publish(answer)
+
+    def _signed(
+        self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
+    ) -> DecisionApplied:
+        return DecisionApplied(
+            decision.decision_id,
+            decision.model,
+            decision.epoch,
+            decision.sequence,
+            self._name,
+            status,
+            dict(observed),
+            detail,
+        )
+
+    def _publish(self, answer: DecisionApplied) -> None:
+        try:
+            self.bus.send(self._subjects.applied(answer.model), encode(answer))
+        except BusUnavailable:
+            return  # the decision is announced again, and answered again
+
+    def _on_drained(self, subject: str, payload: bytes) -> None:
+        report = decode_as(DrainReport, payload, subject)
+        if not isinstance(report, Rejected):
+            self._drained[report.worker] = max(report.incarnation, self._drained.get(report.worker, 0))
+            self.look()
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Decide for each pool, then do it; come back as long as anything is not as it should be."""
+        self._due = False
+        now_ms = int(self._timeline.now_ms)
+        settled = True
+        for pool in self._pools.values():
+            self._bury(pool, now_ms)
+            drained = {name for name, seen in pool.seen.items() if self._drained.get(name, -1) >= seen.incarnation}
+            for seen in mark(list(pool.seen.values()), pool.target, drained, pool.drain_ttl_ms, now_ms):
+                pool.seen[seen.worker] = seen
+            for action in plan(list(pool.seen.values()), pool.target, pool.failures, _TIMING, now_ms):
+                self._do(pool, action, now_ms)
+            settled &= pool.target is None or reached(list(pool.seen.values()), pool.target)
+        self._tell()
+        if not settled:
+            self._due = True
+            self._timeline.after(_TURN_MS, self._turn)
+
+    def _bury(self, pool: _Pool, now_ms: int) -> None:
+        for name in [name for name, worker in pool.workers.items() if not worker.alive]:
+            del pool.workers[name]
+            self._drained.pop(name, None)
+            pool.failures = after_exit(pool.failures, pool.seen.pop(name), _TIMING, now_ms)
+
+    def _do(self, pool: _Pool, action: Action, now_ms: int) -> None:
+        if action.kind == "start":
+            for _ in range(action.count):
+                pool.add(self._start(pool.model, pool.name), now_ms)
+            return
+        pool.seen[action.worker] = replace(pool.seen[action.worker], signal=action.kind, signalled_ms=now_ms)
+        pool.workers[action.worker].end()
+
+    def _tell(self) -> None:
+        for model, decision in list(self._open.items()):
+            pools = [(self._pools[model, t.pool], t) for t in decision.targets if (model, t.pool) in self._pools]
+            observed = {target.pool: len(pool.workers) for pool, target in pools}
+            if all(reached(list(pool.seen.values()), target) for pool, target in pools):
+                del self._open[model]
+                self._answer(decision, "done", observed)
+            elif observed != self._answers[model].observed:
+                self._answer(decision, "progress", observed)

@@ -1,0 +1,283 @@
+"""A worker's process in virtual time: an engine, and what ``client.worker`` does around a real one.
+
+It registers under a lease, reports its load, drains when it is told to and leaves when it is empty.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core.observed import WorkerRecord
+from loadline.core.scalars import WorkerPhase
+from loadline.errors import BusUnavailable, LoadlineError
+from loadline.ports import Compare, Write
+from loadline.sim.bus import BusPort
+from loadline.sim.engine import Engine, EngineEvent, Request
+from loadline.sim.store import StorePort
+from loadline.sim.tasks import Promise, Task
+from loadline.sim.timeline import START_MS, Timeline
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
+from loadline.wire.subjects import Subjects
+
+_RETRY_MS: Final = 500.0
+_DRAINED_INTERVAL_MS: Final = 1_000.0
+_DRAINED_REPEATS_MAX: Final = 600
+
+
+class WorkerKnobs(Struct, frozen=True):
+    """How a worker's process behaves, beside its engine."""
+
+    start_ms: float = 0.0
+    """From the start of the process until its engine can serve."""
+    report_interval_ms: float = 1_000.0
+    lease_ttl_s: int = 10
+    drained_linger_ms: float = 1_000.0
+    """How long it stays after it has said that it is empty."""
+
+
+class WorkerProcess:
+    """One life of one worker.
+
+    Args:
+        timeline: Virtual time.
+        record: What it is; registered as ``starting`` first.
+        engine: What does its work.
+        bus: Its connection to the bus.
+        store: Its connection to the store.
+        knobs: How it behaves.
+        on_event: Told of everything that happens to a request.
+        on_change: Told when it becomes ready, begins to drain or ends; whoever routes looks again.
+        root: First tokens of all subjects.
+        namespace: Namespace of all keys.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        record: WorkerRecord,
+        engine: Engine,
+        bus: BusPort,
+        store: StorePort,
+        *,
+        knobs: WorkerKnobs,
+        on_event: "Callable[[WorkerProcess, EngineEvent], None]",
+        on_change: "Callable[[WorkerProcess], None]",
+        root: str = "loadline",
+        namespace: str = "default",
+    ) -> None:
+        self.record = replace(record, state="starting")
+        self.engine = engine
+        self.bus, self.store = bus, store
+        self.started_ms = timeline.now_ms
+        self.ended_ms: float | None = None
+        self.draining = False
+        """Told to empty itself: it takes no new request."""
+        self.drained = False
+        """Empty, and says so."""
+        self.muted_until_ms = 0.0
+        """It sends no load report before this time."""
+        self.hangs = False
+        """It never becomes empty, whatever it is told."""
+        self._timeline = timeline
+        self._knobs = knobs
+        self._on_event = on_event
+        self._on_change = on_change
+        subjects = Subjects(root)
+        self._load_subject = subjects.load(record.model, record.pool, record.worker)
+        self._drain_subject = subjects.drain(record.worker)
+        self._drained_subject = subjects.drained(record.worker)
+        self._key = Keys(namespace).worker(record.model, record.pool, record.worker)
+        self._sequence = 0
+        self._planned_ms: float | None = None
+        self._highest_epoch = 0
+        self._drain_id = ""
+        self._lease_id = 0
+        self._written: bytes | None = None
+        self._revision = 0
+        self._withdrawn = False
+        self._news = Promise[None]()
+        self._tasks = [Task(self.bus.answer(self._drain_subject, self._answer_drain)), Task(self._stay_registered())]
+        timeline.after(knobs.start_ms, self._become_ready)
+        self._report_next()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there."""
+        return self.ended_ms is None
+
+    @property
+    def serving(self) -> bool:
+        """Whether it may be given a request."""
+        return self.alive and self.record.state == "ready" and not self.draining
+
+    def submit(self, request: Request) -> None:
+        """Give it a request."""
+        self.engine.submit(request, self._timeline.now_ms)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Take what the engine has done until now, and come back when its next step ends."""
+        now_ms = self._timeline.now_ms
+        for event in self.engine.advance(now_ms):
+            self._on_event(self, event)
+        if not self.alive:
+            return
+        at_ms = self.engine.next_event_ms()
+        if at_ms is not None and at_ms != self._planned_ms:
+            self._timeline.at(at_ms, partial(self._step, at_ms))
+        self._planned_ms = at_ms
+        if self.draining and not self.drained and not self.hangs and not self.engine.held:
+            self._become_drained()
+
+    def end(self) -> list[str]:
+        """The process ends where it stands; gives the requests that it held. Its lease runs out by itself."""
+        if not self.alive:
+            return []
+        self.ended_ms = self._timeline.now_ms
+        for task in self._tasks:
+            task.kill()
+        Task(self.bus.close())
+        Task(self.store.close())
+        lost = list(self.engine.held)
+        self._on_change(self)
+        return lost
+
+    def _step(self, at_ms: float) -> None:
+        if at_ms == self._planned_ms and self.alive:
+            self._planned_ms = None
+            self.go_on()
+
+    # -- what it says of itself ----------------------------------------------------------------------------------------
+
+    def _become_ready(self) -> None:
+        if self.alive and not self.draining:
+            self._register("ready")
+            self._report()
+            self._on_change(self)
+
+    def _report_next(self) -> None:
+        """At the next whole interval: workers that report at the same moment are taken in one turn."""
+        interval_ms = self._knobs.report_interval_ms
+        self._timeline.at((self._timeline.now_ms // interval_ms + 1.0) * interval_ms, self._report_on)
+
+    def _report_on(self) -> None:
+        if self.alive:
+            self.go_on()
+        if self.alive:
+            self._report()
+            self._report_next()
+
+    def _report(self) -> None:
+        if self._timeline.now_ms < self.muted_until_ms:
+            return
+        record = self.record
+        self._sequence += 1
+        timestamp_ms = START_MS + int(self._timeline.now_ms)
+        sample = replace(self.engine.load(), sequence=self._sequence, timestamp_ms=timestamp_ms)
+        report = LoadReport(record.model, record.pool, record.worker, record.incarnation, [sample])
+        self._say(self._load_subject, report)
+
+    def _say(self, subject: str, message: Struct) -> None:
+        try:
+            self.bus.send(subject, encode(message))
+        except BusUnavailable:
+            return  # what cannot be said now is never said
+
+    # -- draining ------------------------------------------------------------------------------------------------------
+
+    async def _answer_drain(self, payload: bytes) -> bytes | None:
+        command = decode_as(DrainCommand, payload, self._drain_subject)
+        record = self.record
+        if isinstance(command, Rejected) or not self.alive:
+            return None
+        if (command.model, command.pool, command.worker) != (record.model, record.pool, record.worker):
+            return None
+        refusal = ""
+        if command.incarnation != record.incarnation:
+            refusal = f"this is incarnation {record.incarnation}"
+        elif command.epoch < self._highest_epoch:
+            refusal = f"a leader of epoch {self._highest_epoch} was heard"
+        elif self.drained and command.drain_id != self._drain_id:
+            refusal = "drained already"
+        else:
+            self._highest_epoch, self._drain_id = command.epoch, command.drain_id
+            # After the reply, as a real worker does it: being empty is told by a report of its own.
+            self._timeline.after(0.0, self._begin_to_drain)
+        return encode(DrainReply(command.drain_id, accepted=not refusal, detail=refusal))
+
+    def _begin_to_drain(self) -> None:
+        if self.draining or not self.alive:
+            return
+        self.draining = True
+        if self.record.role == "decode":
+            self._withdraw()
+        else:
+            self._register("draining")
+        self._on_change(self)
+        self.go_on()
+
+    def _become_drained(self) -> None:
+        self.drained = True
+        self._withdraw()
+        self._say_drained(0)
+        self._timeline.after(self._knobs.drained_linger_ms, self.end)
+
+    def _say_drained(self, repeats: int) -> None:
+        if not self.alive or repeats == _DRAINED_REPEATS_MAX:
+            return
+        record = self.record
+        report = DrainReport(record.model, record.pool, record.worker, record.incarnation, self._drain_id)
+        self._say(self._drained_subject, report)
+        self._timeline.after(_DRAINED_INTERVAL_MS, partial(self._say_drained, repeats + 1))
+
+    # -- the registry --------------------------------------------------------------------------------------------------
+
+    def _register(self, state: WorkerPhase) -> None:
+        self.record = replace(self.record, state=state)
+        self._news.keep(None)
+
+    def _withdraw(self) -> None:
+        self._withdrawn = True
+        self._news.keep(None)
+
+    async def _stay_registered(self) -> None:
+        """Keep the record under a lease until it is withdrawn; the store may be away for any time."""
+        while True:
+            self._news = Promise[None]()
+            wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0
+            try:
+                if self._withdrawn:
+                    if self._lease_id:
+                        await self.store.revoke(self._lease_id)
+                    return
+                await self._register_once()
+            except LoadlineError:
+                wait_ms = _RETRY_MS
+            self._timeline.after(wait_ms, partial(self._news.keep, None))
+            await self._news
+
+    async def _register_once(self) -> None:
+        """Extend the lease or get a new one, then write the record if it is not there yet."""
+        if self._lease_id and await self.store.keep_alive(self._lease_id) == 0:
+            self._lease_id, self._written, self._revision = 0, None, 0
+            if self.draining:
+                self._withdrawn = True
+                return
+        if not self._lease_id:
+            self._lease_id = await self.store.grant(self._knobs.lease_ttl_s)
+        wanted = encode(self.record)
+        if self._written == wanted:
+            return
+        compare = Compare(self._key, "mod", self._revision)
+        outcome = await self.store.commit([compare], [Write(self._key, wanted, self._lease_id)])
+        if outcome.committed:
+            self._written, self._revision = wanted, outcome.revision
+            return
+        found = [entry for entry in (await self.store.read(self._key)).entries if entry.key == self._key]
+        self._revision = found[0].mod_revision if found else 0
+        self._news.keep(None)  # try again at once, over what is there
