@@ -4,6 +4,7 @@
 by model, one sample of one worker takes the mean of the window across. Times are those of one process, which publishes
 that sample and is the scaler too; samples are sent when they are due, whether or not others are still under way.
 Beside it: what the way costs at least, an echo over NATS and a transaction of etcd, measured between the samples.
+Both commit to the same etcd, which answers once a write is on the disk of the folder for temporary files (TMPDIR).
 
   python tools/bench/reaction.py [--quick]
 """
@@ -104,7 +105,7 @@ def main() -> None:
     bare_p50s: list[float] = []
     for number in range(1, rounds + 1):
         fleet = Fleet(MODELS, WORKERS, STEADY_RATIO)
-        with rig() as made, Wire(made.nats.port) as wire:
+        with rig(fsync=True) as made, Wire(made.nats.port) as wire:
             asyncio.run(made.register(fleet.records, "agent"))
             with agent(made, fleet) as child, subscriber(made) as echo:
                 child.wait(lambda look: look.ready)

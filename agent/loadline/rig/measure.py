@@ -213,9 +213,9 @@ class Measured:
 
 
 @contextlib.contextmanager
-def rig() -> Iterator[Rig]:
-    """Servers in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="loadline-bench-") as folder, Rig(Path(folder)) as made:
+def rig(*, fsync: bool = False) -> Iterator[Rig]:
+    """Servers in a folder that is gone afterwards; ``fsync``: etcd waits for the disk, as in production."""
+    with tempfile.TemporaryDirectory(prefix="loadline-bench-") as folder, Rig(Path(folder), fsync=fsync) as made:
         yield made
 
 

@@ -88,12 +88,17 @@ class AgentProcess:
 
 
 class Rig:
-    """Servers in a folder, and what is started around them; all of it ends with the ``with`` block."""
+    """Servers in a folder, and what is started around them; all of it ends with the ``with`` block.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: Where all of it keeps its files.
+        fsync: Whether etcd waits for the disk, as in production.
+    """
+
+    def __init__(self, directory: Path, *, fsync: bool = False) -> None:
         self.directory = directory
         self.nats = NatsServer(directory / "nats")
-        self.etcd = EtcdServer(directory / "etcd")
+        self.etcd = EtcdServer(directory / "etcd", fsync=fsync)
         self._agents: list[AgentProcess] = []
 
     def __enter__(self) -> Self:

@@ -206,12 +206,15 @@ class EtcdServer(Server):
 
     Args:
         directory: Its log and its data.
+        fsync: Whether a write is on the disk before it is answered, as in production. Without it, what the kernel has
+            survives kill -9 of etcd; only a crash of the machine loses it.
     """
 
     name = "etcd"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, fsync: bool = False) -> None:
         super().__init__(directory)
+        self._fsync = fsync
         self._peer_port = 0
 
     @property
@@ -240,8 +243,7 @@ class EtcdServer(Server):
             # leases of 1 s exist (the least TTL is 1.5 election timeouts).
             "heartbeat-interval": "10",
             "election-timeout": "100",
-            # What the kernel has survives kill -9 of etcd; only a crash of the machine loses it, and with it the demo.
-            "unsafe-no-fsync": "true",
+            "unsafe-no-fsync": "false" if self._fsync else "true",
             "auto-compaction-mode": "revision",
             "auto-compaction-retention": "10000",
             "snapshot-count": "10000",
