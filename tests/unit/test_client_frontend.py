@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from loadline.client.frontend import BOUNDS, Frontend
+from loadline.client.frontend import Frontend
+from loadline.client.interval import BOUNDS
 from loadline.core.events import TrafficReported
 from loadline.wire.codec import Codec
 from loadline.wire.subjects import Subjects

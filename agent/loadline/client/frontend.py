@@ -11,92 +11,16 @@ Every call is O(1) and never blocks. Call them from the event loop's thread.
 """
 
 import asyncio
-import math
 import time
 from contextlib import AsyncExitStack
-from typing import Final, Self
+from typing import Self
 
+from loadline.client.interval import Interval
 from loadline.client.resources import bus_of, publish_now, running
 from loadline.config import NatsKnobs
-from loadline.core.observed import Histogram, TrafficSample
 from loadline.ports import Bus
 from loadline.wire.messages import TrafficReport
 from loadline.wire.subjects import Subjects
-
-# Lengths by powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
-_POWERS: Final = 21
-BOUNDS: Final = tuple(float(2**power) for power in range(_POWERS))
-"""Upper bounds of the ISL and OSL histograms, in tokens; a last count is for what is above."""
-
-_INTERVAL_MS_MAX: Final = 3_600_000
-
-
-class _Mean:
-    """A running mean that leaves out what is no measurement: absent, negative or not finite."""
-
-    __slots__ = ("_count", "_total")
-
-    def __init__(self) -> None:
-        self._total = 0.0
-        self._count = 0
-
-    def add(self, value: float | None) -> None:
-        if value is not None and math.isfinite(value) and value >= 0:
-            self._total += value
-            self._count += 1
-
-    def value(self) -> float | None:
-        return self._total / self._count if self._count else None
-
-
-class _Lengths:
-    """Mean and histogram of lengths in tokens."""
-
-    __slots__ = ("_counts", "_mean")
-
-    def __init__(self) -> None:
-        self._mean = _Mean()
-        self._counts = [0] * (_POWERS + 1)
-
-    def add(self, tokens: int) -> None:
-        self._mean.add(tokens)
-        self._counts[min(max(tokens - 1, 0).bit_length(), _POWERS)] += 1
-
-    def mean(self) -> float | None:
-        return self._mean.value()
-
-    def histogram(self) -> Histogram:
-        return Histogram(BOUNDS, tuple(self._counts))
-
-
-class _Met:
-    """How many requests met an objective; None while nobody said so of any."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count: int | None = None
-
-    def add(self, *, met: bool | None) -> None:
-        if met is not None:
-            self.count = (self.count or 0) + met
-
-
-class _Interval:
-    """What happened since the last report."""
-
-    __slots__ = ("arrivals", "began_s", "completed", "isl", "itl", "itl_met", "osl", "ttft", "ttft_met")
-
-    def __init__(self) -> None:
-        self.began_s = time.monotonic()
-        self.arrivals = 0
-        self.completed = 0
-        self.isl = _Lengths()
-        self.osl = _Lengths()
-        self.ttft = _Mean()
-        self.itl = _Mean()
-        self.ttft_met = _Met()
-        self.itl_met = _Met()
 
 
 class Frontend:
@@ -132,13 +56,15 @@ class Frontend:
         self._interval_s = interval_ms / 1_000
         self._incarnation = time.time_ns() // 1_000_000
         self._sequence = 0
-        self._interval = _Interval()
+        self._interval = Interval()
+        self._began_s = time.monotonic()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Begin to report; does not wait for NATS to be there."""
         bus, nats = self._given
-        self._interval = _Interval()
+        self._interval = Interval()
+        self._began_s = time.monotonic()
         async with AsyncExitStack() as stack:
             self._bus = await stack.enter_async_context(bus_of(bus, nats, f"loadline-frontend-{self._frontend}"))
             await stack.enter_async_context(running(self._report_on(), f"reports of {self._frontend}"))
@@ -151,8 +77,7 @@ class Frontend:
 
     def arrived(self, isl_tokens: int) -> None:
         """A request arrived, with so many input tokens."""
-        self._interval.arrivals += 1
-        self._interval.isl.add(isl_tokens)
+        self._interval.arrived(isl_tokens)
 
     def finished(
         self,
@@ -172,35 +97,15 @@ class Frontend:
             ttft_met: Whether it met the TTFT objective. Say it of every request or of none.
             itl_met: Whether it met the ITL objective. Say it of every request or of none.
         """
-        interval = self._interval
-        interval.completed += 1
-        interval.osl.add(osl_tokens)
-        interval.ttft.add(ttft_ms)
-        interval.itl.add(itl_ms)
-        interval.ttft_met.add(met=ttft_met)
-        interval.itl_met.add(met=itl_met)
+        self._interval.finished(osl_tokens, ttft_ms, itl_ms, ttft_met=ttft_met, itl_met=itl_met)
 
     async def report_now(self) -> bool:
         """End the interval and publish it; says whether it was handed to the bus."""
-        interval, self._interval = self._interval, _Interval()
-        elapsed_ms = round((self._interval.began_s - interval.began_s) * 1_000)
+        interval, self._interval = self._interval, Interval()
+        began_s, self._began_s = self._began_s, time.monotonic()
         self._sequence += 1
-        sample = TrafficSample(
-            sequence=self._sequence,
-            interval_ms=min(max(elapsed_ms, 1), _INTERVAL_MS_MAX),
-            arrivals=interval.arrivals,
-            completed=interval.completed,
-            queued=max(self.queued, 0),
-            in_flight=max(self.in_flight, 0),
-            isl_tokens=interval.isl.mean(),
-            osl_tokens=interval.osl.mean(),
-            ttft_ms=interval.ttft.value(),
-            itl_ms=interval.itl.value(),
-            ttft_met=interval.ttft_met.count,
-            itl_met=interval.itl_met.count,
-            isl_histogram=interval.isl.histogram(),
-            osl_histogram=interval.osl.histogram(),
-        )
+        elapsed_ms = round((self._began_s - began_s) * 1_000)
+        sample = interval.sample(self._sequence, elapsed_ms, queued=self.queued, in_flight=self.in_flight)
         report = TrafficReport(self._model, self._frontend, self._incarnation, sample)
         return await publish_now(self._bus, self._subject, report)
 

@@ -1,0 +1,121 @@
+"""What a frontend counts in one interval, and the sample that it makes of it. Pure."""
+
+import math
+from typing import Final
+
+from loadline.core.observed import Histogram, TrafficSample
+
+# Lengths by powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
+_POWERS: Final = 21
+BOUNDS: Final = tuple(float(2**power) for power in range(_POWERS))
+"""Upper bounds of the ISL and OSL histograms, in tokens; a last count is for what is above."""
+
+_INTERVAL_MS_MAX: Final = 3_600_000
+
+
+class _Mean:
+    """A running mean that leaves out what is no measurement: absent, negative or not finite."""
+
+    __slots__ = ("_count", "_total")
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._count = 0
+
+    def add(self, value: float | None) -> None:
+        if value is not None and math.isfinite(value) and value >= 0:
+            self._total += value
+            self._count += 1
+
+    def value(self) -> float | None:
+        return self._total / self._count if self._count else None
+
+
+class _Lengths:
+    """Mean and histogram of lengths in tokens."""
+
+    __slots__ = ("_counts", "_mean")
+
+    def __init__(self) -> None:
+        self._mean = _Mean()
+        self._counts = [0] * (_POWERS + 1)
+
+    def add(self, tokens: int) -> None:
+        self._mean.add(tokens)
+        self._counts[min(max(tokens - 1, 0).bit_length(), _POWERS)] += 1
+
+    def mean(self) -> float | None:
+        return self._mean.value()
+
+    def histogram(self) -> Histogram:
+        return Histogram(BOUNDS, tuple(self._counts))
+
+
+class _Met:
+    """How many requests met an objective; None while nobody said so of any."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count: int | None = None
+
+    def add(self, *, met: bool | None) -> None:
+        if met is not None:
+            self.count = (self.count or 0) + met
+
+
+class Interval:
+    """What happened since the last report."""
+
+    __slots__ = ("_arrivals", "_completed", "_isl", "_itl", "_itl_met", "_osl", "_ttft", "_ttft_met")
+
+    def __init__(self) -> None:
+        self._arrivals = 0
+        self._completed = 0
+        self._isl = _Lengths()
+        self._osl = _Lengths()
+        self._ttft = _Mean()
+        self._itl = _Mean()
+        self._ttft_met = _Met()
+        self._itl_met = _Met()
+
+    def arrived(self, isl_tokens: int) -> None:
+        """A request arrived."""
+        self._arrivals += 1
+        self._isl.add(isl_tokens)
+
+    def finished(
+        self,
+        osl_tokens: int,
+        ttft_ms: float | None,
+        itl_ms: float | None,
+        *,
+        ttft_met: bool | None,
+        itl_met: bool | None,
+    ) -> None:
+        """A request finished; what is None is not known."""
+        self._completed += 1
+        self._osl.add(osl_tokens)
+        self._ttft.add(ttft_ms)
+        self._itl.add(itl_ms)
+        self._ttft_met.add(met=ttft_met)
+        self._itl_met.add(met=itl_met)
+
+    def sample(self, sequence: int, elapsed_ms: int, *, queued: int, in_flight: int) -> TrafficSample:
+        """All of it, with what the frontend holds at its end."""
+        return TrafficSample(
+            sequence=sequence,
+            interval_ms=min(max(elapsed_ms, 1), _INTERVAL_MS_MAX),
+            arrivals=self._arrivals,
+            completed=self._completed,
+            queued=max(queued, 0),
+            in_flight=max(in_flight, 0),
+            isl_tokens=self._isl.mean(),
+            osl_tokens=self._osl.mean(),
+            ttft_ms=self._ttft.value(),
+            itl_ms=self._itl.value(),
+            ttft_met=self._ttft_met.count,
+            itl_met=self._itl_met.count,
+            isl_histogram=self._isl.histogram(),
+            osl_histogram=self._osl.histogram(),
+        )
