@@ -2,15 +2,25 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from loadline.core.belief.fleet import Fleet, FleetKnobs, Model
 from loadline.core.belief.pool import Pool, PoolKnobs
 from loadline.core.belief.traffic import Traffic
 from loadline.core.events import LoadReported
 from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
+from loadline.core.planning.guard import GuardKnobs
 from loadline.core.scalars import Role, WorkerPhase
+from loadline.core.settings import ModelKnobs, Settings
 
 START = 1_700_000_000_000
 STALE_MS = 5_000
+
+
+def settings_of(*models: ModelKnobs) -> Settings:
+    """Of an agent alone with its models, whose guard lets every step through at once."""
+    guard = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+    return Settings("agent-1", "all", tuple(msgspec.structs.replace(model, guard=guard) for model in models))
 
 
 def registered(  # noqa: PLR0917 - in the order in which tests vary them

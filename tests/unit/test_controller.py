@@ -41,12 +41,10 @@ from loadline.core.events import (
     WorkerRegistered,
 )
 from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
-from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.settings import ModelKnobs
 from loadline.core.targets import StoredDecision
-
-START = 1_700_000_000_000
+from tests.support.belief import START, sample, settings_of
 
 
 class World:
@@ -54,8 +52,7 @@ class World:
 
     def __init__(self, **knobs: object) -> None:
         pools = (PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode"))
-        model = ModelKnobs("m", pools, guard=GuardKnobs(stabilisation_ms=0, warm_up_ms=0), **knobs)  # type: ignore[arg-type]
-        self.settings = Settings("agent-1", "all", (model,))
+        self.settings = settings_of(ModelKnobs("m", pools, **knobs))  # type: ignore[arg-type]
         self.controller = Controller(self.settings)
         self.now = START
         self.stored: dict[str, StoredDecision] = {}
@@ -113,14 +110,9 @@ class World:
             if only is not None and name not in only:
                 continue
             first_prefill = name == "p1"
-            sample = WorkerSample(
-                self.sequence,
-                0,
-                kv_usage_ratio=self.kv if record.role == "decode" else 0.0,
-                waiting_requests=self.queue if first_prefill else 0,
-                running_requests=1,
-            )
-            events.append(LoadReported("m", record.pool, name, 1, [sample]))
+            kv = self.kv if record.role == "decode" else 0.0
+            said = sample(self.sequence, kv, self.queue if first_prefill else 0)
+            events.append(LoadReported("m", record.pool, name, 1, [said]))
         return self.tell(*events)
 
     def run(self, seconds: float, *, only: set[str] | None = None) -> list[AnyEffect]:
@@ -366,8 +358,8 @@ def test_a_snapshot_goes_on_exactly_where_it_was_taken() -> None:
     assert twin.snapshot() == world.controller.snapshot()
     for second in range(20):
         world.sequence += 1
-        sample = WorkerSample(world.sequence, 0, kv_usage_ratio=0.99, waiting_requests=2, running_requests=1)
-        events: list[AnyEvent] = [LoadReported("m", r.pool, r.worker, 1, [sample]) for r in world.workers.values()]
+        said = sample(world.sequence, 0.99, 2)
+        events: list[AnyEvent] = [LoadReported("m", r.pool, r.worker, 1, [said]) for r in world.workers.values()]
         now = world.now + 1_000 * (second + 1)
         assert twin.handle(events, now) == world.controller.handle(events, now)
     assert twin.snapshot() == world.controller.snapshot()

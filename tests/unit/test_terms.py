@@ -37,11 +37,10 @@ from loadline.core.events import (
     WorkerRegistered,
 )
 from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.targets import Decision, PoolTarget, StoredDecision
-from tests.support.belief import START, sample
+from tests.support.belief import START, sample, settings_of
 
 DEADLINE_MS = 60_000
 
@@ -51,10 +50,8 @@ READ_AT = 10_000
 
 def make_settings() -> Settings:
     pool = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)
-    guard = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
     threshold = ThresholdKnobs(new_decode_worker_grace_intervals=0)
-    models = tuple(ModelKnobs(name, (pool,), guard=guard, threshold=threshold) for name in ("m", "n"))
-    return Settings("agent-1", "all", models)
+    return settings_of(*(ModelKnobs(name, (pool,), threshold=threshold) for name in ("m", "n")))
 
 
 class Desk:

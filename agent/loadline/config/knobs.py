@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
@@ -117,20 +116,3 @@ class Config(Knobs, frozen=True):
     decisions: DecisionKnobs = DecisionKnobs()
     drain: DrainKnobs = DrainKnobs()
     fleet: FleetKnobs = FleetKnobs()
-
-
-__all__ = [
-    "AgentKnobs",
-    "Config",
-    "DecisionKnobs",
-    "DrainKnobs",
-    "EtcdKnobs",
-    "FleetKnobs",
-    "HttpKnobs",
-    "JournalKnobs",
-    "LeadershipKnobs",
-    "ModelKnobs",
-    "NatsKnobs",
-    "PoolKnobs",
-    "RuntimeKnobs",
-]

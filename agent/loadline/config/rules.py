@@ -6,8 +6,10 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from loadline.config.knobs import Config, EtcdKnobs, ModelKnobs, NatsKnobs, PoolKnobs
+from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
+from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.planners import PLANNERS
+from loadline.core.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})

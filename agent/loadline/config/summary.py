@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from loadline.config.knobs import Config, ModelKnobs, PoolKnobs
+from loadline.config.knobs import Config
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.settings import ModelKnobs
 
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
 
