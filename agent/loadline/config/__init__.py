@@ -1,6 +1,6 @@
 """Configuration: the knobs, the file that sets them, and the rules that judge them together."""
 
-from loadline.config.file import load, parse
+from loadline.config.file import load, load_as, parse
 from loadline.config.knobs import AgentKnobs, Config, EtcdKnobs, HttpKnobs, JournalKnobs, NatsKnobs, RuntimeKnobs
 from loadline.config.rules import validate
 from loadline.config.summary import describe
@@ -15,6 +15,7 @@ __all__ = [
     "RuntimeKnobs",
     "describe",
     "load",
+    "load_as",
     "parse",
     "validate",
 ]

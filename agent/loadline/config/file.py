@@ -1,4 +1,4 @@
-"""A TOML file and the environment into a ``Config``; what is wrong is said with its place, its value and a remedy."""
+"""TOML into Structs: what is wrong is said with its place, its value and a remedy. The environment may override."""
 
 import math
 import os
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct, inspect
@@ -26,28 +26,17 @@ _PATTERNS: Final = {
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
     r"^[A-Za-z0-9_-]+$": " of letters, digits, - and _",
 }
+S = TypeVar("S", bound=Struct)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """Read a file, then let ``LOADLINE__<SECTION>__<KEY>`` variables override it.
+    """Read a configuration, then let ``LOADLINE__<SECTION>__<KEY>`` variables override it.
 
     Raises:
         ConfigError: The file cannot be read, or something in it or in a variable cannot be used.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read: {error.strerror}", "Give the path of a TOML file.") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(str(path), f"is larger than {FILE_BYTES_MAX} bytes", "Give the path of a TOML file.")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}, line {line}", "is not UTF-8", "Save the file as UTF-8.") from error
-    return parse(text, str(path), environ)
+    return parse(_read(path), str(path), environ)
 
 
 def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config:
@@ -56,8 +45,40 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config
     Raises:
         ConfigError: Something in it, or in a variable, cannot be used.
     """
+    table = _table(text, name)
+    for variable in sorted(environ):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            _override(table, variable, environ[variable])
+    return _convert(table, Config)
+
+
+def load_as(kind: type[S], path: Path) -> S:
+    """Read a TOML file of any kind.
+
+    Raises:
+        ConfigError: The file cannot be read, or something in it cannot be used.
+    """
+    return _convert(_table(_read(path), str(path)), kind)
+
+
+def _read(path: Path) -> str:
     try:
-        raw = tomllib.loads(text)
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}", "Give the path of a TOML file.") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(str(path), f"is larger than {FILE_BYTES_MAX} bytes", "Give the path of a TOML file.")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}", "is not UTF-8", "Save the file as UTF-8.") from error
+
+
+def _table(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
     except ValueError as error:
         place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         where = f"{name}, line {place[1]}, column {place[2]}" if place else f"{name}, line {len(text.splitlines())}"
@@ -65,11 +86,11 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config
         raise ConfigError(where, f"is not TOML: {problem}", "Correct the line; see https://toml.io.") from error
     except RecursionError as error:
         raise ConfigError(name, "is nested too deep", "Write a flat file of sections and keys.") from error
-    for variable in sorted(environ):
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            _override(raw, variable, environ[variable])
-    _check(raw, Config, "")
-    return msgspec.convert(raw, Config)
+
+
+def _convert(table: dict[str, Any], kind: type[S]) -> S:
+    _check(table, kind, "")
+    return msgspec.convert(table, kind)
 
 
 def legal(kind: inspect.Type) -> str:
