@@ -112,16 +112,18 @@ def legal(kind: inspect.Type) -> str:
             text = "text" + _shape(kind)
         case inspect.VarTupleType():
             text = f"a list of {kind.min_length or 0} or more, each {legal(kind.item_type)}"
+        case inspect.DictType():
+            text = f"a table of names, each with {legal(kind.value_type)}"
         case _:
             text = "a table"
     return text
 
 
 def _span(kind: inspect.IntType | inspect.FloatType) -> str:
-    low = f"{kind.ge:g} or more" if kind.ge is not None else f"above {kind.gt:g}" if kind.gt is not None else ""
-    high = f"at most {kind.le:g}" if kind.le is not None else f"below {kind.lt:g}" if kind.lt is not None else ""
+    low = f"{kind.ge:.10g} or more" if kind.ge is not None else f"above {kind.gt:.10g}" if kind.gt is not None else ""
+    high = f"at most {kind.le:.10g}" if kind.le is not None else f"below {kind.lt:.10g}" if kind.lt is not None else ""
     if kind.ge is not None and kind.le is not None:
-        return f" from {kind.ge:g} to {kind.le:g}"
+        return f" from {kind.ge:.10g} to {kind.le:.10g}"
     return ", ".join(["", *filter(None, (low, high))])
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Struct, inspect
+from msgspec import NODEFAULT, Struct, inspect
 
 from loadline.config.file import ENVIRONMENT_PREFIX, fields_of, legal
 from loadline.config.knobs import Config
@@ -45,7 +45,8 @@ def _sections(kind: type[Struct], path: str) -> Iterator[str]:
 
 def _row(key: str, field: inspect.Field) -> str:
     extra = field.type.extra_json_schema if isinstance(field.type, inspect.Metadata) else None
-    default = "**required**" if field.required else "none" if field.default is None else f"`{_toml(field.default)}`"
+    value = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    default = "**required**" if field.required else "none" if value is None else f"`{_toml(value)}`"
     cells = (f"`{key}`", legal(field.type), default, (extra or {}).get("description", ""))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |\n"
 

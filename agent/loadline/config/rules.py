@@ -43,6 +43,14 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
         if model.planner == "threshold":
             _check_thresholds(model, f"{place}.threshold")
             warnings += _threshold_warnings(config, model, f"{place}.threshold")
+        elif model.planner == "static":
+            _check_static(model, f"{place}.static.replicas")
+            if not model.static.replicas:
+                warnings.append(
+                    f"{place}.static.replicas: no pool has a count, so nothing changes. Write one for each."
+                )
+        elif model.planner == "hpa":
+            _check_hpa(model, f"{place}.hpa")
     return warnings
 
 
@@ -190,6 +198,29 @@ def _check_thresholds(model: ModelKnobs, place: str) -> None:
         if up <= down:
             problem = f"{up:g} is not above {signal}_scale_down_threshold {down:g}"
             raise ConfigError(f"{place}.{signal}_scale_up_threshold", problem, "Keep a gap, or the fleet will swing.")
+
+
+def _check_static(model: ModelKnobs, place: str) -> None:
+    pools = {pool.name: pool for pool in model.pools}
+    for name, count in model.static.replicas.items():
+        pool = pools.get(name)
+        if pool is None:
+            remedy = f"Known are: {', '.join(sorted(pools))}."
+            raise ConfigError(f"{place}.{name}", "is no pool of this model", remedy)
+        if not pool.replicas_min <= count <= pool.replicas_max:
+            problem = f"{count} is not between replicas_min {pool.replicas_min} and replicas_max {pool.replicas_max}"
+            raise ConfigError(f"{place}.{name}", problem, "Change it or the bounds of the pool.")
+
+
+def _check_hpa(model: ModelKnobs, place: str) -> None:
+    knobs, roles = model.hpa, {pool.role for pool in model.pools}
+    for role, key, targets in (
+        ("prefill", "prefill_requests_target", (knobs.prefill_requests_target,)),
+        ("decode", "kv_usage_target", (knobs.kv_usage_target,)),
+        ("aggregated", "kv_usage_target", (knobs.kv_usage_target, knobs.waiting_requests_target)),
+    ):
+        if role in roles and not any(targets):
+            raise ConfigError(f"{place}.{key}", f"0 leaves {role} workers without a metric", "Set it above 0.")
 
 
 def _agent_warnings(config: Config) -> Iterator[str]:

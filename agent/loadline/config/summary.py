@@ -1,6 +1,7 @@
 """What the agent will do with a configuration, in plain sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from loadline.config.knobs import Config
 from loadline.core.belief.pool import PoolKnobs
@@ -52,8 +53,7 @@ def _about_model(model: ModelKnobs) -> Iterator[str]:
     yield f"Model {model.name}: the {model.planner} planner {deed}."
     for pool in model.pools:
         yield f"  {_about_pool(pool)}"
-        if model.planner == "threshold":
-            yield from (f"    {line}" for line in _about_thresholds(model, pool))
+        yield from (f"    {line}" for line in _ABOUT_PLANNER.get(model.planner, _about_nothing)(model, pool))
     if model.planner == "threshold":
         window = duration(model.threshold.adjustment_interval_ms)
         pulling = duration(model.threshold.metric_pulling_interval_ms)
@@ -92,3 +92,48 @@ def _about_thresholds(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
         )
     if pool.role == "aggregated":
         yield "Either signal adds; only both together take."
+
+
+def _about_static(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    count = model.static.replicas.get(pool.name)
+    yield "No fixed count: what stands stays." if count is None else f"Fixed at {count}, whatever the load."
+
+
+def _about_hpa(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    knobs = model.hpa
+    targets = {
+        "KV usage": knobs.kv_usage_target if pool.role != "prefill" else 0,
+        "waiting requests": knobs.waiting_requests_target if pool.role == "aggregated" else 0,
+        "requests in flight": knobs.prefill_requests_target if pool.role == "prefill" else 0,
+    }
+    yield (
+        f"Every {duration(knobs.sync_interval_ms)} as many workers as bring each mean to its target, "
+        f"give or take {knobs.tolerance:.0%}: "
+        f"{', '.join(f'{what} to {target:g}' for what, target in targets.items() if target)}."
+    )
+    yield f"Down to the highest count of {duration(knobs.down_stabilisation_ms)}; up to twice, or four more, at a time."
+
+
+def _about_kpa(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    knobs = model.kpa
+    full = knobs.prefill_target_concurrency if pool.role == "prefill" else knobs.target_concurrency
+    yield (
+        f"Every {duration(knobs.tick_interval_ms)} a worker for each {full * knobs.target_utilization:g} requests in "
+        f"flight, on the mean of {duration(knobs.stable_window_ms)}."
+    )
+    yield (
+        f"Panic when {duration(knobs.panic_window_ms)} ask for {knobs.panic_threshold:g} times the ready workers: "
+        f"then nothing shrinks for {duration(knobs.stable_window_ms)}."
+    )
+
+
+def _about_nothing(_model: ModelKnobs, _pool: PoolKnobs) -> Iterator[str]:
+    yield from ()
+
+
+_ABOUT_PLANNER: Final[dict[str, Callable[[ModelKnobs, PoolKnobs], Iterator[str]]]] = {
+    "threshold": _about_thresholds,
+    "static": _about_static,
+    "hpa": _about_hpa,
+    "kpa": _about_kpa,
+}

@@ -16,6 +16,12 @@ class Code(StrEnum):
     KV_USAGE_HIGH = "kv_usage_high"
     KV_USAGE_LOW = "kv_usage_low"
     ASKED_AGAIN = "asked_again"
+    FIXED_COUNT = "fixed_count"
+    KV_USAGE_TARGET = "kv_usage_target"
+    WAITING_REQUESTS_TARGET = "waiting_requests_target"
+    PREFILL_REQUESTS_TARGET = "prefill_requests_target"
+    CONCURRENCY_TARGET = "concurrency_target"
+    PANIC = "panic"
     # planners: why none
     WITHIN_THRESHOLDS = "within_thresholds"
     NO_WORKERS = "no_workers"
@@ -24,6 +30,14 @@ class Code(StrEnum):
     WORKERS_PENDING = "workers_pending"
     QUEUE_TREND_FALLING = "queue_trend_falling"
     NEW_WORKER_GRACE = "new_worker_grace"
+    NO_FIXED_COUNT = "no_fixed_count"
+    WITHIN_TOLERANCE = "within_tolerance"
+    UNKNOWN_WORKERS = "unknown_workers"
+    METRIC_MISSING = "metric_missing"
+    # planners: what bounds their own recommendation
+    HIGHEST_RECOMMENDATION = "highest_recommendation"
+    SCALE_UP_LIMIT = "scale_up_limit"
+    SCALE_RATE = "scale_rate"
     # rails of the guard
     REPLICAS_MIN = "replicas_min"
     REPLICAS_MAX = "replicas_max"
@@ -55,6 +69,17 @@ SENTENCES: dict[Code, str] = {
     Code.KV_USAGE_HIGH: "mean KV load {mean:.2f} is above {threshold:g}",
     Code.KV_USAGE_LOW: "mean KV load {mean:.2f} is below {threshold:g}",
     Code.ASKED_AGAIN: "what stands is decided again: a scaler asked, a worker is to go, or there are too few or many",
+    Code.FIXED_COUNT: "the configuration says {replicas:g}",
+    Code.KV_USAGE_TARGET: "KV usage is {value:.2f} a worker and its target {target:g}: {wanted:g} workers",
+    Code.WAITING_REQUESTS_TARGET: "{value:.2f} requests wait a worker, the target is {target:g}: {wanted:g} workers",
+    Code.PREFILL_REQUESTS_TARGET: (
+        "{value:.2f} prefills are in flight a worker, the target is {target:g}: {wanted:g} workers"
+    ),
+    Code.CONCURRENCY_TARGET: "{concurrency:.2f} requests are in flight, {target:g} a worker: {wanted:g} workers",
+    Code.PANIC: (
+        "panic: {concurrency:.2f} requests are in flight, {target:g} a worker; not below {allowed:g} workers "
+        "for {left_ms:g} ms"
+    ),
     Code.WITHIN_THRESHOLDS: "signals are between their thresholds",
     Code.NO_WORKERS: "no worker is ready",
     Code.NO_DATA: "{fresh:g} of {ready:g} workers report, {known:g} of them what the pool is judged by",
@@ -65,6 +90,13 @@ SENTENCES: dict[Code, str] = {
         "but it will be {predicted:.2f} when a new worker is of use"
     ),
     Code.NEW_WORKER_GRACE: "a worker was added {age_ms:g} ms ago, none is taken away for {grace_ms:g} ms",
+    Code.NO_FIXED_COUNT: "no count is configured: what stands stays",
+    Code.WITHIN_TOLERANCE: "{value:.2f} a worker is within {tolerance:g} of the target {target:g}",
+    Code.UNKNOWN_WORKERS: "{missing:g} silent workers and {starting:g} on their way leave no sure direction",
+    Code.METRIC_MISSING: "{known:g} of {metrics:g} metrics are known: no shrink to {wanted:g}",
+    Code.HIGHEST_RECOMMENDATION: "{wanted:g} held at {allowed:g}: the highest recommendation of {window_ms:g} ms",
+    Code.SCALE_UP_LIMIT: "{wanted:g} cut to {allowed:g}: the most that one sync may reach",
+    Code.SCALE_RATE: "{wanted:g} bounded to {allowed:g}: the most that a tick may change {ready:g} ready workers to",
     Code.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
     Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
     Code.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",

@@ -10,6 +10,9 @@ from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
 from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.planning.planners.kpa import KpaKnobs
+from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.scalars import Name
 
@@ -27,6 +30,9 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
     guard: GuardKnobs = GuardKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
+    static: StaticKnobs = StaticKnobs()
+    hpa: HpaKnobs = HpaKnobs()
+    kpa: KpaKnobs = KpaKnobs()
 
 
 class Settings(Struct, frozen=True):

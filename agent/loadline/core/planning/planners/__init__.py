@@ -1,9 +1,15 @@
 """Planners: one file each, one line each in PLANNERS."""
 
 from loadline.core.planning.planners.base import Planner
+from loadline.core.planning.planners.hpa import HpaPlanner
+from loadline.core.planning.planners.kpa import KpaPlanner
+from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 
 PLANNERS: dict[str, type[Planner]] = {
+    HpaPlanner.name: HpaPlanner,
+    KpaPlanner.name: KpaPlanner,
+    StaticPlanner.name: StaticPlanner,
     ThresholdPlanner.name: ThresholdPlanner,
 }
 """Name -> planner. The knobs are the section of the same name in a model's configuration."""
