@@ -5,9 +5,8 @@ Events are the only input of the core and the content of the journal, so each is
 
 from msgspec import Struct
 
-from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample  # noqa: F401
-from loadline.core.scalars import Count, Name, Role, Text, WorkerPhase  # noqa: F401
-from loadline.core.targets import ApplyStatus, Decision, PoolTarget, StoredDecision, Victim  # noqa: F401
+from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerSample
+from loadline.core.targets import ApplyStatus, StoredDecision
 
 
 class Event(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True, gc=False):
