@@ -1,0 +1,92 @@
+"""Rate series: requests and mean lengths in bins of time, from which requests are drawn."""
+
+import random
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from loadline.sim.traces.bins import Bin, read_bins
+from loadline.sim.traces.lines import Lines
+from loadline.sim.traces.shape import Taken, too_many
+from loadline.sim.traces.table import Table
+from loadline.sim.traces.trace import REQUESTS_MAX, TOKENS_MAX, Arrival, RateKnobs
+
+_STEPS_MIN = 1_000  # so that a few bursty requests do not take many rounds
+
+Numbers = NDArray[np.float64]
+
+
+class _Part(Struct, frozen=True):
+    """What of a bin lies in the window."""
+
+    end_s: float
+    requests: float
+    """Expected, scaled."""
+    isl_tokens: float
+    osl_tokens: float
+
+
+def draw(table: Table, knobs: RateKnobs, seed: int) -> Taken:
+    """Requests with the rates and the mean lengths of a series, from the seed.
+
+    Raises:
+        DataError: A column is missing, a row is wrong, data is missing, no request is in the window, or too many are.
+    """
+    lines = table.lines
+    bins = read_bins(table)
+    start_s, end_s = knobs.start_s, min(knobs.start_s + (knobs.duration_s or float("inf")), bins[-1].end_s)
+    if start_s >= end_s:
+        raise lines.error(f"the series ends at {end_s:.0f} s, before start_s, {start_s:g} s", "Start within it.")
+    parts = [_part(one, knobs, end_s, lines) for one in bins if one.end_s > start_s and one.start_s < end_s]
+    edges_s = np.array([start_s, *(one.end_s for one in parts)])
+    expected = np.array([0.0, *(one.requests for one in parts)]).cumsum()
+    if expected[-1] > REQUESTS_MAX:
+        raise too_many(lines, f"{expected[-1]:.0f} requests, more than {REQUESTS_MAX}, are")
+    rng = np.random.Generator(np.random.PCG64(random.Random(f"{seed}:rates").getrandbits(128)))  # noqa: S311
+    due = _renewals(float(expected[-1]), knobs.cv if knobs.process == "gamma" else 1.0, rng)
+    if due.size == 0:
+        raise lines.error("there are no requests", "Take a wider window or a larger scale.")
+    arrival_s = np.round(np.interp(due, expected, edges_s) - start_s, 6)
+    part = np.searchsorted(expected, due, side="right") - 1
+    isl = _lengths(np.array([one.isl_tokens for one in parts])[part], knobs.length_cv, rng)
+    osl = _lengths(np.array([one.osl_tokens for one in parts])[part], knobs.length_cv, rng)
+    arrivals = [Arrival(*one) for one in zip(arrival_s.tolist(), isl, osl, strict=True)]
+    return Taken(arrivals, end_s - start_s)
+
+
+def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: Lines) -> _Part:
+    end_s = min(one.end_s, end_s)
+    if one.requests is None and knobs.gaps == "error":
+        remedy = 'Set gaps to "skip" to count it as empty, or take a window without it (start_s, duration_s).'
+        raise lines.error(f"there is no data from {one.start_s:g} s to {one.end_s:g} s", remedy, one.line)
+    if not one.requests:
+        return _Part(end_s, 0.0, 1.0, 1.0)
+    share = (end_s - max(one.start_s, knobs.start_s)) / (one.end_s - one.start_s)
+    isl_tokens, osl_tokens = one.isl_tokens or knobs.isl_tokens, one.osl_tokens or knobs.osl_tokens
+    if isl_tokens is None or osl_tokens is None:
+        column, option = ("mean_isl", "isl_tokens") if isl_tokens is None else ("mean_osl", "osl_tokens")
+        raise lines.error(f"{column} is blank", f"Give {option}, the mean where there is none.", one.line)
+    return _Part(end_s, one.requests * share * knobs.scale, isl_tokens, osl_tokens)
+
+
+def _renewals(total: float, cv: float, rng: np.random.Generator) -> Numbers:
+    """Points below ``total`` whose distances have the mean 1 and this coefficient of variation; cv 1 is Poisson.
+
+    They are in expected requests rather than in seconds: so one process serves all rates.
+    """
+    shape, reached, drawn = cv**-2, 0.0, [np.empty(0)]
+    while reached < total:
+        points = reached + rng.gamma(shape, 1 / shape, _STEPS_MIN + int(total - reached)).cumsum()
+        drawn.append(points)
+        reached = float(points[-1])
+    points = np.concatenate(drawn)
+    return points[points < total]
+
+
+def _lengths(means: Numbers, cv: float, rng: np.random.Generator) -> list[int]:
+    """Whole tokens around the means, lognormal."""
+    variance = np.log1p(cv**2)
+    drawn = means * rng.lognormal(-variance / 2, variance**0.5, means.size) if cv else means
+    lengths: list[int] = np.clip(np.rint(drawn), 1, TOKENS_MAX).astype(np.int64).tolist()
+    return lengths

@@ -1,0 +1,60 @@
+"""Read a trace of any kind that is known; the kind is told by the first line."""
+
+from pathlib import Path
+
+from loadline.sim.traces.lines import Lines, opened, shown
+from loadline.sim.traces.mooncake import json_rows
+from loadline.sim.traces.rates import draw
+from loadline.sim.traces.requests import azure_rows, seconds_rows
+from loadline.sim.traces.shape import Taken, take
+from loadline.sim.traces.table import table
+from loadline.sim.traces.trace import RateKnobs, Trace, check_knobs
+
+_ENDINGS = (".gz", ".csv", ".jsonl", ".json")
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+def read_trace(path: Path, *, seed: int = 0, arrivals: RateKnobs = RateKnobs()) -> Trace:  # noqa: B008 - frozen
+    """Read a trace, plain or gzipped.
+
+    Kinds: CSV with ``arrival_s,isl,osl``; the public Azure CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens``;
+    Mooncake JSON Lines; a rate series in CSV with ``t,num_req,mean_isl,mean_osl``.
+
+    Args:
+        path: The file; a name may say what it likes.
+        seed: Of all that is drawn: thinning, the jitter of copies, the requests of a rate series.
+        arrivals: How much of it is wanted, and how rates become requests.
+
+    Raises:
+        DataError: The file cannot be used; the text names file, line and remedy.
+        ConfigError: A knob is out of its bounds.
+    """
+    check_knobs(arrivals)
+    with opened(path) as lines:
+        taken = _taken(lines, arrivals, seed)
+    return Trace(_name(path), taken.arrivals, taken.duration_s)
+
+
+def _taken(lines: Lines, knobs: RateKnobs, seed: int) -> Taken:
+    first = next(iter(lines), "").removeprefix(_BYTE_ORDER_MARK)
+    if not first:
+        raise lines.error("the file is empty", "Name a trace in CSV or JSON Lines.")
+    if first.lstrip().startswith("{"):
+        return take(json_rows(lines, first), knobs, seed, lines)
+    found = table(lines, first)
+    if "arrival_s" in found.names:
+        return take(seconds_rows(found), knobs, seed, lines)
+    if "TIMESTAMP" in found.names:
+        return take(azure_rows(found), knobs, seed, lines)
+    if "t" in found.names:
+        return draw(found, knobs, seed)
+    remedy = "Name CSV with the column arrival_s, TIMESTAMP or t, or JSON Lines."
+    raise lines.error(f"{shown(first)} begins no trace that is known", remedy)
+
+
+def _name(path: Path) -> str:
+    """The file's name without the endings of its kind; dots within it stay."""
+    name = path.name
+    for ending in _ENDINGS:
+        name = name.removesuffix(ending)
+    return name

@@ -1,0 +1,88 @@
+"""Traces in CSV with one request a row, our own columns or those of the public Azure traces."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from loadline.sim.traces.lines import Lines
+from loadline.sim.traces.table import Table
+from loadline.sim.traces.trace import PREFIX_BLOCK_TOKENS, REQUESTS_MAX, TIME_S_MAX, TOKENS_MAX, Arrival
+
+# A recording with a coarse clock (3 s in the Mooncake traces) shows bursts that never were; this column spreads them.
+SPREAD = "arrival_dith_s"
+
+
+def seconds_rows(table: Table) -> Iterator[Arrival]:
+    """Rows of ``arrival_s`` (s from the start), ``isl`` and ``osl`` (tokens), sorted by arrival.
+
+    ``arrival_dith_s`` takes the place of ``arrival_s``, and the rows are sorted by it. ``hit_blocks`` are leading
+    blocks of 512 tokens that had been seen before; they are cut to the prompt. Other columns are ignored.
+
+    Raises:
+        DataError: A column is missing, or a row is wrong.
+    """
+    if SPREAD not in table.names:
+        yield from _rows(table, ("arrival_s", "isl", "osl"), float)
+        return
+    arrivals: list[Arrival] = []
+    for one in _rows(table, (SPREAD, "isl", "osl"), float, ordered=False):
+        arrivals.append(one)
+        if len(arrivals) > REQUESTS_MAX:
+            raise table.lines.error(f"the file has more than {REQUESTS_MAX} requests", "Cut the file.")
+    yield from sorted(arrivals, key=lambda one: one.arrival_s)
+
+
+def azure_rows(table: Table) -> Iterator[Arrival]:
+    """Rows of ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, sorted by time.
+
+    A time is ISO 8601, in all rows with an offset from UTC or in none. Arrivals count from the first row.
+
+    Raises:
+        DataError: A column is missing, or a row is wrong.
+    """
+    first: list[datetime] = []
+
+    def since_first(text: str) -> float:
+        moment = datetime.fromisoformat(text)
+        if not first:
+            first.append(moment)
+        return (moment - first[0]).total_seconds()
+
+    return _rows(table, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), since_first)
+
+
+def check_arrival(lines: Lines, one: Arrival, before_s: float) -> None:
+    """Hold a request against its bounds and the time of the one before.
+
+    Raises:
+        DataError: It is out of bounds, or earlier.
+    """
+    if one.arrival_s < before_s:
+        problem = f"the arrival, {one.arrival_s} s, is earlier than the one before, {before_s} s"
+        raise lines.error(problem, "Sort the trace by arrival.")
+    if not 0 <= one.arrival_s <= TIME_S_MAX:
+        remedy = "Count from the start of the trace."
+        raise lines.error(f"the arrival, {one.arrival_s} s, is not within 0..{TIME_S_MAX:.0f} s", remedy)
+    if not (1 <= one.isl_tokens <= TOKENS_MAX and 1 <= one.osl_tokens <= TOKENS_MAX):
+        problem = f"the lengths, {one.isl_tokens} and {one.osl_tokens} tokens, are not within 1..{TOKENS_MAX}"
+        raise lines.error(problem, "Drop the line.")
+    if one.hit_tokens < 0:
+        raise lines.error("hit_blocks is negative", "Write 0 where nothing had been seen before.")
+
+
+def _rows(
+    table: Table, names: tuple[str, str, str], seconds: Callable[[str], float], *, ordered: bool = True
+) -> Iterator[Arrival]:
+    time, isl, osl = map(table.column, names)
+    hits = table.column("hit_blocks") if "hit_blocks" in table.names else None
+    before_s = float("-inf")
+    for row in table.rows():
+        try:
+            isl_tokens = int(row[isl])
+            hit_tokens = 0 if hits is None else min(int(row[hits]) * PREFIX_BLOCK_TOKENS, isl_tokens)
+            one = Arrival(seconds(row[time]), isl_tokens, int(row[osl]), (), hit_tokens)
+        except (ValueError, IndexError, TypeError) as error:  # with and without an offset do not mix: TypeError
+            raise table.refused(row, ", ".join(names)) from error
+        check_arrival(table.lines, one, before_s)
+        if ordered:
+            before_s = one.arrival_s
+        yield one

@@ -1,0 +1,80 @@
+"""Which requests of a trace are taken: a window of it, fewer than it has, or more."""
+
+import math
+import random
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.errors import DataError
+from loadline.sim.traces.lines import Lines
+from loadline.sim.traces.trace import BLOCKS_MAX, REQUESTS_MAX, Arrival, RateKnobs
+
+# Copies are spread by this much: enough to take a burst of single requests apart, too little to move a wave of minutes.
+JITTER_S = 5.0
+
+
+class Taken(Struct):
+    """What was taken of a trace; times count from the start of the window."""
+
+    arrivals: list[Arrival]
+    duration_s: float
+
+
+def take(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines: Lines) -> Taken:
+    """The requests of the window; below scale 1 each stays with that probability, above there are jittered copies.
+
+    Nothing is read after the window.
+
+    Raises:
+        DataError: A row is wrong, the trace ends before the window, no request is in it, or too many are.
+    """
+    rng = random.Random(f"{seed}:thin")  # noqa: S311 - repeatable, no secret
+    start_s, end_s = knobs.start_s, knobs.start_s + (knobs.duration_s or float("inf"))
+    arrivals: list[Arrival] = []
+    last_s, blocks = 0.0, 0
+    for one in rows:
+        last_s = min(one.arrival_s, end_s)
+        if one.arrival_s >= end_s:
+            break
+        if one.arrival_s < start_s or (knobs.scale < 1 and rng.random() >= knobs.scale):
+            continue
+        arrivals.append(replace(one, arrival_s=one.arrival_s - start_s) if start_s else one)
+        blocks += len(one.prefix)
+        if max(len(arrivals) / REQUESTS_MAX, blocks / BLOCKS_MAX) * max(knobs.scale, 1.0) > 1:
+            raise too_many(lines, f"more than {REQUESTS_MAX} requests or {BLOCKS_MAX} ids of blocks are")
+    if last_s < start_s:
+        raise lines.error(f"the trace ends at {last_s:.0f} s, before start_s, {start_s:g} s", "Start within it.")
+    if not arrivals:
+        raise lines.error("there are no requests", "Name a trace with at least one, or take a wider window of it.")
+    return Taken(_superposed(arrivals, last_s - start_s, knobs.scale, seed), last_s - start_s)
+
+
+def too_many(lines: Lines, asked: str) -> DataError:
+    """An error about more requests than are held."""
+    remedy = "Choose a window (start_s, duration_s) or a smaller scale."
+    return lines.error(f"{asked} asked for", remedy)
+
+
+def _superposed(arrivals: list[Arrival], duration_s: float, scale: float, seed: int) -> list[Arrival]:
+    """``scale`` copies in one, the last of them thinned to the fraction; all but the first are moved by up to 5 s.
+
+    A copy has block ids of its own: its users are others, so the share of cache hits stays that of the trace.
+    """
+    if scale <= 1:
+        return arrivals
+    rng = random.Random(f"{seed}:copies")  # noqa: S311 - repeatable, no secret
+    ids = 1 + max((max(one.prefix, default=-1) for one in arrivals), default=-1)
+    copies = list(arrivals)
+    for copy in range(1, math.ceil(scale)):
+        for one in arrivals:
+            if rng.random() >= scale - copy:
+                continue
+            # What would leave the trace at either end is mirrored into it.
+            at_s = abs(one.arrival_s + rng.uniform(-JITTER_S, JITTER_S))
+            at_s = max(0.0, min(at_s, 2 * duration_s - at_s))
+            prefix = tuple(block + copy * ids for block in one.prefix)
+            copies.append(Arrival(at_s, one.isl_tokens, one.osl_tokens, prefix, one.hit_tokens))
+    copies.sort(key=lambda one: one.arrival_s)
+    return copies

@@ -1,0 +1,50 @@
+"""Tables in CSV: rows of cells, and columns by their name in the first line."""
+
+import csv
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from loadline.errors import DataError
+from loadline.sim.traces.lines import Lines, shown
+
+
+class Table(Struct, frozen=True):
+    """A table whose first line has been read."""
+
+    lines: Lines
+    names: tuple[str, ...]
+
+    def column(self, name: str) -> int:
+        """Where a column is.
+
+        Raises:
+            DataError: There is no such column.
+        """
+        if name not in self.names:
+            raise self.lines.error(f"column {name!r} is missing", f"Add it; here are {shown(', '.join(self.names))}.")
+        return self.names.index(name)
+
+    def rows(self) -> Iterator[list[str]]:
+        """The rows that follow, without blank lines.
+
+        Raises:
+            DataError: A line cannot be read, or is no CSV.
+        """
+        try:
+            yield from filter(None, csv.reader(self.lines))
+        except csv.Error as error:
+            raise self.lines.error(f"is no CSV ({error})", "Correct the line.") from error
+
+    def refused(self, row: list[str], wanted: str) -> DataError:
+        """An error about a row that does not hold what it should."""
+        return self.lines.error(f"{shown(','.join(row))} is no row of {wanted}", "Correct or drop the line.")
+
+
+def table(lines: Lines, header: str) -> Table:
+    """A table, given its first line."""
+    try:
+        names = next(csv.reader([header]), [])
+    except csv.Error as error:
+        raise lines.error(f"is no CSV ({error})", "Name a trace in CSV or JSON Lines.") from error
+    return Table(lines, tuple(name.strip() for name in names))
