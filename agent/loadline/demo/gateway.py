@@ -38,9 +38,10 @@ from loadline.demo.link import (
 )
 from loadline.demo.served import Objectives, Served, Summary
 from loadline.demo.setup import ROLES
-from loadline.demo.trace import Arrival, play, read_trace, superpose
-from loadline.errors import BusUnavailable, DataError
+from loadline.demo.trace import play
+from loadline.errors import BusUnavailable, ConfigError, DataError
 from loadline.ports import Change, Entry, Snapshot
+from loadline.sim.traces import Arrival, RateKnobs, read_trace
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import encode_token
@@ -214,7 +215,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--etcd", default="http://127.0.0.1:2379")
     add("--root", default="loadline", help="first tokens of every subject")
     add("--namespace", default="default", help="keys live under /loadline/<namespace>/")
-    add("--trace", type=Path, default=defaults.TRACE, help="CSV or CSV.gz with arrival_s, isl, osl")
+    add("--trace", type=Path, default=defaults.TRACE, help="a trace in CSV or JSON Lines, plain or gzipped")
     add("--start-s", type=float, default=0.0, help="where in the trace to begin")
     add("--requests-max", type=int, default=0, help="end after so many requests; 0: with the trace")
     add("--repeat", action="store_true", help="begin the trace again whenever it is over")
@@ -232,10 +233,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(sys.argv[1:] if arguments is None else arguments)
     configure("auto", "info")
     try:
-        trace = superpose(read_trace(options.trace), options.load, options.seed)
+        trace = read_trace(options.trace, seed=options.seed, arrivals=RateKnobs(scale=options.load))
         arrivals = play(trace, start_s=options.start_s, repeat=options.repeat, requests_max=options.requests_max)
         summary = asyncio.run(run(options, arrivals))
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         _log.error("cannot_start", error=str(error))
         return 1
     _log.info("ends", **msgspec.structs.asdict(summary))

@@ -16,8 +16,8 @@ from loadline.client.resources import publish_now, store_of, wait_at_most
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs
 from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.demo.trace import read_trace
 from loadline.ports import Bus
+from loadline.sim.traces import read_trace
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, LoadReport
 from loadline.wire.subjects import Subjects
@@ -98,7 +98,7 @@ async def inject_trace(
     Raises:
         DataError: The trace cannot be used.
     """
-    arrivals, count, began_s = read_trace(file), 0, time.monotonic()
+    arrivals, count, began_s = read_trace(file).arrivals, 0, time.monotonic()
     async with Frontend(model, frontend, root=place.root, interval_ms=interval_ms, bus=place.bus) as reports:
         for one in arrivals:
             if await wait_at_most(stop, max(0.0, began_s + one.arrival_s / speed - time.monotonic())):
