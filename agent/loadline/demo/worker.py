@@ -38,7 +38,7 @@ from loadline.demo.link import (
 )
 from loadline.errors import BusUnavailable, DataError
 from loadline.sim.engine import Engine, EngineEvent, EngineKnobs
-from loadline.sim.profile import EngineProfile
+from loadline.sim.profiles import MeasuredProfile
 from loadline.wire.messages import DrainCommand
 
 _log = bounded("demo_worker")
@@ -154,7 +154,7 @@ async def run(options: argparse.Namespace) -> None:
         max_batch_requests=knobs.max_batch_requests,
         max_batched_tokens=knobs.max_batched_tokens,
     )
-    engine = Engine(knobs, EngineProfile(options.prefill_profile, options.decode_profile))
+    engine = Engine(knobs, MeasuredProfile(options.prefill_profile, options.decode_profile))
     bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{record.worker}")
     station = Station(record, engine, VirtualClock(options.speed), bus, options.root)
 

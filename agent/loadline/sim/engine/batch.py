@@ -1,0 +1,93 @@
+"""The running batch: sequences that each get one token an iteration, and what they hold, without visiting them.
+
+All members grow alike, so the batch counts iterations and stores of each member when it will finish and how its cache
+lies in blocks. Joining and leaving cost O(log n); an iteration, or a million of them, costs nothing; what is held after
+any number of further iterations costs O(block size).
+"""
+
+from heapq import heappop, heappush
+
+from loadline.sim.engine.request import Sequence
+
+
+class Batch:
+    """Sequences that decode together.
+
+    Args:
+        block_size_tokens: Tokens in a KV block.
+    """
+
+    def __init__(self, block_size_tokens: int) -> None:
+        self._size = block_size_tokens
+        self._iterations = 0  # since the beginning of time
+        self._joinings = 0
+        self._members: dict[int, Sequence] = {}  # in the order of joining
+        self._finishes: list[tuple[int, int]] = []  # heap of (iterations at the end, number); may name who has left
+        self._kv_offset = 0  # sum of the KV tokens that each would have had at iteration 0, which may be negative
+        # The same offsets in blocks, rounded up: ceil((offset + i) / size) is the quotient, plus one if the remainder
+        # and i make another block. ``_remainders[r]`` counts the members with remainder r.
+        self._quotients = 0
+        self._remainders = [0] * block_size_tokens
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return self._members.get(sequence.number) is sequence
+
+    @property
+    def newest(self) -> Sequence:
+        """Who joined last; the batch must not be empty."""
+        return self._members[next(reversed(self._members))]
+
+    def kv_tokens(self, iterations: int = 0) -> int:
+        """KV tokens held after so many further iterations."""
+        return self._kv_offset + len(self._members) * (self._iterations + iterations)
+
+    def blocks(self, iterations: int = 0) -> int:
+        """KV blocks held after so many further iterations."""
+        whole, rest = divmod(self._iterations + iterations, self._size)
+        return self._quotients + whole * len(self._members) + sum(self._remainders[self._size - rest :])
+
+    def generated(self, sequence: Sequence) -> int:
+        """Tokens that a member has generated."""
+        return sequence.generated + self._iterations - sequence.joined
+
+    def iterations_to_finish(self) -> int:
+        """Iterations until the first member finishes; the batch must not be empty."""
+        while self._finishes[0][1] not in self._members:
+            heappop(self._finishes)
+        return self._finishes[0][0] - self._iterations
+
+    def join(self, sequence: Sequence) -> None:
+        """Take in a sequence that has its cache."""
+        self._joinings += 1
+        sequence.number, sequence.joined = self._joinings, self._iterations
+        self._members[sequence.number] = sequence
+        left = sequence.request.osl_tokens - sequence.generated
+        heappush(self._finishes, (self._iterations + left, sequence.number))
+        self._account(sequence, 1)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Let a member go, and note in it how far it is."""
+        self._account(sequence, -1)
+        del self._members[sequence.number]
+        sequence.generated = self.generated(sequence)
+
+    def advance(self, iterations: int) -> list[Sequence]:
+        """Do iterations, at most until the first finishes; gives who has finished, in the order of joining."""
+        self._iterations += iterations
+        finished = []
+        while self._finishes and self._finishes[0][0] <= self._iterations:
+            sequence = self._members.get(heappop(self._finishes)[1])
+            if sequence is not None:
+                self.leave(sequence)
+                finished.append(sequence)
+        return finished
+
+    def _account(self, sequence: Sequence, sign: int) -> None:
+        offset = sequence.request.isl_tokens + sequence.generated - 1 - sequence.joined
+        quotient, remainder = divmod(offset + self._size - 1, self._size)
+        self._kv_offset += sign * offset
+        self._quotients += sign * quotient
+        self._remainders[remainder] += sign

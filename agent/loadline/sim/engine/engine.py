@@ -1,0 +1,306 @@
+"""The engine itself: who is let in, what is computed next, and what came of it.
+
+Deterministic, without a clock: time comes in as an argument. The engine works in steps. A step is one iteration with
+prompts in it, or a run of decode iterations in which nothing changes: nobody joins, nobody finishes, no block is
+missing. A run is advanced at once, so the cost is that of the changes, whatever the number of tokens.
+
+Waiting prompts go first, first come first served, at most ``max_batched_tokens`` in a pass. Without chunked prefill
+prompts stay whole and no decode iteration runs beside them. With it an iteration holds one token of each member of
+the batch and, in what is left of ``max_batched_tokens``, pieces of prompts. When blocks run out the newest request
+loses its cache, goes back to the head of the queue and is computed again later.
+
+An iteration that computes the prompt tokens from ``a`` to ``b`` of some requests takes, in ms,
+
+    max(itl, prefill(0)) + sum(prefill(b) - prefill(a))
+
+where ``itl`` is that of the batch beside them, if any. What every pass costs, such as reading the weights, is paid
+once. The pieces of a prompt cost together what the whole does, and a pass over one whole prompt is the profile's time.
+"""
+
+from bisect import bisect_right
+
+from loadline.core.observed import WorkerSample
+from loadline.sim.engine.batch import Batch
+from loadline.sim.engine.knobs import EngineKnobs
+from loadline.sim.engine.queue import Queue
+from loadline.sim.engine.request import EngineEvent, EventKind, Request, Sequence
+from loadline.sim.engine.step import Chunk, Step
+from loadline.sim.engine.timing import Timing
+
+# A newcomer must leave this share of the cache free for the growth of the others, or it would be thrown out at once.
+_WATERMARK_RATIO = 0.01
+# Within a run the iteration time is a straight line between its first and its last iteration. Runs end when the batch
+# has grown by this share of the cache: with the measured profiles the time of a request then differs by less than
+# 0.1% from that computed token by token.
+_RUN_GROWTH_RATIO = 1 / 64
+
+
+class Engine:
+    """One engine. Times are virtual ms; a time before the last one given counts as the last one."""
+
+    def __init__(self, knobs: EngineKnobs, timing: Timing) -> None:
+        self.knobs = knobs
+        self._timing = timing
+        self._pass_ms = timing.prefill_ms(0)
+        self._watermark_blocks = int(knobs.kv_blocks_total * _WATERMARK_RATIO)
+        self._run_growth_tokens = int(knobs.kv_blocks_total * knobs.block_size_tokens * _RUN_GROWTH_RATIO)
+        self._now_ms = 0.0
+        self._held: dict[str, Sequence] = {}
+        self._queue = Queue()
+        self._prefilling: list[Sequence] = []  # in the order of admission
+        self._prefilling_blocks = 0
+        self._batch = Batch(knobs.block_size_tokens)
+        self._dropped: list[tuple[Sequence, bool]] = []  # who leaves with the step under way, and whether it is said
+        self._step: Step | None = None
+        self._events: list[EngineEvent] = []
+        self._ttft_ms: float | None = None
+        self._itl_ms: float | None = None
+        self._isl_tokens: float | None = None
+        self._iteration_ms: float | None = None
+
+    @property
+    def held(self) -> list[str]:
+        """Ids of all requests inside, in the order in which they came."""
+        return list(self._held)
+
+    def submit(self, request: Request, now_ms: float) -> None:
+        """Take a request. It joins at the end of the iteration or pass under way.
+
+        Raises:
+            ValueError: A request with this id is inside already, or its numbers make no sense.
+        """
+        if request.request_id in self._held:
+            raise ValueError(f"request {request.request_id!r} is held already")
+        request.check()
+        if request.prefilled and self.knobs.role == "prefill":
+            raise ValueError(f"request {request.request_id!r} has its cache already: it needs a decode engine")
+        self._run_until(now_ms)
+        if self.knobs.blocks_needed(request.isl_tokens, request.osl_tokens) > self.knobs.kv_blocks_total:
+            self._say("refused", request.request_id, self._now_ms)
+            return
+        sequence = Sequence(request, self._now_ms, request.generated_tokens, request.prefilled)
+        self._held[request.request_id] = sequence
+        self._queue.append(sequence)
+        # Where others wait, a run goes on until the first of them fits, so the newcomer changes nothing.
+        if len(self._queue) == 1:
+            self._interrupt()
+
+    def abort(self, request_id: str, now_ms: float) -> bool:
+        """Drop a request, at the end of the iteration under way if it runs. False when it is not inside."""
+        self._run_until(now_ms)
+        sequence = self._held.pop(request_id, None)
+        if sequence is None:
+            return False
+        if not self._queue.remove(sequence):
+            sequence.dropped = True
+            self._dropped.append((sequence, False))
+        self._interrupt()
+        return True
+
+    def take(self, request_id: str, now_ms: float) -> Request | None:
+        """Take a request out, to submit what is given to another engine: the last stage of a migration.
+
+        A waiting request leaves now. A running one leaves at the end of the iteration or pass under way, with the token
+        that it gets in it. An event ``taken`` says when; until then it keeps its place, yet it is not held any more.
+        None when it is not inside, finishes with the iteration under way, or its prompt is being computed.
+        """
+        self._run_until(now_ms)
+        sequence = self._held.get(request_id)
+        if sequence is None:
+            return None
+        generated = sequence.generated
+        if self._queue.remove(sequence):
+            self._say("taken", request_id, self._now_ms)
+            self._interrupt()  # who waits behind it may fit
+        elif sequence in self._batch and self._step is not None:
+            self._step.cut(self._now_ms)
+            generated = self._batch.generated(sequence) + (self._step.iterations if self._step.decodes else 0)
+            if generated >= sequence.request.osl_tokens:
+                return None
+            sequence.dropped = True
+            self._dropped.append((sequence, True))
+        else:
+            return None
+        del self._held[request_id]
+        isl_tokens, osl_tokens = sequence.request.isl_tokens, sequence.request.osl_tokens
+        return Request(request_id, isl_tokens, osl_tokens, generated, prefilled=sequence.cached)
+
+    def advance(self, now_ms: float) -> list[EngineEvent]:
+        """Run until a time; gives what happened since the last call, in order of time."""
+        self._run_until(now_ms)
+        events, self._events = self._events, []
+        return events
+
+    def next_event_ms(self) -> float | None:
+        """When the step under way ends; None when there is nothing to do."""
+        return None if self._step is None else self._step.end_ms
+
+    def load(self) -> WorkerSample:
+        """What a worker reports of this engine, as of the last time given; who publishes it numbers and stamps it."""
+        step = self._step
+        done = 0 if step is None else step.done_at(self._now_ms)
+        iteration_ms = self._iteration_ms if step is None else step.iteration_ms(done)
+        return WorkerSample(
+            sequence=0,
+            timestamp_ms=0,
+            kv_blocks_used=self._batch.blocks(done) + self._prefilling_blocks,
+            kv_blocks_total=self.knobs.kv_blocks_total,
+            waiting_requests=len(self._queue),
+            running_requests=len(self._batch) + len(self._prefilling),
+            queued_prefill_tokens=self._queue.prefill_tokens,
+            active_prefill_tokens=sum(sequence.prefill_tokens for sequence in self._prefilling),
+            decode_tokens=self._batch.kv_tokens(done),
+            decode_batch_requests=len(self._batch),
+            waiting_to_decode_tokens=self._queue.cached_tokens,
+            ttft_ms=self._ttft_ms,
+            itl_ms=iteration_ms if step is not None and step.decodes else self._itl_ms,
+            isl_tokens=self._isl_tokens,
+            iteration_ms=iteration_ms,
+        )
+
+    def _run_until(self, now_ms: float) -> None:
+        while (step := self._step) is not None and step.end_ms <= now_ms:
+            self._step = None
+            self._end(step)
+            self._begin(step.end_ms)
+        self._now_ms = max(self._now_ms, now_ms)
+
+    def _interrupt(self) -> None:
+        """Something changed: a run of decode iterations ends with the iteration under way; an idle engine begins."""
+        if self._step is None:
+            self._begin(self._now_ms)
+        else:
+            self._step.cut(self._now_ms)
+
+    def _begin(self, at_ms: float) -> None:
+        self._admit()
+        if len(self._batch) > 0 and (self.knobs.chunked_prefill or not self._prefilling):
+            self._make_room(at_ms)
+        if self._prefilling:
+            self._step = self._pass(at_ms)
+        elif len(self._batch) > 0:
+            self._step = self._run(at_ms)
+
+    def _admit(self) -> None:
+        """Take from the queue what fits. Who brings a cache joins the batch, the others need prefill first."""
+        knobs, batch, prefilling = self.knobs, self._batch, self._prefilling
+        budget_tokens = knobs.max_batched_tokens - len(batch) * knobs.chunked_prefill
+        budget_tokens -= sum(sequence.prefill_tokens for sequence in prefilling)
+        while len(self._queue) > 0 and len(batch) + len(prefilling) < knobs.max_batch_requests:
+            head = self._queue.head
+            blocks = knobs.blocks(head.kv_tokens)
+            spare = self._watermark_blocks if prefilling or len(batch) > 0 else 0
+            if batch.blocks() + self._prefilling_blocks + blocks + spare > knobs.kv_blocks_total:
+                break
+            if head.cached:
+                self._queue.remove(head)
+                batch.join(head)
+            elif budget_tokens >= (1 if knobs.chunked_prefill else head.prefill_tokens) or not prefilling:
+                self._queue.remove(head)
+                prefilling.append(head)
+                self._prefilling_blocks += blocks
+                budget_tokens -= head.prefill_tokens
+            else:
+                break
+            self._isl_tokens = float(head.request.isl_tokens)
+
+    def _make_room(self, at_ms: float) -> None:
+        """Send the newest back to the queue until the others can each write one more token."""
+        while self._batch.blocks(1) + self._prefilling_blocks > self.knobs.kv_blocks_total:
+            if self._prefilling:
+                newest = self._prefilling.pop()
+                self._prefilling_blocks -= self.knobs.blocks(newest.kv_tokens)
+            else:
+                newest = self._batch.newest
+                self._batch.leave(newest)
+            newest.cached, newest.computed = False, 0
+            self._queue.prepend(newest)
+            self._say("preempted", newest.request.request_id, at_ms)
+
+    def _pass(self, at_ms: float) -> Step:
+        """One iteration with prompts in it: all that were let in, or, chunked, what the batch leaves room for."""
+        decodes = self.knobs.chunked_prefill and len(self._batch) > 0
+        chunks = self._chunks() if self.knobs.chunked_prefill else [(s, s.prefill_tokens) for s in self._prefilling]
+        prefill_ms = self._timing.prefill_ms
+        took_ms = max(self._itl(0), self._pass_ms) if decodes else self._pass_ms
+        for sequence, tokens in chunks:
+            first = sequence.tokens - sequence.prefill_tokens
+            took_ms += prefill_ms(first + tokens) - prefill_ms(first)
+        return Step(at_ms, took_ms, decodes=decodes, chunks=chunks)
+
+    def _chunks(self) -> list[Chunk]:
+        budget_tokens = self.knobs.max_batched_tokens - len(self._batch)
+        chunks = []
+        for sequence in self._prefilling:
+            tokens = min(sequence.prefill_tokens, budget_tokens)
+            if tokens == 0:
+                break
+            chunks.append((sequence, tokens))
+            budget_tokens -= tokens
+        return chunks
+
+    def _run(self, at_ms: float) -> Step:
+        """Decode iterations until somebody finishes, a block is missing, or the batch has grown noticeably."""
+        batch, total = self._batch, self.knobs.kv_blocks_total
+        most = min(batch.iterations_to_finish(), max(self._run_growth_tokens // len(batch), 1))
+        if batch.blocks(most) > total:
+            most = bisect_right(range(1, most), total, key=batch.blocks)  # room for one was made
+        first_ms = self._itl(0)
+        ramp_ms = (self._itl(most - 1) - first_ms) / (most - 1) if most > 1 else 0.0
+        return Step(at_ms, first_ms, ramp_ms, most)
+
+    def _itl(self, iterations: int) -> float:
+        """Iteration time of the batch after so many further iterations."""
+        return self._timing.itl_ms(len(self._batch), self._batch.kv_tokens(iterations))
+
+    def _end(self, step: Step) -> None:
+        self._iteration_ms = step.iteration_ms(step.iterations - 1)
+        if step.decodes:
+            self._itl_ms = self._iteration_ms
+            for sequence in self._batch.advance(step.iterations):
+                self._finish(sequence, step.end_ms)
+        for sequence, tokens in step.chunks:
+            sequence.computed += tokens
+            if sequence.prefill_tokens == 0:
+                self._end_prefill(sequence, step.end_ms)
+        for sequence, said in self._dropped:
+            self._let_go(sequence)
+            if said:
+                self._say("taken", sequence.request.request_id, step.end_ms)
+        self._dropped.clear()
+
+    def _end_prefill(self, sequence: Sequence, at_ms: float) -> None:
+        """A prompt is computed, and with it the next token: the first one or, after a preemption, one more."""
+        self._prefilling.remove(sequence)
+        self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
+        sequence.generated += 1
+        sequence.cached = True
+        if sequence.is_first and not sequence.dropped:
+            self._ttft_ms = at_ms - sequence.submitted_ms
+            self._say("first_token", sequence.request.request_id, at_ms)
+        if self.knobs.role == "prefill":
+            self._leave(sequence)
+        elif sequence.generated == sequence.request.osl_tokens:
+            self._finish(sequence, at_ms)
+        else:
+            self._batch.join(sequence)
+
+    def _finish(self, sequence: Sequence, at_ms: float) -> None:
+        if not sequence.dropped:
+            self._say("finished", sequence.request.request_id, at_ms)
+        self._leave(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        if not sequence.dropped:  # its id may be another's by now
+            del self._held[sequence.request.request_id]
+
+    def _let_go(self, sequence: Sequence) -> None:
+        """Free what a dropped sequence still has."""
+        if sequence in self._batch:
+            self._batch.leave(sequence)
+        elif sequence in self._prefilling:
+            self._prefilling.remove(sequence)
+            self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
+
+    def _say(self, kind: EventKind, name: str, at_ms: float) -> None:
+        self._events.append(EngineEvent(kind, name, at_ms))

@@ -1,0 +1,43 @@
+"""Work under way: one pass with prompts in it, or a run of decode iterations in which nothing changes."""
+
+from bisect import bisect_right
+
+from msgspec import Struct
+
+from loadline.sim.engine.request import Sequence
+
+Chunk = tuple[Sequence, int]
+"""A sequence, and how many of its prompt tokens are computed in this step."""
+
+
+class Step(Struct):
+    """One or many iterations. Each takes ``ramp_ms`` longer than the one before, for the batch's cache grows evenly."""
+
+    start_ms: float
+    first_ms: float
+    ramp_ms: float = 0.0
+    iterations: int = 1
+    decodes: bool = True
+    """Whether the batch gets a token in each iteration; it stands still in a pass of prompts alone."""
+    chunks: list[Chunk] = []
+    end_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.end_ms = self.end_of(self.iterations)
+
+    def end_of(self, iterations: int) -> float:
+        """When so many iterations are done."""
+        return self.start_ms + iterations * self.first_ms + self.ramp_ms * (iterations * (iterations - 1) // 2)
+
+    def done_at(self, now_ms: float) -> int:
+        """Whole iterations done at a time."""
+        return bisect_right(range(1, self.iterations + 1), now_ms, key=self.end_of)
+
+    def iteration_ms(self, done: int) -> float:
+        """Time of the iteration that comes after ``done`` others."""
+        return self.first_ms + self.ramp_ms * done
+
+    def cut(self, now_ms: float) -> None:
+        """Let the iteration under way be the last one."""
+        self.iterations = min(self.iterations, self.done_at(now_ms) + 1)
+        self.end_ms = self.end_of(self.iterations)

@@ -1,0 +1,192 @@
+"""An engine that does one iteration after the other and visits every request in each: slow, and easy to believe.
+
+It knows nothing of the real one but its inputs and outputs. The rules are those that the real one documents.
+"""
+
+from dataclasses import dataclass
+
+from loadline.sim.engine import EngineEvent, EngineKnobs, Request, Timing
+from loadline.sim.engine.request import EventKind
+
+
+@dataclass(eq=False)
+class Job:
+    request: Request
+    generated: int
+    has_cache: bool
+    computed: int = 0
+    aborted: bool = False
+    taken: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.request.isl_tokens + self.generated
+
+    @property
+    def to_compute(self) -> int:
+        return 0 if self.has_cache else max(self.tokens - self.request.cached_tokens, 1) - self.computed
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.tokens - 1 if self.has_cache else self.tokens
+
+
+class SlowEngine:
+    def __init__(self, knobs: EngineKnobs, timing: Timing) -> None:
+        self.knobs = knobs
+        self.timing = timing
+        self.queue: list[Job] = []
+        self.prompts: list[Job] = []
+        self.batch: list[Job] = []
+        self.leaving: list[Job] = []  # in the order in which they were taken
+        self.pieces: list[tuple[Job, int]] = []
+        self.decodes = False
+        self.end_ms: float | None = None
+        self.now_ms = 0.0
+        self.events: list[EngineEvent] = []
+
+    def submit(self, request: Request, now_ms: float) -> None:
+        self._run(now_ms)
+        end = request.isl_tokens if self.knobs.role == "prefill" else request.isl_tokens + request.osl_tokens - 1
+        if self._blocks_of(end) > self.knobs.kv_blocks_total:
+            self._say("refused", request, now_ms)
+            return
+        self.queue.append(Job(request, request.generated_tokens, request.prefilled))
+        if self.end_ms is None:
+            self._begin(now_ms)
+
+    def abort(self, request_id: str, now_ms: float) -> bool:
+        self._run(now_ms)
+        job = self._find(request_id)
+        if job is None:
+            return False
+        job.aborted = True
+        self.queue = [waiting for waiting in self.queue if waiting is not job]
+        return True
+
+    def take(self, request_id: str, now_ms: float) -> Request | None:
+        self._run(now_ms)
+        job = self._find(request_id)
+        if job is None or job in self.prompts:
+            return None
+        generated = job.generated + (job in self.batch and self.decodes)
+        if generated == job.request.osl_tokens:
+            return None
+        job.taken = True
+        if job in self.queue:
+            self.queue.remove(job)
+            self._say("taken", job.request, now_ms)
+        else:
+            self.leaving.append(job)
+        old = job.request
+        return Request(old.request_id, old.isl_tokens, old.osl_tokens, generated, prefilled=job.has_cache)
+
+    def advance(self, now_ms: float) -> list[EngineEvent]:
+        self._run(now_ms)
+        events, self.events = self.events, []
+        return events
+
+    def next_event_ms(self) -> float | None:
+        return self.end_ms
+
+    def blocks(self) -> int:
+        return sum(self._blocks_of(job.kv_tokens) for job in self.batch + self.prompts)
+
+    def _find(self, request_id: str) -> Job | None:
+        inside = self.queue + self.prompts + self.batch
+        return next((j for j in inside if j.request.request_id == request_id and not (j.aborted or j.taken)), None)
+
+    def _blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.knobs.block_size_tokens)
+
+    def _say(self, kind: EventKind, request: Request, at_ms: float) -> None:
+        self.events.append(EngineEvent(kind, request.request_id, at_ms))
+
+    def _run(self, now_ms: float) -> None:
+        while self.end_ms is not None and self.end_ms <= now_ms:
+            at_ms, self.end_ms = self.end_ms, None
+            self._end(at_ms)
+            self._begin(at_ms)
+        self.now_ms = max(self.now_ms, now_ms)
+
+    def _begin(self, at_ms: float) -> None:
+        self._admit()
+        if not self.prompts or self.knobs.chunked_prefill:
+            self._make_room(at_ms)
+        self.decodes = bool(self.batch) and (self.knobs.chunked_prefill or not self.prompts)
+        if not self.prompts and not self.batch:
+            return
+        room = self.knobs.max_batched_tokens - len(self.batch) if self.knobs.chunked_prefill else 10**9
+        self.pieces = []
+        for job in self.prompts:
+            piece = min(job.to_compute, room)
+            room -= piece
+            if piece > 0:
+                self.pieces.append((job, piece))
+        self.end_ms = at_ms + self._duration_ms()
+
+    def _duration_ms(self) -> float:
+        kv_tokens = sum(job.kv_tokens for job in self.batch)
+        itl_ms = self.timing.itl_ms(len(self.batch), kv_tokens) if self.decodes else 0.0
+        if not self.pieces:
+            return itl_ms
+        took_ms = max(itl_ms, self.timing.prefill_ms(0))
+        for job, piece in self.pieces:
+            there = job.tokens - job.to_compute
+            took_ms += self.timing.prefill_ms(there + piece) - self.timing.prefill_ms(there)
+        return took_ms
+
+    def _admit(self) -> None:
+        chunked = self.knobs.chunked_prefill
+        room = self.knobs.max_batched_tokens - sum(job.to_compute for job in self.prompts)
+        room -= len(self.batch) if chunked else 0
+        while self.queue:
+            job = self.queue[0]
+            inside = len(self.batch) + len(self.prompts)
+            spare = int(0.01 * self.knobs.kv_blocks_total) if inside else 0
+            if inside == self.knobs.max_batch_requests:
+                return
+            if self.blocks() + self._blocks_of(job.kv_tokens) + spare > self.knobs.kv_blocks_total:
+                return
+            if not job.has_cache:
+                if self.prompts and room < (1 if chunked else job.to_compute):
+                    return
+                room -= job.to_compute
+            (self.batch if job.has_cache else self.prompts).append(self.queue.pop(0))
+
+    def _make_room(self, at_ms: float) -> None:
+        def needed() -> int:
+            growing = sum(self._blocks_of(job.kv_tokens + 1) for job in self.batch)
+            return growing + sum(self._blocks_of(job.kv_tokens) for job in self.prompts)
+
+        while self.batch and needed() > self.knobs.kv_blocks_total:
+            job = (self.prompts or self.batch).pop()
+            job.has_cache, job.computed = False, 0
+            self.queue.insert(0, job)
+            self._say("preempted", job.request, at_ms)
+
+    def _end(self, at_ms: float) -> None:
+        if self.decodes:
+            for job in self.batch:
+                job.generated += 1
+                if job.generated == job.request.osl_tokens and not job.aborted:
+                    self._say("finished", job.request, at_ms)
+        for job, piece in self.pieces:
+            job.computed += piece
+            if job.to_compute > 0:
+                continue
+            job.has_cache = True
+            job.generated += 1
+            self.prompts.remove(job)
+            self.batch.append(job)
+            if not job.aborted and not job.request.prefilled and job.generated == job.request.generated_tokens + 1:
+                self._say("first_token", job.request, at_ms)
+            if job.generated == job.request.osl_tokens and self.knobs.role != "prefill" and not job.aborted:
+                self._say("finished", job.request, at_ms)
+        self.pieces = []
+        for job in self.leaving:
+            self._say("taken", job.request, at_ms)
+        self.leaving = []
+        self.prompts = [job for job in self.prompts if not job.aborted]
+        stays = [] if self.knobs.role == "prefill" else self.batch
+        self.batch = [j for j in stays if j.generated < j.request.osl_tokens and not (j.aborted or j.taken)]
