@@ -6,7 +6,7 @@ import pytest
 from loadline.config import Config, describe, load, parse, validate
 from loadline.errors import ConfigError
 
-PLANNERS = {"threshold", "throughput"}
+PLANNERS = {"threshold", "throughput", "static", "hpa", "kpa"}
 BASE = """
 [[models]]
 name = "llama"
@@ -134,6 +134,18 @@ SHAPES = [
         "a number, 0 or more, finite",
     ),
     (
+        model("static.replicas = {d = 1.5}", DECODE),
+        "models[0].static.replicas",
+        "is {'d': 1.5}",
+        "a table of names, each with a whole number, 0 or more",
+    ),
+    (
+        model("kpa.scale_down_delay_ms = 3600001", DECODE),
+        "models[0].kpa.scale_down_delay_ms",
+        "is 3600001",
+        "a whole number from 0 to 3600000",
+    ),
+    (
         model("", DECODE) + "[models.guard]\nstep_up = 1",
         "models[0].guard.step_up",
         "not a key",
@@ -167,7 +179,13 @@ CONTRADICTIONS = [
     ("", model("", AGGREGATED, DECODE), "models[0].pools", "mixes aggregated with decode", "aggregated"),
     ("", model("", 'name = "p"\nrole = "prefill"'), "models[0].pools", "no decode", 'role = "decode"'),
     ("", model('planner = "treshold"', DECODE), "models[0].planner", "no planner", "Did you mean threshold?"),
-    ("", model('planner = "q"', DECODE), "models[0].planner", "no planner", "Known are: threshold, throughput"),
+    (
+        "",
+        model('planner = "q"', DECODE),
+        "models[0].planner",
+        "no planner",
+        "Known are: hpa, kpa, static, threshold, throughput",
+    ),
     (
         "",
         model("gpu_budget_min = 5\ngpu_budget_max = 4", DECODE),
@@ -196,6 +214,48 @@ CONTRADICTIONS = [
         "models[0].threshold.decode_kv_scale_up_threshold",
         "0.9 is not above",
         "gap",
+    ),
+    (
+        "",
+        model('planner = "static"\nstatic.replicas = {e = 1}', DECODE),
+        "models[0].static.replicas.e",
+        "no pool of this model",
+        "Known are: d.",
+    ),
+    (
+        "",
+        model('planner = "static"\nstatic.replicas.d = 9', DECODE),
+        "models[0].static.replicas.d",
+        "9 is not between replicas_min 1 and replicas_max 8",
+        "bounds",
+    ),
+    (
+        "",
+        model('planner = "static"\nstatic.replicas.d = 0', DECODE),
+        "models[0].static.replicas.d",
+        "0 is not between",
+        "bounds",
+    ),
+    (
+        "",
+        model('planner = "hpa"\nhpa.kv_usage_target = 0', DECODE),
+        "models[0].hpa.kv_usage_target",
+        "decode workers without a metric",
+        "above 0",
+    ),
+    (
+        "",
+        model('planner = "hpa"\nhpa.kv_usage_target = 0\nhpa.waiting_requests_target = 0', AGGREGATED),
+        "models[0].hpa.kv_usage_target",
+        "aggregated workers without a metric",
+        "above 0",
+    ),
+    (
+        "",
+        model('planner = "hpa"\nhpa.prefill_requests_target = 0', 'name = "p"\nrole = "prefill"', DECODE),
+        "models[0].hpa.prefill_requests_target",
+        "prefill workers without a metric",
+        "above 0",
     ),
     ("[leadership]\nmargin_ms = 10000", BASE, "leadership.margin_ms", "no time to lead", "lease_ttl_s"),
     ("[journal]\nbytes_max = 1", BASE, "journal.segment_bytes_max", "above bytes_max 1", "bytes_max"),
@@ -286,6 +346,7 @@ WARNINGS = [
         "models[0].threshold.prefill_queue_scale_down_threshold",
         "never shrinks",
     ),
+    ("", model('planner = "static"', AGGREGATED), "models[0].static.replicas", "nothing changes"),
     ("[models.guard]\nstabilisation_ms = 7200000", BASE, "models[0].guard.stabilisation_ms", "2 hours"),
     ("", model("", AGGREGATED + FIXED), "models[0].pools", "no_operation = true"),
     ("", model("", DECODE), "models[0].pools", 'role = "aggregated"'),
@@ -394,6 +455,28 @@ def test_describe_says_what_will_be_done() -> None:
         "30 s",
     ):
         assert words in told
+
+
+BASELINES = [
+    (
+        'planner = "static"\nstatic.replicas.p = 3',
+        ("Fixed at 3, whatever the load.", "No fixed count: what stands stays."),
+    ),
+    (
+        'planner = "hpa"',
+        ("Every 15 s", "give or take 10%", ": requests in flight to 2.", ": KV usage to 0.7.", "count of 5 min"),
+    ),
+    (
+        'planner = "kpa"',
+        ("Every 2 s", "each 2.1 requests", "each 70 requests", "mean of 1 min", "6 s ask for 2 times"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), BASELINES)
+def test_describe_says_what_a_baseline_will_do(body: str, words: tuple[str, ...]) -> None:
+    told = describe(parse(model(body, 'name = "p"\nrole = "prefill"', DECODE), "x"))
+    assert all(word in told for word in words), told
 
 
 def test_a_config_survives_the_way_to_json_and_back() -> None:

@@ -1,0 +1,301 @@
+"""The HPA planner, against hand-computed cases and those of the original's documents and tests."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.guard import Guard, GuardKnobs, Limits
+from loadline.core.planning.planners.hpa import HpaKnobs, HpaPlanner
+from loadline.core.report import Code, Opinion
+from loadline.core.scalars import Role
+from tests.support.belief import Line, reported, sample
+
+SYNC_MS = 15_000
+ASIDE = GuardKnobs(step_up_max=1_000_000, step_down_max=1_000_000, stabilisation_ms=0, warm_up_ms=0)
+"""The rails that a faithful baseline runs behind: none but the bounds."""
+
+
+class Bench(Line):
+    """One pool, whose workers say one by one what a test wants; None is silence."""
+
+    def __init__(self, workers: int, role: Role = "decode", standing: int | None = None, **knobs: float) -> None:
+        super().__init__([PoolKnobs("p", role, replicas_max=1_000)], workers)
+        self.planner = HpaPlanner(HpaKnobs(**knobs))  # type: ignore[arg-type]
+        self.pool("p").reground(workers if standing is None else standing, self.now)
+
+    def tell(self, values: Sequence[float | None], *, queue: bool = False) -> None:
+        """KV usage, or waiting requests, of each ready worker; it says nothing of the other."""
+        self.sequence += 1
+        for worker, value in zip(self.pool("p").workers, values, strict=False):
+            if value is not None:
+                kv, waiting = (None, int(value)) if queue else (value, None)
+                self.fleet.report(reported(worker, sample(self.sequence, kv, waiting, 0), pool="p"), self.now)
+
+    def look_on(self) -> Opinion:
+        return self.planner.plan(self.look(), self.now)
+
+    def sync(self, values: Sequence[float | None], *, queue: bool = False) -> int:
+        """The count after the next sync, which is carried out at once."""
+        self.now += SYNC_MS
+        self.tell(values, queue=queue)
+        count = self.look_on().targets.get("p", self.pool("p").target_now(self.now))
+        self.obey(count)
+        return count
+
+    def obey(self, count: int) -> None:
+        pool = self.pool("p")
+        pool.set_desired(count, self.now)
+        while pool.ready > count:
+            self.shrink("p")
+        self.grow("p", count - pool.ready)
+
+    def level(self, kv: float) -> int:
+        """A sync with all workers at this KV usage."""
+        return self.sync([kv] * self.pool("p").ready)
+
+
+# -- what one metric asks for: ready workers' KV usage (None: silent), workers that have not come, target, count -------
+
+KV_CASES: dict[str, tuple[list[float | None], int, float, int]] = {
+    "documented: twice the target doubles": ([1.0] * 4, 0, 0.5, 8),
+    "documented: half the target halves": ([0.25] * 4, 0, 0.5, 2),
+    "documented: within a tenth it stays": ([0.55] * 4, 0, 0.5, 4),
+    "exactly a tenth above": ([0.77] * 4, 0, 0.7, 4),
+    "just beyond a tenth above": ([0.771] * 4, 0, 0.7, 5),
+    "exactly a tenth below": ([0.63] * 4, 0, 0.7, 4),
+    "just beyond a tenth below": ([0.6] * 10, 0, 0.7, 9),
+    "a whole quotient is not rounded up": ([0.35] * 6, 0, 0.7, 3),
+    "ScaleUp": ([0.3, 0.5, 0.7], 0, 0.3, 5),
+    "ScaleUpUnreadyLessScale": ([0.5, 0.7], 1, 0.3, 4),
+    "ScaleUpUnreadyNoScale": ([0.4], 2, 0.3, 3),
+    "ScaleDown": ([0.1, 0.3, 0.5, 0.25, 0.25], 0, 0.5, 3),
+    "ScaleDownIncludeUnreadyPods": ([0.1, 0.3, 0.5], 2, 0.5, 2),
+    "ScaleDownExcludeUnscheduledPods": ([0.1], 4, 0.5, 1),
+    "MissingMetrics": ([0.4, 0.095, None, None], 0, 1.0, 3),
+    "MissingMetricsNoChangeEq": ([1.0, None], 0, 1.0, 2),
+    "MissingMetricsNoChangeGt": ([0.95, None], 0, 0.5, 2),
+    "MissingMetricsNoChangeLt": ([0.6, None], 0, 1.0, 2),
+    "MissingMetricsUnreadyChange": ([0.45, None], 1, 0.5, 3),
+    "MissingMetricsUnreadyScaleUp": ([1.0, None], 1, 0.25, 4),
+    "silent workers cannot turn growth into a shrink": ([0.9, None, None, None], 0, 0.7, 4),
+    "silent workers keep their share in a shrink": ([0.1, 0.1, 0.1, None], 0, 0.5, 2),
+    "late workers cannot turn growth into a shrink": ([0.9] * 4, 4, 0.7, 8),
+    "idle": ([0.0] * 3, 0, 0.7, 1),
+}
+
+
+@pytest.mark.parametrize("case", KV_CASES)
+def test_what_kv_usage_asks_for(case: str) -> None:
+    values, starting, target, count = KV_CASES[case]
+    bench = Bench(len(values), standing=len(values) + starting, kv_usage_target=target, down_stabilisation_ms=0)
+    assert bench.sync(values) == count
+
+
+QUEUE_CASES = {
+    "ScaleUpCM": ([20, 10, 30], 15, 4),
+    "ScaleDownCM": ([12] * 5, 20, 3),
+    "one long queue counts like many short ones": ([30, 0, 0], 5, 6),
+    "no queue": ([0] * 4, 5, 1),
+}
+
+
+@pytest.mark.parametrize("case", QUEUE_CASES)
+@pytest.mark.parametrize(("role", "key"), [("aggregated", "waiting_requests"), ("prefill", "prefill_requests")])
+def test_what_a_queue_asks_for(case: str, role: Role, key: str) -> None:
+    values, target, count = QUEUE_CASES[case]
+    knobs = {f"{key}_target": float(target), "kv_usage_target": 0.0, "down_stabilisation_ms": 0}
+    assert Bench(len(values), role, None, **knobs).sync(values, queue=True) == count
+
+
+def test_workers_that_start_count_as_the_pending_ones() -> None:
+    bench = Bench(1, standing=3, kv_usage_target=0.3)
+    bench.grow("p", 2, "starting")
+    assert bench.sync([0.4]) == 3
+
+
+def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:
+    bench = Bench(2, "prefill")
+    bench.report("p", waiting=3, running=2)  # 7 in flight at two workers, the target is 2: ceil(7 / 2)
+    assert bench.look_on().targets == {"p": 4}
+
+
+# -- several metrics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kv", "waiting", "count", "code"),
+    [
+        (0.9, 0, 6, Code.KV_USAGE_TARGET),  # 3.6 / 0.7, and 0 / 5
+        (0.1, 40, 8, Code.WAITING_REQUESTS_TARGET),  # 0.4 / 0.7, and 40 / 5
+        (0.7, 0, 4, Code.WITHIN_TOLERANCE),  # what stands is a proposal like any other
+        (0.3, 10, 2, Code.KV_USAGE_TARGET),  # 1.2 / 0.7 and 10 / 5: of equals the first is named
+    ],
+)
+def test_the_largest_proposal_wins(kv: float, waiting: int, count: int, code: Code) -> None:
+    bench = Bench(4, "aggregated", down_stabilisation_ms=0)
+    bench.report("p", kv, waiting)
+    opinion = bench.look_on()
+    assert opinion.targets.get("p", 4) == count
+    assert opinion.reasons[0].code == code
+
+
+@pytest.mark.parametrize(("kv", "count", "code"), [(0.1, 4, Code.METRIC_MISSING), (0.9, 6, Code.KV_USAGE_TARGET)])
+def test_while_a_metric_is_unknown_the_others_only_grow(kv: float, count: int, code: Code) -> None:
+    bench = Bench(4, "aggregated", down_stabilisation_ms=0)
+    bench.tell([kv] * 4)
+    opinion = bench.look_on()
+    assert opinion.targets.get("p", 4) == count
+    assert opinion.reasons[0].code == code
+
+
+def test_a_target_of_0_switches_its_metric_off() -> None:
+    bench = Bench(4, "aggregated", down_stabilisation_ms=0, waiting_requests_target=0.0)
+    assert bench.level(0.1) == 1
+
+
+def test_without_any_metric_nothing_changes() -> None:
+    bench = Bench(4)
+    bench.say_nothing_of_load("p")
+    opinion = bench.look_on()
+    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [Code.NO_DATA])
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
+    bench = Bench(4)
+    bench.tell([1.0] * 4)
+    assert bench.look_on().targets == {"p": 6}
+    for _ in range(14):
+        bench.now += 1_000
+        assert bench.planner.next_wake() == bench.now
+        bench.tell([0.7] * 4)
+        assert bench.look_on().targets == {"p": 6}
+    bench.now += 1_000
+    assert bench.planner.next_wake() == bench.now
+    bench.tell([0.7] * 4)
+    assert bench.look_on().targets == {}
+
+
+def test_what_it_said_is_forgotten_when_the_data_ends() -> None:
+    bench = Bench(4)
+    bench.tell([1.0] * 4)
+    assert bench.look_on().targets == {"p": 6}
+    bench.now += bench.fleet.knobs.stale_after_ms + 1
+    opinion = bench.look_on()
+    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [Code.NO_DATA])
+
+
+def test_that_all_is_well_is_no_wish_to_keep_the_count() -> None:
+    bench = Bench(4)
+    bench.tell([0.7] * 4)
+    assert bench.look_on().targets == {}
+    bench.now += 1_000
+    bench.pool("p").set_desired(6, bench.now)
+    assert bench.look_on().targets == {}
+
+
+def test_a_shrink_takes_the_highest_recommendation_of_the_window() -> None:
+    bench = Bench(10)
+    assert bench.level(0.7) == 10
+    for _ in range(19):  # the window is 300 s: at the twentieth sync the 10 is 300 s old, and has left
+        assert bench.level(0.07) == 10
+    assert bench.level(0.07) == 1
+
+
+def test_it_shrinks_to_the_highest_and_not_to_the_last() -> None:
+    bench = Bench(10)
+    bench.level(0.7)
+    bench.level(0.35)  # asks for 5
+    for _ in range(18):
+        assert bench.level(0.07) == 10
+    assert bench.level(0.07) == 5
+    assert bench.level(0.07) == 1  # the 5 of 10 workers is gone: 5 x 0.07 / 0.7 rounded up
+
+
+def test_an_agent_that_starts_shrinks_nothing_for_a_window() -> None:
+    bench = Bench(4)
+    counts = [bench.level(0.0) for _ in range(21)]
+    assert counts == [4] * 20 + [1]
+
+
+def test_workers_that_come_by_another_hand_are_kept_for_a_window() -> None:
+    bench = Bench(2)
+    for _ in range(30):
+        assert bench.level(0.7) == 2
+    bench.obey(6)
+    counts = [bench.level(0.0) for _ in range(21)]
+    assert counts == [6] * 20 + [1]
+
+
+def test_its_own_growth_is_no_other_hand() -> None:
+    bench = Bench(4, down_stabilisation_ms=60_000)
+    assert bench.level(1.0) == 6
+    # The 6 was recommended at the sync before, so it leaves after four syncs and not after five.
+    assert [bench.level(0.0) for _ in range(4)] == [6, 6, 6, 1]
+
+
+@pytest.mark.parametrize(("workers", "count"), [(1, 5), (3, 7), (4, 8), (10, 20)])
+def test_a_sync_reaches_twice_or_four_more(workers: int, count: int) -> None:
+    bench = Bench(workers, "prefill")
+    assert bench.sync([1_000] * workers, queue=True) == count
+    assert bench.sync([1_000] * count, queue=True) == max(2 * count, count + 4)
+
+
+def test_the_limit_is_said() -> None:
+    bench = Bench(2, "prefill")
+    bench.tell([50, 50], queue=True)
+    opinion = bench.look_on()
+    assert [r.code for r in opinion.reasons] == [Code.PREFILL_REQUESTS_TARGET, Code.SCALE_UP_LIMIT]
+    assert opinion.reasons[1].numbers == {"wanted": 50.0, "allowed": 6.0}
+    assert opinion.inputs == {"p.ready": 2.0, "p.prefill_requests_target": 50.0}
+
+
+def test_a_window_of_high_recommendations_pulls_up_what_a_limit_held_down() -> None:
+    bench = Bench(4, "prefill")
+    assert bench.sync([10] * 4, queue=True) == 8  # asks for 20
+    assert bench.sync([1] * 8, queue=True) == 16  # asks for 4, yet 20 is the highest of the window
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("demand", [0.4, 1.3, 3.7, 6.0, 40.0])
+def test_a_metric_that_is_shared_among_the_workers_comes_to_rest_at_its_target(demand: float) -> None:
+    bench = Bench(3)
+    for _ in range(200):
+        count = bench.level(min(1.0, demand / bench.pool("p").ready))
+    usage = demand / count
+    assert usage <= 0.77 + 1e-6
+    assert count == 1 or demand / (count - 1) > 0.63
+
+
+def test_a_guard_that_stands_aside_alters_nothing() -> None:
+    bench = Bench(10)
+    guard = Guard(ASIDE, Limits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
+    counts = []
+    for kv in [0.7] * 3 + [1.0] * 3 + [0.01] * 45 + [0.9] * 5:
+        for part in range(15):
+            bench.now += 1_000
+            bench.tell([kv] * bench.pool("p").ready)
+            proposed = bench.look_on().targets
+            draft = guard.apply(bench.model, proposed, bench.now, bench.now)
+            standing = bench.pool("p").target_now(bench.now)
+            assert (draft.targets, draft.rails) == ({"p": proposed.get("p", standing)}, []), part
+            bench.obey(draft.targets["p"])
+        counts.append(bench.pool("p").ready)
+    assert max(counts) > 20
+    assert min(counts) == 1
+
+
+def test_the_default_rails_let_it_shrink_all_the_same() -> None:
+    bench = Bench(6)
+    guard = Guard(GuardKnobs(), Limits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
+    began = bench.now
+    for _ in range(600):
+        bench.now += 1_000
+        bench.tell([0.1] * bench.pool("p").ready)
+        bench.obey(guard.apply(bench.model, bench.look_on().targets, began, bench.now).targets["p"])
+    assert bench.pool("p").ready == 1

@@ -1,0 +1,292 @@
+"""The KPA planner, against hand-computed cases and those of the original's tests."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.planners.kpa import KpaKnobs, KpaPlanner, Watch
+from loadline.core.planning.planners.recommendation import samples_within
+from loadline.core.report import Code, Opinion, Reason
+from loadline.core.scalars import Role
+from tests.support.belief import START, Line, reported, sample
+
+SECOND_MS = 1_000
+STABLE_MS = 60_000
+# What the original's tests are made with.
+RATES = {"target_utilization": 1.0, "max_scale_up_rate": 10.0, "max_scale_down_rate": 10.0}
+
+
+class Bench(Line):
+    """One pool whose first worker has what a test puts in flight; the others have nothing, or are silent."""
+
+    def __init__(self, workers: int, role: Role = "decode", **knobs: float) -> None:
+        super().__init__([PoolKnobs("p", role, replicas_max=10_000)], workers)
+        self.planner = KpaPlanner(KpaKnobs(**knobs))  # type: ignore[arg-type]
+        self.pool("p").reground(workers, self.now)
+
+    def look_on(self, in_flight: int, silent: int = 0) -> Opinion:
+        self.report("p", waiting=in_flight, running=0, silent=silent)
+        return self.planner.plan(self.look(), self.now)
+
+    def run(self, seconds: int, in_flight: int) -> Opinion:
+        """A look a second, for the last ``seconds``."""
+        for _ in range(seconds):
+            self.now += SECOND_MS
+            opinion = self.look_on(in_flight)
+        return opinion
+
+    def count(self, opinion: Opinion) -> int:
+        return opinion.targets.get("p", self.pool("p").target_now(self.now))
+
+    def ready(self, count: int) -> None:
+        """So many workers are ready from now on."""
+        pool = self.pool("p")
+        pool.reground(count, self.now)
+        while pool.ready > count:
+            self.shrink("p")
+        self.grow("p", count - pool.ready)
+
+
+class Scale:
+    """The decision alone: windows whose means are given, as the original's tests give them."""
+
+    def __init__(self, ready: int = 1, **knobs: float) -> None:
+        self.line = Line([PoolKnobs("p", "decode")], ready)
+        self.planner = KpaPlanner(KpaKnobs(**(RATES | knobs)))  # type: ignore[arg-type]
+        delay_ms = self.planner.knobs.scale_down_delay_ms
+        self.watch = Watch(samples_within(STABLE_MS), samples_within(delay_ms), panic_floor=ready)
+        self.reasons: tuple[Reason, ...] = ()
+
+    def at(self, seconds: float, stable: float, panic: float, ready: int | None = None) -> int:
+        """The count at a time, with these means over a stable window of 60 samples and a panic window of 6."""
+        now, pool = START + int(seconds * SECOND_MS), self.line.pool("p")
+        while ready is not None and pool.ready > ready:
+            self.line.shrink("p")
+        if ready is not None:
+            self.line.grow("p", ready - pool.ready)
+        window = self.watch.in_flight
+        window.clear()
+        for age_s in reversed(range(60)):
+            window.push(now - age_s * SECOND_MS, panic if age_s < 6 else (60 * stable - 6 * panic) / 54)
+        said = self.planner._tick(pool, self.watch, now)
+        self.reasons = said.reasons
+        return pool.target_now(now) if said.replicas is None else said.replicas
+
+
+# -- the original's tables: target, ready, stable, panic, count -------------------------------------------------
+
+CASES = {
+    "StableModeUnlimitedTBC": (181, 1, 21, 26, 1),
+    "0TBC": (10, 1, 50, 49, 5),
+    "StableModeNoChange": (10, 1, 50, 50, 5),
+    "StableModeNoChangeAlreadyScaled": (10, 5, 50, 50, 5),
+    "PanicModeDoublePodCount": (10, 1, 50, 100, 10),
+    "StableModeIncreaseWithConcurrencyDefault": (10, 1, 50, 10, 5),
+    "RateLimitScaleUp": (10, 1, 1_000, 1_001, 10),
+    "RateLimitScaleUp, again": (10, 10, 1_000, 1_001, 100),
+    "RateLimitScaleDown": (10, 100, 1, 1, 10),
+    "RateLimitScaleDown, again": (10, 10, 1, 1, 1),
+    "NoTraffic: never to zero": (10, 1, 0, 0, 1),
+    "one more than a whole number of workers": (10, 4, 41, 41, 5),
+    "a whole number of workers": (10, 4, 40, 40, 4),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_originals_table(case: str) -> None:
+    target, ready, stable, panic, count = CASES[case]
+    assert Scale(ready, target_concurrency=float(target)).at(0, stable, panic) == count
+
+
+@pytest.mark.parametrize(
+    ("knobs", "ready", "in_flight", "count"),
+    [
+        (
+            {"target_concurrency": 1.0, "max_scale_up_rate": 1.1},
+            2,
+            3,
+            3,
+        ),  # 2.2 is rounded up: one more is always allowed
+        ({"target_concurrency": 10.0, "max_scale_down_rate": 1.1}, 100, 1, 90),  # 90.9 is rounded down
+    ],
+)
+def test_small_rates_still_let_it_move(knobs: dict[str, float], ready: int, in_flight: int, count: int) -> None:
+    scale = Scale(ready, **knobs)
+    assert scale.at(0, in_flight, in_flight) == count
+
+
+@pytest.mark.parametrize(("stable", "panic", "count"), [(50, 30, 50), (20, 30, 30)])
+def test_in_panic_the_larger_window_counts(stable: float, panic: float, count: int) -> None:
+    scale = Scale(5, target_concurrency=1.0)
+    scale.watch.panic_since_ms = START - 5 * SECOND_MS
+    assert scale.at(0, stable, panic) == count
+    assert scale.reasons[0].code == Code.PANIC
+
+
+def test_panic_at_each_of_several_surges() -> None:
+    scale = Scale(1, target_concurrency=1.0)
+    for second, ready in enumerate((1, 6, 36, 216)):
+        assert scale.at(second, ready * 6, ready * 6, ready) == ready * 6
+        assert scale.watch.panic_since_ms == START + second * SECOND_MS
+
+
+def test_panic_ends_after_a_slow_increase() -> None:
+    scale = Scale(10, target_concurrency=1.0)
+    assert scale.at(0, 11, 25) == 25
+    assert scale.at(30, 30, 41, 40) == 41
+    assert scale.watch.panic_since_ms == START, "41 is not twice 40"
+    assert scale.at(62, 50, 56, 55) == 50, "calm again: the stable window counts"
+    assert scale.watch.panic_since_ms == -1
+
+
+def test_panic_goes_on_while_the_surge_does() -> None:
+    scale = Scale(10, target_concurrency=1.0)
+    assert scale.at(0, 11, 25) == 25
+    assert scale.at(30, 30, 80, 40) == 80
+    assert scale.watch.panic_since_ms == START + 30 * SECOND_MS
+
+
+def test_panic_holds_what_it_reached_and_then_lets_go() -> None:
+    scale = Scale(1, target_concurrency=10.0)
+    assert scale.at(0, 100, 100) == 10
+    assert scale.at(0, 100, 1_000, 10) == 100
+    assert scale.at(30, 1, 1) == 100
+    assert scale.at(60, 1, 1) == 100, "a whole stable window, and not a moment less"
+    assert scale.reasons[0].numbers["left_ms"] == 0
+    assert scale.at(61, 1, 1) == 1
+
+
+def test_panic_begins_at_the_threshold_and_not_below() -> None:
+    for in_flight, panics in ((19, False), (20, True)):
+        scale = Scale(10, target_concurrency=1.0)
+        scale.at(0, 5, in_flight)
+        assert (scale.watch.panic_since_ms >= 0) is panics
+
+
+def test_a_shrink_can_be_delayed() -> None:
+    scale = Scale(1, target_concurrency=10.0, panic_threshold=100.0, scale_down_delay_ms=300_000)
+    assert scale.at(2, 40, 40) == 4
+    assert scale.at(300, 0, 0) == 4
+    assert [r.code for r in scale.reasons] == [Code.CONCURRENCY_TARGET, Code.HIGHEST_RECOMMENDATION]
+    assert scale.at(302, 0, 0) == 1
+    assert scale.at(540, 40, 40) == 4
+    assert scale.at(600, 30, 30) == 4
+    assert scale.at(660, 0, 0) == 4
+    assert scale.at(840, 0, 0) == 3
+    assert scale.at(900, 0, 0) == 1
+
+
+def test_without_a_delay_it_shrinks_at_once() -> None:
+    scale = Scale(1, target_concurrency=10.0, panic_threshold=100.0)
+    assert [scale.at(0, 40, 40), scale.at(0.5, 20, 20)] == [4, 2]
+
+
+def test_a_quotient_that_is_whole_but_for_its_last_bits_is_whole() -> None:
+    # 3 x 0.7 is 2.0999999999999996 in floats, and 8.4 divided by it a little more than 4.
+    scale = Scale(4, target_concurrency=3.0, target_utilization=0.7)
+    assert scale.at(0, 8.4, 8.4) == 4
+
+
+# -- the windows -------------------------------------------------------------------------------------------------------
+
+
+def test_the_means_are_over_60_and_6_samples() -> None:
+    bench = Bench(1, target_concurrency=100.0, target_utilization=1.0, panic_threshold=1_000.0)
+    bench.run(60, in_flight=0)
+    opinion = bench.run(3, in_flight=60)  # at odd seconds there is a sample and no tick
+    watch = bench.planner.watches["p"]
+    assert watch.means(6_000, bench.now) == (180 / 60, 180 / 6)
+    assert opinion.inputs == {"p.ready": 1.0, "p.in_flight": 60.0}
+    bench.run(60, in_flight=60)
+    assert watch.means(6_000, bench.now) == (60, 60)
+
+
+def test_silent_workers_are_taken_to_be_like_the_others() -> None:
+    bench = Bench(4, target_concurrency=10.0, target_utilization=1.0)
+    opinion = bench.look_on(in_flight=20, silent=2)  # 20 at two workers that speak: 40 at four
+    assert opinion.inputs["p.in_flight"] == 40
+    assert bench.planner.watches["p"].in_flight.values == [40.0]
+
+
+@pytest.mark.parametrize(("role", "target"), [("decode", 70.0), ("aggregated", 70.0), ("prefill", 2.1)])
+def test_targets_by_default(role: Role, target: float) -> None:
+    (reason,) = Bench(1, role).look_on(in_flight=0).reasons
+    assert reason.numbers["target"] == pytest.approx(target)
+
+
+def test_it_looks_at_intervals_and_stands_by_what_it_said() -> None:
+    bench = Bench(1)
+    assert bench.look_on(in_flight=139).targets == {"p": 2}
+    bench.now += 1
+    assert bench.look_on(in_flight=0).targets == {"p": 2}
+    assert bench.planner.next_wake() == START + 1_000
+    bench.now = START + 1_000
+    assert bench.look_on(in_flight=1_000).targets == {"p": 2}
+    bench.now = START + 2_000
+    assert bench.look_on(in_flight=1_000).targets == {"p": 11}  # (139 + 1000 + 1000) / 3 / 70, in panic
+
+
+# -- starts and gaps ---------------------------------------------------------------------------------------------------
+
+
+def test_with_more_than_one_worker_it_starts_in_panic_and_shrinks_nothing() -> None:
+    bench = Bench(8)
+    bench.look_on(in_flight=0)
+    assert bench.count(bench.run(60, in_flight=0)) == 8
+    assert bench.count(bench.run(2, in_flight=0)) == 4
+    bench.ready(4)
+    assert bench.count(bench.run(2, in_flight=0)) == 2
+
+
+def test_with_one_worker_it_starts_calmly() -> None:
+    bench = Bench(1)
+    assert [r.code for r in bench.look_on(in_flight=0).reasons] == [Code.CONCURRENCY_TARGET]
+    bench.ready(3)
+    assert bench.count(bench.run(2, in_flight=0)) == 1
+
+
+def test_a_history_that_was_lost_starts_it_in_panic_again() -> None:
+    bench = Bench(8)
+    bench.run(70, in_flight=560)  # 70 for each
+    assert bench.planner.watches["p"].panic_since_ms == -1
+    bench.now += STABLE_MS
+    opinion = bench.look_on(in_flight=0)
+    assert (bench.count(opinion), opinion.reasons[0].code) == (8, Code.PANIC)
+
+
+def test_a_short_gap_is_a_hold_and_no_new_start() -> None:
+    bench = Bench(8)
+    bench.run(70, in_flight=560)
+    bench.now += bench.fleet.knobs.stale_after_ms + 1
+    opinion = bench.planner.plan(bench.look(), bench.now)
+    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [Code.NO_DATA])
+    bench.now += 2_000
+    bench.look_on(in_flight=0)
+    assert bench.planner.watches["p"].panic_since_ms == -1
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_surge_is_followed_within_seconds_and_kept_for_a_minute() -> None:
+    bench = Bench(1)
+    bench.look_on(in_flight=10)
+    bench.run(60, in_flight=10)
+    assert bench.count(bench.run(6, in_flight=700)) >= 9  # 700 / 70 = 10 once the panic window is full of it
+    assert bench.count(bench.run(2, in_flight=700)) == 10
+    bench.ready(10)
+    assert bench.count(bench.run(54, in_flight=10)) == 10
+    assert bench.count(bench.run(10, in_flight=10)) == 5  # half of what is ready
+
+
+@pytest.mark.parametrize("in_flight", [0, 50, 140, 500, 3_000])
+def test_what_does_not_depend_on_the_workers_comes_to_rest(in_flight: int) -> None:
+    bench = Bench(3)
+    for _ in range(300):
+        bench.ready(bench.count(bench.run(1, in_flight)))
+    assert bench.pool("p").ready == max(1, -(-in_flight // 70))
+
+
+def test_a_worker_that_says_only_how_full_it_is_is_no_data() -> None:
+    bench = Bench(1)
+    bench.fleet.report(reported("p0", sample(1, 0.5, None, None), pool="p"), bench.now)
+    assert [r.code for r in bench.planner.plan(bench.look(), bench.now).reasons] == [Code.NO_DATA]
