@@ -1,0 +1,193 @@
+"""The fleet of a simulation: its engines, how long workers take to start, and how requests are routed."""
+
+import math
+import random
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from loadline.config import load_as
+from loadline.core.scalars import Name, Role
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.errors import ConfigError
+from loadline.sim.engine import EngineKnobs, Timing
+from loadline.sim.profiles import LinearProfile, MeasuredProfile
+
+Positive = Annotated[int, Meta(ge=1)]
+PositiveNumber = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+
+
+class _Knobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """An unknown key is an error, not a silent nothing."""
+
+
+class StartDelayKnobs(_Knobs, frozen=True):
+    """From the start of a worker's process until it can serve."""
+
+    distribution: Annotated[
+        Literal["constant", "uniform", "exponential", "lognormal"],
+        Meta(description="How the times are spread; uniform is mean_s plus or minus mean_s * cv * sqrt(3)."),
+    ] = "lognormal"
+    mean_s: Annotated[NotNegative, Meta(description="Mean time, in s.")] = 60.0
+    cv: Annotated[
+        float, Meta(ge=0, le=10, description="Coefficient of variation; constant and exponential have their own.")
+    ] = 0.25
+
+    def draw_ms(self, luck: random.Random) -> float:
+        """One time, in ms."""
+        mean_ms = self.mean_s * 1_000.0
+        match self.distribution:
+            case "uniform":
+                half = mean_ms * self.cv * math.sqrt(3.0)
+                return max(0.0, luck.uniform(mean_ms - half, mean_ms + half))
+            case "exponential":
+                return luck.expovariate(1.0) * mean_ms
+            case "lognormal":
+                sigma = math.sqrt(math.log1p(self.cv * self.cv))
+                return mean_ms * math.exp(luck.gauss(0.0, sigma) - sigma * sigma / 2.0)
+        return mean_ms
+
+
+class PoolFleetKnobs(_Knobs, frozen=True):
+    """The engines of one pool. Its role, bounds and GPUs a worker are those of the configuration."""
+
+    name: Annotated[Name, Meta(description="The pool's name in the configuration.")]
+    kv_blocks: Annotated[Positive, Meta(description="KV cache blocks of one worker.")]
+    prefill_profile: Annotated[str, Meta(description="NPZ file of a measured prefill sweep, from this file on.")] = ""
+    decode_profile: Annotated[str, Meta(description="NPZ file of a measured decode sweep, from this file on.")] = ""
+    linear: Annotated[
+        LinearProfile | None, Meta(description="alpha, beta, gamma and delta in the place of the profiles.")
+    ] = None
+    accelerator: Annotated[str, Meta(max_length=256, description="Accelerator type, for the records.")] = ""
+    block_size_tokens: Annotated[Positive, Meta(description="Tokens in one KV block.")] = 16
+    max_batch_requests: Annotated[Positive, Meta(description="Most requests that decode together.")] = 256
+    max_batched_tokens: Annotated[Positive, Meta(description="Most prompt tokens in one pass.")] = 8_192
+    chunked_prefill: Annotated[
+        bool, Meta(description="Mix chunks of prompts with decode iterations instead of whole passes between them.")
+    ] = False
+    prefix_cache_blocks: Annotated[
+        int, Meta(ge=0, description="Prefix blocks of the trace that a worker remembers; 0: no prefix cache.")
+    ] = 0
+    workers: Annotated[int, Meta(ge=0, description="Workers that are ready when the trace begins.")] = 1
+    start_delay: StartDelayKnobs = StartDelayKnobs()
+
+
+class TransferKnobs(_Knobs, frozen=True):
+    """How KV cache gets from one worker to another."""
+
+    bandwidth_gbytes_per_s: Annotated[PositiveNumber, Meta(description="10^9 bytes a second, for one transfer.")] = 25.0
+    latency_ms: Annotated[NotNegative, Meta(description="Added to every transfer.")] = 1.0
+    kv_bytes_per_token: Annotated[Positive, Meta(description="Bytes of KV cache a token takes, over all layers.")] = (
+        131_072
+    )
+
+
+class FleetKnobs(_Knobs, frozen=True):
+    """A whole fleet file."""
+
+    pools: Annotated[tuple[PoolFleetKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
+    model: Annotated[
+        str, Meta(max_length=100, description="The model that the trace is for; empty: the only one there is.")
+    ] = ""
+    ttft_ms: Annotated[PositiveNumber, Meta(description="Objective: time to first token of a request.")] = 1_000.0
+    itl_ms: Annotated[PositiveNumber, Meta(description="Objective: mean inter-token latency of a request.")] = 50.0
+    routing: Annotated[
+        Literal["round_robin", "least_loaded", "kv_aware"],
+        Meta(description="Who gets a request: the next, the one with least to do, or that and most of the prompt."),
+    ] = "least_loaded"
+    drain: Annotated[
+        Literal["finish", "migrate"],
+        Meta(description="What a draining worker does with its requests: finish them, or move them live."),
+    ] = "finish"
+    report_interval_ms: Annotated[PositiveNumber, Meta(description="Time between two load reports.")] = 1_000.0
+    transfer: TransferKnobs = TransferKnobs()
+
+
+class PoolFleet(Struct, frozen=True):
+    """A pool, ready to be simulated."""
+
+    knobs: PoolFleetKnobs
+    role: Role
+    gpus_per_worker: int
+    engine: EngineKnobs
+    timing: Timing
+
+
+def read_fleet(path: Path) -> FleetKnobs:
+    """Read a fleet file; the paths in it count from where it is.
+
+    Raises:
+        ConfigError: It cannot be read, or something in it cannot be used.
+    """
+    knobs = load_as(FleetKnobs, path)
+    names = [pool.name for pool in knobs.pools]
+    for index, pool in enumerate(knobs.pools):
+        place = f"{path}: pools[{index}]"
+        if pool.name in names[:index]:
+            raise ConfigError(f"{place}.name", f"is {pool.name!r} a second time", "Give each pool once.")
+        measured = bool(pool.prefill_profile and pool.decode_profile)
+        if measured == (pool.linear is not None) or bool(pool.prefill_profile) != bool(pool.decode_profile):
+            problem = "needs either both profiles or linear parameters"
+            raise ConfigError(place, problem, "Write prefill_profile and decode_profile, or a table linear.")
+    pools = tuple(
+        msgspec.structs.replace(
+            pool,
+            prefill_profile=str(path.parent / pool.prefill_profile) if pool.prefill_profile else "",
+            decode_profile=str(path.parent / pool.decode_profile) if pool.decode_profile else "",
+        )
+        for pool in knobs.pools
+    )
+    return msgspec.structs.replace(knobs, pools=pools)
+
+
+def model_of(fleet: FleetKnobs, settings: Settings) -> ModelKnobs:
+    """The model that the trace is for.
+
+    Raises:
+        ConfigError: There is no such model, or it is not clear which.
+    """
+    names = [model.name for model in settings.models]
+    if fleet.model in names:
+        return settings.models[names.index(fleet.model)]
+    if not fleet.model and len(names) == 1:
+        return settings.models[0]
+    problem = f"is {fleet.model!r}, the configuration has {', '.join(names)}"
+    raise ConfigError("model of the fleet", problem, "Name one of them.")
+
+
+def pools_of(fleet: FleetKnobs, model: ModelKnobs) -> dict[str, PoolFleet]:
+    """Every pool of the model, with its engines.
+
+    Raises:
+        ConfigError: A pool is missing on either side, or its numbers do not fit together.
+        DataError: A profile cannot be used.
+    """
+    described = {pool.name: pool for pool in fleet.pools}
+    configured = {pool.name: pool for pool in model.pools}
+    for name in described.keys() ^ configured.keys():
+        where, other = ("fleet", "configuration") if name in configured else ("configuration", "fleet")
+        raise ConfigError(f"pool {name}", f"is not in the {where}", f"Describe it there, or drop it from the {other}.")
+    found: dict[str, PoolFleet] = {}
+    for name, pool in configured.items():
+        knobs = described[name]
+        try:
+            engine = EngineKnobs(
+                role=pool.role,
+                kv_blocks_total=knobs.kv_blocks,
+                block_size_tokens=knobs.block_size_tokens,
+                max_batch_requests=knobs.max_batch_requests,
+                max_batched_tokens=knobs.max_batched_tokens,
+                chunked_prefill=knobs.chunked_prefill,
+            )
+            timing = _timing(knobs)
+        except ValueError as error:
+            raise ConfigError(f"fleet, pool {name}", str(error), "Correct it.") from error
+        found[name] = PoolFleet(knobs, pool.role, pool.gpus_per_worker, engine, timing)
+    return found
+
+
+def _timing(knobs: PoolFleetKnobs) -> Timing:
+    return knobs.linear or MeasuredProfile(Path(knobs.prefill_profile), Path(knobs.decode_profile))

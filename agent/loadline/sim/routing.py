@@ -1,0 +1,49 @@
+"""Which worker gets a request. Every policy is deterministic: what is equal is decided by the worker's name."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from loadline.sim.prefix import PrefixCache
+from loadline.sim.traces import Arrival
+from loadline.sim.worker import WorkerProcess
+
+
+class Station(Struct, eq=False):
+    """A worker as the gateway sees it: what it was given and has not finished."""
+
+    worker: WorkerProcess
+    name: str
+    prefix: PrefixCache | None
+    numbers: dict[str, int] = {}
+    """Id at the worker -> number of the request."""
+    prompt_tokens: int = 0
+    """Of what it was given and has not computed yet."""
+
+    def hit_tokens(self, arrival: Arrival) -> int:
+        """Tokens of the prompt whose KV cache it should still have."""
+        if self.prefix is None or not arrival.prefix:
+            return 0
+        return min(self.prefix.hit_tokens(arrival.prefix), arrival.isl_tokens)
+
+
+Policy = Callable[[Sequence[Station], Arrival, int], Station]
+"""Chooses one of the stations (at least one) for an arrival, given how many were chosen before."""
+
+
+def round_robin(stations: Sequence[Station], _arrival: Arrival, chosen: int) -> Station:
+    """One after the other."""
+    return stations[chosen % len(stations)]
+
+
+def least_loaded(stations: Sequence[Station], _arrival: Arrival, _chosen: int) -> Station:
+    """The fewest prompt tokens to compute, then the fewest requests."""
+    return min(stations, key=lambda one: (one.prompt_tokens, len(one.numbers), one.name))
+
+
+def kv_aware(stations: Sequence[Station], arrival: Arrival, _chosen: int) -> Station:
+    """The least prompt work until the first token: what waits there and what of this prompt is not in the cache."""
+    return min(stations, key=lambda one: (one.prompt_tokens - one.hit_tokens(arrival), len(one.numbers), one.name))
+
+
+POLICIES: dict[str, Policy] = {"round_robin": round_robin, "least_loaded": least_loaded, "kv_aware": kv_aware}

@@ -1,0 +1,125 @@
+"""The account of a simulation: what became of every request. One number of each kind for each request, in arrays."""
+
+from array import array
+from hashlib import sha256
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadline.sim.outcome import Attainment, Percentiles
+
+_UNKNOWN: Final = float("nan")
+
+Numbers = NDArray[np.float64]
+
+
+class Served:
+    """Requests by number, in the order in which they arrived."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.refused = 0
+        self.retried = 0
+        self.preempted = 0
+        self.migrated = 0
+        self._arrived_ms = array("d")
+        self._isl_tokens = array("q")
+        self._ttft_ms = array("d")
+        self._itl_ms = array("d")
+        self._done = array("b")
+
+    @property
+    def requests(self) -> int:
+        """Requests that arrived."""
+        return len(self._arrived_ms)
+
+    def arrive(self, at_ms: float, isl_tokens: int) -> int:
+        """A request arrived; gives its number."""
+        self._arrived_ms.append(at_ms)
+        self._isl_tokens.append(isl_tokens)
+        self._ttft_ms.append(_UNKNOWN)
+        self._itl_ms.append(_UNKNOWN)
+        self._done.append(0)
+        return len(self._arrived_ms) - 1
+
+    def arrived_ms(self, number: int) -> float:
+        """When a request arrived."""
+        return self._arrived_ms[number]
+
+    def finish(self, number: int, ttft_ms: float, itl_ms: float | None) -> None:
+        """A request got its last token; one with a single token has no ITL."""
+        if self._done[number]:
+            raise AssertionError(f"request {number} ends a second time")
+        self.finished += 1
+        self._done[number] = 1
+        self._ttft_ms[number] = ttft_ms
+        self._itl_ms[number] = 0.0 if itl_ms is None else itl_ms
+
+    def refuse(self, number: int) -> None:
+        """No worker could ever take it."""
+        if self._done[number]:
+            raise AssertionError(f"request {number} ends a second time")
+        self.refused += 1
+        self._done[number] = -1
+
+    def attainment(self, ttft_ms: float, itl_ms: float) -> Attainment:
+        """Share of all requests within the objectives; a comparison with what is unknown is false."""
+        if not self.requests:
+            return Attainment(1.0, 1.0, 1.0)
+        ttft, itl = np.asarray(self._ttft_ms) <= ttft_ms, np.asarray(self._itl_ms) <= itl_ms
+        return Attainment(float(ttft.mean()), float(itl.mean()), float((ttft & itl).mean()))
+
+    def ttft(self) -> Percentiles:
+        """Over the requests that finished."""
+        return _percentiles(np.asarray(self._ttft_ms))
+
+    def itl(self) -> Percentiles:
+        """Over the requests that finished; a single token counts as 0."""
+        return _percentiles(np.asarray(self._itl_ms))
+
+    def by_step(self, step_ms: float, steps: int) -> "ByStep":
+        """The same by the time of arrival, in ``steps`` steps of ``step_ms``."""
+        arrived = np.asarray(self._arrived_ms)
+        edges = np.searchsorted(arrived, np.arange(steps + 1) * step_ms)
+        ttft, itl = np.asarray(self._ttft_ms), np.asarray(self._itl_ms)
+        tokens = np.concatenate(([0], np.cumsum(np.asarray(self._isl_tokens))))
+        parts = list(pairwise(edges))
+        return ByStep(
+            (np.diff(edges) / (step_ms / 1_000.0)).tolist(),
+            (np.diff(tokens[edges]) / (step_ms / 1_000.0)).tolist(),
+            [_percentiles(ttft[begin:end]) for begin, end in parts],
+            [_percentiles(itl[begin:end]) for begin, end in parts],
+        )
+
+    def digest(self) -> str:
+        """Hash of every request's times."""
+        found = sha256()
+        for numbers in (self._arrived_ms, self._ttft_ms, self._itl_ms, self._done):
+            found.update(numbers.tobytes())
+        return found.hexdigest()
+
+
+class ByStep:
+    """The account over time: one value for each step."""
+
+    def __init__(
+        self,
+        arrivals_per_s: list[float],
+        prompt_tokens_per_s: list[float],
+        ttft_ms: list[Percentiles],
+        itl_ms: list[Percentiles],
+    ) -> None:
+        self.arrivals_per_s = arrivals_per_s
+        self.prompt_tokens_per_s = prompt_tokens_per_s
+        self.ttft_ms = ttft_ms
+        self.itl_ms = itl_ms
+
+
+def _percentiles(values: Numbers) -> Percentiles:
+    known = values[~np.isnan(values)]
+    if not known.size:
+        return Percentiles(None, None, None)
+    p50, p95, p99 = np.percentile(known, (50, 95, 99)).tolist()
+    return Percentiles(p50, p95, p99)

@@ -1,0 +1,314 @@
+"""A whole simulation: a trace is played to a simulated fleet that a production agent scales, in virtual time.
+
+    outcome = simulate(Scenario("mine", settings, fleet, trace), on_progress=print)
+
+What is clairvoyant: the same planner, told at every moment what the picture will be one start-up delay later. Workers
+that it asked for on what it saw then are there when that comes true. This is the run in which a worker can serve in the
+moment in which it is asked for, with every worker paid for from one start-up delay before that moment.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core import query
+from loadline.core.observed import WorkerRecord
+from loadline.core.settings import Settings
+from loadline.ports import Journal
+from loadline.sim.agent import AgentProcess
+from loadline.sim.bus import Bus
+from loadline.sim.engine import Engine
+from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, pools_of
+from loadline.sim.gateway import Gateway
+from loadline.sim.outcome import FLAP_MS, Action, Lines, Outcome, PoolLine
+from loadline.sim.scaler import ScalerProcess
+from loadline.sim.served import Served
+from loadline.sim.store import Store
+from loadline.sim.timeline import START_MS, Timeline
+from loadline.sim.traces import Trace
+from loadline.sim.worker import WorkerKnobs, WorkerProcess
+from loadline.wire.codec import Rejected, decode_as
+from loadline.wire.messages import ScalingDecision
+from loadline.wire.subjects import Subjects
+
+LINE_STEPS_MAX: Final = 500
+"""Points of a line over time: more than a screen shows side by side."""
+_STEP_LEAST_MS: Final = 5_000.0
+_PROGRESS_STEPS: Final = 400
+# What is under way when the trace ends is given this time; nothing else arrives meanwhile.
+_RUN_OUT_MS: Final = 600_000.0
+
+
+class Scenario(Struct, frozen=True):
+    """What is simulated."""
+
+    name: str
+    settings: Settings
+    fleet: FleetKnobs
+    trace: Trace
+    seed: int = 0
+    clairvoyant: bool = False
+    """See the module."""
+
+
+def simulate(scenario: Scenario, on_progress: Callable[[float], None], journal: Journal | None = None) -> Outcome:
+    """Play the whole trace.
+
+    Args:
+        scenario: What is simulated.
+        on_progress: Told how much is done, 0..1, some hundred times.
+        journal: Takes every turn of the agent, if there is one.
+
+    Raises:
+        ConfigError: Fleet and configuration do not fit together.
+        DataError: A profile cannot be used.
+    """
+    began_s = time.perf_counter()
+    simulation = Simulation(scenario, journal)
+    for step in range(1, _PROGRESS_STEPS + 1):
+        simulation.run(simulation.duration_ms * step / _PROGRESS_STEPS)
+        on_progress(step / _PROGRESS_STEPS)
+    simulation.run_out()
+    return replace(simulation.outcome(), wall_s=time.perf_counter() - began_s)
+
+
+class _Life(Struct):
+    """A worker's process and what it costs."""
+
+    worker: WorkerProcess
+    gpus: int
+    paid_from_ms: float
+
+
+class Simulation:
+    """A world with one agent, one scaler, one gateway and the workers.
+
+    Args:
+        scenario: What is simulated.
+        journal: Takes every turn of the agent, if there is one.
+    """
+
+    def __init__(self, scenario: Scenario, journal: Journal | None = None) -> None:
+        self._scenario = scenario
+        settings, fleet = scenario.settings, scenario.fleet
+        self._model = model_of(fleet, settings)
+        self._pools = pools_of(fleet, self._model)
+        self.duration_ms = scenario.trace.duration_s * 1_000.0
+        self.timeline = Timeline(scenario.seed)
+        self._bus, self._store = Bus(self.timeline), Store(self.timeline)
+        self._start_luck = self.timeline.luck("start_delay")
+        self._served = Served()
+        self._lives: list[_Life] = []
+        self._started: dict[str, int] = dict.fromkeys(self._pools, 0)
+        self._actions: list[Action] = []
+        self._turned: dict[str, tuple[int, float]] = {}
+        self._decisions: dict[str, bytes] = {}
+        self.gateway = Gateway(
+            self.timeline,
+            self._model.name,
+            self._pools,
+            fleet,
+            self._bus.port(),
+            served=self._served,
+            prefix_block_tokens=scenario.trace.prefix_block_tokens,
+        )
+        self._scaler = ScalerProcess(
+            self.timeline, {self._model.name: tuple(self._pools)}, self._bus.port(), self._start_worker
+        )
+        for name, pool in self._pools.items():
+            for _ in range(pool.knobs.workers):
+                self._scaler.adopt(self._begin_worker(name, 0.0, 0.0))
+        listening = Subjects("loadline").decision(self._model.name)
+        self._bus.listen(self._bus.port(), listening, self._note)
+        self.agent = AgentProcess(self.timeline, settings, self._bus.port(), self._store.port(), journal=journal)
+        self._step_ms = max(_STEP_LEAST_MS, self.duration_ms / LINE_STEPS_MAX)
+        self._looks: list[float] = []
+        self._lines = {
+            name: PoolLine(name, pool.role, [], [], [], [], [], [], []) for name, pool in self._pools.items()
+        }
+        self._queued: list[int] = []
+        self.timeline.at(0.0, self._look)
+        self._arrive(0)
+
+    def run(self, until_ms: float) -> None:
+        """Let time pass."""
+        self.timeline.run(until_ms)
+
+    def run_out(self) -> None:
+        """Give what is under way some time to finish."""
+        end_ms = self.duration_ms + _RUN_OUT_MS
+        while self.timeline.now_ms < end_ms and self.gateway.queued + self.gateway.in_flight:
+            self.timeline.run(min(self.timeline.now_ms + 1_000.0, end_ms))
+
+    # -- the trace -----------------------------------------------------------------------------------------------------
+
+    def _arrive(self, index: int) -> None:
+        """The requests arrive one after the other, each of which brings the next."""
+        arrivals = self._scenario.trace.arrivals
+        if index < len(arrivals):
+            self.timeline.at(arrivals[index].arrival_s * 1_000.0, partial(self._take, index))
+
+    def _take(self, index: int) -> None:
+        self.gateway.arrive(self._scenario.trace.arrivals[index])
+        self._arrive(index + 1)
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def _start_worker(self, _model: str, pool: str) -> WorkerProcess:
+        delay_ms = self._pools[pool].knobs.start_delay.draw_ms(self._start_luck)
+        start_ms, paid_before_ms = (0.0, delay_ms) if self._scenario.clairvoyant else (delay_ms, 0.0)
+        return self._begin_worker(pool, start_ms, paid_before_ms)
+
+    def _begin_worker(self, name: str, start_ms: float, paid_before_ms: float) -> WorkerProcess:
+        pool, now_ms = self._pools[name], self.timeline.now_ms
+        self._started[name] += 1
+        worker = WorkerProcess(
+            self.timeline,
+            self._record(name, pool, int(now_ms)),
+            Engine(pool.engine, pool.timing),
+            self._bus.port(),
+            self._store.port(),
+            knobs=WorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms),
+            on_event=self.gateway.happened,
+            on_change=self._changed,
+        )
+        self._lives.append(_Life(worker, pool.gpus_per_worker, max(0.0, now_ms - paid_before_ms)))
+        return worker
+
+    def _record(self, name: str, pool: PoolFleet, now_ms: int) -> WorkerRecord:
+        return WorkerRecord(
+            model=self._model.name,
+            pool=name,
+            worker=f"{name}-{self._started[name]}",
+            role=pool.role,
+            incarnation=START_MS + now_ms,
+            accelerator=pool.knobs.accelerator,
+            gpus=pool.gpus_per_worker,
+            kv_blocks_total=pool.engine.kv_blocks_total,
+            block_size_tokens=pool.engine.block_size_tokens,
+            max_batch_requests=pool.engine.max_batch_requests,
+            max_batched_tokens=pool.engine.max_batched_tokens,
+        )
+
+    def _changed(self, worker: WorkerProcess) -> None:
+        self.gateway.changed(worker)
+        if not worker.alive:
+            self._scaler.look()
+
+    # -- what is looked at ---------------------------------------------------------------------------------------------
+
+    def _note(self, subject: str, payload: bytes) -> None:
+        """A decision was announced, perhaps not for the first time."""
+        decision = decode_as(ScalingDecision, payload, subject)
+        if isinstance(decision, Rejected) or decision.decision_id in self._decisions:
+            return
+        self._decisions[decision.decision_id] = payload
+        now_ms = self.timeline.now_ms
+        if now_ms > self.duration_ms:
+            return
+        said = self._why(decision.decision_id)
+        for target in decision.targets:
+            step = target.replicas - target.previous
+            if step and target.previous:
+                direction = 1 if step > 0 else -1
+                before, at_ms = self._turned.get(target.pool, (direction, 0.0))
+                flap = before != direction and now_ms - at_ms <= FLAP_MS
+                self._turned[target.pool] = (direction, now_ms)
+                reasons = [text for pool, text in said if pool in {"", target.pool}]
+                self._actions.append(
+                    Action(now_ms / 1_000.0, target.pool, target.previous, target.replicas, reasons, flap)
+                )
+
+    def _why(self, decision_id: str) -> list[tuple[str, str]]:
+        found = query.explain(self.agent.controller.state, decision_id, self._model.name)
+        return [
+            (reason.pool, reason.sentence())
+            for explanation in found
+            for reason in (*explanation.rails, *(r for opinion in explanation.opinions for r in opinion.reasons))
+        ]
+
+    def _look(self) -> None:
+        """Take the picture of this moment."""
+        now_ms = self.timeline.now_ms
+        if now_ms >= self.duration_ms:
+            return
+        self.timeline.after(self._step_ms, self._look)
+        self._looks.append(now_ms / 1_000.0)
+        self._queued.append(self.gateway.queued)
+        believed = self.agent.controller.state.fleet.models[self._model.name].pools
+        for name, line in self._lines.items():
+            workers = [life.worker for life in self._lives if life.worker.alive and life.worker.record.pool == name]
+            serving = [worker for worker in workers if worker.serving]
+            loads = [worker.engine.load() for worker in workers]
+            line.wanted.append(believed[name].desired or 0)
+            line.ready.append(len(serving))
+            line.starting.append(sum(worker.record.state == "starting" for worker in workers))
+            line.draining.append(sum(worker.draining for worker in workers))
+            line.waiting_requests.append(sum(load.waiting_requests or 0 for load in loads))
+            line.running_requests.append(sum(load.running_requests or 0 for load in loads))
+            used = sum(worker.engine.load().kv_blocks_used or 0 for worker in serving)
+            total = sum(worker.engine.knobs.kv_blocks_total for worker in serving)
+            line.kv_usage_ratio.append(used / total if total else 0.0)
+
+    # -- what came of it -----------------------------------------------------------------------------------------------
+
+    def outcome(self) -> Outcome:
+        """Everything, as of now."""
+        scenario, served, fleet = self._scenario, self._served, self._scenario.fleet
+        by_step = served.by_step(self._step_ms, len(self._looks))
+        unfinished = self.gateway.queued + self.gateway.in_flight
+        gpu_hours = dict.fromkeys(self._pools, 0.0)
+        for life in self._lives:
+            ended_ms = min(self.duration_ms, self.duration_ms if life.worker.alive else life.worker.ended_ms or 0.0)
+            gpu_hours[life.worker.record.pool] += life.gpus * max(0.0, ended_ms - life.paid_from_ms) / 3_600_000.0
+        digest = sha256(served.digest().encode())
+        for payload in self._decisions.values():
+            digest.update(payload)
+        counters = self.agent.controller.state.counters
+        return Outcome(
+            name=scenario.name,
+            trace=scenario.trace.name,
+            seed=scenario.seed,
+            model=self._model.name,
+            planner=self._model.planner,
+            ttft_objective_ms=fleet.ttft_ms,
+            itl_objective_ms=fleet.itl_ms,
+            duration_s=scenario.trace.duration_s,
+            requests=served.requests,
+            finished=served.finished,
+            refused=served.refused,
+            unfinished=unfinished,
+            retried=served.retried,
+            preempted=served.preempted,
+            migrated=served.migrated,
+            attainment=served.attainment(fleet.ttft_ms, fleet.itl_ms),
+            ttft_ms=served.ttft(),
+            itl_ms=served.itl(),
+            gpu_hours=sum(gpu_hours.values()),
+            gpu_hours_by_pool=gpu_hours,
+            workers_most={name: max(line.ready, default=0) for name, line in self._lines.items()},
+            decisions=counters.get("decisions_committed", 0),
+            scaling_actions=len(self._actions),
+            flaps=sum(action.flap for action in self._actions),
+            drains=sum(life.worker.draining for life in self._lives),
+            drops=served.requests - served.finished - served.refused - unfinished,
+            actions=self._actions,
+            lines=Lines(
+                step_s=self._step_ms / 1_000.0,
+                at_s=self._looks,
+                arrivals_per_s=by_step.arrivals_per_s,
+                prompt_tokens_per_s=by_step.prompt_tokens_per_s,
+                queued_requests=self._queued,
+                ttft_p50_ms=[one.p50 for one in by_step.ttft_ms],
+                ttft_p95_ms=[one.p95 for one in by_step.ttft_ms],
+                itl_p50_ms=[one.p50 for one in by_step.itl_ms],
+                itl_p95_ms=[one.p95 for one in by_step.itl_ms],
+                pools=list(self._lines.values()),
+            ),
+            digest=digest.hexdigest(),
+        )
