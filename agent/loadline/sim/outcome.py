@@ -109,4 +109,4 @@ class Outcome(Struct, frozen=True):
     digest: str
     """Hash of every request's times and every decision: the same seed gives the same digest."""
     wall_s: float = 0.0
-    """How long the simulation took; not part of the digest."""
+    """How long the simulation took, where whoever ran it measured that; not part of the digest."""

@@ -7,14 +7,12 @@ that it asked for on what it saw then are there when that comes true. This is th
 moment in which it is asked for, with every worker paid for from one start-up delay before that moment.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from loadline.core import query
 from loadline.core.observed import WorkerRecord
@@ -68,13 +66,12 @@ def simulate(scenario: Scenario, on_progress: Callable[[float], None], journal: 
         ConfigError: Fleet and configuration do not fit together.
         DataError: A profile cannot be used.
     """
-    began_s = time.perf_counter()
     simulation = Simulation(scenario, journal)
     for step in range(1, _PROGRESS_STEPS + 1):
         simulation.run(simulation.duration_ms * step / _PROGRESS_STEPS)
         on_progress(step / _PROGRESS_STEPS)
     simulation.run_out()
-    return replace(simulation.outcome(), wall_s=time.perf_counter() - began_s)
+    return simulation.outcome()
 
 
 class _Life(Struct):
