@@ -81,6 +81,9 @@ KV_CASES: dict[str, tuple[list[float | None], int, float, int]] = {
     "silent workers cannot turn growth into a shrink": ([0.9, None, None, None], 0, 0.7, 4),
     "silent workers keep their share in a shrink": ([0.1, 0.1, 0.1, None], 0, 0.5, 2),
     "late workers cannot turn growth into a shrink": ([0.9] * 4, 4, 0.7, 8),
+    "what silence leaves of growth is within a tenth": ([1.0, 1.0, None], 0, 0.63, 3),
+    "what silence leaves of a shrink is within a tenth, whoever is yet to come": ([0.6, None, None], 3, 0.7, 6),
+    "more are there than should be, and silence does not make them stay": ([0.4, 0.4, None, None], -2, 0.7, 2),
     "idle": ([0.0] * 3, 0, 0.7, 1),
 }
 
@@ -109,9 +112,15 @@ def test_what_a_queue_asks_for(case: str, role: Role, key: str) -> None:
 
 
 def test_workers_that_start_count_as_the_pending_ones() -> None:
-    bench = Bench(1, standing=3, kv_usage_target=0.3)
+    bench = Bench(1, standing=3, kv_usage_target=0.3, down_stabilisation_ms=0)
     bench.grow("p", 2, "starting")
     assert bench.sync([0.4]) == 3
+
+
+def test_workers_that_never_came_count_as_the_pending_ones() -> None:
+    bench = Bench(4, standing=8, down_stabilisation_ms=0)
+    bench.now += bench.pool("p").knobs.start_deadline_ms
+    assert bench.sync([0.9] * 4) == 8
 
 
 def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:

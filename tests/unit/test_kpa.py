@@ -153,6 +153,7 @@ def test_panic_holds_what_it_reached_and_then_lets_go() -> None:
     assert scale.at(60, 1, 1) == 100, "a whole stable window, and not a moment less"
     assert scale.reasons[0].numbers["left_ms"] == 0
     assert scale.at(61, 1, 1) == 1
+    assert scale.at(70, 10, 40, 1) == 4, "the next panic knows nothing of the last one"
 
 
 def test_panic_begins_at_the_threshold_and_not_below() -> None:

@@ -173,7 +173,7 @@ class HpaPlanner(Struct):
         if usage < 1:
             total += missing * target
         counted, wanted = total / ((metric.known + unknown) * target), -(-total // target)
-        turned = counted < 1 or wanted < standing if usage > 1 else wanted > standing
+        turned = counted < 1 if usage > 1 else wanted > standing
         if unknown and (turned or self._near(counted)):
             return standing, Reason.of(Code.UNKNOWN_WORKERS, pool.name, missing=missing, starting=starting)
         return wanted, Reason.of(metric.code, pool.name, value=metric.mean, target=target / MICRO, wanted=wanted)
