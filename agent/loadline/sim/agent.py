@@ -4,12 +4,12 @@ What the event loop of the real process does is done here by the timeline: a tur
 the core wants to be woken, and never sooner than ``turn_spacing_ms`` after the one before.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from loadline.core.controller import Controller
 from loadline.core.effects import AnyEffect
-from loadline.core.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
+from loadline.core.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.core.settings import Settings
 from loadline.ports import Journal
 from loadline.runtime.inbox import Inbox
@@ -68,17 +68,35 @@ class Silent:
 class Watcher(Protocol):
     """Whoever looks at every turn of an agent."""
 
-    def before_turn(self, agent: "AgentProcess") -> None:
-        """A turn is about to begin."""
+    def before_turn(self, agent: "AgentProcess", events: Sequence[AnyEvent], now: int) -> None:
+        """These events are about to be handled; ``now`` is what the agent's clock shows."""
 
-    def after_turn(self, agent: "AgentProcess") -> None:
-        """A turn is over, and its effects are under way."""
+    def after_turn(
+        self, agent: "AgentProcess", events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+    ) -> None:
+        """They were handled, and these effects are about to be performed."""
 
     def before_effect(self, agent: "AgentProcess", effect: AnyEffect) -> None:
         """An effect is about to be performed; if the agent is killed now, it never is."""
 
     def after_effect(self, agent: "AgentProcess", effect: AnyEffect) -> None:
         """An effect was performed, and its result waits for the next turn; if the agent is killed now, it is lost."""
+
+
+class _WatchedController(Controller):
+    """Shows every turn to a watcher."""
+
+    def __init__(self, settings: Settings, agent: "AgentProcess", watcher: Watcher) -> None:
+        super().__init__(settings)
+        self._agent = agent
+        self._watcher = watcher
+
+    def handle(self, events: Sequence[AnyEvent], now: int) -> list[AnyEffect]:
+        """As ever."""
+        self._watcher.before_turn(self._agent, events, now)
+        effects = super().handle(events, now)
+        self._watcher.after_turn(self._agent, events, effects, now)
+        return effects
 
 
 class AgentProcess:
@@ -112,7 +130,7 @@ class AgentProcess:
         namespace: str = "default",
     ) -> None:
         self.name = settings.agent
-        self.controller = Controller(settings)
+        self.controller = Controller(settings) if watcher is None else _WatchedController(settings, self, watcher)
         self.clock = clock or Clock(timeline)
         self.alive = True
         self.bus, self.store, self.journal = bus, store, journal
@@ -152,7 +170,10 @@ class AgentProcess:
         self._wake()
 
     def pause(self, until_ms: float) -> None:
-        """The process stands still, as when its host is suspended; what arrives waits for it."""
+        """The process stands still, as when its host is suspended; what arrives waits for it.
+
+        Nothing goes on, a call that waits for its answer neither; a pause between a turn and its effects is one too.
+        """
         self._paused_until_ms = max(self._paused_until_ms, until_ms)
 
     def stop(self) -> None:
@@ -180,9 +201,16 @@ class AgentProcess:
         if not self.alive:
             coroutine.close()
             return
-        task = Task(coroutine, None if watcher is None else lambda: watcher.after_effect(self, effect))
+        task = Task(coroutine, None if watcher is None else lambda: watcher.after_effect(self, effect), self._stands)
         if not task.done:
             self._tasks[task] = None
+
+    def _stands(self, step: Callable[[], None]) -> bool:
+        """Whether the process stands still; then the step is done when it goes on."""
+        stands = self._paused_until_ms > self._timeline.now_ms
+        if stands:
+            self._timeline.at(self._paused_until_ms, step)
+        return stands
 
     def _rejected(self, rejected: Rejected) -> None:
         self.refused[rejected.reason] = self.refused.get(rejected.reason, 0) + 1
@@ -205,16 +233,12 @@ class AgentProcess:
             self._turn_at(self._paused_until_ms)
             return
         self._due_ms, self._turned_ms = None, self._timeline.now_ms
-        if self._watcher is not None:
-            self._watcher.before_turn(self)
         self.turns.turn(self.clock.now_ms())
         self._after_turn()
 
     def _after_turn(self) -> None:
         if not self.alive:
             return  # killed in the middle of it
-        if self._watcher is not None:
-            self._watcher.after_turn(self)
         wake_ms = self.controller.next_wake()
         if self.inbox:
             self._wake()

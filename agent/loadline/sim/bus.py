@@ -49,13 +49,23 @@ class Bus:
         self.latency_ms = latency_ms
         self.faults = faults or BusFaults()
         self.luck = timeline.luck("bus")
+        self.up = True
+        self._ports: list[BusPort] = []
         self._subscriptions: list[_Subscription] = []
         self._routes: dict[str, tuple[_Subscription, ...]] = {}
         self._answers: dict[str, tuple[BusPort, Answer]] = {}
 
     def port(self) -> "BusPort":
         """A connection for one process."""
-        return BusPort(self)
+        port = BusPort(self)
+        self._ports.append(port)
+        return port
+
+    def set_up(self, *, up: bool) -> None:
+        """Stop or start it."""
+        self.up = up
+        for port in self._ports:
+            port.connection_changed()
 
     def listen(self, port: "BusPort", pattern: str, offer: Offer) -> None:
         """Deliver what matches: a subject, or all that begin with what stands before ``>``."""
@@ -72,6 +82,8 @@ class Bus:
 
     def leave(self, port: "BusPort") -> None:
         """A process is gone."""
+        if port in self._ports:
+            self._ports.remove(port)
         self._subscriptions = [one for one in self._subscriptions if one.port is not port]
         self._routes.clear()
         self._answers = {subject: held for subject, held in self._answers.items() if held[0] is not port}
@@ -87,7 +99,7 @@ class Bus:
 
     def carry(self, sender: "BusPort", receiver: "BusPort", deliver: Callable[[], object]) -> None:
         """From one process to another: not at all, once or twice, in time or late."""
-        if sender.cut:
+        if not sender.reachable:
             return
         if self.latency_ms == 0.0:
             deliver()
@@ -96,7 +108,7 @@ class Bus:
         delay_ms = self.latency_ms
 
         def arrive() -> None:
-            if not receiver.cut:
+            if receiver.reachable:
                 deliver()
 
         if faults.loss and luck.random() < faults.loss:
@@ -112,7 +124,7 @@ class BusPort:
     """``ports.Bus`` for one process."""
 
     def __init__(self, bus: Bus) -> None:
-        self.connected = True
+        self.connected = bus.up
         """What the process believes."""
         self.cut = False
         """Whether nothing gets through."""
@@ -121,16 +133,25 @@ class BusPort:
 
     def set_cut(self, *, cut: bool) -> None:
         """Cut the process off, or let it back. It notices after a while; what it sends until then is lost."""
-        if cut == self.cut:
-            return
-        self.cut = cut
+        if cut != self.cut:
+            self.cut = cut
+            self.connection_changed()
+
+    @property
+    def reachable(self) -> bool:
+        """Whether frames arrive and get away."""
+        return self._bus.up and not self.cut
+
+    def connection_changed(self) -> None:
+        """The bus or the way to it went or came back; the process notices after a while."""
+        reachable = self.reachable
 
         def notice() -> None:
-            if self.cut == cut and self.connected == cut:
-                self.connected = not cut
-                self._on_connection(self.connected)
+            if self.reachable == reachable and self.connected != reachable:
+                self.connected = reachable
+                self._on_connection(reachable)
 
-        self._bus.timeline.after(self._bus.luck.uniform(0.0, _NOTICED_MS) if cut else _BACK_MS, notice)
+        self._bus.timeline.after(_BACK_MS if reachable else self._bus.luck.uniform(0.0, _NOTICED_MS), notice)
 
     def send(self, subject: str, payload: bytes) -> None:
         """What ``publish`` does, for those who do not wait.

@@ -56,6 +56,8 @@ class Store:
         self.up = True
         self.revision = 1
         self.keys: dict[str, Entry] = {}
+        self.on_write: Callable[[list[Change]], None] = lambda _changes: None
+        """Told of every write at the moment at which it is done, whoever can hear the store."""
         self._leases: dict[int, _Lease] = {}
         self._ports: list[StorePort] = []
 
@@ -138,6 +140,7 @@ class Store:
                 del self.keys[write.key]
                 changes.append(Change(write.key, None, self.revision))
         if changes:
+            self.on_write(changes)
             for port in self._ports:
                 port.changed(changes)
 
@@ -218,8 +221,7 @@ class StorePort:
         await Promise[None]()
 
     async def close(self) -> None:
-        """Hear and say nothing any more."""
-        self.cut = True
+        """Hear nothing any more; what is on its way still gets there."""
         self._watches.clear()
         self._store.leave(self)
 

@@ -52,13 +52,20 @@ class Task:
     Args:
         coroutine: May await promises, and what awaits promises.
         on_end: Called when it has come to its end.
+        hold: Asked before every step; who says True takes the step, to do it later.
     """
 
-    def __init__(self, coroutine: Coroutine[object, object, object], on_end: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        coroutine: Coroutine[object, object, object],
+        on_end: Callable[[], None] | None = None,
+        hold: Callable[[Callable[[], None]], bool] | None = None,
+    ) -> None:
         self.done = False
         self._running = False
         self._coroutine = coroutine
         self._on_end = on_end
+        self._hold = hold
         self._go_on()
 
     def kill(self) -> None:
@@ -68,7 +75,7 @@ class Task:
             self._coroutine.close()
 
     def _go_on(self) -> None:
-        if self.done:
+        if self.done or (self._hold is not None and self._hold(self._go_on)):
             return
         self._running = True
         try:
