@@ -47,20 +47,23 @@ def drain(engine: Engine) -> list[EngineEvent]:
 
 sizes = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 250)), min_size=1, max_size=25)
 gaps = st.lists(st.floats(0, 400), min_size=25, max_size=25)
-roles: st.SearchStrategy[Role] = st.sampled_from(["prefill", "decode", "aggregated"])
+ROLES: tuple[Role, ...] = ("prefill", "decode", "aggregated")
+WHOLE = [structs.replace(SMALL, role=role) for role in ROLES]
+CHUNKED = [structs.replace(knobs, chunked_prefill=True, max_batched_tokens=100) for knobs in WHOLE]
+kinds = st.sampled_from(WHOLE + CHUNKED)
 
 
-@given(sizes, gaps, roles)
+@given(sizes, gaps, kinds)
 @settings(max_examples=150, deadline=None)
-def test_every_request_ends_exactly_once(work: list[tuple[int, int]], waits: list[float], role: Role) -> None:
-    engine = Engine(structs.replace(SMALL, role=role), Steady())
+def test_every_request_ends_exactly_once(work: list[tuple[int, int]], waits: list[float], knobs: EngineKnobs) -> None:
+    engine = Engine(knobs, Steady())
     now_ms = 0.0
-    requests = prompts(role, work)
+    requests = prompts(knobs.role, work)
     for request, wait in zip(requests, waits, strict=False):
         now_ms += wait
         engine.submit(request, now_ms)
     events = drain(engine)
-    last = "first_token" if role == "prefill" else "finished"
+    last = "first_token" if knobs.role == "prefill" else "finished"
     ended = [event.request_id for event in events if event.kind in (last, "refused")]
     assert sorted(ended) == sorted(request.request_id for request in requests)
     assert engine.held == []
@@ -68,15 +71,15 @@ def test_every_request_ends_exactly_once(work: list[tuple[int, int]], waits: lis
     assert engine.load().kv_blocks_used == 0
 
 
-@given(sizes, gaps, roles, st.lists(st.floats(0.1, 50), min_size=1, max_size=7))
+@given(sizes, gaps, kinds, st.lists(st.floats(0.1, 50), min_size=1, max_size=7))
 @settings(max_examples=150, deadline=None)
 def test_one_big_step_equals_many_small(
-    work: list[tuple[int, int]], waits: list[float], role: Role, steps: list[float]
+    work: list[tuple[int, int]], waits: list[float], knobs: EngineKnobs, steps: list[float]
 ) -> None:
-    big, small = (Engine(structs.replace(SMALL, role=role), Steady()) for _ in range(2))
+    big, small = (Engine(knobs, Steady()) for _ in range(2))
     seen: list[EngineEvent] = []
     now_ms = 0.0
-    for turn, (request, wait) in enumerate(zip(prompts(role, work), waits, strict=False)):
+    for turn, (request, wait) in enumerate(zip(prompts(knobs.role, work), waits, strict=False)):
         until_ms = now_ms + wait
         while now_ms < until_ms:
             now_ms = min(now_ms + steps[turn % len(steps)], until_ms)
