@@ -20,6 +20,11 @@ class Station(Struct, eq=False):
     prompt_tokens: int = 0
     """Of what it was given and has not computed yet."""
 
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks in its prefix cache."""
+        return 0 if self.prefix is None else len(self.prefix)
+
     def hit_tokens(self, arrival: Arrival) -> int:
         """Tokens of the prompt whose KV cache it should still have."""
         if self.prefix is None or not arrival.prefix:
@@ -42,8 +47,14 @@ def least_loaded(stations: Sequence[Station], _arrival: Arrival, _chosen: int) -
 
 
 def kv_aware(stations: Sequence[Station], arrival: Arrival, _chosen: int) -> Station:
-    """The least prompt work until the first token: what waits there and what of this prompt is not in the cache."""
-    return min(stations, key=lambda one: (one.prompt_tokens - one.hit_tokens(arrival), len(one.numbers), one.name))
+    """The least prompt work until the first token: what waits there and what of this prompt is not in the cache.
+
+    Of those that are equal, the one with fewest requests; then the one that has to forget least for it.
+    """
+    return min(
+        stations,
+        key=lambda one: (one.prompt_tokens - one.hit_tokens(arrival), len(one.numbers), one.cached_blocks, one.name),
+    )
 
 
 POLICIES: dict[str, Policy] = {"round_robin": round_robin, "least_loaded": least_loaded, "kv_aware": kv_aware}

@@ -1,0 +1,57 @@
+"""Small fleets to simulate: engines with times that are easy to reckon with."""
+
+from collections.abc import Sequence
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, StartDelayKnobs
+from loadline.sim.profiles import LinearProfile
+from loadline.sim.traces import Arrival, Trace
+
+LINEAR = LinearProfile(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05)
+"""10 ms and a tenth for each request an iteration; 5 ms and 50 us for each token a prompt."""
+GUARD = GuardKnobs(stabilisation_ms=20_000, warm_up_ms=20_000)
+THRESHOLD = ThresholdKnobs(adjustment_interval_ms=10_000)
+
+
+def pool_fleet(name: str, workers: int = 1, **changed: object) -> PoolFleetKnobs:
+    """A pool of linear engines, whose workers take 20 s to start."""
+    given: dict[str, object] = {
+        "kv_blocks": 1_000,
+        "max_batch_requests": 32,
+        "linear": LINEAR,
+        "start_delay": StartDelayKnobs("constant", 20.0),
+    }
+    return PoolFleetKnobs(name=name, workers=workers, **(given | changed))  # type: ignore[arg-type]
+
+
+def aggregated(
+    workers: int = 1, replicas_max: int = 4, fleet: dict[str, object] | None = None, **pool: object
+) -> tuple[Settings, FleetKnobs]:
+    """A model with one aggregated pool, and its fleet."""
+    model = ModelKnobs(
+        "m", (PoolKnobs("both", "aggregated", replicas_max=replicas_max),), guard=GUARD, threshold=THRESHOLD
+    )
+    return Settings("agent", "all", (model,)), FleetKnobs((pool_fleet("both", workers, **pool),), **(fleet or {}))  # type: ignore[arg-type]
+
+
+def disaggregated(
+    workers: int = 1, fleet: dict[str, object] | None = None, **pool: object
+) -> tuple[Settings, FleetKnobs]:
+    """A model with a prefill and a decode pool, and its fleet."""
+    pools = (PoolKnobs("p", "prefill", replicas_max=4), PoolKnobs("d", "decode", replicas_max=4))
+    model = ModelKnobs("m", pools, guard=GUARD, threshold=THRESHOLD)
+    described = (pool_fleet("p", workers, **pool), pool_fleet("d", workers, **pool))
+    return Settings("agent", "all", (model,)), FleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
+
+
+def steady(count: int, every_s: float, isl: int = 200, osl: int = 100) -> Trace:
+    """The same request again and again."""
+    return trace([Arrival(index * every_s, isl, osl) for index in range(count)])
+
+
+def trace(arrivals: Sequence[Arrival]) -> Trace:
+    """A trace of these arrivals."""
+    return Trace("test", list(arrivals), arrivals[-1].arrival_s + 1.0)

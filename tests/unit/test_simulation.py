@@ -1,0 +1,160 @@
+"""Whole simulations, small enough to reckon with."""
+
+import msgspec
+import pytest
+
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.errors import ConfigError
+from loadline.sim.fleet import FleetKnobs, StartDelayKnobs
+from loadline.sim.outcome import Outcome
+from loadline.sim.simulation import Scenario, Simulation, simulate
+from loadline.sim.traces import Arrival, Trace
+from tests.support.simulated import aggregated, disaggregated, steady, trace
+
+
+def played(setup: tuple[Settings, FleetKnobs], arrivals: Trace, seed: int = 0, *, clairvoyant: bool = False) -> Outcome:
+    return simulate(Scenario("test", *setup, arrivals, seed, clairvoyant), lambda _share: None)
+
+
+def test_one_request_alone_takes_what_the_profile_says() -> None:
+    outcome = played(aggregated(), trace([Arrival(1.0, 200, 101)]))
+    assert (outcome.requests, outcome.finished, outcome.drops) == (1, 1, 0)
+    # 5 ms and 200 tokens of 50 us; then 100 iterations of 10.1 ms.
+    assert outcome.ttft_ms.p50 == pytest.approx(15.0)
+    assert outcome.itl_ms.p50 == pytest.approx(10.1)
+
+
+def test_a_hand_over_costs_its_transfer_and_nothing_else() -> None:
+    outcome = played(disaggregated(), trace([Arrival(1.0, 200, 101)]))
+    assert outcome.ttft_ms.p50 == pytest.approx(15.0)
+    # 200 tokens of 131,072 bytes at 25 GB/s are 1.05 ms, and 1 ms of latency, spread over 100 tokens.
+    transfer_ms = 1.0 + 200 * 131_072 / 25e6
+    assert outcome.itl_ms.p50 == pytest.approx(10.1 + transfer_ms / 100)
+
+
+def test_every_request_ends_exactly_once_and_gpus_are_paid_for() -> None:
+    outcome = played(disaggregated(workers=2), steady(600, 0.2))
+    assert (outcome.requests, outcome.finished, outcome.unfinished, outcome.drops) == (600, 600, 0, 0)
+    by_pool = outcome.gpu_hours_by_pool
+    assert outcome.gpu_hours == pytest.approx(sum(by_pool.values()))
+    # Never more than the four workers a pool may have, never less than the one that it must.
+    hours = outcome.duration_s / 3_600
+    assert all(hours <= used <= 4 * hours + 1e-9 for used in by_pool.values())
+
+
+def test_load_makes_the_fleet_grow_and_silence_makes_it_shrink() -> None:
+    busy = [Arrival(index * 0.02, 400, 200) for index in range(6_000)]
+    quiet = [Arrival(120.0 + index * 5.0, 100, 10) for index in range(60)]
+    outcome = played(aggregated(), trace(busy + quiet))
+    (line,) = outcome.lines.pools
+    assert max(line.wanted) == 4
+    assert line.wanted[-1] < 4
+    assert outcome.drains > 0
+    assert outcome.finished == 6_060
+    assert outcome.scaling_actions == len(outcome.actions) >= 4
+    assert all(action.reasons for action in outcome.actions)
+    assert outcome.gpu_hours < 4 * outcome.duration_s / 3_600
+
+
+def test_a_worker_that_starts_serves_after_its_delay() -> None:
+    settings, fleet = aggregated(start_delay=StartDelayKnobs("constant", 30.0))
+    outcome = played((settings, fleet), trace([Arrival(index * 0.02, 400, 200) for index in range(6_000)]))
+    (line,) = outcome.lines.pools
+    asked = next(at for at, wanted in zip(outcome.lines.at_s, line.wanted, strict=True) if wanted == 2)
+    served = next(at for at, ready in zip(outcome.lines.at_s, line.ready, strict=True) if ready == 2)
+    assert served - asked == pytest.approx(30.0, abs=outcome.lines.step_s)
+
+
+def test_who_sees_the_future_has_its_workers_in_time_and_pays_for_them_before() -> None:
+    arrivals = trace([Arrival(index * 0.06, 400, 200) for index in range(2_000)])
+    blind, seeing = played(aggregated(), arrivals), played(aggregated(), arrivals, clairvoyant=True)
+    assert seeing.attainment.both > blind.attainment.both
+    first = min(action.at_s for action in seeing.actions)
+    (line,) = seeing.lines.pools
+    ready = dict(zip(seeing.lines.at_s, line.ready, strict=True))
+    assert min(at for at, count in ready.items() if count > 1) - first <= seeing.lines.step_s
+    workers_s = sum(count * seeing.lines.step_s for count in line.ready)
+    assert seeing.gpu_hours * 3_600 > workers_s  # the 20 s before each start are in it
+
+
+def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
+    busy = [Arrival(index * 0.05, 100, 900) for index in range(400)]
+    quiet = [Arrival(20.0 + index * 0.8, 100, 900) for index in range(400)]
+    outcomes = {}
+    for drain in ("finish", "migrate"):
+        settings, fleet = aggregated(workers=4, fleet={"drain": drain})
+        guard = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+        settings = msgspec.structs.replace(settings, models=(msgspec.structs.replace(settings.models[0], guard=guard),))
+        outcomes[drain] = played((settings, fleet), trace(busy + quiet))
+    for outcome in outcomes.values():
+        assert outcome.drains > 0
+        assert (outcome.finished, outcome.retried, outcome.drops) == (800, 0, 0)
+    assert outcomes["finish"].migrated == 0
+    assert outcomes["migrate"].migrated > 0
+
+
+def test_what_does_not_fit_is_refused_and_counted() -> None:
+    outcome = played(aggregated(), trace([Arrival(0.0, 20_000, 10), Arrival(1.0, 100, 10)]))
+    assert (outcome.refused, outcome.finished, outcome.unfinished) == (1, 1, 0)
+    assert outcome.attainment.both == 0.5
+
+
+def test_what_is_under_way_for_too_long_is_unfinished() -> None:
+    outcome = played(
+        aggregated(workers=0, replicas_max=1, start_delay=StartDelayKnobs("constant", 10_000.0)), steady(5, 1.0)
+    )
+    assert (outcome.finished, outcome.unfinished, outcome.attainment.ttft) == (0, 5, 0.0)
+    assert outcome.ttft_ms.p50 is None
+
+
+def test_prefix_caches_save_work_where_requests_go_to_them() -> None:
+    arrivals = trace([Arrival(index * 0.5, 1_024, 5, prefix=(index % 3, index % 3 + 10)) for index in range(120)])
+    saved = {}
+    for routing in ("round_robin", "kv_aware"):
+        settings, fleet = aggregated(workers=4, fleet={"routing": routing}, prefix_cache_blocks=2)
+        outcome = played((settings, fleet), arrivals)
+        assert outcome.ttft_ms.p50 is not None
+        saved[routing] = outcome.ttft_ms.p50
+    assert saved["kv_aware"] < 10.0 < saved["round_robin"]
+
+
+def test_the_same_seed_gives_the_same_outcome_and_another_seed_another() -> None:
+    settings, fleet = disaggregated(start_delay=StartDelayKnobs("lognormal", 20.0, 0.5))
+    arrivals = trace([Arrival(index * 0.02, 400, 100) for index in range(3_000)])
+    one, again, other = (played((settings, fleet), arrivals, seed) for seed in (1, 1, 2))
+    assert one == again
+    assert one.digest != other.digest
+
+
+def test_it_can_be_looked_at_while_it_runs() -> None:
+    settings, fleet = aggregated()
+    simulation = Simulation(Scenario("test", settings, fleet, steady(100, 0.5)))
+    simulation.run(10_000.0)
+    assert simulation.outcome().requests == 21
+    assert simulation.agent.controller.leading
+
+
+@pytest.mark.parametrize(
+    ("pools", "model", "place"),
+    [
+        (("other",), "", "pool other|pool both"),
+        (("both", "extra"), "", "pool extra"),
+        (("both",), "x", "model of the fleet"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(pools: tuple[str, ...], model: str, place: str) -> None:
+    settings, fleet = aggregated()
+    described = tuple(msgspec.structs.replace(fleet.pools[0], name=name) for name in pools)
+    changed = msgspec.structs.replace(fleet, pools=described, model=model)
+    with pytest.raises(ConfigError, match=place):
+        played((settings, changed), steady(1, 1.0))
+
+
+def test_of_several_models_one_is_played() -> None:
+    settings, fleet = aggregated()
+    idle = ModelKnobs("idle", settings.models[0].pools)
+    both = msgspec.structs.replace(settings, models=(idle, *settings.models))
+    assert played((both, msgspec.structs.replace(fleet, model="m")), steady(5, 1.0)).finished == 5
+    with pytest.raises(ConfigError, match="Name one of them"):
+        played((both, fleet), steady(5, 1.0))

@@ -1,0 +1,114 @@
+"""Coroutines in virtual time."""
+
+import asyncio
+
+import pytest
+
+from loadline.sim.tasks import Promise, Task
+from loadline.sim.timeline import Timeline
+
+
+def test_a_coroutine_goes_on_when_what_it_awaits_is_there() -> None:
+    promise, seen = Promise[int](), list[object]()
+
+    async def work() -> None:
+        seen.append("begun")
+        seen.append(await promise)
+
+    task = Task(work(), lambda: seen.append("ended"))
+    assert (seen, task.done) == (["begun"], False)
+    promise.keep(7)
+    assert (seen, task.done) == (["begun", 7, "ended"], True)
+
+
+def test_what_is_settled_stays_as_it_is() -> None:
+    promise = Promise[int]()
+    promise.keep(1)
+    promise.keep(2)
+    promise.fail(ValueError("late"))
+    seen = list[int]()
+
+    async def work() -> None:
+        seen.append(await promise)
+
+    Task(work())
+    assert seen == [1]
+
+
+def test_a_failure_is_raised_where_it_is_awaited() -> None:
+    promise, seen = Promise[int](), list[str]()
+
+    async def work() -> None:
+        try:
+            await promise
+        except ValueError as error:
+            seen.append(str(error))
+
+    Task(work())
+    promise.fail(ValueError("gone"))
+    assert seen == ["gone"]
+
+
+def test_a_killed_task_does_nothing_more() -> None:
+    promise, seen = Promise[int](), list[int]()
+
+    async def work() -> None:
+        seen.append(await promise)
+
+    task = Task(work())
+    task.kill()
+    promise.keep(1)
+    assert (seen, task.done) == ([], True)
+
+
+def test_a_task_may_end_itself_in_the_middle() -> None:
+    seen, tasks = list[str](), list[Task]()
+
+    async def work() -> None:
+        await kept_later
+        tasks[0].kill()
+        seen.append("to its next wait")
+        await Promise[None]()
+        seen.append("never")
+
+    kept_later = Promise[None]()
+    tasks.append(Task(work()))
+    kept_later.keep(None)
+    assert (seen, tasks[0].done) == (["to its next wait"], True)
+
+
+def test_an_error_is_not_swallowed() -> None:
+    async def work() -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        Task(work())
+
+
+def test_only_promises_can_be_awaited() -> None:
+    with pytest.raises(TypeError, match="virtual time"):
+        Task(asyncio.sleep(0))
+
+
+def test_deeds_are_done_in_the_order_of_their_time_then_of_their_planning() -> None:
+    timeline, seen = Timeline(), list[tuple[str, float]]()
+
+    def do(name: str) -> None:
+        seen.append((name, timeline.now_ms))
+
+    timeline.at(20.0, lambda: do("c"))
+    timeline.at(10.0, lambda: do("a"))
+    timeline.at(10.0, lambda: timeline.at(5.0, lambda: do("what is past is done next")))
+    timeline.at(10.0, lambda: do("b"))
+    timeline.at(21.0, lambda: do("too late"))
+    timeline.run(20.5)
+    assert seen == [("a", 10.0), ("b", 10.0), ("what is past is done next", 10.0), ("c", 20.0)]
+    assert timeline.now_ms == 20.5
+
+
+def test_luck_is_a_stream_of_its_own_for_each_purpose() -> None:
+    one, other = Timeline(3), Timeline(3)
+    one.luck("more").random()
+    assert one.luck("bus").random() == other.luck("bus").random()
+    assert one.luck("bus").random() != one.luck("store").random()
+    assert one.luck("bus").random() != Timeline(4).luck("bus").random()
