@@ -11,10 +11,19 @@ LAST_STAGE_TOKENS = 256  # 16 blocks of 16 tokens
 
 
 class LiveCopy(Struct, frozen=True):
-    """A live migration: the request goes on while the first stages last, and stands still in the last one."""
+    """The stages of a live migration. The request goes on in all but the last, in which it stands still."""
 
-    copying_ms: float
-    downtime_ms: float
+    stages_ms: tuple[float, ...]
+
+    @property
+    def copying_ms(self) -> float:
+        """How long the request goes on where it is."""
+        return sum(self.stages_ms[:-1])
+
+    @property
+    def downtime_ms(self) -> float:
+        """How long it stands still."""
+        return self.stages_ms[-1]
 
 
 class Link(Struct, frozen=True):
@@ -29,12 +38,13 @@ class Link(Struct, frozen=True):
         return self.latency_ms + tokens * self.kv_bytes_per_token / (self.bandwidth_gbytes_per_s * 1e6)
 
     def live_copy(self, tokens: float, tokens_per_ms: float) -> LiveCopy:
-        """Copy so many tokens while ``tokens_per_ms`` are added."""
-        copying_ms, left = 0.0, tokens
-        for _ in range(STAGES_MAX - 1):
-            if left <= LAST_STAGE_TOKENS:
-                break
-            stage_ms = self.transfer_ms(left)
-            copying_ms += stage_ms
-            left = stage_ms * tokens_per_ms
-        return LiveCopy(copying_ms, self.transfer_ms(left))
+        """Copy so many tokens while ``tokens_per_ms`` are added.
+
+        A link slower than the request never catches up; the request is stopped for the third stage all the same.
+        """
+        stages_ms: list[float] = []
+        left = tokens
+        while left > LAST_STAGE_TOKENS and len(stages_ms) < STAGES_MAX - 1:
+            stages_ms.append(self.transfer_ms(left))
+            left = stages_ms[-1] * tokens_per_ms
+        return LiveCopy((*stages_ms, self.transfer_ms(left)))

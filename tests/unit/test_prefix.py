@@ -1,0 +1,41 @@
+"""The prefix cache: leading blocks count, looking changes nothing, and what is oldest is forgotten."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.sim.prefix import PrefixCache
+
+
+def test_only_leading_blocks_count() -> None:
+    cache = PrefixCache(blocks_max=10, block_tokens=512)
+    cache.insert((1, 2, 3))
+    assert [cache.hit_tokens(prefix) for prefix in ((1, 2, 3, 4), (1, 9, 3), (9, 2), ())] == [1_536, 512, 0, 0]
+
+
+def test_the_least_recently_used_block_is_forgotten_and_of_a_prompt_its_end() -> None:
+    cache = PrefixCache(blocks_max=4, block_tokens=1)
+    cache.insert((1, 2, 3))
+    cache.insert((7, 8))
+    assert cache.hit_tokens((1, 2, 3)) == 2
+    cache.insert((1, 2))
+    cache.insert((9,))
+    # Looking at 7 and 8 does not keep them; using 1 and 2 did.
+    assert [cache.hit_tokens(prefix) for prefix in ((1, 2), (7, 8), (9,))] == [2, 1, 1]
+
+
+def test_a_prompt_longer_than_the_cache_leaves_its_beginning() -> None:
+    cache = PrefixCache(blocks_max=3, block_tokens=1)
+    cache.insert(range(10))
+    assert (len(cache), cache.hit_tokens(range(10))) == (3, 3)
+
+
+@given(st.lists(st.lists(st.integers(0, 12), unique=True, max_size=8), max_size=30), st.integers(1, 10))
+def test_it_is_a_list_in_the_order_of_use(prompts: list[list[int]], blocks_max: int) -> None:
+    cache = PrefixCache(blocks_max, 1)
+    used: list[int] = []  # the newest first
+    for prompt in prompts:
+        hits = next((i for i, block in enumerate(prompt) if block not in used), len(prompt))
+        assert cache.hit_tokens(prompt) == hits
+        cache.insert(prompt)
+        used = (prompt + [block for block in used if block not in prompt])[:blocks_max]
+        assert len(cache) == len(used)
