@@ -199,15 +199,17 @@ def test_a_running_request_moves_with_its_cache_and_loses_no_token() -> None:
     knobs = EngineKnobs(role="decode", kv_blocks_total=1_000)
     source, destination = Engine(knobs, Steady()), Engine(knobs, Steady())
     source.submit(Request("a", 999, 31, generated_tokens=1, prefilled=True), 0.0)
-    moved = source.take("a", 25.0)  # in the third iteration
+    source.advance(25.0)  # in the third iteration
+    assert source.kv_tokens("a") == 1_001
+    moved = source.take("a", 25.0)
     assert moved == Request("a", 999, 31, generated_tokens=4, prefilled=True)
     assert moved.kv_tokens == 1_002
-    assert source.held == []
-    assert source.take("a", 25.0) is None
+    assert (source.take("a", 25.0), source.abort("a", 25.0)) == (None, False)
+    assert source.held == ["a"]  # until the iteration is over
     (left,) = drain(source)
     assert left.kind == "taken"
     assert left.at_ms == pytest.approx(3 * 11.0)
-    assert source.load().kv_blocks_used == 0
+    assert (source.load().kv_blocks_used, source.kv_tokens("a"), source.held) == (0, 0, [])
     destination.submit(moved, left.at_ms)
     (done,) = drain(destination)
     assert done.kind == "finished"
@@ -220,6 +222,7 @@ def test_a_waiting_request_moves_at_once_and_one_in_prefill_stays() -> None:
     for name in ("computed", "waits"):
         engine.submit(Request(name, 100, 1), 0.0)
     assert engine.take("computed", 5.0) is None
+    assert (engine.kv_tokens("computed"), engine.kv_tokens("waits")) == (0, 0)
     assert engine.take("waits", 5.0) == Request("waits", 100, 1)
     assert [(e.kind, e.request_id, e.at_ms) for e in drain(engine)] == [
         ("taken", "waits", 5.0),

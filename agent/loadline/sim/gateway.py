@@ -5,7 +5,7 @@ lost begins again from its prompt.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -76,6 +76,7 @@ class Gateway:
         self._arrivals: dict[int, Arrival] = {}
         self._first_token_ms: dict[int, float] = {}
         self._moving = 0
+        self._leaving: dict[str, Callable[[int], None]] = {}  # taken out of an engine that still has its last token
         self._attempts = 0
         self._interval = Interval()
         self._sequence = 0
@@ -127,6 +128,9 @@ class Gateway:
             return  # it was moved away
         if event.kind == "preempted":
             self.served.preempted += 1
+        elif event.kind == "taken":
+            del station.numbers[event.request_id]
+            self._leaving.pop(event.request_id)(number)
         elif event.kind == "first_token":
             # The user's first token stays the first one: what is computed again after a loss delays those that follow.
             self._first_token_ms.setdefault(number, event.at_ms)
@@ -231,23 +235,26 @@ class Gateway:
 
     def _migrate(self, station: Station, name: str, number: int) -> None:
         """Copy its cache while it goes on, then take it out; its last part follows while it stands still."""
-        load = station.worker.engine.load()
-        tokens = (load.decode_tokens or 0) / max(load.running_requests or 0, 1)
-        copy = self._link.live_copy(tokens, 1.0 / load.itl_ms if load.itl_ms else 0.0)
+        engine = station.worker.engine
+        itl_ms = engine.load().itl_ms
+        copy = self._link.live_copy(engine.kv_tokens(name), 1.0 / itl_ms if itl_ms else 0.0)
         destination = self._choose(self._second, number)
 
         def switch() -> None:
             if name not in station.numbers or not station.worker.alive:
                 return  # it has finished meanwhile, or is lost with its worker
-            taken = station.worker.engine.take(name, self._timeline.now_ms)
+            taken = engine.take(name, self._timeline.now_ms)
             if taken is not None:  # else it finishes here
-                del station.numbers[name]
-                self.served.migrated += 1
-                self._moving += 1
-                self._timeline.after(copy.downtime_ms, partial(self._arrived, number, destination, taken))
+                self._leaving[name] = partial(self._switch, copy.downtime_ms, destination, taken)
                 station.worker.go_on()
 
         self._timeline.after(copy.copying_ms, switch)
+
+    def _switch(self, downtime_ms: float, destination: Station, request: Request, number: int) -> None:
+        """It has left with the token that it got last; what is missing of its cache follows."""
+        self.served.migrated += 1
+        self._moving += 1
+        self._timeline.after(downtime_ms, partial(self._arrived, number, destination, request))
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -269,6 +276,8 @@ class Gateway:
 
     def _lose(self, station: Station) -> None:
         """A worker is gone: what it held begins again, before all others."""
+        for name in station.numbers:
+            self._leaving.pop(name, None)
         numbers = list(station.numbers.values())
         self.served.retried += len(numbers)
         self._waiting[self._entry].extendleft(reversed(numbers))

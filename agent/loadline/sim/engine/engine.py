@@ -63,6 +63,16 @@ class Engine:
         """Ids of all requests inside, in the order in which they came."""
         return list(self._held)
 
+    def kv_tokens(self, request_id: str) -> int:
+        """Tokens of cache that a request has, as of the last time given; 0 when it has none, or is not inside."""
+        sequence = self._held.get(request_id)
+        if sequence is None or not sequence.cached:
+            return 0
+        if sequence not in self._batch or self._step is None:
+            return sequence.kv_tokens
+        made = self._batch.generated(sequence) + self._step.done_at(self._now_ms)
+        return sequence.request.isl_tokens + made - 1
+
     def submit(self, request: Request, now_ms: float) -> None:
         """Take a request. It joins at the end of the iteration or pass under way.
 
@@ -88,12 +98,13 @@ class Engine:
     def abort(self, request_id: str, now_ms: float) -> bool:
         """Drop a request, at the end of the iteration under way if it runs. False when it is not inside."""
         self._run_until(now_ms)
-        sequence = self._held.pop(request_id, None)
-        if sequence is None:
+        sequence = self._held.get(request_id)
+        if sequence is None or sequence.dropped:
             return False
-        if not self._queue.remove(sequence):
-            sequence.dropped = True
-            self._dropped.append((sequence, False))
+        if self._queue.remove(sequence):
+            del self._held[request_id]
+        else:
+            self._drop(sequence, said=False)
         self._interrupt()
         return True
 
@@ -101,15 +112,16 @@ class Engine:
         """Take a request out, to submit what is given to another engine: the last stage of a migration.
 
         A waiting request leaves now. A running one leaves at the end of the iteration or pass under way, with the token
-        that it gets in it. An event ``taken`` says when; until then it keeps its place, yet it is not held any more.
-        None when it is not inside, finishes with the iteration under way, or its prompt is being computed.
+        that it gets in it. An event ``taken`` says when. None when it is not inside or leaves already, finishes with
+        the iteration under way, or its prompt is being computed.
         """
         self._run_until(now_ms)
         sequence = self._held.get(request_id)
-        if sequence is None:
+        if sequence is None or sequence.dropped:
             return None
         generated = sequence.generated
         if self._queue.remove(sequence):
+            del self._held[request_id]
             self._say("taken", request_id, self._now_ms)
             self._interrupt()  # who waits behind it may fit
         elif sequence in self._batch and self._step is not None:
@@ -117,11 +129,9 @@ class Engine:
             generated = self._batch.generated(sequence) + (self._step.iterations if self._step.decodes else 0)
             if generated >= sequence.request.osl_tokens:
                 return None
-            sequence.dropped = True
-            self._dropped.append((sequence, True))
+            self._drop(sequence, said=True)
         else:
             return None
-        del self._held[request_id]
         isl_tokens, osl_tokens = sequence.request.isl_tokens, sequence.request.osl_tokens
         return Request(request_id, isl_tokens, osl_tokens, generated, prefilled=sequence.cached)
 
@@ -279,7 +289,7 @@ class Engine:
             self._ttft_ms = at_ms - sequence.submitted_ms
             self._say("first_token", sequence.request.request_id, at_ms)
         if self.knobs.role == "prefill":
-            self._leave(sequence)
+            del self._held[sequence.request.request_id]
         elif sequence.generated == sequence.request.osl_tokens:
             self._finish(sequence, at_ms)
         else:
@@ -288,14 +298,16 @@ class Engine:
     def _finish(self, sequence: Sequence, at_ms: float) -> None:
         if not sequence.dropped:
             self._say("finished", sequence.request.request_id, at_ms)
-        self._leave(sequence)
+        del self._held[sequence.request.request_id]
 
-    def _leave(self, sequence: Sequence) -> None:
-        if not sequence.dropped:  # its id may be another's by now
-            del self._held[sequence.request.request_id]
+    def _drop(self, sequence: Sequence, *, said: bool) -> None:
+        """Let it leave with the step under way."""
+        sequence.dropped = True
+        self._dropped.append((sequence, said))
 
     def _let_go(self, sequence: Sequence) -> None:
-        """Free what a dropped sequence still has."""
+        """Free what a dropped sequence still has, unless it ended with this very step."""
+        self._held.pop(sequence.request.request_id, None)
         if sequence in self._batch:
             self._batch.leave(sequence)
         elif sequence in self._prefilling:
