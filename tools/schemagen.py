@@ -16,9 +16,11 @@ from loadline.config.reference import reference
 from loadline.core.observed import WorkerRecord
 from loadline.core.targets import Decision
 from loadline.wire.messages import MESSAGES
+from loadline.wire.steps import StepInput, StepOutput
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision}
+STEPS: Final[dict[str, type[Struct]]] = {"step_input": StepInput, "step_output": StepOutput}
 
 # Channel -> (tokens after <root>.v1, what the agent does, message, reply, sentence).
 CHANNELS: Final[dict[str, tuple[str, str, str, str, str]]] = {
@@ -113,7 +115,8 @@ def parameters() -> dict[str, Any]:
 
 def outputs() -> dict[Path, str]:
     """Path below the project -> what it should hold."""
-    schemas = {Path(f"schemas/{n}.v1.json"): json_schema(k, f"{n}:v1") for n, k in {**MESSAGES, **STORED}.items()}
+    kinds = {**MESSAGES, **STORED, **STEPS}
+    schemas = {Path(f"schemas/{n}.v1.json"): json_schema(k, f"{n}:v1") for n, k in kinds.items()}
     return {
         **schemas,
         Path("schemas/config.json"): json_schema(Config, "config"),

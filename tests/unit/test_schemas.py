@@ -77,7 +77,8 @@ def test_check_names_what_is_stale_stray_or_missing(tmp_path: Path) -> None:
 
 def test_every_schema_is_valid_and_described() -> None:
     names = {path.name for path in SCHEMAS.glob("*.json")}
-    assert names == {f"{name}.v1.json" for name in (*MESSAGES, "worker_record", "decision")} | {"config.json"}
+    others = ("worker_record", "decision", "step_input", "step_output")
+    assert names == {f"{name}.v1.json" for name in (*MESSAGES, *others)} | {"config.json"}
     for name in names:
         schema = validator(name).schema
         assert isinstance(schema, dict)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadline import __version__
-from loadline.cli import journal, operate, serve, show, up
+from loadline.cli import journal, operate, serve, show, step, up
 from loadline.errors import LoadlineError
 
 Command = Callable[[argparse.Namespace], int]
@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--journal", type=Path, metavar="PATH", help="look in a journal, without a running agent")
     replay = add("replay", journal.replay, "Replay a journal; fails at the first difference.")
     replay.add_argument("journal", type=Path, metavar="JOURNAL", help="a journal's folder, or one segment")
+    _config(add("step", step.step, "Drive the agent from a simulator of your own: JSON lines in, JSON lines out."))
     drain = _asking(add("drain", operate.drain, "Empty one worker and take it out."))
     for name in ("model", "pool", "worker"):
         drain.add_argument(name)

@@ -1,0 +1,213 @@
+"""The agent for a simulator of somebody else's: it is told what happened up to a time, and says what it does.
+
+It is the production agent: its codec, registry, controller and performer, on a bus and a store without delay. Between
+two steps it acts at its own times, as if it were running: it keeps its lease, samples, plans and decides.
+"""
+
+from collections.abc import Coroutine
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, RaiseAlarm
+from loadline.core.events import BusConnectionChanged, StoreConnectionChanged
+from loadline.core.observed import WorkerRecord
+from loadline.core.report import Explanation, Rejection
+from loadline.core.settings import Settings
+from loadline.errors import DataError
+from loadline.ports import Write
+from loadline.runtime.inbox import Inbox
+from loadline.runtime.registry import Registry
+from loadline.runtime.turns import Turns
+from loadline.sim.agent import BATCH_MAX, FRAME_BYTES_MAX, Silent
+from loadline.sim.bus import Bus
+from loadline.sim.store import Store
+from loadline.sim.tasks import Task
+from loadline.sim.timeline import Timeline
+from loadline.wire.codec import Rejected, decode_as, encode, reject
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
+from loadline.wire.steps import ITEMS_MAX, Alarm, Hold, HoldReason, StepInput, StepItem, StepOutput
+from loadline.wire.subjects import Subjects
+
+JUMP_MAX_MS: Final = 3_600_000
+"""The agent looks at each model every second: an hour of ten models is half a second of work, a year is an hour."""
+# A step brings 65,536 frames at most, which is 128 turns; what they bring about takes some more.
+_TURNS_MAX: Final = 1_000
+
+
+class Stepper:
+    """An agent that lives in the time of its caller. After an error it must not be used any more.
+
+    Args:
+        settings: What its controller is told.
+        root: First tokens of all subjects.
+        frame_bytes_max: Larger frames are refused.
+    """
+
+    def __init__(self, settings: Settings, *, root: str = "loadline", frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.controller = Controller(settings)
+        self._answer = StepOutput()
+        self._now_ms: int | None = None
+        self._registered: dict[str, str] = {}
+        """Worker -> its key."""
+        self._announced: dict[str, str] = {}
+        """Model -> the last decision that was told."""
+        self._held: dict[str, Explanation] = {}
+        self._refused: dict[str, int] = {}
+        self._timeline = Timeline()
+        self._bus, self._store = Bus(self._timeline, latency_ms=0.0), Store(self._timeline, latency_ms=0.0)
+        self._subjects, self._keys = Subjects(root), Keys("step")
+        self._inbox = Inbox(ITEMS_MAX, lambda: None)
+        port, store = self._bus.port(), self._store.port()
+        self._turns = Turns(
+            controller=self.controller,
+            bus=port,
+            store=store,
+            journal=None,
+            subjects=self._subjects,
+            keys=self._keys,
+            inbox=self._inbox,
+            spawn=self._perform,
+            log=Silent(),
+            batch_max=BATCH_MAX,
+            frame_bytes_max=frame_bytes_max,
+            version="step",
+            on_rejected=self._reject,
+        )
+        self._caller = self._bus.port()
+        self._bus.listen(self._caller, self._subjects.all_of("decision"), self._hear_decision)
+        registry = Registry(self._keys, settings.scope, self._inbox.put, self._reject)
+        self._following = Task(
+            store.follow(
+                self._keys.prefix,
+                registry.on_snapshot,
+                registry.on_changes,
+                lambda connected: self._inbox.put(StoreConnectionChanged(connected)),
+            )
+        )
+        self._inbox.put(BusConnectionChanged(connected=True))
+
+    def step(self, given: StepInput) -> StepOutput:
+        """Let time pass up to ``now_ms``, take what happened, and act on it.
+
+        Raises:
+            DataError: Time goes back or jumps by more than an hour, an item is none of the three, or a worker's name is
+                taken.
+        """
+        answer = self._answer = StepOutput()
+        self._pass_time(given.now_ms)
+        for number, item in enumerate(given.frames):
+            self._take(item, f"frames[{number}]")
+        self._act(given.now_ms)
+        answer.holds += self._new_holds()
+        answer.rejected += self._new_refusals()
+        answer.next_wake_ms = self.controller.next_wake()
+        return answer
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _pass_time(self, now_ms: int) -> None:
+        """Act at every time before ``now_ms`` at which the agent wants to."""
+        before_ms = self._now_ms
+        if before_ms is None:
+            return
+        if now_ms < before_ms:
+            raise DataError(f"now_ms goes back from {before_ms} to {now_ms}. Give steps in the order of their times")
+        if now_ms - before_ms > JUMP_MAX_MS:
+            raise DataError(f"now_ms jumps from {before_ms} to {now_ms}. Go on by at most {JUMP_MAX_MS} ms in a step")
+        while (wake_ms := self.controller.next_wake()) is not None and wake_ms < now_ms:
+            before_ms = max(wake_ms, before_ms + 1)
+            if before_ms == now_ms:
+                return
+            self._act(before_ms)
+
+    def _act(self, now_ms: int) -> None:
+        """Turn until nothing is left to do at this time."""
+        self._now_ms = now_ms
+        self._timeline.run(now_ms)
+        for _ in range(_TURNS_MAX):
+            self._turns.turn(now_ms)
+            wake_ms = self.controller.next_wake()
+            if not self._inbox and (wake_ms is None or wake_ms > now_ms):
+                return
+
+    # -- what the caller says ------------------------------------------------------------------------------------------
+
+    def _take(self, item: StepItem, place: str) -> None:
+        match item.subject, item.payload, item.record, item.gone:
+            case str(subject), Raw() as payload, msgspec.UNSET, msgspec.UNSET:
+                self._inbox.offer(subject, bytes(payload))
+            case msgspec.UNSET, msgspec.UNSET, Raw() as record, msgspec.UNSET:
+                self._register(bytes(record), place)
+            case msgspec.UNSET, msgspec.UNSET, msgspec.UNSET, str(worker):
+                self._deregister(worker)
+            case _:
+                forms = '{"subject": ..., "payload": {...}}, {"record": {...}} or {"gone": "WORKER"}'
+                raise DataError(f"{place} is neither a frame nor a record nor a worker that is gone. Write {forms}")
+
+    def _register(self, value: bytes, place: str) -> None:
+        record = decode_as(WorkerRecord, value, place)
+        if isinstance(record, Rejected):
+            self._reject(record)
+            return
+        key = self._keys.worker(record.model, record.pool, record.worker)
+        known = self._registered.setdefault(record.worker, key)
+        if known != key:
+            _, model, pool, _ = self._keys.split(known)
+            text = f"{place} registers {record.worker!r}, which is there in pool {pool!r} of model {model!r}"
+            raise DataError(f"{text}. Give every worker a name of its own")
+        self._bus.answer(self._caller, self._subjects.drain(record.worker), self._accept_drain)
+        self._store.commit([], [Write(key, value)])
+
+    def _deregister(self, worker: str) -> None:
+        key = self._registered.pop(worker, None)
+        if key is None:
+            self._reject(reject(Rejection.UNKNOWN_WORKER, worker, "no worker of this name has a record"))
+        else:
+            self._store.commit([], [Write(key, None)])
+
+    # -- what the agent says -------------------------------------------------------------------------------------------
+
+    def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
+        if isinstance(effect, RaiseAlarm):
+            self._answer.alarms.append(Alarm(effect.kind, effect.model, effect.text))
+        Task(coroutine)
+
+    def _hear_decision(self, _subject: str, payload: bytes) -> None:
+        decision = msgspec.json.decode(payload, type=ScalingDecision)
+        if self._announced.get(decision.model) != decision.decision_id:
+            self._announced[decision.model] = decision.decision_id
+            self._answer.decisions.append(decision)
+
+    async def _accept_drain(self, payload: bytes) -> bytes:
+        command = msgspec.json.decode(payload, type=DrainCommand)
+        self._answer.drains.append(command)
+        return encode(DrainReply(command.drain_id, accepted=True))
+
+    def _reject(self, rejected: Rejected) -> None:
+        self._answer.rejected.append(rejected)
+
+    def _new_holds(self) -> list[Hold]:
+        """Of each model the last look since the last step that was held; a new look is a new explanation."""
+        holds = self.controller.state.holds
+        fresh = [found for model, found in holds.items() if found is not self._held.get(model)]
+        self._held = dict(holds)
+        return [_hold(found) for found in fresh]
+
+    def _new_refusals(self) -> list[Rejected]:
+        """What decoded well and was not believed: the core counts that by its reason."""
+        counts, before = self.controller.state.rejected, self._refused
+        self._refused = dict(counts)
+        fresh = {why: count - before.get(why, 0) for why, count in counts.items() if count != before.get(why, 0)}
+        return [
+            reject(Rejection(why), "", f"not believed, {count} since the last step") for why, count in fresh.items()
+        ]
+
+
+def _hold(found: Explanation) -> Hold:
+    said = [*found.rails, *(reason for opinion in found.opinions for reason in opinion.reasons)]
+    reasons = [HoldReason(reason.code, reason.sentence(), reason.pool) for reason in said]
+    return Hold(found.model, found.at_ms, found.targets, reasons)
