@@ -183,7 +183,8 @@ class Engine:
             self._step.cut(self._now_ms)
 
     def _begin(self, at_ms: float) -> None:
-        self._admit()
+        if len(self._queue) > 0:
+            self._admit()
         if len(self._batch) > 0 and (self.knobs.chunked_prefill or not self._prefilling):
             self._make_room(at_ms)
         if self._prefilling:
