@@ -1,0 +1,170 @@
+"""`loadline step` as its caller has it: lines through pipes, and what docs/co-simulation.md shows, as it stands."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadline.sim.step import Stepper
+from loadline.wire.steps import LINE_BYTES_MAX, encode_step
+from tests.support.cosim import TOML, Toy, settings
+
+pytestmark = pytest.mark.process
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "co-simulation.md").read_text("utf-8")
+PROGRAM, LIBRARY = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+TIMEOUT_S = 60
+STEP = [sys.executable, "-W", "error", "-m", "loadline", "step", "--config"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "loadline.toml"
+    path.write_text(TOML, "utf-8")
+    return path
+
+
+def run(config: Path, lines: bytes, **environ: str) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [*STEP, str(config)], input=lines, capture_output=True, timeout=TIMEOUT_S, check=False, env=os.environ | environ
+    )
+
+
+def test_the_program_in_the_document_says_what_is_shown(tmp_path: Path) -> None:
+    [configuration] = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
+    [shown] = re.findall(r"\$ python cosim.py\n(.*?)```", DOCUMENT, re.DOTALL)
+    (tmp_path / "loadline.toml").write_text(configuration, "utf-8")
+    (tmp_path / "cosim.py").write_text(PROGRAM, "utf-8")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "cosim.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == shown
+    assert len(PROGRAM.splitlines()) <= 40
+
+
+def test_the_library_in_the_document_works() -> None:
+    command = [sys.executable, "-W", "error", "-c", LIBRARY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "the registry or the decisions have not been read yet 1000\n"
+
+
+def test_the_steps_in_the_document_are_steps(config: Path) -> None:
+    given, answer, error = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL))
+    first = {"now_ms": 0, "frames": [{"record": given["frames"][0]["record"] | {"worker": "w0"}}]}
+    done = run(config, b"\n".join(json.dumps(line).encode() for line in (first, given)))
+    assert done.returncode == 0
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert answers[1].keys() == answer.keys()
+    assert answers[1]["rejected"] == []
+    back = run(config, b'{"now_ms":0}\n{"now_ms":0}\n{"now_ms":30000}\n{"now_ms":5}\n')
+    assert json.loads(back.stdout.splitlines()[-1]) == error
+
+
+def test_the_same_lines_give_the_same_bytes(config: Path) -> None:
+    toy = Toy(Stepper(settings()).step)
+    toy.run(420)
+    lines = b"".join(encode_step(given) + b"\n" for given in toy.said)
+    expected = b"".join(encode_step(answer) + b"\n" for answer in toy.heard)
+    assert run(config, lines, PYTHONHASHSEED="1").stdout == expected
+    assert run(config, lines, PYTHONHASHSEED="2").stdout == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"", "Input data was truncated"),
+        (b"{", "Input data was truncated"),
+        (b"\xff", "invalid"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "missing required field `now_ms`"),
+        (b'{"now_ms": -1}', "Expected `int` >= 0"),
+        (b'{"now_ms": 1.5}', "Expected `int`, got `float`"),
+        (b'{"now_ms": 1, "frame": []}', "unknown field `frame`"),
+        (b'{"now_ms": 1, "frames": [{"subjekt": "x"}]}', "unknown field `subjekt` - at `$.frames[0]`"),
+        (b'{"now_ms": 1, "frames": [{}]}', "frames[0] is neither"),
+        (b'{"now_ms": 1, "frames": [' + b",".join([b"{}"] * 65_537) + b"]}", "length <= 65536"),
+        (b" " * (LINE_BYTES_MAX + 1), f"more than {LINE_BYTES_MAX} bytes"),
+        (b'{"now_ms": 1, "frames": [{"payload": ' + b"[" * 100_000, "maximum recursion depth"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, bytes) else None,
+)
+def test_a_line_that_cannot_be_used_ends_it(config: Path, line: bytes, problem: str) -> None:
+    done = run(config, b'{"now_ms": 0}\n' + line + b"\n" + b'{"now_ms": 2}\n')
+    assert done.returncode == 2
+    good, error = map(json.loads, done.stdout.splitlines())
+    assert "error" not in good
+    assert error.keys() == {"error"}
+    assert error["error"].startswith("line 2: ")
+    assert problem in error["error"]
+    assert len(error["error"]) < 600
+    assert done.stderr.decode() == f"loadline: {error['error']}\n"
+
+
+def test_a_last_line_without_its_end_is_a_line(config: Path) -> None:
+    assert json.loads(run(config, b'{"now_ms": 0}').stdout)["next_wake_ms"] == 1_000
+
+
+def test_no_lines_no_answers(config: Path) -> None:
+    done = run(config, b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_configuration_that_cannot_be_used_is_said(config: Path) -> None:
+    config.write_text("models = []", "utf-8")
+    done = run(config, b'{"now_ms": 0}\n')
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"models" in done.stderr
+
+
+def test_it_starts_without_what_it_does_not_need(config: Path) -> None:
+    command = [sys.executable, "-X", "importtime", *STEP[1:], str(config)]
+    done = subprocess.run(command, input=b"", capture_output=True, timeout=TIMEOUT_S, check=True)
+    imported = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}
+    assert b"loadline.sim.step" in imported
+    assert imported.isdisjoint({b"numpy", b"scipy", b"matplotlib"})
+
+
+def test_a_reader_that_goes_away_ends_it_in_peace(config: Path) -> None:
+    with subprocess.Popen(
+        [*STEP, str(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b'{"now_ms": 0}\n')
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b'{"now_ms": 1}\n')
+        process.stdin.flush()
+        assert process.wait(TIMEOUT_S) == 0
+        assert process.stderr.read() == b""
+
+
+def test_ctrl_c_ends_it_in_peace(config: Path) -> None:
+    with subprocess.Popen(
+        [*STEP, str(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b'{"now_ms": 0}\n')
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+        assert process.stderr.read() == b""

@@ -1,0 +1,110 @@
+"""What one step of `loadline step` takes, there and back: without news, and with the reports of 20 workers.
+
+Beside it: the same lines through a loop that only reads, parses and echoes JSON. Each start is measured to its first
+answer.
+
+  python tools/bench/step.py [--quick]
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Raw
+
+from loadline.rig.measure import Fleet, options, percentile, result, say
+from loadline.wire.steps import StepInput, StepItem, encode_step
+
+WORKERS = 20
+SPACING_MS = 50
+ECHO = """
+import json, sys
+for line in sys.stdin.buffer:
+    sys.stdout.buffer.write(json.dumps(json.loads(line)).encode() + b"\\n")
+    sys.stdout.buffer.flush()
+"""
+
+
+class Child:
+    """A process that answers each line with a line."""
+
+    def __init__(self, command: list[str], first: bytes) -> None:
+        began_s = time.monotonic()
+        self._process = subprocess.Popen(  # noqa: S603 - our own command
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.ask_ms(first)
+        self.start_s = time.monotonic() - began_s
+
+    def ask_ms(self, line: bytes) -> float:
+        """How long an answer takes."""
+        process = self._process
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("it was made with pipes")
+        began_s = time.perf_counter()
+        process.stdin.write(line)
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        took_ms = (time.perf_counter() - began_s) * 1e3
+        if "error" in json.loads(answer):
+            raise RuntimeError(answer.decode())
+        return took_ms
+
+    def stop(self) -> None:
+        """Let it end."""
+        self._process.communicate()
+
+
+def lines(steps: int) -> Iterator[tuple[bool, bytes]]:
+    """Steps in turn without and with news, and which of the two; the first one registers the workers."""
+    fleet = Fleet(1, WORKERS)
+    records = [StepItem(record=Raw(msgspec.json.encode(record))) for record in fleet.records]
+    yield True, encode_step(StepInput(0, records)) + b"\n"
+    for number in range(1, 2 * steps + 1):
+        frames = [report(fleet, worker) for worker in range(WORKERS)] if number % 2 else []
+        yield bool(frames), encode_step(StepInput(number * SPACING_MS, frames)) + b"\n"
+
+
+def report(fleet: Fleet, worker: int) -> StepItem:
+    """The next report of a worker."""
+    head, payload, _ = fleet.frame(worker).split(b"\r\n")
+    return StepItem(subject=head.split()[1].decode(), payload=Raw(payload))
+
+
+def main() -> None:
+    """Measure and print."""
+    rounds, steps = (2, 500) if options(__doc__) else (7, 2_000)
+    loaded: list[float] = []
+    bare: list[float] = []
+    figures: dict[str, list[float]] = {"quiet": [], "quiet_p99": [], "p99": [], "start_s": [], "bare_start_s": []}
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "loadline.toml"
+        config.write_text(Fleet(1, WORKERS).toml(), "utf-8")
+        for number in range(1, rounds + 1):
+            (_, first), *rest = lines(steps)
+            agent = Child([sys.executable, "-m", "loadline", "step", "--config", str(config)], first)
+            echo = Child([sys.executable, "-c", ECHO], first)
+            times: dict[tuple[str, bool], list[float]] = {}
+            for news, line in rest:
+                for name, child in (("agent", agent), ("echo", echo)):
+                    times.setdefault((name, news), []).append(child.ask_ms(line))
+            agent.stop()
+            echo.stop()
+            loaded.append(percentile(times["agent", True], 0.5))
+            bare.append(percentile(times["echo", True], 0.5))
+            figures["p99"].append(percentile(times["agent", True], 0.99))
+            figures["quiet"].append(percentile(times["agent", False], 0.5))
+            figures["quiet_p99"].append(percentile(times["agent", False], 0.99))
+            figures["start_s"].append(agent.start_s)
+            figures["bare_start_s"].append(echo.start_s)
+            say(f"round {number}/{rounds}: {loaded[-1]:.3f} ms, echo {bare[-1]:.3f} ms, start {agent.start_s:.3f} s")
+    result("step", "ms", loaded, bare, **{name: round(percentile(found, 0.5), 3) for name, found in figures.items()})
+
+
+if __name__ == "__main__":
+    main()
