@@ -1,0 +1,8 @@
+"""What people see of a simulation: rows of a table, plots, and a page that holds everything in one file."""
+
+from loadline.report.comparison import comparison_page
+from loadline.report.plots import available
+from loadline.report.rows import COMPARED, arrived, compared, results
+from loadline.report.simulation import simulation_page
+
+__all__ = ["COMPARED", "arrived", "available", "compared", "comparison_page", "results", "simulation_page"]

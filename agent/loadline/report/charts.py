@@ -1,0 +1,133 @@
+"""The plots of one simulation: load, latencies, and for each pool its workers, its queue and its cache."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from loadline.report.plots import BLUE, GREEN, INK, ORANGE, RED, canvas, short_numbers, time_axis
+from loadline.sim.outcome import Action, Lines, Outcome, PoolLine
+
+# Latencies that reach so many times the median of the line are drawn on a logarithmic axis: else the rest is flat.
+_LOG_RATIO = 20.0
+
+
+def load(outcome: Outcome) -> str:
+    """Requests and prompt tokens that arrive, and requests that no worker could take."""
+    lines = outcome.lines
+    with canvas("load", (1.3, 1.3, 1.1)) as figure:
+        unit_s = time_axis(figure.panels[-1], outcome.duration_s)
+        at = _in_units(lines, unit_s)
+        for panel, values, title in (
+            (figure.panels[0], lines.arrivals_per_s, "requests/s"),
+            (figure.panels[1], lines.prompt_tokens_per_s, "prompt tokens/s"),
+            (figure.panels[2], lines.queued_requests, "requests that no worker could take"),
+        ):
+            panel.fill_between(at, values, step="post", color=BLUE, alpha=0.25, linewidth=0)
+            panel.step(at, values, where="post", color=BLUE)
+            panel.yaxis.set_major_formatter(short_numbers())
+            panel.set_ylim(0.0, max(1.05 * max(values, default=0.0), 1.0))
+            panel.set_title(title)
+        return figure.svg("Load over time: requests, prompt tokens and requests without a worker")
+
+
+def latencies(outcome: Outcome) -> str:
+    """TTFT and ITL by the time of arrival, against their objectives."""
+    lines = outcome.lines
+    with canvas("latencies", (1.85, 1.85)) as figure:
+        at = _in_units(lines, time_axis(figure.panels[-1], outcome.duration_s))
+        _latency(figure.panels[0], "TTFT", at, (lines.ttft_p50_ms, lines.ttft_p95_ms), outcome.ttft_objective_ms)
+        _latency(figure.panels[1], "ITL", at, (lines.itl_p50_ms, lines.itl_p95_ms), outcome.itl_objective_ms)
+        return figure.svg("TTFT and ITL over time, median and 95th percentile, against the objectives")
+
+
+def workers(outcome: Outcome, pool: PoolLine) -> str:
+    """Workers of a pool: decided on, ready, starting and draining; every decision that changed their number."""
+    with canvas(f"workers {pool.pool}", (2.5,)) as figure:
+        [panel] = figure.panels
+        unit_s = time_axis(panel, outcome.duration_s)
+        at = _in_units(outcome.lines, unit_s)
+        draw_workers(panel, at, pool)
+        actions = [action for action in outcome.actions if action.pool == pool.pool]
+        _mark(panel, [action for action in actions if not action.flap], unit_s, INK, "decision")
+        _mark(panel, [action for action in actions if action.flap], unit_s, RED, "flap")
+        panel.set_ylim(0.0, 1.25 * max((*pool.wanted, *pool.ready, 1)))
+        figure.legend()
+        return figure.svg(f"Workers of pool {pool.pool} over time")
+
+
+def draw_workers(panel: Any, at: Sequence[float], pool: PoolLine) -> None:
+    """Draw the workers of a pool; the areas of those that start and drain stand upon those that are ready."""
+    ready, starting, draining = pool.ready, pool.starting, pool.draining
+    upper = [one + other for one, other in zip(ready, starting, strict=True)]
+    top = [one + other for one, other in zip(upper, draining, strict=True)]
+    panel.fill_between(at, ready, step="post", color=GREEN, alpha=0.25, linewidth=0, label="ready")
+    panel.fill_between(at, ready, upper, step="post", color=BLUE, alpha=0.45, linewidth=0, label="starting")
+    panel.fill_between(at, upper, top, step="post", color=ORANGE, alpha=0.45, linewidth=0, label="draining")
+    panel.step(at, ready, where="post", color=GREEN)
+    panel.step(at, pool.wanted, where="post", color=INK, linestyle=":", label="wanted")
+    panel.yaxis.get_major_locator().set_params(integer=True)
+
+
+def busyness(outcome: Outcome, pool: PoolLine) -> str:
+    """What waits and runs at the workers of a pool, and how full their caches are."""
+    with canvas(f"busyness {pool.pool}", (1.4, 1.1)) as figure:
+        requests, cache = figure.panels
+        at = _in_units(outcome.lines, time_axis(cache, outcome.duration_s))
+        requests.step(at, pool.running_requests, where="post", color=GREEN, label="running")
+        requests.step(at, pool.waiting_requests, where="post", color=ORANGE, label="waiting")
+        requests.set_ylim(0.0, 1.3 * max((*pool.running_requests, *pool.waiting_requests, 1)))
+        requests.set_title("requests at the workers")
+        _legend(requests, 2)
+        cache.fill_between(at, _percent(pool), step="post", color=BLUE, alpha=0.25, linewidth=0)
+        cache.step(at, _percent(pool), where="post", color=BLUE)
+        cache.set_ylim(0.0, 105.0)
+        cache.set_title("KV cache in use, %")
+        return figure.svg(f"Queue, running requests and KV usage of pool {pool.pool} over time")
+
+
+def _latency(
+    panel: Any, name: str, at: Sequence[float], lines: tuple[Sequence[float | None], ...], objective_ms: float
+) -> None:
+    p50, p95 = lines
+    panel.plot(at, _floats(p95), color=ORANGE, label="p95")
+    panel.plot(at, _floats(p50), color=BLUE, label="p50")
+    panel.axhline(objective_ms, color=RED, linestyle="--", label=f"objective, {objective_ms:g} ms")
+    highest = max((value for value in p95 if value is not None), default=0.0)
+    if highest > _LOG_RATIO * objective_ms:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(short_numbers())
+    else:
+        panel.set_ylim(0.0, 1.1 * max(highest, objective_ms))
+    panel.set_title(f"{name}, ms")
+    _legend(panel, 3)
+
+
+def _mark(panel: Any, actions: Sequence[Action], unit_s: float, colour: str, what: str) -> None:
+    """A triangle for each decision, where it leads to, pointing up or down."""
+    for marker, chosen in (
+        ("^", [action for action in actions if action.after > action.before]),
+        ("v", [action for action in actions if action.after < action.before]),
+    ):
+        if chosen:
+            at = [action.at_s / unit_s for action in chosen]
+            after = [action.after for action in chosen]
+            name = f"{what} to {'grow' if marker == '^' else 'shrink'}"
+            panel.plot(at, after, linestyle="", marker=marker, markersize=4, color=colour, label=name, clip_on=False)
+
+
+def _legend(panel: Any, columns: int) -> None:
+    panel.legend(
+        loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=columns, handlelength=1.4, columnspacing=1.0, borderpad=0.1
+    )
+
+
+def _in_units(lines: Lines, unit_s: float) -> list[float]:
+    return [at_s / unit_s for at_s in lines.at_s]
+
+
+def _floats(values: Sequence[float | None]) -> list[float]:
+    """A step in which nothing arrived is a gap."""
+    return [float("nan") if value is None else value for value in values]
+
+
+def _percent(pool: PoolLine) -> list[float]:
+    return [100.0 * ratio for ratio in pool.kv_usage_ratio]

@@ -1,0 +1,135 @@
+"""The page of a comparison: one table, attainment against GPU-hours next to both bounds, and every run's workers."""
+
+from itertools import pairwise
+from typing import Any, Final
+
+from loadline.report import words
+from loadline.report.charts import draw_workers
+from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
+from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, time_axis
+from loadline.report.rows import COMPARED, arrived, compared, label
+from loadline.sim.comparison import Compared, Comparison
+
+Box = tuple[float, float, float, float]
+
+_NAME_CHARS_MAX: Final = 28
+_COLOURS = {"config": BLUE, "clairvoyant": ORANGE, "baseline": INK}
+_MARKERS = {"config": "o", "clairvoyant": "D", "baseline": "s"}
+_MEANINGS = {
+    "config": "a configuration that was given",
+    "clairvoyant": "the same planner, clairvoyant",
+    "baseline": "a built-in baseline",
+}
+_EXPLAINED = (
+    "Attainment is the share of all requests that met both objectives. The work bound is what the requests need at "
+    "the best throughput that meets the objectives, with no worker ever idle. Clairvoyant is the same planner told "
+    "what it will see one start-up delay later: what better forecasts could still gain."
+)
+
+
+def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]], command: str) -> str:
+    """Everything about a comparison.
+
+    Args:
+        comparison: What came of it.
+        configurations: The name and the text of each configuration.
+        command: What reproduces it.
+
+    Raises:
+        LoadlineError: matplotlib is not installed.
+    """
+    first = comparison.runs[0].outcome
+    rows = compared(comparison)
+    return page(
+        f"loadline compare: {first.trace}",
+        f"{first.model}; {arrived(first)}; seed {first.seed}; TTFT {first.ttft_objective_ms:g} ms, "
+        f"ITL {first.itl_objective_ms:g} ms",
+        [
+            section("Results", table(COMPARED, rows, set(range(2, len(COMPARED))), set()), paragraph(_EXPLAINED)),
+            section("Attainment against GPU-hours", f'<div class="card narrow">{scatter(comparison)}</div>'),
+            section(
+                "Workers over time",
+                grid(card(label(run), _workers(run, place)) for place, run in enumerate(comparison.runs)),
+            ),
+            section("Configurations", *(folded(name, code(text)) for name, text in configurations)),
+            section("Reproduce", code(command)),
+        ],
+    )
+
+
+def scatter(comparison: Comparison) -> str:
+    """Every run as a labelled point, the two bounds beside them."""
+    with canvas("scatter", (3.6,)) as figure:
+        [panel] = figure.panels
+        bound = comparison.work_bound.gpu_hours
+        panel.axvline(bound, color=RED, linestyle="--", label=f"work bound, {words.hours(bound)} GPU-hours")
+        for kind, marker in _MARKERS.items():
+            points = [_point(run) for run in comparison.runs if run.kind == kind]
+            if points:
+                at, met = zip(*points, strict=True)
+                panel.plot(at, met, linestyle="", marker=marker, color=_COLOURS[kind], label=_MEANINGS[kind])
+        for before, run in pairwise(comparison.runs):
+            if run.kind == "clairvoyant":
+                panel.plot(*zip(_point(before), _point(run), strict=True), color=FAINT, linewidth=0.8, zorder=0)
+        panel.set_xlim(0.0, 1.15 * max(bound, *(run.outcome.gpu_hours for run in comparison.runs)))
+        panel.margins(y=0.15)
+        panel.set_xlabel("GPU-hours")
+        panel.set_title("requests that met both objectives, %")
+        figure.legend()
+        _name_points(panel, comparison)
+        return figure.svg("Attainment against GPU-hours of every run, with the work bound")
+
+
+def _point(run: Compared) -> tuple[float, float]:
+    return run.outcome.gpu_hours, 100.0 * run.outcome.attainment.both
+
+
+def _name_points(panel: Any, comparison: Comparison) -> None:
+    """Write each name beside its point, at the first of six places where it covers no other name and no point."""
+    panel.figure.canvas.draw()
+    to_pixels = panel.transData.transform
+    per_point = panel.figure.dpi / 72.0
+    height = 9.0 * per_point
+    points = [to_pixels(_point(run)) for run in comparison.runs]
+    taken = [(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for x, y in points]
+    for run, (x, y) in zip(comparison.runs, points, strict=True):
+        if run.kind == "clairvoyant":
+            continue  # its line leads to the one that has a name
+        name = run.outcome.name[:_NAME_CHARS_MAX]
+        width = 4.6 * per_point * len(name)
+        spots = [
+            (dx, dy)
+            for dx, dy in (
+                (7, -3),
+                (-7 - width / per_point, -3),
+                (7, 7),
+                (7, -14),
+                (-7 - width / per_point, 7),
+                (7, 18),
+            )
+        ]
+        boxes = [(x + dx * per_point, y + dy * per_point) for dx, dy in spots]
+        covered = [
+            sum(_overlap((left, low, left + width, low + height), other) for other in taken) for left, low in boxes
+        ]
+        best = covered.index(min(covered))
+        left, low = boxes[best]
+        taken.append((left, low, left + width, low + height))
+        panel.annotate(name, _point(run), xytext=spots[best], textcoords="offset points", fontsize=8)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _workers(run: Compared, place: int) -> str:
+    """The workers of every pool of one run."""
+    outcome = run.outcome
+    pools = outcome.lines.pools
+    with canvas(f"run {place}", (1.5,) * len(pools)) as figure:
+        unit_s = time_axis(figure.panels[-1], outcome.duration_s)
+        for panel, pool in zip(figure.panels, pools, strict=True):
+            draw_workers(panel, [at_s / unit_s for at_s in outcome.lines.at_s], pool)
+            panel.set_title(f"{pool.pool}: workers ready (area) and wanted (dots)")
+            panel.set_ylim(0.0, 1.1 * max((*pool.wanted, *pool.ready, 1)))
+        return figure.svg(f"Workers over time of {label(run)}")

@@ -1,0 +1,120 @@
+"""Plots as SVG to be put into a page: scalable, without a reference to anything, in the colours of the page.
+
+Text is kept as text and colours become CSS variables, so that a plot follows the page from light to dark.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from importlib.util import find_spec
+from typing import Any, Final
+
+# Stand-ins that no figure has by chance; the page gives each its colour, one for light and one for dark.
+INK: Final = "#110101"
+FAINT: Final = "#110102"
+BLUE: Final = "#110103"
+ORANGE: Final = "#110104"
+GREEN: Final = "#110105"
+RED: Final = "#110106"
+_VARIABLES: Final = {
+    INK: "ink",
+    FAINT: "faint",
+    BLUE: "blue",
+    ORANGE: "orange",
+    GREEN: "green",
+    RED: "red",
+}
+_SETTINGS: Final[dict[str, Any]] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.alpha": 0.35,
+    "grid.linewidth": 0.5,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "lines.linewidth": 1.2,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+_WIDTH_IN: Final = 6.4
+
+Times = Sequence[float]
+
+
+def available() -> bool:
+    """Whether plots can be made: matplotlib is an extra."""
+    return find_spec("matplotlib") is not None
+
+
+class Canvas:
+    """One figure of one or more panels above each other.
+
+    Args:
+        figure: The figure, of matplotlib.
+        panels: Its axes, from above.
+    """
+
+    def __init__(self, figure: Any, panels: Sequence[Any]) -> None:
+        self.panels = panels
+        self._figure = figure
+
+    def legend(self) -> None:
+        """Say what is what, below the panels."""
+        self._figure.legend(loc="outside lower center", ncols=4)
+
+    def svg(self, title: str) -> str:
+        """The figure, with what is read aloud in its place."""
+        buffer = io.StringIO()
+        self._figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        text = buffer.getvalue()
+        body = text[text.index("<svg") :]
+        body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+        body = re.sub(r'<g id="[^"]*">', "<g>", body)
+        body = re.sub(r'^<svg [^>]*?(viewBox="[^"]*")[^>]*>', lambda found: _opening(title, found[1]), body)
+        body = re.sub(r"(font: [^']*)'DejaVu Sans'[^;\"]*", r"\1system-ui, sans-serif", body)
+        for colour, variable in _VARIABLES.items():
+            body = body.replace(colour, f"var(--{variable})")
+        return body
+
+
+def _opening(title: str, view_box: str) -> str:
+    return f'<svg role="img" aria-label="{escape(title)}" {view_box}>'
+
+
+@contextmanager
+def canvas(name: str, heights_in: Sequence[float], *, share_x: bool = True) -> Iterator[Canvas]:
+    """An empty figure; ``name`` keeps what is defined within it apart from that of other figures."""
+    import matplotlib as mpl  # noqa: PLC0415 - an extra, and half a second for those who want no plot
+    from matplotlib.figure import Figure  # noqa: PLC0415 - as above
+
+    with mpl.rc_context(_SETTINGS | {"svg.hashsalt": name}):
+        figure = Figure(figsize=(_WIDTH_IN, sum(heights_in)), layout="constrained")
+        grid = figure.subplots(len(heights_in), 1, sharex=share_x, squeeze=False, height_ratios=heights_in)
+        yield Canvas(figure, [row[0] for row in grid])
+
+
+def short_numbers() -> Any:
+    """A format for an axis, such as 20k for 20,000."""
+    from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - an extra, see canvas
+
+    return EngFormatter(sep="")
+
+
+def time_axis(panel: Any, duration_s: float) -> float:
+    """Name the axis of time after a unit that suits; gives the seconds of that unit."""
+    unit_s, unit = (3_600.0, "h") if duration_s > 3.0 * 3_600.0 else (60.0, "min")
+    panel.set_xlabel(f"time since the start of the trace, {unit}")
+    panel.set_xlim(0.0, max(duration_s, 1.0) / unit_s)
+    return unit_s

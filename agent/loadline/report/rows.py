@@ -1,0 +1,101 @@
+"""The numbers of a simulation and of a comparison as rows of text: the terminal and the page show the same."""
+
+from loadline.report import words
+from loadline.sim.comparison import Compared, Comparison
+from loadline.sim.outcome import FLAP_MS, Outcome, Percentiles
+
+Row = tuple[str, ...]
+
+COMPARED: Row = (
+    "configuration",
+    "planner",
+    "TTFT met",
+    "ITL met",
+    "both met",
+    "TTFT p95",
+    "ITL p95",
+    "GPU-hours",
+    "actions",
+    "flaps",
+    "requests",
+)
+"""Header of the rows that ``compared`` gives."""
+
+
+def results(outcome: Outcome) -> list[Row]:
+    """What came of one simulation: a name and a sentence each."""
+    met, pools = outcome.attainment, outcome.gpu_hours_by_pool
+    workers = ", ".join(f"{pool} {count}" for pool, count in outcome.workers_most.items())
+    flaps = words.many(outcome.flaps, "flap")
+    return [
+        ("trace", arrived(outcome)),
+        ("fleet", f"{outcome.model}, the {outcome.planner} planner, seed {outcome.seed}"),
+        ("SLO", f"{words.share(met.both)} of the requests met both objectives"),
+        ("TTFT", _latency(outcome.ttft_objective_ms, met.ttft, outcome.ttft_ms)),
+        ("ITL", _latency(outcome.itl_objective_ms, met.itl, outcome.itl_ms)),
+        ("GPU-hours", f"{words.hours(outcome.gpu_hours)} ({_by_pool(pools)}); most workers at once: {workers}"),
+        ("scaling", f"{words.many(outcome.scaling_actions, 'action')}, {flaps} (turned back within {_flap()})"),
+        ("work moved", f"{words.many(outcome.drains, 'drain')}, {words.many(outcome.migrated, 'migration')}"),
+        ("requests", _requests(outcome)),
+        ("digest", outcome.digest[:16]),
+    ]
+
+
+def arrived(outcome: Outcome) -> str:
+    """The trace and how much of it was played."""
+    return f"{outcome.trace}: {words.many(outcome.requests, 'request')} in {words.span(outcome.duration_s)}"
+
+
+def compared(comparison: Comparison) -> list[Row]:
+    """One row for each run, and the work bound last."""
+    bound = comparison.work_bound
+    requests = comparison.runs[0].outcome.requests
+    last = ("work bound", "", "", "", "", "", "", words.hours(bound.gpu_hours), "", "", str(requests))
+    return [*map(_compared, comparison.runs), last]
+
+
+def label(run: Compared) -> str:
+    """What a run is called."""
+    return f"{run.outcome.name}, clairvoyant" if run.kind == "clairvoyant" else run.outcome.name
+
+
+def _compared(run: Compared) -> Row:
+    one = run.outcome
+    return (
+        label(run),
+        one.planner,
+        words.share(one.attainment.ttft),
+        words.share(one.attainment.itl),
+        words.share(one.attainment.both),
+        words.ms(one.ttft_ms.p95),
+        words.ms(one.itl_ms.p95),
+        words.hours(one.gpu_hours),
+        str(one.scaling_actions),
+        str(one.flaps),
+        str(one.requests),
+    )
+
+
+def _latency(objective_ms: float, met: float, found: Percentiles) -> str:
+    percentiles = f"p50 {words.ms(found.p50)}, p95 {words.ms(found.p95)}, p99 {words.ms(found.p99)}"
+    return f"{words.share(met)} within {objective_ms:g} ms; {percentiles}"
+
+
+def _requests(outcome: Outcome) -> str:
+    parts = [
+        f"{outcome.finished} finished",
+        f"{outcome.unfinished} unfinished",
+        f"{outcome.refused} refused",
+        f"{outcome.drops} dropped",
+        f"{outcome.retried} retried",
+        f"{outcome.preempted} preempted",
+    ]
+    return ", ".join(parts)
+
+
+def _by_pool(gpu_hours: dict[str, float]) -> str:
+    return ", ".join(f"{pool} {words.hours(value)}" for pool, value in gpu_hours.items())
+
+
+def _flap() -> str:
+    return f"{FLAP_MS / 60_000.0:g} min"

@@ -1,0 +1,45 @@
+"""Numbers as people read them."""
+
+from typing import Final
+
+_WHOLE_FROM_MS: Final = 100.0
+_SECONDS_FROM_MS: Final = 10_000.0
+
+
+def share(ratio: float) -> str:
+    """A ratio as percent; never rounded up to 100 %, for one request in a thousand is the point."""
+    text = f"{ratio:.1%}"
+    return "99.9%" if text == "100.0%" and ratio < 1.0 else text
+
+
+def ms(value: float | None) -> str:
+    """A latency: three digits below 100 ms, whole ms up to 10 s, s above."""
+    if value is None:
+        return "-"
+    if value >= _SECONDS_FROM_MS:
+        return f"{value / 1_000.0:.1f} s"
+    return f"{value:.3g} ms" if value < _WHOLE_FROM_MS else f"{value:.0f} ms"
+
+
+def hours(value: float) -> str:
+    """GPU-hours."""
+    return f"{value:.2f}"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its natural unit."""
+    for unit_s, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
+        if seconds >= 2.0 * unit_s:
+            return f"{seconds / unit_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def moment(seconds: float) -> str:
+    """A time since the start of the trace, such as ``1:02:03``."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def many(count: int, what: str) -> str:
+    """A count and its noun."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,25 @@
+"""What comes of several configurations on the same trace and seed. Encoded, it is the JSON result."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from loadline.sim.bounds import WorkBound
+from loadline.sim.outcome import Outcome
+
+Kind = Literal["config", "clairvoyant", "baseline"]
+"""A configuration that was given, the same with a clairvoyant planner, or a built-in baseline."""
+
+
+class Compared(Struct, frozen=True):
+    """One run."""
+
+    kind: Kind
+    outcome: Outcome
+
+
+class Comparison(Struct, frozen=True):
+    """All runs, in the order of the configurations: each before its clairvoyant run, the baselines last."""
+
+    work_bound: WorkBound
+    runs: list[Compared]
