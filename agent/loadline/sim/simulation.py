@@ -242,7 +242,8 @@ class Simulation:
             workers = [life.worker for life in self._lives if life.worker.alive and life.worker.record.pool == name]
             serving = [worker for worker in workers if worker.serving]
             loads = [worker.engine.load() for worker in workers]
-            line.wanted.append(believed[name].desired or 0)
+            desired = believed[name].desired
+            line.wanted.append(len(serving) if desired is None else desired)
             line.ready.append(len(serving))
             line.starting.append(sum(worker.record.state == "starting" for worker in workers))
             line.draining.append(sum(worker.draining for worker in workers))
