@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import gc
-import os
 import signal
-import socket
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,12 +21,13 @@ from loadline.adapters.notify import Notifier
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
-from loadline.core.settings import Settings
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import Service
-from loadline.wire.keys import LEADER_SCOPE_ALL
+from loadline.runtime.settings import agent_name, settings
+
+__all__ = ["Agent", "calm_collector", "run", "settings"]
 
 _log = structlog.get_logger("loadline")
 _bounded = logs.bounded("border")
@@ -37,24 +36,6 @@ GARBAGE_OBJECTS_MAX = 50_000
 """The collector of cycles looks when there are so many new objects more than were freed: 5 to 10 MB."""
 TURN_AGE_MAX_S = 10.0
 """Every planner looks at least once in its sampling interval: a loop this far behind is stuck."""
-
-
-def agent_name(config: Config) -> str:
-    """The configured name, or host and process id, which no two running agents share."""
-    return config.agent.name or f"{socket.gethostname()}-{os.getpid()}"
-
-
-def settings(config: Config) -> Settings:
-    """What the core is told of a configuration."""
-    return Settings(
-        agent=agent_name(config),
-        scope=LEADER_SCOPE_ALL,
-        models=config.models,
-        fleet=config.fleet,
-        leadership=config.leadership,
-        decisions=config.decisions,
-        drain=config.drain,
-    )
 
 
 class Agent:

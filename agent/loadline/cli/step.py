@@ -4,10 +4,10 @@ import argparse
 import sys
 from typing import BinaryIO
 
-from loadline import app
 from loadline.cli.show import printable
 from loadline.config import load, validate
 from loadline.errors import DataError
+from loadline.runtime.settings import settings
 from loadline.sim.step import Stepper
 from loadline.wire.steps import LINE_BYTES_MAX, StepError, StepOutput, decode_step, encode_step
 
@@ -19,8 +19,7 @@ def step(options: argparse.Namespace) -> int:
     config = load(options.config)
     for warning in validate(config):
         print(f"loadline: warning: {warning}", file=sys.stderr)
-    stepper = Stepper(app.settings(config), root=config.agent.root, frame_bytes_max=config.nats.frame_bytes_max)
-    app.calm_collector()
+    stepper = Stepper(settings(config), root=config.agent.root, frame_bytes_max=config.nats.frame_bytes_max)
     return answer(stepper, sys.stdin.buffer, sys.stdout.buffer)
 
 
