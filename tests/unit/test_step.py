@@ -218,6 +218,21 @@ def test_a_worker_may_go_and_come_again_as_another(stepper: Stepper) -> None:
     assert worker.record.incarnation == 2
 
 
+def test_a_worker_goes_once_and_its_name_is_free_again(stepper: Stepper) -> None:
+    gone = StepItem(gone="w")
+    (refused,) = stepper.step(StepInput(0, [record("w"), gone, gone])).rejected
+    assert (refused.reason, refused.subject) == (Rejection.UNKNOWN_WORKER, "w")
+    (refused,) = stepper.step(StepInput(1, [record("w", pool="other")])).rejected
+    assert refused.reason == Rejection.UNKNOWN_POOL, "of the fleet: the name may be used"
+
+
+def test_the_store_lives_in_the_same_time(stepper: Stepper) -> None:
+    stepper.step(StepInput(0))
+    stepper.step(StepInput(60_000))
+    assert stepper._timeline.now_ms == 60_000
+    assert [entry.lease_id for entry in stepper._store.keys.values() if "/leader/" in entry.key], "kept by renewals"
+
+
 @pytest.mark.parametrize(
     "item",
     [
