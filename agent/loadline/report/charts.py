@@ -50,7 +50,7 @@ def workers(outcome: Outcome, pool: PoolLine) -> str:
         _mark(panel, [action for action in actions if not action.flap], unit_s, INK, "decision")
         _mark(panel, [action for action in actions if action.flap], unit_s, RED, "flap")
         panel.set_ylim(0.0, 1.25 * max((*pool.wanted, *pool.ready, 1)))
-        figure.legend()
+        figure.legend(4)
         return figure.svg(f"Workers of pool {pool.pool} over time")
 
 

@@ -75,7 +75,7 @@ def scatter(comparison: Comparison) -> str:
         panel.margins(y=0.15)
         panel.set_xlabel("GPU-hours")
         panel.set_title("requests that met both objectives, %")
-        figure.legend()
+        figure.legend(2)
         _name_points(panel, comparison)
         return figure.svg("Attainment against GPU-hours of every run, with the work bound")
 
@@ -130,6 +130,6 @@ def _workers(run: Compared, place: int) -> str:
         unit_s = time_axis(figure.panels[-1], outcome.duration_s)
         for panel, pool in zip(figure.panels, pools, strict=True):
             draw_workers(panel, [at_s / unit_s for at_s in outcome.lines.at_s], pool)
-            panel.set_title(f"{pool.pool}: workers ready (area) and wanted (dots)")
+            panel.set_title(f"{pool.pool}: workers ready (green), starting (blue), wanted (dots)")
             panel.set_ylim(0.0, 1.1 * max((*pool.wanted, *pool.ready, 1)))
         return figure.svg(f"Workers over time of {label(run)}")

@@ -15,7 +15,7 @@ body { margin: 0 auto; padding: 1rem; max-width: 84rem; background: var(--paper)
 h1 { font-size: 1.5rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; overflow-wrap: anywhere; }
 h3 { font-size: 1rem; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-p { margin: .3rem 0 .8rem; max-width: 60rem; }
+p { margin: .3rem 0 .8rem; max-width: 60rem; overflow-wrap: anywhere; }
 .soft { color: var(--soft); }
 .grid { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
 .card { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: .8rem; min-width: 0; }

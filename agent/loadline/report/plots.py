@@ -49,6 +49,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "legend.fontsize": 8,
 }
 _WIDTH_IN: Final = 6.4
+_THOUSAND: Final = 1_000
 
 Times = Sequence[float]
 
@@ -70,9 +71,9 @@ class Canvas:
         self.panels = panels
         self._figure = figure
 
-    def legend(self) -> None:
+    def legend(self, columns: int) -> None:
         """Say what is what, below the panels."""
-        self._figure.legend(loc="outside lower center", ncols=4)
+        self._figure.legend(loc="outside lower center", ncols=columns)
 
     def svg(self, title: str) -> str:
         """The figure, with what is read aloud in its place."""
@@ -107,9 +108,9 @@ def canvas(name: str, heights_in: Sequence[float], *, share_x: bool = True) -> I
 
 def short_numbers() -> Any:
     """A format for an axis, such as 20k for 20,000."""
-    from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - an extra, see canvas
+    from matplotlib.ticker import FuncFormatter  # noqa: PLC0415 - an extra, see canvas
 
-    return EngFormatter(sep="")
+    return FuncFormatter(lambda value, _place: f"{value / _THOUSAND:g}k" if value >= _THOUSAND else f"{value:g}")
 
 
 def time_axis(panel: Any, duration_s: float) -> float:

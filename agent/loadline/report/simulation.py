@@ -39,7 +39,7 @@ def simulation_page(outcome: Outcome, configuration: str, command: str) -> str:
             ),
             *(
                 section(
-                    f"Pool {pool.pool} ({pool.role})",
+                    f"Pool {pool.pool}" + (f" ({pool.role})" if pool.role != pool.pool else ""),
                     grid(
                         [
                             card("Workers wanted, ready, starting and draining", charts.workers(outcome, pool)),

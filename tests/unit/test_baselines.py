@@ -1,0 +1,80 @@
+"""Baselines: the configuration's fleet with another planner, and no rail of ours in its way."""
+
+import pytest
+from msgspec.structs import asdict, replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners import PLANNERS
+from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.baselines import BASELINES, baseline, peak_replicas
+from loadline.sim.bounds import Objectives
+from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
+from loadline.sim.profiles import LinearProfile
+from loadline.sim.traces import Arrival, Trace
+
+# A pass of one prompt of 1000 tokens takes 1 s, whatever else there is: a worker computes one a second.
+PROFILE = LinearProfile(alpha=10.0, beta=0.0, gamma=0.0, delta=1.0)
+POOLS = (
+    PoolKnobs("prefill", "prefill", replicas_max=20),
+    PoolKnobs("decode", "decode", replicas_min=3, replicas_max=20),
+)
+MODEL = ModelKnobs("llama", POOLS, gpu_budget_max=30, hpa=HpaKnobs(tolerance=0.5), guard=GuardKnobs(step_up_max=1))
+SETTINGS = Settings("agent", "all", (replace(MODEL, name="other"), MODEL))
+FLEET = FleetKnobs(
+    tuple(PoolFleetKnobs(pool.name, kv_blocks=10_000, linear=PROFILE) for pool in POOLS), "llama", ttft_ms=5_000.0
+)
+OBJECTIVES = Objectives(FLEET.ttft_ms, FLEET.itl_ms)
+
+
+def busy(*waves: tuple[float, int]) -> Trace:
+    """Waves of prompts of 1000 tokens: when they begin, and how many arrive within a second."""
+    return Trace("t", [Arrival(at_s + n / many, 1_000, 2) for at_s, many in waves for n in range(many)], 600.0)
+
+
+def test_a_baseline_is_there_for_each_planner_that_users_know() -> None:
+    found = {name: baseline(name, SETTINGS, FLEET, busy((0.0, 1))).models[1].planner for name in BASELINES}
+    assert found == {"static-peak": "static", "hpa": "hpa", "kpa": "kpa"}
+    assert set(found.values()) <= PLANNERS.keys()
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_keeps_fleet_bounds_and_budget_and_the_guard_stands_aside(name: str) -> None:
+    found = baseline(
+        name, replace(SETTINGS, models=(SETTINGS.models[0], replace(MODEL, no_operation=True))), FLEET, busy((0.0, 1))
+    )
+    other, model = found.models
+    assert other == SETTINGS.models[0]
+    assert (model.pools, model.gpu_budget_max, model.no_operation) == (POOLS, 30, False)
+    guard = asdict(model.guard)
+    steps = {guard.pop("step_up_max"), guard.pop("step_down_max")}
+    assert min(steps) > max(pool.replicas_max for pool in POOLS)
+    assert set(guard.values()) == {0}
+    assert model.hpa == (HpaKnobs() if name == "hpa" else MODEL.hpa)  # its known settings, not those of the user
+
+
+def test_static_peak_has_workers_for_the_busiest_minute() -> None:
+    # 600 prompts of a second each arrive within a minute: ten workers are busy for all of it.
+    replicas = (
+        baseline("static-peak", SETTINGS, FLEET, busy((0.0, 60), (100.0, 300), (150.0, 300))).models[1].static.replicas
+    )
+    assert replicas == {"prefill": 10, "decode": 3}  # decode has nearly nothing to do, but a least count
+
+
+def test_static_peak_keeps_within_the_bounds() -> None:
+    pools = pools_of(FLEET, MODEL)
+    assert peak_replicas(pools, MODEL, busy((0.0, 6_000)), OBJECTIVES)["prefill"] == 20
+    assert peak_replicas(pools, MODEL, Trace("t", [Arrival(0.0, 1, 1)], 1.0), OBJECTIVES) == {"prefill": 1, "decode": 3}
+
+
+def test_the_cheapest_pool_is_filled_first() -> None:
+    cheap = PoolKnobs("cheap", "prefill", replicas_max=4)
+    dear = PoolKnobs("dear", "prefill", gpus_per_worker=2, replicas_max=20)
+    model = replace(MODEL, pools=(dear, cheap, POOLS[1]))
+    fleet = replace(
+        FLEET,
+        pools=tuple(PoolFleetKnobs(name, kv_blocks=10_000, linear=PROFILE) for name in ("dear", "cheap", "decode")),
+    )
+    found = peak_replicas(pools_of(fleet, model), model, busy((0.0, 600)), OBJECTIVES)
+    assert found == {"cheap": 4, "dear": 6, "decode": 3}

@@ -1,0 +1,100 @@
+"""The work bound, against what is reckoned by hand, and against what fleets need."""
+
+import pytest
+
+from loadline.core.scalars import Role
+from loadline.sim.bounds import Objectives, work_bound, worker_seconds
+from loadline.sim.engine import EngineKnobs
+from loadline.sim.fleet import PoolFleet, PoolFleetKnobs
+from loadline.sim.profiles import LinearProfile
+from loadline.sim.traces import Arrival, Trace
+
+# An iteration of a batch of n takes 10 + n ms; a pass over t tokens takes 20 + 0.1 t ms.
+PROFILE = LinearProfile(alpha=10.0, beta=1.0, gamma=20.0, delta=0.1)
+OBJECTIVES = Objectives(ttft_ms=1_000.0, itl_ms=20.0)
+
+
+def pool(
+    role: Role, *, gpus: int = 1, profile: LinearProfile = PROFILE, blocks: int = 10_000, prefix: int = 0
+) -> PoolFleet:
+    knobs = PoolFleetKnobs(name="any", kv_blocks=blocks, linear=profile, prefix_cache_blocks=prefix)
+    engine = EngineKnobs(role, blocks, max_batch_requests=100, max_batched_tokens=2_000)
+    return PoolFleet(knobs, role, gpus, engine, profile)
+
+
+def test_prefill_work_is_a_share_of_the_fullest_pass() -> None:
+    # Two prompts of 1000 tokens fill a pass: 20 + 200 ms for both.
+    [seconds] = worker_seconds([Arrival(0.0, 1_000, 5)], pool("prefill"), OBJECTIVES)
+    assert seconds == pytest.approx(0.110)
+
+
+def test_decode_work_is_a_share_of_the_fullest_iteration_within_the_objective() -> None:
+    # Ten requests take 20 ms an iteration, 2 ms a token each. The first of 101 tokens is prefill's.
+    [seconds] = worker_seconds([Arrival(0.0, 1_000, 101)], pool("decode"), OBJECTIVES)
+    assert seconds == pytest.approx(100 * 0.002)
+
+
+def test_an_aggregated_worker_does_both() -> None:
+    [seconds] = worker_seconds([Arrival(0.0, 1_000, 101)], pool("aggregated"), OBJECTIVES)
+    assert seconds == pytest.approx(0.110 + 0.2)
+
+
+def test_a_request_that_cannot_meet_an_objective_counts_with_the_best_there_is() -> None:
+    slow = LinearProfile(alpha=30.0, beta=1.0, gamma=2_000.0, delta=0.1)
+    [decode] = worker_seconds([Arrival(0.0, 100, 2)], pool("decode", profile=slow), OBJECTIVES)
+    assert decode == pytest.approx(0.130 / 100)
+    [prefill] = worker_seconds([Arrival(0.0, 1_000, 2)], pool("prefill", profile=slow), OBJECTIVES)
+    assert prefill == pytest.approx(2.200 / 2)
+
+
+def test_what_fits_nowhere_needs_nothing() -> None:
+    trace = Trace("t", [Arrival(0.0, 100, 1), Arrival(0.0, 1_000, 1)], 10.0)
+    bound = work_bound(trace, {"a": pool("prefill", blocks=10)}, OBJECTIVES)
+    only_small = work_bound(Trace("t", trace.arrivals[:1], 10.0), {"a": pool("prefill", blocks=10)}, OBJECTIVES)
+    assert bound == only_small
+    assert bound.gpu_hours > 0
+
+
+def test_the_cheapest_pool_in_gpu_time_counts_for_each_request() -> None:
+    # Ten times as fast on four GPUs is cheaper; the same speed on two is not.
+    fast = LinearProfile(alpha=1.0, beta=0.1, gamma=2.0, delta=0.01)
+    trace = Trace("t", [Arrival(0.0, 1_000, 101)] * 36, 10.0)
+    alone = work_bound(trace, {"a": pool("decode")}, OBJECTIVES)
+    assert alone.gpu_hours == pytest.approx(36 * 0.2 / 3_600.0)
+    dear = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=2)}, OBJECTIVES)
+    assert dear == alone
+    # Within 20 ms it takes its whole batch of 100 in 11 ms.
+    both = work_bound(trace, {"a": pool("decode"), "b": pool("decode", gpus=4, profile=fast)}, OBJECTIVES)
+    assert both.gpu_hours == pytest.approx(36 * 100 * 0.00011 * 4 / 3_600.0)
+
+
+def test_roles_are_counted_apart() -> None:
+    trace = Trace("t", [Arrival(0.0, 1_000, 101)], 10.0)
+    bound = work_bound(trace, {"d": pool("decode", gpus=2), "p": pool("prefill")}, OBJECTIVES)
+    assert bound.gpu_hours_by_role == pytest.approx({"decode": 0.4 / 3_600.0, "prefill": 0.11 / 3_600.0})
+    assert bound.gpu_hours == pytest.approx(0.51 / 3_600.0)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [Arrival(1.0, 2_000, 1, (1, 2, 9)), Arrival(1.0, 2_000, 1, (), 1_024)],
+    ids=["named blocks", "a number of tokens"],
+)
+def test_a_prefix_cache_saves_what_was_there_before(second: Arrival) -> None:
+    arrivals = [Arrival(0.0, 1_024, 1, (1, 2)), second]
+    cold = worker_seconds(arrivals, pool("prefill"), OBJECTIVES)
+    warm = worker_seconds(arrivals, pool("prefill", prefix=100), OBJECTIVES)
+    assert warm[0] == cold[0]
+    # Two prompts of 976 tokens fill a pass.
+    assert warm[1] == pytest.approx((20 + 2 * 97.6) / 2 / 1_000.0)
+    assert warm[1] < cold[1]
+
+
+def test_rounding_of_contexts_only_takes_away() -> None:
+    steep = LinearProfile(alpha=1.0, beta=0.001, gamma=1.0, delta=0.1)
+    small = pool("decode", blocks=1_000, profile=steep)  # the cache bounds the batch: the cost rises with the context
+    for isl in (100, 101, 357, 1_023, 4_001):
+        [rounded] = worker_seconds([Arrival(0.0, isl, 101)], small, OBJECTIVES)
+        batch = min(100, 1_000 // small.engine.blocks(isl + 50))
+        exact = 100 * (1.0 + 0.001 * batch) / batch / 1_000.0
+        assert 0.9 * exact <= rounded <= exact * (1 + 1e-9)

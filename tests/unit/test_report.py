@@ -1,0 +1,201 @@
+"""The rows and the pages of a simulation and of a comparison."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from loadline import report
+from loadline.report import words
+from loadline.sim.outcome import Action
+from tests.support.outcomes import comparison, outcome, pool_line
+
+EVIL = '<script>alert("x")</script>&$\\alpha$'
+# Names of things, not places to fetch them from.
+NAMESPACES = {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Outline(HTMLParser):
+    """Titles and tags of a page; fails where they are not nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.titles: list[str] = []
+        self.texts: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in {"href", "src", "xlink:href", "action", "data", "srcset", "poster"}:
+                self.references.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in {"h1", "h2", "h3"}:
+            self.titles.append(data)
+        elif self.open and self.open[-1] not in {"style", "script"}:
+            self.texts.append(data)
+
+
+def simulation_page(**changes: object) -> str:
+    return report.simulation_page(outcome(**changes), "some = knobs", "loadline simulate --trace t")
+
+
+@pytest.fixture(scope="module", name="usual")
+def usual_page() -> str:
+    return simulation_page()
+
+
+def check_contained(text: str) -> Outline:
+    """A page is one file that asks for nothing, with no script, whatever names are in it."""
+    page = Outline(text)
+    assert all(reference.startswith("#") for reference in page.references)
+    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= NAMESPACES
+    assert not re.search(r"@import|url\((?!['\"]?#)|@font-face", text)
+    assert not {"script", "iframe", "link", "img", "object"} & set(page.tags)
+    return page
+
+
+def test_a_simulation_has_all_its_sections(usual: str) -> None:
+    page = check_contained(usual)
+    assert page.titles == [
+        "loadline simulate: mine",
+        "Results",
+        "Load and latencies",
+        "Load",
+        "Latencies by the time of arrival",
+        *(
+            title
+            for pool in ("prefill", "decode")
+            for title in (f"Pool {pool}", "Workers wanted, ready, starting and draining", "Queue and KV cache")
+        ),
+        "Decisions",
+        "Configuration",
+        "Reproduce",
+    ]
+    assert page.tags.count("svg") == 2 + 2 * 2
+    assert {"87.5%", "0.40", "some = knobs", "loadline simulate --trace t", "0:02:59"} <= set(page.texts)
+    assert "flap: it was empty; the guard agreed" in page.texts
+
+
+def test_plots_say_what_they_show(usual: str) -> None:
+    texts = Outline(usual).texts
+    shown = {"TTFT, ms", "objective, 500 ms", "objective, 20 ms", "p95", "wanted", "flap to shrink", "decision to grow"}
+    assert shown <= {text.strip() for text in texts}
+
+
+def test_plots_follow_the_colours_of_the_page(usual: str) -> None:
+    used = set(re.findall(r"var\(--([a-z]+)\)", usual))
+    assert {"ink", "blue", "orange", "green", "red", "faint"} <= used
+    for variable in used:
+        assert len(re.findall(rf"--{variable}: #", usual)) == 2, variable  # one for light, one for dark
+    pictures = "".join(re.findall(r"<svg.*?</svg>", usual, re.DOTALL))
+    assert not re.search(r"(fill|stroke): #(?!000000)", pictures)
+
+
+def test_what_is_defined_in_one_plot_is_not_used_by_another(usual: str) -> None:
+    ids = Outline(usual).ids
+    assert len(ids) == len(set(ids))
+
+
+def test_the_same_outcome_gives_the_same_page(usual: str) -> None:
+    assert simulation_page() == usual
+
+
+def test_names_cannot_break_a_page() -> None:
+    lines = outcome().lines
+    lines.pools[0] = pool_line(EVIL, "prefill")
+    actions = [Action(1.0, EVIL, 1, 2, [EVIL], flap=False)]
+    changed = outcome(name=EVIL, trace=EVIL, model=EVIL, planner=EVIL, lines=lines, actions=actions)
+    check_contained(report.simulation_page(changed, EVIL, EVIL))
+    both = comparison()
+    both.runs.append(type(both.runs[0])("config", changed))
+    page = check_contained(report.comparison_page(both, [(EVIL, EVIL)], EVIL))
+    assert EVIL[:28] in {text.strip() for text in page.texts}  # beside its point in the plot
+
+
+def test_an_empty_time_is_drawn_too() -> None:
+    lines = outcome().lines
+    nothing = type(lines)(60.0, [], [], [], [], [], [], [], [], [])
+    page = check_contained(simulation_page(lines=nothing, actions=[], duration_s=0.0))
+    assert "No decision changed a count." in page.texts
+
+
+def test_a_long_list_of_decisions_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadline.report.simulation.ACTIONS_MAX", 1)
+    texts = Outline(simulation_page()).texts
+    assert "The first 1 of 2; the JSON result has all of them." in texts
+    assert "0:02:59" not in texts
+
+
+def test_a_comparison_has_its_table_its_plot_and_every_run() -> None:
+    text = report.comparison_page(comparison(), [("mine", "knobs = 1"), ("hpa", "knobs = 2")], "loadline compare")
+    page = check_contained(text)
+    assert page.titles == [
+        "loadline compare: azure",
+        "Results",
+        "Attainment against GPU-hours",
+        "Workers over time",
+        "mine",
+        "mine, clairvoyant",
+        "hpa",
+        "Configurations",
+        "Reproduce",
+    ]
+    assert {"work bound", "0.12", "knobs = 2", "loadline compare"} <= set(page.texts)
+    assert "work bound, 0.12 GPU-hours" in {text.strip() for text in page.texts}
+    [scatter] = re.findall(r"<svg[^>]*Attainment.*?</svg>", text, re.DOTALL)
+    assert {"mine", "hpa"} <= set(re.findall(r">([^<>\n]+)</text>", scatter))
+
+
+def test_results_name_objectives_and_counts() -> None:
+    found = {row[0]: row[1] for row in report.results(outcome())}
+    assert found["trace"] == "azure: 210 requests in 4 min"
+    assert found["TTFT"] == "90.0% within 500 ms; p50 123 ms, p95 4567 ms, p99 30.0 s"
+    assert found["ITL"] == "99.9% within 20 ms; p50 11.1 ms, p95 20 ms, p99 -"
+    assert found["GPU-hours"] == "0.40 (prefill 0.15, decode 0.25); most workers at once: prefill 2, decode 2"
+    assert found["scaling"] == "2 actions, 1 flap (turned back within 5 min)"
+    assert found["requests"] == "207 finished, 2 unfinished, 1 refused, 0 dropped, 4 retried, 5 preempted"
+
+
+def test_every_run_and_the_bound_have_a_row() -> None:
+    rows = report.compared(comparison())
+    assert [row[0] for row in rows] == ["mine", "mine, clairvoyant", "hpa", "work bound"]
+    assert {len(row) for row in rows} == {len(report.COMPARED)}
+    at = report.COMPARED.index("GPU-hours")
+    assert [row[at] for row in rows] == ["0.40", "0.40", "0.80", "0.12"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (words.share(1.0), "100.0%"),
+        (words.share(0.99999), "99.9%"),
+        (words.share(0.0), "0.0%"),
+        (words.ms(None), "-"),
+        (words.ms(5.417), "5.42 ms"),
+        (words.ms(99.99), "100 ms"),
+        (words.span(59.0), "59 s"),
+        (words.span(2_400.0), "40 min"),
+        (words.span(86_400.0), "24 h"),
+        (words.moment(3_723.9), "1:02:03"),
+        (words.many(1, "flap"), "1 flap"),
+        (words.many(0, "flap"), "0 flaps"),
+    ],
+)
+def test_numbers_are_written_for_people(text: str, expected: str) -> None:
+    assert text == expected
