@@ -166,6 +166,15 @@ def test_cached_tokens_cost_blocks_but_no_time() -> None:
     assert (sample.kv_blocks_used, sample.active_prefill_tokens) == (63, 400)
 
 
+@pytest.mark.parametrize(("blocks", "waits"), [(38, 0), (39, 1)])
+def test_a_newcomer_leaves_a_hundredth_of_the_cache_free(blocks: int, waits: int) -> None:
+    engine = Engine(EngineKnobs(role="decode", kv_blocks_total=100), Steady())
+    engine.submit(Request("a", 60 * 16, 100, generated_tokens=1, prefilled=True), 0.0)
+    engine.submit(Request("b", blocks * 16, 100, generated_tokens=1, prefilled=True), 0.0)
+    engine.advance(11.0)  # one iteration, after which a has 61 blocks
+    assert engine.load().waiting_requests == waits
+
+
 def test_preemption_happens_and_recovers() -> None:
     engine = Engine(structs.replace(SMALL, kv_blocks_total=20), Steady())
     for name in ("a", "b", "c"):
