@@ -171,7 +171,7 @@ def test_a_newcomer_leaves_a_hundredth_of_the_cache_free(blocks: int, waits: int
     engine = Engine(EngineKnobs(role="decode", kv_blocks_total=100), Steady())
     engine.submit(Request("a", 60 * 16, 100, generated_tokens=1, prefilled=True), 0.0)
     engine.submit(Request("b", blocks * 16, 100, generated_tokens=1, prefilled=True), 0.0)
-    engine.advance(11.0)  # one iteration, after which a has 61 blocks
+    assert engine.advance(11.0) == []  # one iteration, after which a has 61 blocks; nobody is let in and thrown out
     assert engine.load().waiting_requests == waits
 
 
