@@ -57,9 +57,11 @@ class Bus:
 
     def port(self) -> "BusPort":
         """A connection for one process."""
-        port = BusPort(self)
+        return BusPort(self)
+
+    def join(self, port: "BusPort") -> None:
+        """A process is there."""
         self._ports.append(port)
-        return port
 
     def set_up(self, *, up: bool) -> None:
         """Stop or start it."""
@@ -130,6 +132,7 @@ class BusPort:
         """Whether nothing gets through."""
         self._bus = bus
         self._on_connection: Callable[[bool], None] = lambda _connected: None
+        bus.join(self)
 
     def set_cut(self, *, cut: bool) -> None:
         """Cut the process off, or let it back. It notices after a while; what it sends until then is lost."""

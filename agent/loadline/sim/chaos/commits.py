@@ -1,0 +1,149 @@
+"""What must hold of a decision in the turn in which an agent begins to commit it."""
+
+from collections.abc import Callable
+
+from loadline.core.belief.pool import Pool
+from loadline.core.report import Code
+from loadline.core.settings import ModelKnobs
+from loadline.core.targets import Decision, PoolTarget
+from loadline.sim.agent import AgentProcess
+from loadline.sim.chaos.memory import Memory
+
+Report = Callable[[str, str], None]
+"""Takes the name of an invariant that does not hold, and what was seen."""
+
+FRESH_SLACK_MS = 3_000
+"""Silent workers are noticed when the planner next looks, once in 2 s, and that turn may come late."""
+
+
+def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
+    """Whether enough of the ready workers report, counted anew; in case of doubt they do."""
+    ready = fresh = 0
+    for worker in pool.workers.values():
+        if worker.standing == "ready":
+            ready += 1
+            fresh += now - worker.seen_at_ms <= stale_after_ms + FRESH_SLACK_MS
+    return fresh >= ready * ratio
+
+
+class CommitJudge:
+    """Judges one commit.
+
+    Args:
+        memory: Of the agent that commits.
+        decision: What it commits.
+        now: By its clock.
+        report: Takes what does not hold.
+    """
+
+    def __init__(self, memory: Memory, decision: Decision, now: int, report: Report) -> None:
+        self.memory = memory
+        self.decision = decision
+        self.now = now
+        self.report = report
+        self.model: ModelKnobs = memory.models[decision.model]
+        state = memory.agent.controller.state
+        self.state = state
+        self.pools = state.fleet.models[decision.model].pools
+
+    def judge(self, others: list[AgentProcess]) -> None:
+        """All of it."""
+        self._may_it(others)
+        self._is_it_time()
+        for target in self.decision.targets:
+            pool = self.pools[target.pool]
+            self._replicas(pool, target)
+            if target.replicas > target.previous:
+                self._growth(pool, target)
+            elif target.replicas < target.previous and not self._says(pool, Code.GPU_BUDGET_MAX):
+                self._shrink(pool, target)
+        self._budget()
+
+    def _may_it(self, others: list[AgentProcess]) -> None:
+        memory, now, decision = self.memory, self.now, self.decision
+        if memory.epoch != decision.epoch or now >= memory.deadline_ms:
+            self.report("I3-lease", f"epoch {decision.epoch}, {now - memory.deadline_ms} ms after the deadline")
+        for other in others:
+            if other.controller.state.leadership.may_commit(other.clock.now_ms()):
+                self.report("I3-alone", f"{memory.agent.name} and {other.name}")
+        if memory.stopping:
+            self.report("I19-quiet", f"sequence {decision.sequence} is committed")
+        if not (memory.registry_read and memory.decisions_read):
+            self.report("I9-settled", f"registry {memory.registry_read}, decisions {memory.decisions_read}")
+        if not decision.reasons:
+            self.report("I18-reasons", f"sequence {decision.sequence} has none")
+
+    def _is_it_time(self) -> None:
+        memory, now, decision = self.memory, self.now, self.decision
+        model = decision.model
+        if model in memory.paused:
+            self.report("P5-paused", model)
+        if not memory.bus_connected:
+            self.report("P6-bus", model)
+        if model in memory.unknown:
+            self.report("I17-truth", f"{memory.unknown[model]} before sequence {decision.sequence}")
+        if (model, decision.epoch) in memory.in_flight:
+            self.report("I14-one", f"sequences {memory.in_flight[model, decision.epoch].sequence}, {decision.sequence}")
+        if decision.sequence <= memory.tried.get((model, decision.epoch), 0):
+            self.report("I17-used", f"sequence {decision.sequence} in epoch {decision.epoch}")
+        if now < memory.not_before_ms.get(model, now):
+            self.report("P2-back-off", f"{memory.not_before_ms[model] - now} ms too early")
+        young_ms = now - memory.acting_since_ms
+        if young_ms < memory.settings.fleet.stale_after_ms and any(p.desired is None for p in self.pools.values()):
+            self.report("I9-young", f"{model} after {young_ms} ms")
+
+    def _says(self, pool: Pool, *codes: Code) -> bool:
+        """Whether a stronger rail is named as the reason of what a pool got."""
+        return any(f"{pool.name}:{code}" in self.decision.reasons for code in codes)
+
+    def _replicas(self, pool: Pool, target: PoolTarget) -> None:
+        if not pool.knobs.replicas_min <= target.replicas <= pool.knobs.replicas_max:
+            self.report("I4-replicas", f"{target.replicas} of {pool.name}")
+        drains = self.state.drains.open.values()
+        leaving = {d.worker for d in drains if (d.model, d.pool) == (self.model.name, pool.name)}
+        if not leaving <= {victim.worker for victim in target.victims}:
+            self.report("I16-named", f"{sorted(leaving)}, named are {[v.worker for v in target.victims]}")
+
+    def _growth(self, pool: Pool, target: PoolTarget) -> None:
+        guard = self.model.guard
+        if self._says(pool, Code.REPLICAS_MIN, Code.GPU_BUDGET_MIN):
+            return  # bounds are stronger
+        if target.replicas > target.previous + guard.step_up_max:
+            self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")
+        self._cooldown(pool, guard.cooldown_up_ms)
+
+    def _cooldown(self, pool: Pool, cooldown_ms: int) -> None:
+        changed_ms = max(pool.grown_at_ms, pool.shrunk_at_ms)
+        if changed_ms >= 0 and self.now - changed_ms < cooldown_ms:
+            self.report("P3-cooldown", f"{pool.name} again after {self.now - changed_ms} ms")
+
+    def _shrink(self, pool: Pool, target: PoolTarget) -> None:
+        memory, now, guard, fleet = self.memory, self.now, self.model.guard, self.memory.settings.fleet
+        key = self.model.name, pool.name
+        said = f"{pool.name} from {target.previous} to {target.replicas}"
+        if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):
+            self.report("I6-data", f"{said} with {pool.fresh} of {pool.ready} fresh")
+        if target.replicas < min(target.previous, pool.base(now)) - guard.step_down_max:
+            self.report("I5-step", said)
+        if target.replicas < min(target.previous, memory.highest(key)):
+            self.report("I8-window", f"{said}, the highest proposal is {memory.highest(key)}")
+        warm_ms = now - max(memory.acting_since_ms, memory.quorate_since_ms.get(key, now))
+        if warm_ms < guard.warm_up_ms:
+            self.report("I9-warm-up", f"{said} after {warm_ms} ms of data")
+        self._cooldown(pool, guard.cooldown_down_ms)
+
+    def _budget(self) -> None:
+        most, least = self.model.gpu_budget_max, self.model.gpu_budget_min
+        targets = [(self.pools[target.pool], target) for target in self.decision.targets]
+        total = sum(target.replicas * pool.knobs.gpus_per_worker for pool, target in targets)
+        if total < least or (most is not None and total > most):
+            self.report("I4-budget", f"{total} GPUs")
+        grows = any(target.replicas > max(target.previous, pool.knobs.replicas_min) for pool, target in targets)
+        if most is None or not grows:
+            return
+        leaving = sum(
+            (pool.draining() + max(0, target.previous - target.replicas)) * pool.knobs.gpus_per_worker
+            for pool, target in targets
+        )
+        if total + leaving > most:
+            self.report("I4-occupied", f"{total} GPUs, {leaving} are still being left")

@@ -1,0 +1,177 @@
+"""Watches every turn of every agent and every write of the store, and judges them. Liveness has a file of its own."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+
+from loadline.core.effects import AnnounceDecision, AnyEffect, CommitDecision, RaiseAlarm, Resign, SendDrain
+from loadline.core.events import AnyEvent
+from loadline.core.report import Code, Explanation
+from loadline.core.targets import Decision
+from loadline.ports import Change
+from loadline.runtime import record
+from loadline.sim.agent import AgentProcess
+from loadline.sim.chaos import beliefs
+from loadline.sim.chaos.commits import CommitJudge, Report, quorate
+from loadline.sim.chaos.invariants import Findings
+from loadline.sim.chaos.journal import SampledJournal
+from loadline.sim.chaos.memory import Memory
+from loadline.sim.chaos.world import World
+from loadline.wire.codec import decode_decision
+from loadline.wire.keys import Keys
+
+_BACK_OFF_AFTER = frozenset({"commit_refused", "decision_refused", "decision_expired"})
+"""Alarms that tell of a decision that came to nothing."""
+
+
+class Judge:
+    """The invariants of safety.
+
+    Args:
+        world: What is watched.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.findings = Findings()
+        self.history: dict[str, Decision] = {}
+        """All decisions that were ever committed, by id."""
+        self.counts: dict[str, int] = {}
+        """Turns, lives of agents and effects of each kind."""
+        self.samples = 0
+        """Parts of journals that were replayed."""
+        self._world = world
+        self._memories: dict[int, Memory] = {}
+        self._highest: dict[str, tuple[int, int]] = {}
+        self._sequences: set[tuple[str, int]] = set()
+        self._keys = Keys("default")
+        world.watchers.append(self)
+        world.store.on_write = self._written
+        world.on_journal = self._journalled
+
+    def memory(self, agent: AgentProcess) -> Memory:
+        """What is remembered of a life."""
+        known = self._memories.get(id(agent))
+        if known is None or known.agent is not agent:
+            known = self._memories[id(agent)] = Memory(agent)
+            self._count("lives")
+        return known
+
+    def report(self, name: str, detail: str) -> None:
+        """Something does not hold now."""
+        self.findings.add(name, self._world.timeline.now_ms, detail)
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
+        """Remember what it is told."""
+        self._count("turns")
+        self.memory(agent).hear(events, now)
+
+    def after_turn(
+        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+    ) -> None:
+        """Judge what it believes and what it does."""
+        memory = self.memory(agent)
+        report: Report = partial(self._of, agent)
+        self._learn(memory, now)
+        for effect in effects:
+            self._judge_effect(memory, effect, now, report)
+        memory.do(effects)
+        beliefs.judge_turn(memory, now, report)
+        if events and agent.turns.count % 16 == 0:
+            beliefs.judge_sums(memory, now, report)
+        if self._world.moody.went_back:
+            self.report("I2-applied", self._world.moody.went_back)
+
+    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Count it."""
+        del agent
+        self._count(type(effect).__name__)
+
+    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Its result is judged in the turn that hears of it."""
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def _of(self, agent: AgentProcess, name: str, detail: str) -> None:
+        self.report(name, f"{agent.name}: {detail}")
+
+    def _judge_effect(self, memory: Memory, effect: AnyEffect, now: int, report: Report) -> None:
+        match effect:
+            case CommitDecision(decision=decision):
+                others = [other for other in self._world.agents.values() if other is not memory.agent]
+                CommitJudge(memory, decision, now, report).judge(others)
+            case AnnounceDecision(decision=decision, ttl_ms=ttl_ms):
+                memory.announced[decision.model] = (decision.decision_id, now)
+                if self.history.get(decision.decision_id) != decision:
+                    report("I15-expiry", f"{decision.decision_id} was never committed")
+                if now >= decision.expires_at_ms or not 0 < ttl_ms <= memory.settings.decisions.ttl_ms:
+                    report("I15-expiry", f"{ttl_ms} ms left, {decision.expires_at_ms - now} ms by the decision")
+            case SendDrain():
+                memory.asked_drain_ms[effect.drain_id + effect.worker] = now
+            case Resign():
+                beliefs.judge_resignation(memory, report)
+            case RaiseAlarm(kind=kind, model=model) if kind in _BACK_OFF_AFTER:
+                memory.not_before_ms[model] = now + memory.settings.decisions.retry_backoff_ms
+            case _:
+                pass
+
+    def _learn(self, memory: Memory, now: int) -> None:
+        """Remember what was proposed in this turn, and whether there was data: as the explanations tell."""
+        state = memory.agent.controller.state
+        if not (state.leading and memory.registry_read and memory.decisions_read):
+            memory.acting_since_ms = now
+            memory.proposals.clear()
+            memory.quorate_since_ms.clear()
+            return
+        fleet = memory.settings.fleet
+        for told in chain(state.explanations[-len(memory.models) :], state.holds.values()):
+            if told.at_ms != now:
+                continue
+            if not (told.rails or any(opinion.reasons for opinion in told.opinions)):
+                self._of(memory.agent, "I18-reasons", f"{told.outcome} {told.model}")
+            if _was_guarded(told):
+                for pool in state.fleet.models[told.model].pools.values():
+                    count = told.opinions[0].targets.get(pool.name, told.current[pool.name])
+                    data = quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now)
+                    memory.propose((told.model, pool.name), count, data, now)
+
+    # -- the store -----------------------------------------------------------------------------------------------------
+
+    def _written(self, changes: list[Change]) -> None:
+        """Judge the truth at the moment at which it becomes true."""
+        for change in changes:
+            if change.entry is None or not change.key.startswith(self._keys.decisions):
+                continue
+            decision = decode_decision(change.entry.value)
+            if not isinstance(decision, Decision):
+                continue
+            leader = self._world.store.keys.get(self._keys.leader("all"))
+            if leader is None or leader.create_revision != decision.epoch:
+                term = leader.create_revision if leader else "nobody's"
+                self.report("I2-fence", f"{decision.model}: epoch {decision.epoch} in the term {term}")
+            number, highest = (decision.epoch, decision.sequence), self._highest.get(decision.model, (0, 0))
+            if number <= highest or (decision.model, decision.sequence) in self._sequences:
+                self.report("I1-order", f"{decision.model}: {number} after {highest}")
+            self._highest[decision.model] = max(number, highest)
+            self._sequences.add((decision.model, decision.sequence))
+            self.history[decision.decision_id] = decision
+
+    # -- journals ------------------------------------------------------------------------------------------------------
+
+    def _journalled(self, agent: AgentProcess, journal: SampledJournal) -> None:
+        journal.on_sample = partial(self._replay, agent)
+
+    def _replay(self, agent: AgentProcess, segments: list[tuple[str, list[bytes]]]) -> None:
+        """From the beginning of the sample, and from the beginning of its last segment."""
+        self.samples += 1
+        for begin in {0, len(segments) - 1}:
+            found = record.replay(segments[begin:])
+            if found.difference:
+                self._of(agent, "I11-replay", found.difference)
+
+
+def _was_guarded(told: Explanation) -> bool:
+    """Whether the rails saw the proposal: what comes to nothing before that is no proposal."""
+    return not told.rails or told.rails[0].code not in {Code.NOT_LEADER, Code.NOT_SETTLED}

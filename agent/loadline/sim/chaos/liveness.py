@@ -1,0 +1,93 @@
+"""What must come right once nothing fails any more: L1 to L5, judged in the calm at the end of every cycle."""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from loadline.core.belief.pool import Pool
+from loadline.core.decisions.ledger import OPEN
+from loadline.core.report import Code
+from loadline.core.settings import ModelKnobs
+from loadline.sim.agent import AgentProcess
+from loadline.sim.chaos.world import IDLE, World
+from loadline.wire.keys import Keys
+
+Report = Callable[[str, str], None]
+
+LEADER_AFTER_MS: Final = 13_000.0
+"""The ttl of 10 s and the 2 s that a new leader may take, and 1 s until everybody is connected again."""
+_OBSTACLES: Final = frozenset(
+    {
+        Code.NOT_LEADER,
+        Code.NOT_SETTLED,
+        Code.PAUSED,
+        Code.BUS_DOWN,
+        Code.DECISION_IN_FLIGHT,
+        Code.RETRY_BACKOFF,
+        Code.STOPPING,
+    }
+)
+_ASLEEP_MS_MAX: Final = 3_000
+"""The planners want to look once in a second."""
+
+
+def judge_leader(world: World, report: Report) -> None:
+    """L1: one agent leads, and the store says the same."""
+    leaders = [agent for agent in world.agents.values() if agent.controller.leading]
+    entry = world.store.keys.get(Keys("default").leader("all"))
+    term = entry.create_revision if entry else 0
+    if len(leaders) != 1 or leaders[0].controller.state.leadership.epoch != term:
+        epochs = {agent.name: agent.controller.state.leadership.epoch for agent in leaders}
+        report("L1-leader", f"in the term {term} these lead: {epochs}")
+
+
+def judge_outcome(world: World, report: Report) -> None:
+    """L2 to L5: the counts are right, the fleet is what was decided, and everybody goes on."""
+    judge_leader(world, report)
+    for agent in world.agents.values():
+        wake_ms = agent.controller.next_wake()
+        late_ms = agent.clock.now_ms() - (wake_ms or 0)
+        if wake_ms is None or late_ms > _ASLEEP_MS_MAX:
+            report("L5-turning", f"{agent.name} wanted to wake {late_ms} ms ago")
+    leader = world.leader
+    if leader is not None:
+        for model in world.models.values():
+            _judge_model(world, leader, model, report)
+
+
+def _judge_model(world: World, leader: AgentProcess, model: ModelKnobs, report: Report) -> None:
+    state = leader.controller.state
+    held = state.holds.get(model.name)
+    if held is None or (held.rails and held.rails[0].code in _OBSTACLES):
+        report("L4-hold", f"{model.name}: {held.rails[0] if held and held.rails else 'was never held'}")
+    entry = state.ledger.entry(model.name)
+    if entry.state in OPEN or entry.pending is not None:
+        report("L3-applied", f"the decision of {model.name} is {entry.state}, pending is {entry.pending}")
+    pools = state.fleet.models[model.name].pools
+    total = sum((pool.desired or pool.ready) * pool.knobs.gpus_per_worker for pool in pools.values())
+    for pool in pools.values():
+        _judge_pool(world, model, pool, total, report)
+
+
+def _judge_pool(world: World, model: ModelKnobs, pool: Pool, total_gpus: int, report: Report) -> None:
+    key = model.name, pool.name
+    there_are = world.of_pool(key)
+    serving = sum(worker.serving for worker in there_are)
+    desired = serving if pool.desired is None else pool.desired
+    if serving != desired or len(there_are) != desired:
+        report("L3-applied", f"{desired} of {key} are decided, {len(there_are)} there are, {serving} serve")
+        return
+    least, most = reference(world.demand[key], pool)
+    budget = model.gpu_budget_max
+    full = budget is not None and total_gpus + pool.knobs.gpus_per_worker > budget
+    alone = desired if full else max(least, 0)
+    filled = desired if model.gpu_budget_min >= total_gpus else most
+    if not alone <= desired <= filled:
+        report("L2-reference", f"{desired} of {key} for a demand of {world.demand[key]}: {least} to {most} expected")
+
+
+def reference(demand: float, pool: Pool) -> tuple[int, int]:
+    """The fewest and the most workers that are right for a demand: nobody is overloaded, and nobody is idle."""
+    least, most = math.ceil(demand), math.floor(demand / IDLE) + 1
+    bounds = pool.knobs.replicas_min, pool.knobs.replicas_max
+    return min(max(least, bounds[0]), bounds[1]), min(max(most, bounds[0]), bounds[1])

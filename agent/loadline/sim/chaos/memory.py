@@ -1,0 +1,193 @@
+"""What is remembered of one life of an agent, to judge it by: made of what it was told, not of what it believes."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from loadline.core import events as ev
+from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
+from loadline.core.settings import ModelKnobs
+from loadline.core.targets import Decision
+from loadline.sim.agent import AgentProcess
+
+PoolKey = tuple[str, str]
+_NEVER: Final = -(2**60)
+
+
+class Memory:
+    """One life of one agent. All times are those of its own clock, in ms."""
+
+    def __init__(self, agent: AgentProcess) -> None:
+        self.agent = agent
+        self.settings = agent.controller.settings
+        self.models: dict[str, ModelKnobs] = {model.name: model for model in self.settings.models}
+        self.bus_connected = False
+        self.bus_changed_ms = _NEVER
+        self.paused: set[str] = set()
+        self.stopping = False
+        # leadership
+        self.epoch = 0
+        self.lease_id = 0
+        self.asked_ms = _NEVER
+        """When the lease that it holds was last asked for, with success."""
+        self.led_epoch = 0
+        """The term that it led at the end of the last turn; 0: none."""
+        self.overthrown_epoch = 0
+        """The term that it heard in this turn to be over."""
+        self.campaigns = 0
+        self.renewals: dict[int, int] = {}
+        """Lease -> renewals that were not answered."""
+        # what it has read
+        self.registry_read = False
+        self.decisions_read = False
+        self.first_request = 0
+        """The first read that was asked for in this term; 0: none yet."""
+        self.acting_since_ms = _NEVER
+        # commits
+        self.in_flight: dict[tuple[str, int], Decision] = {}
+        """(model, epoch) -> what is being committed."""
+        self.unknown: dict[str, tuple[str, int]] = {}
+        """Model -> decision of unknown outcome, and the read that must be answered first; 0: not asked for yet."""
+        self.tried: dict[tuple[str, int], int] = {}
+        """(model, epoch) -> highest sequence that it tried."""
+        self.not_before_ms: dict[str, int] = {}
+        # planning
+        self.proposals: dict[PoolKey, deque[tuple[int, int]]] = {}
+        self.quorate_since_ms: dict[PoolKey, int] = {}
+        # what follows
+        self.announced: dict[str, tuple[str, int]] = {}
+        """Model -> decision, and when it was last announced or its acceptance was heard."""
+        self.answers: list[ev.DecisionAnswered] = []
+        """Those of this turn."""
+        self.standing: dict[str, tuple[str, str]] = {}
+        """Model -> decision and its state at the end of the last turn."""
+        self.draining: dict[str, tuple[int, int]] = {}
+        """Drain -> incarnation and deadline."""
+        self.drained: set[tuple[str, str, str]] = set()
+        """Workers that said in this turn that they are empty."""
+        self.newest: dict[str, tuple[int, int]] = {}
+        """Worker -> incarnation, and sequence of its newest sample when that was last looked at."""
+        self.looked_ms = _NEVER
+        self.asked_drain_ms: dict[str, int] = {}
+        self.unanswered: dict[str, int] = {}
+
+    @property
+    def deadline_ms(self) -> int:
+        """When it must not commit any more."""
+        knobs = self.settings.leadership
+        return self.asked_ms + knobs.lease_ttl_s * 1_000 - knobs.margin_ms
+
+    # -- what it is told -----------------------------------------------------------------------------------------------
+
+    def hear(self, events: Sequence[ev.AnyEvent], now: int) -> None:
+        """Remember the events of a turn."""
+        self.answers.clear()
+        self.drained.clear()
+        self.overthrown_epoch = 0
+        for event in events:
+            match event:
+                case ev.LoadReported():
+                    pass  # nearly all there are
+                case ev.DecisionAnswered():
+                    self.answers.append(event)
+                case ev.WorkerDrained(model=model, pool=pool, worker=worker):
+                    self.drained.add((model, pool, worker))
+                case ev.DrainAnswered():
+                    self._hear_drain(event)
+                case ev.DecisionsRead(request=request):
+                    self._hear_read(request)
+                case ev.DecisionCommitted() | ev.CommitRefused() | ev.CommitUnknown():
+                    self._hear_commit(event)
+                case _:
+                    self._hear_of_world(event, now)
+                    self._hear_of_leadership(event)
+
+    def _hear_of_world(self, event: ev.AnyEvent, now: int) -> None:
+        match event:
+            case ev.BusConnectionChanged(connected=connected):
+                self.bus_connected, self.bus_changed_ms = connected, now
+            case ev.RegistryRead():
+                self.registry_read = True
+            case ev.PausesRead(paused=paused):
+                self.paused = set(paused)
+            case ev.PauseChanged(model=model, paused=paused):
+                self.paused = self.paused | {model} if paused else self.paused - {model}
+            case ev.ShutdownRequested():
+                self.stopping = True
+
+    def _hear_of_leadership(self, event: ev.AnyEvent) -> None:
+        match event:
+            case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=asked_ms):
+                self.campaigns -= 1
+                self.epoch, self.lease_id, self.asked_ms = epoch, lease_id, asked_ms
+                self.decisions_read, self.first_request = False, 0
+            case ev.CampaignLost():
+                self.campaigns -= 1
+            case ev.LeaseRenewed(lease_id=lease_id, asked_at_ms=asked_ms):
+                self.renewals.pop(lease_id, None)
+                if lease_id == self.lease_id:
+                    self.asked_ms = max(self.asked_ms, asked_ms)
+            case ev.LeaseRenewalFailed(lease_id=lease_id, lost=lost):
+                self.renewals.pop(lease_id, None)
+                if lost and lease_id == self.lease_id:
+                    self.overthrown_epoch = self.epoch
+            case ev.LeaderChanged(epoch=epoch, revision=revision):
+                if epoch != self.epoch and revision >= self.epoch:
+                    self.overthrown_epoch = self.epoch
+
+    def _hear_read(self, request: int) -> None:
+        if 0 < self.first_request <= request:
+            self.decisions_read = True
+        for model, (_, asked) in list(self.unknown.items()):
+            if 0 < asked <= request:
+                del self.unknown[model]
+
+    def _hear_commit(self, event: ev.DecisionCommitted | ev.CommitRefused | ev.CommitUnknown) -> None:
+        for key, decision in list(self.in_flight.items()):
+            if decision.decision_id == event.decision_id:
+                del self.in_flight[key]
+                ours = self.led_epoch == decision.epoch
+                if ours and isinstance(event, ev.CommitUnknown):
+                    self.unknown[event.model] = (event.decision_id, 0)
+                elif ours and isinstance(event, ev.CommitRefused) and event.fenced:
+                    self.decisions_read, self.first_request = False, 0  # what it believes of the store is wrong
+
+    def _hear_drain(self, event: ev.DrainAnswered) -> None:
+        key = f"{event.model}\0{event.pool}\0{event.worker}\0{event.drain_id}"
+        if not event.accepted and self.bus_connected:
+            self.unanswered[key] = self.unanswered.get(key, 0) + 1
+
+    # -- what it does --------------------------------------------------------------------------------------------------
+
+    def do(self, effects: Sequence[AnyEffect]) -> None:
+        """Remember what is under way."""
+        for effect in effects:
+            match effect:
+                case Campaign():
+                    self.campaigns += 1
+                case RenewLease(lease_id=lease_id):
+                    self.renewals[lease_id] = self.renewals.get(lease_id, 0) + 1
+                case ReadDecisions(request=request):
+                    self.first_request = self.first_request or request
+                    self.unknown = {model: (known, asked or request) for model, (known, asked) in self.unknown.items()}
+                case CommitDecision(decision=decision):
+                    key = decision.model, decision.epoch
+                    self.in_flight[key] = decision
+                    self.tried[key] = max(decision.sequence, self.tried.get(key, 0))
+
+    def propose(self, pool: PoolKey, count: int, quorate: bool, now: int) -> None:  # noqa: FBT001 - a fact
+        """Remember what was proposed for a pool, and whether there was data."""
+        held = self.proposals.setdefault(pool, deque())
+        if not held or held[-1][1] != count:
+            held.append((now, count))
+        oldest = now - self.models[pool[0]].guard.stabilisation_ms
+        while len(held) > 1 and held[1][0] <= oldest:
+            held.popleft()
+        if not quorate:
+            self.quorate_since_ms.pop(pool, None)
+        else:
+            self.quorate_since_ms.setdefault(pool, now)
+
+    def highest(self, pool: PoolKey) -> int:
+        """The highest proposal of the window, the newest one included."""
+        return max((count for _, count in self.proposals.get(pool, ())), default=0)

@@ -1,0 +1,78 @@
+"""Carries out what goes wrong: what is undone in time, and traps for agents that are about to do something."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from loadline.core.effects import AnyEffect
+from loadline.core.events import AnyEvent
+from loadline.sim.agent import AgentProcess
+from loadline.sim.chaos.world import World
+
+T = TypeVar("T")
+Undo = Callable[[], object]
+
+
+def nothing() -> None:
+    """There is nothing to undo."""
+
+
+def pick(those: Sequence[T], level: float) -> list[T]:
+    """One of them, by the level 0..1; none of none."""
+    return [those[int(level * len(those)) % len(those)]] if those else []
+
+
+class Nemesis:
+    """Strikes a world.
+
+    Args:
+        world: What is struck.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.struck: dict[str, int] = {}
+        """How often each kind was carried out."""
+        self._undos: dict[int, Undo] = {}
+        self._strikes = 0
+        self._traps: list[tuple[type[AnyEffect] | None, Callable[[AgentProcess], object]]] = []
+        world.watchers.append(self)
+
+    def undo_after(self, wait_ms: float, undo: Undo) -> None:
+        """Undo it then, or when everything is healed."""
+        if undo is not nothing:
+            self._strikes += 1
+            self._undos[self._strikes] = undo
+            self.world.timeline.after(wait_ms, partial(self._undo, self._strikes))
+
+    def heal(self) -> None:
+        """Undo everything that is left, at once."""
+        for number in list(self._undos):
+            self._undo(number)
+        self._traps.clear()
+
+    def _undo(self, number: int) -> None:
+        self._undos.pop(number, nothing)()
+
+    def trap(self, kind: type[AnyEffect] | None, do: Callable[[AgentProcess], object]) -> None:
+        """Do it to the next agent that is about to perform an effect of this kind; None: of any kind."""
+        self._traps.append((kind, do))
+
+    # -- as a watcher --------------------------------------------------------------------------------------------------
+
+    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
+        """Nothing."""
+
+    def after_turn(
+        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+    ) -> None:
+        """Nothing."""
+
+    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Spring the traps that wait for this."""
+        for trap in [trap for trap in self._traps if trap[0] is None or isinstance(effect, trap[0])]:
+            self._traps.remove(trap)
+            trap[1](agent)
+
+    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Nothing."""

@@ -1,0 +1,173 @@
+"""What goes wrong, and when: a plan is drawn from a seed, and can be kept, cut down and played again.
+
+Swarm style: in each plan only some of the faults are active, so that one cannot hide another in every run. Time goes in
+cycles: faults first, then calm, in which everything has to come right.
+"""
+
+import random
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from loadline.errors import DataError
+from loadline.sim.bus import BusFaults
+from loadline.sim.store import StoreFaults
+
+CYCLE_MS: Final = 900_000.0
+CALM_MS: Final = 180_000.0
+"""The calm end of a cycle. A drain may take 25 s, a worker that never comes 30 s, and a decision 40 s."""
+HOUR_MS: Final = 3_600_000.0
+_ACTIVE: Final = 0.5
+"""Share of the faults that are active in a plan."""
+
+
+class Kind(Struct, frozen=True):
+    """One kind of strike: how often in an hour at most, and how long it lasts."""
+
+    hourly_max: int
+    shortest_ms: float
+    longest_ms: float
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "agent_paused": Kind(12, 500, 60_000),
+    "agent_paused_at_commit": Kind(12, 3_000, 40_000),
+    "agent_paused_at_effect": Kind(12, 1_000, 40_000),
+    "agents_paused": Kind(4, 2_000, 30_000),
+    "agent_killed": Kind(16, 100, 30_000),
+    "agents_killed": Kind(6, 100, 20_000),
+    "agent_stopped": Kind(16, 11_000, 30_000),
+    "agent_stopped_at_commit": Kind(12, 11_000, 30_000),
+    "agent_joins": Kind(4, 20_000, 120_000),
+    "agent_off_bus": Kind(10, 1_000, 60_000),
+    "agent_off_store": Kind(10, 500, 40_000),
+    "agent_off_both": Kind(6, 500, 40_000),
+    "bus_down": Kind(6, 500, 60_000),
+    "bus_worse": Kind(8, 5_000, 60_000),
+    "store_down": Kind(8, 500, 40_000),
+    "store_worse": Kind(8, 5_000, 60_000),
+    "leader_revoked": Kind(8, 0, 0),
+    "worker_dies": Kind(30, 0, 0),
+    "workers_die": Kind(4, 0, 0),
+    "worker_mute": Kind(30, 1_000, 40_000),
+    "workers_mute": Kind(12, 2_000, 20_000),
+    "worker_off_bus": Kind(12, 1_000, 40_000),
+    "worker_off_store": Kind(12, 1_000, 40_000),
+    "worker_revoked": Kind(12, 0, 0),
+    "worker_flaps": Kind(8, 10_000, 60_000),
+    "worker_of_old": Kind(8, 5_000, 40_000),
+    "workers_hang": Kind(8, 20_000, 120_000),
+    "workers_never_come": Kind(6, 10_000, 60_000),
+    "nonsense": Kind(30, 0, 0),
+    "scaler_slow": Kind(8, 5_000, 60_000),
+    "scaler_mute": Kind(8, 5_000, 60_000),
+    "scaler_refuses": Kind(8, 5_000, 60_000),
+    "scaler_lies": Kind(8, 5_000, 60_000),
+    "scaler_contradicts": Kind(8, 5_000, 60_000),
+    "scaler_repeats": Kind(8, 5_000, 60_000),
+    "scaler_off_bus": Kind(6, 1_000, 40_000),
+    "model_paused": Kind(8, 2_000, 60_000),
+    "worker_sent_home": Kind(12, 0, 0),
+    "scaler_asks": Kind(12, 0, 0),
+    "demand": Kind(60, 0, 0),
+}
+"""Every kind of strike there is, by name. Times in ms."""
+
+
+class Strike(Struct, frozen=True):
+    """One fault at one time."""
+
+    kind: str
+    at_ms: float
+    lasts_ms: float = 0.0
+    level: float = 0.5
+    """0..1: which one is hit, or how hard."""
+
+
+class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that goes wrong in one play."""
+
+    seed: int
+    """Where all other luck comes from."""
+    hours: float = 1.0
+    agents: int = 2
+    bus: BusFaults = BusFaults()
+    store: StoreFaults = StoreFaults()
+    clock_skew_ms_max: float = 0.0
+    clock_drift_max: float = 0.0
+    strikes: tuple[Strike, ...] = ()
+
+    @property
+    def ends_ms(self) -> float:
+        """When the play is over."""
+        return self.hours * HOUR_MS
+
+
+def draw(seed: int, hours: float = 1.0) -> FaultPlan:
+    """The plan of a seed."""
+    luck = random.Random(f"{seed}:plan")  # noqa: S311 - repeatable, no secret
+
+    def some(most: float) -> float:
+        return round(luck.uniform(0.0, most), 4) if luck.random() < _ACTIVE else 0.0
+
+    bus = BusFaults(loss=some(0.1), duplicate=some(0.1), late=some(0.1), late_ms_max=round(luck.uniform(100, 5_000)))
+    store = StoreFaults(
+        refused=some(0.05),
+        unknown=some(0.2),
+        slow=some(0.1),
+        slow_ms_max=round(luck.uniform(100, 8_000)),
+        compacted=some(0.02),
+    )
+    strikes = [strike for kind in KINDS for strike in _strikes(kind, hours, luck)]
+    return FaultPlan(
+        seed=seed,
+        hours=hours,
+        agents=luck.choice([1, 2, 2, 2, 3]),
+        bus=bus,
+        store=store,
+        clock_skew_ms_max=some(3_600_000.0),
+        clock_drift_max=some(0.001),
+        strikes=tuple(sorted(strikes, key=lambda strike: strike.at_ms)),
+    )
+
+
+def calm_from_ms(at_ms: float) -> float:
+    """When the calm of the cycle begins that this time belongs to."""
+    return (at_ms // CYCLE_MS + 1.0) * CYCLE_MS - CALM_MS
+
+
+def _strikes(name: str, hours: float, luck: random.Random) -> list[Strike]:
+    """Some of one kind, spread over the times that are not calm."""
+    kind = KINDS[name]
+    if name != "demand" and luck.random() >= _ACTIVE:
+        return []
+    found = []
+    for _ in range(max(1, round(luck.uniform(0.0, kind.hourly_max) * hours))):
+        at_ms = round(luck.uniform(5_000.0, hours * HOUR_MS))
+        lasts_ms = round(luck.uniform(kind.shortest_ms, kind.longest_ms))
+        level = round(luck.random(), 4)
+        if at_ms < calm_from_ms(at_ms):
+            found.append(Strike(name, float(at_ms), float(lasts_ms), level))
+    return found
+
+
+def encode(plan: FaultPlan) -> bytes:
+    """JSON, for people too."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+
+
+def decode(data: bytes, name: str) -> FaultPlan:
+    """Undo ``encode``.
+
+    Raises:
+        DataError: It is no plan, or names a fault that there is not.
+    """
+    try:
+        plan = msgspec.json.decode(data, type=FaultPlan)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{name}: not a fault plan: {error}. Give one that tools/chaos.py has written.") from error
+    for strike in plan.strikes:
+        if strike.kind not in KINDS:
+            raise DataError(f"{name}: there is no fault {strike.kind!r}. The faults are: {', '.join(sorted(KINDS))}.")
+    return plan

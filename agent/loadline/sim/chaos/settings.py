@@ -1,0 +1,47 @@
+"""What the agents of the fault world are told: two models under quick rails, so that much happens in an hour.
+
+Every span is a few seconds. One model is disaggregated, with a GPU budget that is smaller than its pools' bounds and a
+planner that takes single steps; the other is aggregated, with a planner that jumps and a budget to be filled.
+"""
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.decisions.drains import DrainKnobs
+from loadline.core.decisions.leadership import LeadershipKnobs
+from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.settings import ModelKnobs, Settings
+
+REPORT_INTERVAL_MS = 2_000.0
+
+
+def settings(agent: str) -> Settings:
+    """What the agent of this name is told."""
+    guard = GuardKnobs(
+        step_up_max=2, stabilisation_ms=12_000, warm_up_ms=8_000, cooldown_up_ms=1_500, cooldown_down_ms=2_500
+    )
+    prefill = PoolKnobs("prefill", "prefill", 1, 1, 5, start_deadline_ms=30_000)
+    decode = PoolKnobs("decode", "decode", 2, 1, 5, start_deadline_ms=30_000)
+    both = PoolKnobs("both", "aggregated", 1, 2, 7, start_deadline_ms=30_000)
+    threshold = ThresholdKnobs(
+        metric_pulling_interval_ms=2_000,
+        adjustment_interval_ms=6_000,
+        prefill_queue_scale_up_threshold=1.5,
+        prefill_queue_scale_down_threshold=0.5,
+        new_decode_worker_grace_intervals=1,
+    )
+    hpa = HpaKnobs(sync_interval_ms=2_000, down_stabilisation_ms=0)
+    return Settings(
+        agent,
+        "all",
+        (
+            ModelKnobs("split", (prefill, decode), gpu_budget_max=11, guard=guard, threshold=threshold),
+            ModelKnobs("whole", (both,), planner="hpa", gpu_budget_min=3, guard=guard, hpa=hpa),
+        ),
+        fleet=FleetKnobs(stale_after_ms=5_000, surplus_after_ms=20_000),
+        leadership=LeadershipKnobs(blind_after_ms=8_000),
+        decisions=DecisionKnobs(ttl_ms=40_000, retry_backoff_ms=1_000, retry_backoff_max_ms=10_000),
+        drain=DrainKnobs(ttl_ms=25_000),
+    )

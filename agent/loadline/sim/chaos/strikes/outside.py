@@ -1,0 +1,164 @@
+"""What comes from outside: the scaler's moods, operators, users, and somebody who says what is not so."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.core.events import AnnouncementRequested, DrainRequested, PauseRequested
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.ports import Write
+from loadline.sim.chaos.moods import Mood
+from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
+from loadline.sim.chaos.plan import Strike
+from loadline.wire.codec import encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, ScalingDecision
+from loadline.wire.subjects import Subjects
+
+_BY: Final = "nemesis"
+_KEYS: Final = Keys("default")
+_SUBJECTS: Final = Subjects("loadline")
+_DEMANDS: Final = (0.0, 0.1, 0.7, 1.5, 2.5, 3.5, 6.0, 12.0)
+_OBEDIENT: Final[frozenset[Mood]] = frozenset({"good", "slow", "mute", "repeats"})
+_HUGE: Final = WorkerSample(0, 0, kv_blocks_used=2**50, kv_blocks_total=1, waiting_requests=2**50)
+
+
+def scaler_slow(nemesis: Nemesis, strike: Strike) -> Undo:
+    """It hears of decisions late."""
+    del strike
+    return _feel(nemesis, "slow")
+
+
+def scaler_mute(nemesis: Nemesis, strike: Strike) -> Undo:
+    """It answers nothing."""
+    del strike
+    return _feel(nemesis, "mute")
+
+
+def scaler_refuses(nemesis: Nemesis, strike: Strike) -> Undo:
+    """It refuses every decision."""
+    del strike
+    return _feel(nemesis, "refuses")
+
+
+def scaler_lies(nemesis: Nemesis, strike: Strike) -> Undo:
+    """It says that all is done, and does nothing."""
+    del strike
+    return _feel(nemesis, "lies")
+
+
+def scaler_contradicts(nemesis: Nemesis, strike: Strike) -> Undo:
+    """It says that it is done, with other counts."""
+    del strike
+    return _feel(nemesis, "contradicts")
+
+
+def scaler_repeats(nemesis: Nemesis, strike: Strike) -> Undo:
+    """It says what it said before again, with everything that it says."""
+    del strike
+    return _feel(nemesis, "repeats")
+
+
+def scaler_off_bus(nemesis: Nemesis, strike: Strike) -> Undo:
+    """It is cut off."""
+    del strike
+    nemesis.world.moody.set_cut(cut=True)
+    return partial(nemesis.world.moody.set_cut, cut=False)
+
+
+def model_paused(nemesis: Nemesis, strike: Strike) -> Undo:
+    """An operator pauses a model for a while."""
+    world = nemesis.world
+    model = pick(sorted(world.models), strike.level)[0]
+    _tell_all(nemesis, PauseRequested(model, paused=True, by=_BY))
+
+    def resume() -> None:
+        _tell_all(nemesis, PauseRequested(model, paused=False, by=_BY))
+        if world.store.up:  # agents that are away write nothing
+            world.store.commit([], [Write(_KEYS.pause(model), None)])
+
+    return resume
+
+
+def worker_sent_home(nemesis: Nemesis, strike: Strike) -> Undo:
+    """An operator wants one worker emptied."""
+    for _, worker in pick(sorted(nemesis.world.workers.items()), strike.level):
+        record = worker.record
+        _tell_all(nemesis, DrainRequested(record.model, record.pool, record.worker, _BY))
+    return nothing
+
+
+def scaler_asks(nemesis: Nemesis, strike: Strike) -> Undo:
+    """A scaler wants to hear what stands."""
+    _tell_all(nemesis, AnnouncementRequested(pick(sorted(nemesis.world.models), strike.level)[0], "scaler"))
+    return nothing
+
+
+def demand(nemesis: Nemesis, strike: Strike) -> Undo:
+    """The demand of one pool jumps."""
+    pools = sorted(nemesis.world.demand)
+    place = strike.level * len(pools)
+    nemesis.world.demand[pools[int(place) % len(pools)]] = pick(_DEMANDS, place % 1.0)[0]
+    return nothing
+
+
+def nonsense(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Frames and records that are well-formed, or not, and untrue."""
+    world = nemesis.world
+    for _, worker in pick(sorted(world.workers.items()), strike.level) if world.rogue.connected else ():
+        for subject, payload in _untrue_of_worker(worker.record):
+            world.rogue.send(subject, payload)
+        decision = world.moody.decisions.get(worker.record.model)
+        for answer in _untrue_of_decision(decision) if decision else ():
+            world.rogue.send(_SUBJECTS.applied(answer.model), encode(answer))
+        if world.store.up:
+            world.store.commit([], list(_strange_records(worker.record)))
+    return nothing
+
+
+def _untrue_of_worker(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
+    """Of another life, of a rank that it has not, of a pool or model that there is not, and no message at all."""
+    model, pool, name, incarnation = record.model, record.pool, record.worker, record.incarnation
+    subject = _SUBJECTS.load(model, pool, name)
+    yield subject, b"{" * 1_000
+    yield subject, encode(LoadReport(model, pool, name, incarnation + 1, [_HUGE]))
+    yield subject, encode(LoadReport(model, pool, name, 0, [_HUGE]))
+    yield subject, encode(LoadReport(model, pool, name, incarnation, [replace(_HUGE, rank=1_000)]))
+    yield _SUBJECTS.load(model, "elsewhere", name), encode(LoadReport(model, pool, name, incarnation, [_HUGE]))
+    yield _SUBJECTS.load("other", pool, name), encode(LoadReport("other", pool, name, incarnation, [_HUGE]))
+    yield _SUBJECTS.drained(name), encode(DrainReport(model, pool, name, incarnation + 1, "0"))
+
+
+def _untrue_of_decision(decision: ScalingDecision) -> Iterator[DecisionApplied]:
+    """To a decision that there is not, of another term or number, and of pools that there are not."""
+    numbers = decision.decision_id, decision.model, decision.epoch, decision.sequence
+    done = DecisionApplied(*numbers, "rogue", "done")
+    yield replace(done, decision_id="f" * 16)
+    yield replace(done, epoch=decision.epoch + 1, status="refused")
+    yield replace(done, sequence=decision.sequence + 1)
+    yield replace(done, observed={"elsewhere": 3}, status="progress")
+
+
+def _strange_records(record: WorkerRecord) -> Iterator[Write]:
+    """A worker of the wrong role, a record that is none, and somebody else's key."""
+    yield Write(_KEYS.worker("whole", "both", "strange"), encode(replace(record, worker="strange", role="prefill")))
+    yield Write(_KEYS.worker("whole", "both", "garbage"), b"\x00not a record")
+    yield Write(f"{_KEYS.prefix}somebody/else", b"1")
+
+
+def _tell_all(nemesis: Nemesis, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
+    for _, agent in sorted(nemesis.world.agents.items()):
+        agent.inbox.put(event)
+
+
+def _feel(nemesis: Nemesis, mood: Mood) -> Undo:
+    world = nemesis.world
+
+    def feel(mood: Mood) -> None:
+        world.moody.mood = mood
+        world.scaler.obedient = mood in _OBEDIENT
+
+    feel(mood)
+    return partial(feel, "good")

@@ -1,0 +1,60 @@
+"""What happens to the bus and to the store."""
+
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing
+from loadline.sim.chaos.plan import Strike
+from loadline.wire.keys import Keys
+
+_TIMES: Final = 5.0
+_LEAST: Final = 0.1
+_MOST: Final = 0.9
+
+
+def bus_down(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Nobody reaches the bus."""
+    del strike
+    nemesis.world.bus.set_up(up=False)
+    return partial(nemesis.world.bus.set_up, up=True)
+
+
+def store_down(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Nobody reaches the store."""
+    del strike
+    nemesis.world.store.set_up(up=False)
+    return partial(nemesis.world.store.set_up, up=True)
+
+
+def bus_worse(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Frames are lost, doubled and late some times as often."""
+    del strike
+    bus = nemesis.world.bus
+    usual = bus.faults
+    bus.faults = replace(usual, loss=_worse(usual.loss), duplicate=_worse(usual.duplicate), late=_worse(usual.late))
+    return lambda: setattr(bus, "faults", usual)
+
+
+def store_worse(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Calls are refused, slow and of unknown outcome some times as often."""
+    del strike
+    store = nemesis.world.store
+    usual = store.faults
+    store.faults = replace(usual, refused=_worse(usual.refused), unknown=_worse(usual.unknown), slow=_worse(usual.slow))
+    return lambda: setattr(store, "faults", usual)
+
+
+def leader_revoked(nemesis: Nemesis, strike: Strike) -> Undo:
+    """An operator revokes the leader's lease."""
+    del strike
+    store = nemesis.world.store
+    entry = store.keys.get(Keys("default").leader("all"))
+    if entry is not None and store.up:
+        store.revoke(entry.lease_id)
+    return nothing
+
+
+def _worse(probability: float) -> float:
+    return min(_MOST, max(_LEAST, probability * _TIMES))

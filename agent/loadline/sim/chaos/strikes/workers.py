@@ -1,0 +1,147 @@
+"""What happens to workers, and what they do wrong."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
+from loadline.sim.chaos.plan import Strike
+from loadline.sim.chaos.world import World
+from loadline.sim.timeline import START_MS
+from loadline.sim.worker import WorkerProcess
+
+_FLAP_MS: Final = 2_000.0
+_OLDER_MS: Final = 10_000
+
+
+def worker_dies(nemesis: Nemesis, strike: Strike) -> Undo:
+    """One dies."""
+    return _end(pick(_all(nemesis), strike.level))
+
+
+def workers_die(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Every second one dies."""
+    return _end(_half(nemesis, strike))
+
+
+def worker_mute(nemesis: Nemesis, strike: Strike) -> Undo:
+    """One reports nothing."""
+    return _mute(nemesis.world, pick(_all(nemesis), strike.level), strike)
+
+
+def workers_mute(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Every second one reports nothing."""
+    return _mute(nemesis.world, _half(nemesis, strike), strike)
+
+
+def worker_off_bus(nemesis: Nemesis, strike: Strike) -> Undo:
+    """One sees the store and not the bus."""
+    return _cut(pick(_all(nemesis), strike.level), bus=True)
+
+
+def worker_off_store(nemesis: Nemesis, strike: Strike) -> Undo:
+    """One sees the bus and not the store: its lease may run out."""
+    return _cut(pick(_all(nemesis), strike.level), bus=False)
+
+
+def worker_revoked(nemesis: Nemesis, strike: Strike) -> Undo:
+    """An operator revokes a worker's lease."""
+    store = nemesis.world.store
+    entries = [entry for key, entry in sorted(store.keys.items()) if "/workers/" in key and entry.lease_id]
+    for entry in pick(entries, strike.level) if store.up else ():
+        store.revoke(entry.lease_id)
+    return nothing
+
+
+def worker_flaps(nemesis: Nemesis, strike: Strike) -> Undo:
+    """One leaves and joins every 2 s; the scaler takes it for dead after the first time, and replaces it."""
+    world = nemesis.world
+    flapping = pick(_all(nemesis), strike.level)
+
+    def flap() -> None:
+        if not flapping:
+            return
+        if flapping[0].alive:
+            flapping[0].end()
+        else:
+            flapping[0] = _again(world, flapping[0], START_MS + int(world.timeline.now_ms))
+        world.timeline.after(_FLAP_MS, flap)
+
+    def stop() -> None:
+        _end(flapping)
+        flapping.clear()
+
+    flap()
+    return stop
+
+
+def worker_of_old(nemesis: Nemesis, strike: Strike) -> Undo:
+    """One dies, and an earlier life of it comes back for a while."""
+    struck = pick(_all(nemesis), strike.level)
+    _end(struck)
+    return partial(_end, [_again(nemesis.world, one, max(0, one.record.incarnation - _OLDER_MS)) for one in struck])
+
+
+def workers_hang(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Who drains never becomes empty."""
+    del strike
+
+    def set_all(*, hangs: bool) -> None:
+        nemesis.world.workers_hang = hangs
+        for worker in _all(nemesis):
+            worker.hangs = hangs
+            worker.go_on()
+
+    set_all(hangs=True)
+    return partial(set_all, hangs=False)
+
+
+def workers_never_come(nemesis: Nemesis, strike: Strike) -> Undo:
+    """Who starts now never becomes ready; in the end somebody ends these processes."""
+    del strike
+    world = nemesis.world
+    known = set(world.workers)
+    world.new_workers_come = False
+
+    def end() -> None:
+        world.new_workers_come = True
+        _end([one for one in _all(nemesis) if one.record.worker not in known and not one.serving])
+
+    return end
+
+
+def _all(nemesis: Nemesis) -> list[WorkerProcess]:
+    return [worker for _, worker in sorted(nemesis.world.workers.items())]
+
+
+def _half(nemesis: Nemesis, strike: Strike) -> list[WorkerProcess]:
+    return _all(nemesis)[round(strike.level) :: 2]
+
+
+def _again(world: World, worker: WorkerProcess, incarnation: int) -> WorkerProcess:
+    record = worker.record
+    return world.start_worker(record.model, record.pool, record.worker, incarnation)
+
+
+def _end(workers: Sequence[WorkerProcess]) -> Undo:
+    for worker in workers:
+        worker.end()
+    return nothing
+
+
+def _mute(world: World, workers: Sequence[WorkerProcess], strike: Strike) -> Undo:
+    def until(at_ms: float) -> None:
+        for worker in workers:
+            worker.muted_until_ms = at_ms
+
+    until(world.timeline.now_ms + strike.lasts_ms)
+    return partial(until, 0.0)
+
+
+def _cut(workers: Sequence[WorkerProcess], *, bus: bool) -> Undo:
+    def cut(*, cut: bool) -> None:
+        for worker in workers:
+            (worker.bus if bus else worker.store).set_cut(cut=cut)
+
+    cut(cut=True)
+    return partial(cut, cut=False)

@@ -1,0 +1,201 @@
+"""Agents, workers and a scaler around a bus and a store, all in virtual time, and what can be done to them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from loadline.core.effects import AnyEffect
+from loadline.core.events import AnyEvent
+from loadline.core.observed import WorkerRecord
+from loadline.core.settings import ModelKnobs
+from loadline.sim.agent import AgentProcess, Clock, Watcher
+from loadline.sim.bus import Bus
+from loadline.sim.chaos.engine import Share, StandIn
+from loadline.sim.chaos.journal import SampledJournal
+from loadline.sim.chaos.moods import MoodyPort
+from loadline.sim.chaos.plan import FaultPlan
+from loadline.sim.chaos.settings import REPORT_INTERVAL_MS, settings
+from loadline.sim.scaler import ScalerProcess
+from loadline.sim.store import Store
+from loadline.sim.timeline import START_MS, Timeline
+from loadline.sim.worker import WorkerKnobs, WorkerProcess
+
+TURN_SPACING_MS: Final = 50.0
+HAND_OVER_MS: Final = 10_000.0
+"""A process that was asked to stop ends when all is handed over, and after so long at the latest."""
+_JOURNALLED: Final = 0.25
+"""Share of the lives of agents that write a journal: to encode it takes as long as to decide."""
+
+_NEVER_MS: Final = 1e12
+IDLE: Final = 0.4
+"""A pool whose workers are busy for less of the time than this has nobody waiting."""
+_OVERLOADED_WAITING: Final = 12.0
+"""Requests that wait at each worker where there is twice the work that they can do."""
+
+Pool = tuple[str, str]
+
+
+class World:
+    """All of it. ``watchers`` see every turn and every effect of every agent.
+
+    Args:
+        plan: Its seed, and how bad bus, store and clocks are when nothing worse is going on.
+    """
+
+    def __init__(self, plan: FaultPlan) -> None:
+        self.plan = plan
+        self.timeline = Timeline(plan.seed)
+        self.bus = Bus(self.timeline, faults=plan.bus)
+        self.store = Store(self.timeline, faults=plan.store)
+        self.models: dict[str, ModelKnobs] = {model.name: model for model in settings("").models}
+        self.watchers: list[Watcher] = []
+        self.on_journal: Callable[[AgentProcess, SampledJournal], None] = lambda _agent, _journal: None
+        """Told of every journal that begins."""
+        self.agents: dict[str, AgentProcess] = {}
+        self.workers: dict[str, WorkerProcess] = {}
+        self.demand: dict[Pool, float] = {}
+        self.new_workers_come = True
+        """Whether a worker that starts ever becomes ready."""
+        self.workers_hang = False
+        """Whether a worker that drains never becomes empty."""
+        self.moody = MoodyPort(self.bus)
+        self.rogue = self.bus.port()
+        """The connection of somebody who says what is not so."""
+        self._luck = self.timeline.luck("world")
+        self._serving: dict[Pool, list[str]] = {}
+        self._started = 0
+        pools = {name: [pool.name for pool in model.pools] for name, model in self.models.items()}
+        self.scaler = ScalerProcess(self.timeline, pools, self.moody, self.start_worker)
+
+    def begin(self) -> None:
+        """Start the agents, and the workers that were there before any decision."""
+        for model in self.models.values():
+            for pool in model.pools:
+                self.demand[model.name, pool.name] = 1.5
+                self._serving[model.name, pool.name] = []
+                for _ in range(pool.replicas_min + 1):
+                    self.scaler.adopt(self.start_worker(model.name, pool.name))
+        for number in range(self.plan.agents):
+            self.join(f"agent-{number}")
+
+    # -- agents --------------------------------------------------------------------------------------------------------
+
+    def join(self, name: str) -> AgentProcess:
+        """A life of an agent begins; its clock is off by another amount than in the life before."""
+        plan, luck = self.plan, self._luck
+        skew_ms = luck.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
+        drift = luck.uniform(-plan.clock_drift_max, plan.clock_drift_max)
+        journal = SampledJournal(luck.randrange(2**32)) if luck.random() < _JOURNALLED else None
+        agent = AgentProcess(
+            self.timeline,
+            settings(name),
+            self.bus.port(),
+            self.store.port(),
+            clock=Clock(self.timeline, skew_ms, drift),
+            journal=journal,
+            turn_spacing_ms=TURN_SPACING_MS,
+            watcher=self,
+        )
+        self.agents[name] = agent
+        if journal is not None:
+            self.on_journal(agent, journal)
+        return agent
+
+    def join_again(self, name: str) -> None:
+        """The agent of this name is started again, unless it runs."""
+        if name not in self.agents:
+            self.join(name)
+
+    def kill(self, agent: AgentProcess) -> None:
+        """The process is gone."""
+        if agent.alive:
+            agent.kill()
+            del self.agents[agent.name]
+
+    def stop(self, agent: AgentProcess) -> None:
+        """Ask it to end; it does when it has handed over, or after its time."""
+        agent.stop()
+        self.timeline.after(HAND_OVER_MS, partial(self.kill, agent))
+
+    @property
+    def leader(self) -> AgentProcess | None:
+        """An agent that believes that it leads; the first by name."""
+        return next((one for _, one in sorted(self.agents.items()) if one.controller.leading), None)
+
+    # -- what agents do is seen ----------------------------------------------------------------------------------------
+
+    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
+        """Show it."""
+        for watcher in self.watchers:
+            watcher.before_turn(agent, events, now)
+
+    def after_turn(
+        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+    ) -> None:
+        """Show it."""
+        for watcher in self.watchers:
+            watcher.after_turn(agent, events, effects, now)
+
+    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Show it."""
+        for watcher in self.watchers:
+            watcher.before_effect(agent, effect)
+
+    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Show it."""
+        for watcher in self.watchers:
+            watcher.after_effect(agent, effect)
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def start_worker(self, model: str, pool: str, name: str = "", incarnation: int | None = None) -> WorkerProcess:
+        """Start a worker; without a name it gets a new one."""
+        knobs = next(one for one in self.models[model].pools if one.name == pool)
+        self._started += 1
+        record = WorkerRecord(
+            model=model,
+            pool=pool,
+            worker=name or f"w{self._started}",
+            role=knobs.role,
+            incarnation=START_MS + int(self.timeline.now_ms) if incarnation is None else incarnation,
+            gpus=knobs.gpus_per_worker,
+        )
+        start_ms = self._luck.uniform(500.0, 12_000.0) if self.new_workers_come else _NEVER_MS
+        worker = WorkerProcess(
+            self.timeline,
+            record,
+            StandIn(knobs.role, partial(self._share, (model, pool), record.worker)),
+            self.bus.port(),
+            self.store.port(),
+            knobs=WorkerKnobs(start_ms, REPORT_INTERVAL_MS),
+            on_event=lambda _worker, _event: None,
+            on_change=self._worker_changed,
+        )
+        worker.hangs = self.workers_hang
+        self.workers[record.worker] = worker
+        return worker
+
+    def of_pool(self, pool: Pool) -> list[WorkerProcess]:
+        """The living workers of a pool."""
+        return [one for one in self.workers.values() if (one.record.model, one.record.pool) == pool]
+
+    def _share(self, pool: Pool, name: str) -> Share:
+        """The demand of a pool is shared among the workers that serve.
+
+        In a pool that is neither idle nor overloaded one request waits, at one worker: that is between the thresholds
+        of the planner, so the count can come to rest.
+        """
+        serving = self._serving[pool]
+        busy = self.demand[pool] / max(1, len(serving))
+        if busy > 1.0:
+            return Share(busy, 1 + int(_OVERLOADED_WAITING * (busy - 1.0)))
+        return Share(busy, int(busy > IDLE and serving[:1] == [name]))
+
+    def _worker_changed(self, worker: WorkerProcess) -> None:
+        pool = worker.record.model, worker.record.pool
+        name = worker.record.worker
+        if not worker.alive and self.workers.get(name) is worker:
+            del self.workers[name]
+        if worker.alive and worker.draining and isinstance(worker.engine, StandIn):
+            worker.engine.wind_down(self.timeline.now_ms + self._luck.uniform(500.0, 15_000.0))
+        self._serving[pool] = [one.record.worker for one in self.of_pool(pool) if one.serving]
