@@ -1,12 +1,13 @@
 """The command line: parse, call, print. Exit codes: 0 done, 1 it did not work, 2 it was called wrongly."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from loadline import __version__
-from loadline.cli import journal, operate, serve, show, step, up
+from loadline.cli import compare, journal, operate, serve, show, simulate, step, up
 from loadline.errors import LoadlineError
 
 Command = Callable[[argparse.Namespace], int]
@@ -14,7 +15,8 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; gives its exit code."""
-    options = parser().parse_args(arguments)
+    written = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))
     command: Command = options.command
     try:
         return command(options)
@@ -39,6 +41,8 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     up.arguments(add("up", up.up, "See it work: servers, agent, scaler and a demo fleet on a real trace."))
+    simulate.arguments(add("simulate", simulate.simulate, "Try a configuration on a trace, in virtual time."))
+    compare.arguments(add("compare", compare.compare, "Compare configurations on a trace, next to what is possible."))
     _config(add("run", serve.run, "Run the agent."))
     _config(add("check", serve.check, "Check a configuration and say what it will do."))
     _asking(add("status", operate.status, "Show models, pools and the last decisions."))

@@ -1,0 +1,117 @@
+"""``compare``: several configurations and the built-in baselines on the same trace and seed."""
+
+import argparse
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain, count
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from loadline import report
+from loadline.cli import inputs, progress, show
+from loadline.cli.parallel import simulate_all
+from loadline.core.settings import Settings
+from loadline.errors import ConfigError
+from loadline.sim.baselines import BASELINES, baseline
+from loadline.sim.bounds import Objectives, work_bound
+from loadline.sim.comparison import Compared, Comparison, Kind
+from loadline.sim.fleet import FleetKnobs, model_of, pools_of
+from loadline.sim.simulation import Scenario
+from loadline.sim.traces import Trace
+
+_NONE: Final = "none"
+_JOBS_MAX: Final = 256
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``compare``."""
+    inputs.arguments(parser)
+    add = parser.add_argument
+    add(
+        "--config", type=Path, required=True, action="append", metavar="FILE", help="a configuration; as many as wanted"
+    )
+    add(
+        "--baseline",
+        action="append",
+        choices=[*BASELINES, _NONE],
+        help="a baseline made from the first configuration; as many as wanted (default: all)",
+    )
+    add("--jobs", type=int, default=0, metavar="N", help="simulations at a time (default: one for each core)")
+
+
+@inputs.refusing
+def compare(options: argparse.Namespace) -> int:
+    """Simulate all of them and print them side by side."""
+    jobs = _jobs(options.jobs)
+    wanted = _baselines(options.baseline)
+    inputs.check_outputs(options)
+    fleet = inputs.fleet(options)
+    configs = [inputs.settings(path, fleet) for path in options.config]
+    trace = inputs.trace(options)
+    named = list(_named([path.stem for path in options.config], configs, wanted, fleet, trace))
+    plan = [
+        (kind, Scenario(name, settings, fleet, trace, options.seed, clairvoyant=kind == "clairvoyant"))
+        for name, settings, kind in named
+    ]
+    bound = work_bound(trace, pools_of(fleet, model_of(fleet, configs[0])), Objectives(fleet.ttft_ms, fleet.itl_ms))
+    with progress.shown(f"simulating {trace.name} {len(plan)} times", quiet=options.quiet) as on_progress:
+        outcomes = simulate_all([scenario for _, scenario in plan], jobs, on_progress)
+    runs = [Compared(kind, outcome) for (kind, _), outcome in zip(plan, outcomes, strict=True)]
+    comparison = Comparison(bound, runs)
+    print(show.printable("\n".join(_lines(comparison))))
+    texts = [(name, inputs.knobs_text(settings, fleet)) for name, settings, kind in named if kind != "clairvoyant"]
+    _write(options, comparison, texts)
+    return 0
+
+
+def _jobs(asked: int) -> int:
+    if not 0 <= asked <= _JOBS_MAX:
+        raise ConfigError("--jobs", f"is {asked}", f"Write 1 to {_JOBS_MAX}, or leave it out.")
+    return asked or len(os.sched_getaffinity(0))
+
+
+def _baselines(asked: list[str] | None) -> list[str]:
+    if asked is None:
+        return list(BASELINES)
+    if _NONE in asked and set(asked) != {_NONE}:
+        raise ConfigError("--baseline", "is none and another one", "Write none alone.")
+    return [name for name in BASELINES if name in asked]
+
+
+def _named(
+    stems: list[str], configs: list[Settings], wanted: list[str], fleet: FleetKnobs, trace: Trace
+) -> Iterator[tuple[str, Settings, Kind]]:
+    """Every run: its name, what it obeys and its kind."""
+    names = unique([*wanted, *stems])
+    for name, settings in zip(names[len(wanted) :], configs, strict=True):
+        yield name, settings, "config"
+        yield name, settings, "clairvoyant"
+    for name in wanted:
+        yield name, baseline(name, configs[0], fleet, trace), "baseline"
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The names, with a number where one was there before."""
+    found: list[str] = []
+    for name in names:
+        tried = chain([name], (f"{name}-{number}" for number in count(2)))
+        found.append(next(one for one in tried if one not in found))
+    return found
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    one = comparison.runs[0].outcome
+    objectives = f"objectives: TTFT {one.ttft_objective_ms:g} ms, ITL {one.itl_objective_ms:g} ms, of every request"
+    yield f"{report.arrived(one)}; seed {one.seed}; {objectives}"
+    yield show.table([report.COMPARED, *report.compared(comparison)])
+
+
+def _write(options: argparse.Namespace, comparison: Comparison, texts: list[tuple[str, str]]) -> None:
+    contents = {}
+    if options.json is not None:
+        contents[options.json] = msgspec.json.encode(comparison) + b"\n"
+    if options.html is not None:
+        contents[options.html] = report.comparison_page(comparison, texts, options.line).encode()
+    inputs.write(contents)

@@ -1,0 +1,154 @@
+"""What ``simulate`` and ``compare`` read, and the files that they write."""
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from loadline import app, report
+from loadline.cli.show import printable
+from loadline.config import load, validate
+from loadline.core.settings import Settings
+from loadline.errors import ConfigError, DataError
+from loadline.sim.fleet import FleetKnobs, model_of, pools_of, read_fleet
+from loadline.sim.traces import RateKnobs, Trace, read_trace
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that both commands have, but for ``--config``."""
+    add = parser.add_argument
+    add("--trace", type=Path, required=True, metavar="FILE", help="a request trace or a series of rates")
+    add("--fleet", type=Path, required=True, metavar="FILE", help="engines, start-up times and routing, in TOML")
+    add("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default: %(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    add("--html", type=Path, metavar="FILE", help="write a report with plots, as one page")
+    add("--quiet", action="store_true", help="show no progress")
+    part = parser.add_argument_group("how much of the trace")
+    part.add_argument("--start", type=float, default=0.0, metavar="S", help="begin so many seconds into it")
+    part.add_argument("--duration", type=float, metavar="S", help="take so many seconds (default: to its end)")
+    part.add_argument("--scale", type=float, default=1.0, metavar="X", help="times the load (default: 1)")
+    rates = parser.add_argument_group("requests of a series of rates")
+    rates.add_argument("--process", choices=("poisson", "gamma"), default="poisson", help="default: %(default)s")
+    rates.add_argument("--cv", type=float, default=1.0, metavar="X", help="burstiness of gamma arrivals (default: 1)")
+    rates.add_argument("--length-cv", type=float, default=1.0, metavar="X", help="spread of ISL and OSL (default: 1)")
+    rates.add_argument("--isl-tokens", type=int, metavar="N", help="mean ISL where the series has none")
+    rates.add_argument("--osl-tokens", type=int, metavar="N", help="mean OSL where the series has none")
+    rates.add_argument("--gaps", choices=("error", "skip"), default="error", help="bins without data (default: error)")
+
+
+def refusing(command: Command) -> Command:
+    """The command, with exit code 2 and a sentence where an option or a file cannot be used."""
+
+    @functools.wraps(command)
+    def refused(options: argparse.Namespace) -> int:
+        try:
+            return command(options)
+        except (ConfigError, DataError) as error:
+            print(f"loadline: {printable(str(error))}", file=sys.stderr)
+            return 2
+
+    return refused
+
+
+def trace(options: argparse.Namespace) -> Trace:
+    """The part of the trace that is wanted.
+
+    Raises:
+        ConfigError: An option is out of its bounds.
+        DataError: The file cannot be used.
+    """
+    knobs = RateKnobs(
+        start_s=options.start,
+        duration_s=options.duration,
+        scale=options.scale,
+        process=options.process,
+        cv=options.cv,
+        isl_tokens=options.isl_tokens,
+        osl_tokens=options.osl_tokens,
+        length_cv=options.length_cv,
+        gaps=options.gaps,
+    )
+    return read_trace(options.trace, seed=options.seed, arrivals=knobs)
+
+
+def fleet(options: argparse.Namespace) -> FleetKnobs:
+    """The fleet.
+
+    Raises:
+        ConfigError: The file cannot be used.
+    """
+    with _of(options.fleet):
+        return read_fleet(options.fleet)
+
+
+def settings(path: Path, fleet_knobs: FleetKnobs) -> Settings:
+    """A configuration, with its warnings on stderr, that fits the fleet.
+
+    Raises:
+        ConfigError: The file cannot be used, or not with this fleet.
+        DataError: A profile cannot be used.
+    """
+    with _of(path):
+        config = load(path)
+        for warning in validate(config):
+            print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
+        found = app.settings(config)
+        pools_of(fleet_knobs, model_of(fleet_knobs, found))
+    return found
+
+
+def knobs_text(found: Settings, fleet_knobs: FleetKnobs) -> str:
+    """What a run obeys, as JSON: the model's knobs with every default, and the fleet."""
+    shown: dict[str, Struct] = {"model": model_of(fleet_knobs, found), "fleet": fleet_knobs}
+    return msgspec.json.format(msgspec.json.encode(shown)).decode()
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Make sure that the results can be written, before they are computed.
+
+    Raises:
+        ConfigError: A file cannot be written, or the report cannot be made.
+    """
+    for option, path in (("--json", options.json), ("--html", options.html)):
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ConfigError(option, f"{path} is a folder", "Name a file in it.")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ConfigError(option, f"nothing can be written to {path.parent}", "Name a file in another folder.")
+    if options.json is not None and options.json == options.html:
+        raise ConfigError("--html", f"{options.html} is the file of --json too", "Name another file.")
+    if options.html is not None and not report.available():
+        remedy = "Install it: pip install 'loadline[plots]'."
+        raise ConfigError("--html", "needs matplotlib, which is not installed", remedy)
+
+
+def write(contents: Mapping[Path, bytes]) -> None:
+    """Write files, each wholly or not at all."""
+    for path, content in contents.items():
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_bytes(content)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _of(path: Path) -> Iterator[None]:
+    """Name the file in what is said of its keys."""
+    try:
+        yield
+    except ConfigError as error:
+        if str(path) in error.place:
+            raise
+        raise ConfigError(f"{path}, {error.place}", error.problem, error.remedy) from error

@@ -1,0 +1,31 @@
+"""Files for `loadline simulate` and `loadline compare`: a minute of load on a fleet that is quickly simulated."""
+
+from pathlib import Path
+
+TRACE = "arrival_s,isl,osl\n" + "".join(f"{n / 2},{200 + n},20\n" for n in range(120))
+FLEET = """
+ttft_ms = 500
+[[pools]]
+name = "main"
+kv_blocks = 2000
+linear = { alpha = 5.0, beta = 0.1, gamma = 5.0, delta = 0.05 }
+workers = 2
+start_delay = { mean_s = 5.0 }
+"""
+CONFIG = """
+[[models]]
+name = "llama"
+planner = "static"
+static.replicas = { main = 3 }
+pools = [{ name = "main", role = "aggregated", replicas_max = 4 }]
+"""
+
+
+def written(directory: Path, **texts: str) -> list[str]:
+    """The options of a simulation with these texts in the place of the usual ones: trace, fleet, config."""
+    options = []
+    for name, usual, ending in (("trace", TRACE, "csv"), ("fleet", FLEET, "toml"), ("config", CONFIG, "toml")):
+        path = directory / f"{name}.{ending}"
+        path.write_text(texts.get(name, usual), "utf-8")
+        options += [f"--{name}", str(path)]
+    return options

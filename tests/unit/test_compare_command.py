@@ -1,0 +1,112 @@
+"""`loadline compare`: several configurations, baselines and bounds, side by side."""
+
+from multiprocessing import active_children
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.cli.compare import unique
+from loadline.cli.main import main
+from loadline.cli.parallel import simulate_all
+from loadline.errors import LoadlineError
+from loadline.sim.comparison import Comparison
+from loadline.sim.simulation import Scenario
+from tests.support.simulated import aggregated, steady
+from tests.support.simulations import CONFIG, written
+
+
+def names(printed: str) -> list[str]:
+    """The first column of the table, whose columns are two spaces apart at least."""
+    return [line.split("  ")[0] for line in printed.splitlines()[2:]]
+
+
+def test_configurations_stand_beside_baselines_and_both_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "hpa.toml"
+    other.write_text(CONFIG.replace('"static"', '"hpa"'), "utf-8")
+    json, html = tmp_path / "out.json", tmp_path / "out.html"
+    options = [*written(tmp_path), "--config", str(other), "--json", str(json), "--html", str(html)]
+    assert main(["compare", *options]) == 0
+    printed = capsys.readouterr()
+    expected = ["config", "config, clairvoyant", "hpa-2", "hpa-2, clairvoyant", "static-peak", "hpa", "kpa"]
+    assert names(printed.out) == [*expected, "work bound"]
+    assert printed.out.startswith("trace: 120 requests in 59.5 s; seed 0; objectives: TTFT 500 ms, ITL 50 ms")
+    found = msgspec.json.decode(json.read_bytes(), type=Comparison)
+    assert [run.kind for run in found.runs] == ["config", "clairvoyant"] * 2 + ["baseline"] * 3
+    assert [run.outcome.planner for run in found.runs] == ["static"] * 2 + ["hpa"] * 2 + ["static", "hpa", "kpa"]
+    assert {run.outcome.requests for run in found.runs} == {120}
+    assert 0 < found.work_bound.gpu_hours < min(run.outcome.gpu_hours for run in found.runs)
+    assert "hpa-2, clairvoyant" in html.read_text("utf-8")
+
+
+def test_the_number_of_jobs_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = written(tmp_path)
+    results = []
+    for jobs in ("1", "3"):
+        out = tmp_path / f"{jobs}.json"
+        options = ["--jobs", jobs, "--baseline", "kpa", "--json", str(out)]
+        assert main(["compare", *files, *files[-2:], *options]) == 0
+        results.append((out.read_bytes(), capsys.readouterr().out))
+    assert results[0] == results[1]
+    assert names(results[0][1]) == [
+        "config",
+        "config, clairvoyant",
+        "config-2",
+        "config-2, clairvoyant",
+        "kpa",
+        "work bound",
+    ]
+
+
+def test_baselines_may_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *written(tmp_path), "--baseline", "none"]) == 0
+    assert names(capsys.readouterr().out) == ["config", "config, clairvoyant", "work bound"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--jobs", "-1"], "--jobs"),
+        (["--jobs", "100000"], "--jobs"),
+        (["--baseline", "none", "--baseline", "hpa"], "--baseline"),
+        (["--config", "there/is/none.toml"], "there/is/none.toml"),
+    ],
+)
+def test_nonsense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
+    assert main(["compare", *written(tmp_path), *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+
+
+def test_the_file_is_named_in_what_is_wrong_with_one_of_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(CONFIG.replace('"main"', '"other"').replace("main", "other"), "utf-8")
+    assert main(["compare", *written(tmp_path), "--config", str(wrong)]) == 2
+    assert "wrong.toml" in capsys.readouterr().err
+
+
+def test_names_are_made_unique() -> None:
+    assert unique(["a", "b", "a", "a-2", "a"]) == ["a", "b", "a-2", "a-2-2", "a-3"]
+
+
+def test_a_process_that_is_killed_is_reported_and_the_others_are_stopped() -> None:
+    def kill(_share: float) -> None:
+        active_children()[0].kill()
+
+    scenarios = [Scenario(name, *aggregated(), steady(20_000, 1.0)) for name in "ab"]
+    with pytest.raises(LoadlineError, match=r"^[ab]: its process ended, exit code -9"):
+        simulate_all(scenarios, 2, kill)
+    assert active_children() == []
+
+
+def test_what_a_process_refuses_is_said_with_its_name() -> None:
+    settings, fleet = aggregated()
+    wrong = replace(fleet, model="another")
+    with pytest.raises(LoadlineError, match=r"^mine: model of the fleet: is 'another'"):
+        simulate_all([Scenario("mine", settings, wrong, steady(10, 1.0))], 1, lambda _share: None)

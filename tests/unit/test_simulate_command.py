@@ -1,0 +1,176 @@
+"""`loadline simulate`: what it prints and writes, and what it says of nonsense."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.cli.main import main
+from loadline.cli.progress import Lines
+from loadline.sim.outcome import Outcome
+from tests.support.simulations import CONFIG, FLEET, written
+
+RATES = "t,num_req,mean_isl,mean_osl\n0,60,100,\n60,60,100,\n"
+
+
+def test_it_prints_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *written(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    lines = dict(line.split(maxsplit=1) for line in printed.out.splitlines())
+    assert lines["trace"].startswith("trace: 120 requests in 59.5 s")
+    assert "within 500 ms; p50" in lines["TTFT"]
+    assert "within 50 ms; p50" in lines["ITL"]
+    assert lines["requests"].startswith("120 finished, 0 unfinished, 0 refused, 0 dropped")
+    assert printed.err == ""
+
+
+def test_the_same_seed_gives_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["simulate", *written(tmp_path, trace=RATES), "--osl-tokens", "10"]
+    results = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert main([*options, "--seed", seed, "--json", str(tmp_path / name)]) == 0
+        found = msgspec.json.decode((tmp_path / name).read_bytes(), type=Outcome)
+        results.append((replace(found, wall_s=0.0), capsys.readouterr().out))
+        assert found.wall_s > 0
+    assert results[0] == results[1]
+    assert results[0][0].digest != results[2][0].digest
+    assert len({path.name for path in tmp_path.iterdir()}) == 6  # and no file beside those that were asked for
+
+
+def test_the_page_says_how_to_reproduce_it(tmp_path: Path) -> None:
+    page = tmp_path / "a page.html"
+    assert main(["simulate", *written(tmp_path), "--html", str(page)]) == 0
+    text = page.read_text("utf-8")
+    assert "loadline simulate --trace" in text
+    assert "a page.html" in text
+    assert "the static planner decides" in text  # what the configuration does, in sentences
+    assert "&quot;ttft_ms&quot;: 500.0" in text  # and every knob
+
+
+def test_a_part_of_the_trace_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *written(tmp_path), "--start", "10", "--duration", "20", "--scale", "2"]) == 0
+    assert "80 requests in 20 s" in capsys.readouterr().out
+
+
+def test_rates_become_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["simulate", *written(tmp_path, trace=RATES)]
+    bursty = ["--process", "gamma", "--cv", "3", "--osl-tokens", "10", "--length-cv", "0.5"]
+    assert main([*options, *bursty]) == 0
+    assert "requests in 2 min" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ({"trace": "arrival_s,isl\n0,1\n"}, ["trace.csv, line 1", "osl"]),
+        ({"trace": "arrival_s,isl,osl\n0,1,1\n-1,1,1\n"}, ["trace.csv, line 3", "Sort the trace"]),
+        ({"trace": RATES}, ["trace.csv, line 2", "osl_tokens"]),
+        ({"trace": ""}, ["trace.csv, line 1", "empty"]),
+        (
+            {"fleet": FLEET.replace("kv_blocks", "kv_block")},
+            ["fleet.toml", "pools[0].kv_block", "Did you mean kv_blocks?"],
+        ),
+        ({"fleet": FLEET.replace("linear", "# linear")}, ["fleet.toml", "profile"]),
+        ({"fleet": FLEET.replace("2000", "0")}, ["fleet.toml", "kv_blocks", "1 or more"]),
+        ({"fleet": FLEET.replace('"main"', '"other"')}, ["config.toml, pool ", "Describe it there"]),
+        ({"fleet": "model = 'x'\n" + FLEET}, ["config.toml", "'x'", "llama"]),
+        ({"fleet": "routing = 'random'\n" + FLEET}, ["fleet.toml", "routing", "least_loaded"]),
+        ({"fleet": "]"}, ["fleet.toml, line 1"]),
+        ({"config": CONFIG.replace("static.", "statik.")}, ["config.toml", "statik", "Did you mean static?"]),
+        ({"config": CONFIG.replace('planner = "static"', 'planner = "hpaa"')}, ["config.toml", "Did you mean hpa?"]),
+        ({"config": ""}, ["config.toml", "models"]),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: dict[str, str], said: list[str]
+) -> None:
+    options = written(tmp_path, **texts)
+    before = sorted(tmp_path.iterdir())
+    assert main(["simulate", *options, "--json", str(tmp_path / "out.json")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert all(word in printed.err for word in said), printed.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--scale", "0"], "scale"),
+        (["--scale", "nan"], "scale"),
+        (["--duration", "-1"], "duration_s"),
+        (["--start", "1000"], "start_s"),
+        (["--cv", "100"], "cv"),
+        (["--isl-tokens", "0"], "isl_tokens"),
+        (["--json", "no/such/folder.json"], "--json"),
+        (["--json", "."], "--json: . is a folder"),
+        (["--html", "no/such/folder.html"], "--html"),
+        (["--json", "one", "--html", "one"], "--html: one is the file of --json too"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert main(["simulate", *written(tmp_path), *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+
+
+@pytest.mark.parametrize("options", [["--seed", "x"], ["--process", "uniform"], ["--gaps", "maybe"], ["--scale", "x"]])
+def test_an_option_that_is_no_value_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", *written(tmp_path), *options])
+    assert ended.value.code == 2
+    assert options[0] in capsys.readouterr().err
+
+
+def test_without_matplotlib_a_page_is_refused_before_anything_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("loadline.report.plots.find_spec", lambda _name: None)
+    monkeypatch.setattr("loadline.cli.simulate.run", lambda *_: pytest.fail("it was simulated"))
+    assert main(["simulate", *written(tmp_path), "--html", str(tmp_path / "out.html")]) == 2
+    assert "pip install 'loadline[plots]'" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.json"
+    out.write_text("old")
+    options = ["simulate", *written(tmp_path), "--json", str(out)]
+
+    def broken(_self: Path, _target: Path) -> Path:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", broken)
+        assert main(options) == 1
+    assert out.read_text() == "old"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert main(options) == 0
+    assert out.read_text() != "old"
+    assert out.stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
+def test_progress_is_a_line_for_each_tenth_and_none_for_what_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = 0.0
+    slow = Lines("playing", lambda: now_s)
+    for done in range(101):
+        now_s += 0.5
+        slow.tell(done / 100)
+    assert capsys.readouterr().err.splitlines() == [f"playing: {tenth} %" for tenth in range(10, 101, 10)]
+    quick = Lines("playing", lambda: 0.0)
+    for done in range(101):
+        quick.tell(done / 100)
+    assert capsys.readouterr().err == ""
