@@ -1,0 +1,108 @@
+"""Engine profiles from files: the NPZ files of Dynamo's profiler, and the JSON files that stand in for them.
+
+A folder of a profiler's results holds ``selected_prefill_interpolation/raw_data.npz`` and
+``selected_decode_interpolation/raw_data.npz``, or ``prefill_raw_data.json`` and ``decode_raw_data.json``. The keys are
+those of ``core.models.sweeps`` either way.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from zipfile import ZipFile
+
+import msgspec
+import numpy as np
+
+from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
+from loadline.errors import DataError, LoadlineError
+
+BYTES_MAX: Final = 4_000_000
+"""A profile is a few kB; a file of this size is something else."""
+SELECTED: Final = {
+    "prefill": ("selected_prefill_interpolation/raw_data.npz", "prefill_raw_data.json"),
+    "decode": ("selected_decode_interpolation/raw_data.npz", "decode_raw_data.json"),
+}
+"""Where a profiler leaves each sweep in its folder; the first that is there is taken."""
+
+Sweep = TypeVar("Sweep", PrefillSweep, DecodeSweep)
+
+
+def read_prefill(path: Path) -> PrefillSweep:
+    """The prefill sweep in a file, or in a folder of a profiler's results.
+
+    Raises:
+        DataError: There is none, or it holds what cannot be true.
+    """
+    return _read(path, PrefillSweep, "prefill")
+
+
+def read_decode(path: Path) -> DecodeSweep:
+    """The decode sweep in a file, or in a folder of a profiler's results.
+
+    Raises:
+        DataError: There is none, or it holds what cannot be true.
+    """
+    return _read(path, DecodeSweep, "decode")
+
+
+def _read(path: Path, kind: type[Sweep], role: str) -> Sweep:
+    file = _selected(path, role) if path.is_dir() else path
+    keys = tuple(field.encode_name for field in msgspec.structs.fields(kind))
+    content = _json(file) if file.suffix == ".json" else _npz(file, keys)
+    missing = [key for key in keys if key not in content]
+    if missing:
+        raise DataError(f"{file}: key {missing[0]!r} is missing. A profile of this kind has {', '.join(keys)}.")
+    if "max_kv_tokens" in keys:
+        content["max_kv_tokens"] = _only(file, content["max_kv_tokens"])
+    try:
+        return msgspec.convert({key: content[key] for key in keys}, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{file}: {error}") from error
+
+
+def _selected(folder: Path, role: str) -> Path:
+    for name in SELECTED[role]:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"{folder}: holds none of {', '.join(SELECTED[role])}. Name a profiler's results, or a file.")
+
+
+def _only(file: Path, values: Any) -> Any:
+    """The one number: an array of one in NPZ, plain in JSON."""
+    if not isinstance(values, list):
+        return values
+    if len(values) != 1:
+        what = "is empty" if not values else f"has {len(values)} values"
+        raise DataError(f"{file}: key 'max_kv_tokens' {what}. Write one number: the tokens that the KV cache holds.")
+    return values[0]
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(BYTES_MAX + 1)
+        _check_size(file, len(content))
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read as JSON ({error}). Name a profile written by the profiler.") from error
+
+
+def _npz(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            _check_size(file, os.fstat(stream.fileno()).st_size)
+            with ZipFile(stream) as archive:
+                _check_size(file, sum(member.file_size for member in archive.infolist()))
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as arrays:
+                found = [key for key in keys if key in arrays]
+                return {key: np.asarray(arrays[key], dtype=np.float64).reshape(-1).tolist() for key in found}
+    except LoadlineError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy have a dozen ways to say that bytes are broken
+        raise DataError(f"{file}: cannot be read as NPZ ({error}). Name a profile written by the profiler.") from error
+
+
+def _check_size(file: Path, size: int) -> None:
+    if size > BYTES_MAX:
+        raise DataError(f"{file}: larger than {BYTES_MAX} bytes, so it is no engine profile. Name another file.")

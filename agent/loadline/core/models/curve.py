@@ -1,0 +1,107 @@
+"""A smooth curve through measured points that never turns between two of them.
+
+It is the cubic spline with *not-a-knot* ends wherever that one is monotone between two neighbours. Where it would turn
+around, and so claim a value that nobody measured, the piece between the two is bent until it does not: its slopes are
+limited after Fritsch and Carlson. So the curve rises wherever the points rise, and stays between the two points that
+it connects.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+_SPLINE_POINTS_MIN: Final = 4
+"""Fewer points than this determine no cubic with not-a-knot ends; lines connect them."""
+_SLOPE_SUM_MAX: Final = 9.0
+"""A cubic piece is monotone if its end slopes, in units of its secant, lie in a circle of radius 3."""
+
+
+class Curve:
+    """See the module. Outside its points it holds the first and the last value.
+
+    Args:
+        at: Where the points are, rising.
+        values: Their values.
+    """
+
+    def __init__(self, at: Sequence[float], values: Sequence[float]) -> None:
+        self.at: Numbers = np.asarray(at, dtype=np.float64)
+        self.values: Numbers = np.asarray(values, dtype=np.float64)
+        steps = np.diff(self.at)
+        secants = np.diff(self.values) / steps
+        slopes = _spline_slopes(steps.tolist(), secants.tolist())
+        self._left, self._right = _limited(slopes[:-1], slopes[1:], secants)
+        self._steps = steps
+
+    def __call__(self, places: Numbers) -> Numbers:
+        """Values at many places."""
+        inside = np.minimum(np.maximum(places, self.at[0]), self.at[-1])
+        piece = np.minimum(np.searchsorted(self.at, inside, side="right") - 1, len(self._steps) - 1)
+        step = self._steps[piece]
+        t = (inside - self.at[piece]) / step
+        low, high = self.values[piece], self.values[piece + 1]
+        # Horner's form of the Hermite cubic: low + t*(d0 + t*(c2 + t*c3)).
+        d0, d1, rise = self._left[piece] * step, self._right[piece] * step, high - low
+        value = low + t * (d0 + t * (3.0 * rise - 2.0 * d0 - d1 + t * (d0 + d1 - 2.0 * rise)))
+        # What rounding adds at the ends of a piece must not leave it.
+        bounded: Numbers = np.minimum(np.maximum(value, np.minimum(low, high)), np.maximum(low, high))
+        return bounded
+
+
+def _limited(left: Numbers, right: Numbers, secants: Numbers) -> tuple[Numbers, Numbers]:
+    """The end slopes of each piece: as they are where the piece is monotone with them, else drawn in until it is."""
+    flat = secants == 0.0
+    per = np.where(flat, 1.0, secants)
+    a = np.where(flat, 0.0, np.maximum(left / per, 0.0))
+    b = np.where(flat, 0.0, np.maximum(right / per, 0.0))
+    size = a * a + b * b
+    shrink = np.where(size > _SLOPE_SUM_MAX, 3.0 / np.sqrt(np.maximum(size, 1.0)), 1.0)
+    return a * shrink * secants, b * shrink * secants
+
+
+def _spline_slopes(steps: list[float], secants: list[float]) -> Numbers:
+    """Slopes of the not-a-knot spline at the points.
+
+    Solved here and not by LAPACK: its answer differs in the last bit from one processor to the next, and a replay must
+    not.
+    """
+    if len(steps) + 1 < _SPLINE_POINTS_MIN:
+        return _mean_slopes(steps, secants)
+    rows = _not_a_knot(steps, secants)
+    for row in range(1, len(rows)):
+        above, here = rows[row - 1], rows[row]
+        share = here[0] / above[1]
+        rows[row] = (0.0, here[1] - share * above[2], here[2], here[3] - share * above[3])
+    slopes = [0.0] * len(rows)
+    slopes[-1] = rows[-1][3] / rows[-1][1]
+    for row in range(len(rows) - 2, -1, -1):
+        _, diagonal, upper, right = rows[row]
+        slopes[row] = (right - upper * slopes[row + 1]) / diagonal
+    return np.asarray(slopes)
+
+
+def _not_a_knot(steps: list[float], secants: list[float]) -> list[tuple[float, float, float, float]]:
+    """The tridiagonal system, a row (lower, diagonal, upper, right side) for each point's slope."""
+    h, s = steps, secants
+    ends = h[0] + h[1]
+    first = ((h[0] + 2.0 * ends) * h[1] * s[0] + h[0] * h[0] * s[1]) / ends
+    rows = [(0.0, h[1], ends, first)]
+    rows += [
+        (h[i], 2.0 * (h[i - 1] + h[i]), h[i - 1], 3.0 * (h[i] * s[i - 1] + h[i - 1] * s[i])) for i in range(1, len(h))
+    ]
+    ends = h[-1] + h[-2]
+    last = (h[-1] * h[-1] * s[-2] + (2.0 * ends + h[-1]) * h[-2] * s[-1]) / ends
+    rows.append((ends, h[-2], 0.0, last))
+    return rows
+
+
+def _mean_slopes(steps: list[float], secants: list[float]) -> Numbers:
+    """Two or three points: at the ends the slope of the line there, in the middle the mean by length."""
+    if len(steps) == 1:
+        return np.asarray([secants[0], secants[0]])
+    middle = (steps[0] * secants[0] + steps[1] * secants[1]) / (steps[0] + steps[1])
+    return np.asarray([secants[0], middle, secants[1]])

@@ -1,0 +1,109 @@
+"""Lengths of prompts and outputs as a distribution: what the mean hides.
+
+Long prompts take more than their share of the time, and long outputs stay longer in the batch. Where a frontend
+reports a histogram, capacity is counted over it; where it does not, all requests have the mean length.
+"""
+
+from math import fsum
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from loadline.core.models.profile import PrefillModel
+from loadline.core.observed import Histogram
+
+Numbers = NDArray[np.float64]
+
+_OVERFLOW: Final = 1.5
+"""What is above the last bound is taken for this many times it: nothing is known but that it is longer."""
+
+
+class Lengths(Struct, frozen=True):
+    """Lengths in tokens, rising, and the share of requests that have each; the shares sum to 1."""
+
+    tokens: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean length."""
+        return fsum(token * share for token, share in zip(self.tokens, self.shares, strict=True))
+
+    @property
+    def mean_square(self) -> float:
+        """Mean of the squared lengths."""
+        return fsum(token * token * share for token, share in zip(self.tokens, self.shares, strict=True))
+
+    def quantile(self, share: float) -> float:
+        """The least length that at least ``share`` (0..1) of the requests do not exceed."""
+        passed = 0.0
+        for token, part in zip(self.tokens, self.shares, strict=True):
+            passed += part
+            if passed >= share - 1e-9:  # shares are rounded, and 0.1 + 0.2 is not 0.3
+                return token
+        return self.tokens[-1]
+
+
+def all_of(tokens: float) -> Lengths:
+    """Every request has this length."""
+    return Lengths((tokens,), (1.0,))
+
+
+def lengths_of(histogram: Histogram, mean_tokens: float | None = None) -> Lengths | None:
+    """The distribution that a histogram reports.
+
+    Args:
+        histogram: Counts by upper bound. Requests stand in the middle of their bin.
+        mean_tokens: The mean of the same requests, where it is known: lengths are scaled to have it.
+
+    Returns:
+        None where the histogram is empty, or its bounds do not rise from above 0, or bounds and counts do not match.
+    """
+    bounds, counts = histogram.bounds, histogram.counts
+    total = sum(counts)
+    edges = (0.0, *bounds)
+    rising = all(low < high for low, high in zip(edges, bounds, strict=False))
+    if not bounds or not total or not rising or len(counts) != len(bounds) + 1:
+        return None
+    middles = [(low + high) / 2.0 for low, high in zip(edges, bounds, strict=False)]
+    middles.append(bounds[-1] * _OVERFLOW)
+    found = [(middle, count / total) for middle, count in zip(middles, counts, strict=True) if count]
+    measured = fsum(middle * share for middle, share in found)
+    scale = mean_tokens / measured if mean_tokens else 1.0
+    return Lengths(tuple(middle * scale for middle, _ in found), tuple(share for _, share in found))
+
+
+def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:
+    """Prompt tokens a second that one GPU computes of such a mix: its tokens by the time that they take.
+
+    0 where the mix has no tokens.
+    """
+    tokens = np.asarray(isl.tokens)
+    rates = model.tokens_per_s_per_gpu(tokens).tolist()
+    seconds = fsum(
+        token / rate * share for token, rate, share in zip(isl.tokens, rates, isl.shares, strict=True) if rate > 0.0
+    )
+    return isl.mean / seconds if seconds > 0.0 else 0.0
+
+
+def ttft_over(model: PrefillModel, isl: Lengths) -> float:
+    """Mean time to the first token of such a mix, in ms, of prompts that do not wait."""
+    times = model.ttft_ms(np.asarray(isl.tokens)).tolist()
+    return fsum(time * share for time, share in zip(times, isl.shares, strict=True))
+
+
+def ttft_quantile(model: PrefillModel, isl: Lengths, share: float) -> float:
+    """What a ``share`` (0..1) of the prompts of such a mix reach, in ms: TTFT never falls with the length."""
+    return float(model.ttft_ms(np.asarray(isl.quantile(share))))
+
+
+def decode_context(isl: Lengths, osl: Lengths) -> float:
+    """Mean context of the requests of a running batch, in tokens.
+
+    A request is in the batch as long as its output lasts, so long outputs weigh more than their number: the mean of
+    what is generated so far is ``E[osl^2] / (2 E[osl])``, which is half the mean only where all are alike.
+    """
+    generated = osl.mean_square / (2.0 * osl.mean) if osl.mean > 0.0 else 0.0
+    return isl.mean + generated

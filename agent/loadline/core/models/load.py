@@ -1,0 +1,84 @@
+"""Up, down or stay, from what each worker of a pool has to do: the load planner of Dynamo, and its second thoughts.
+
+Loads are in the unit of the regression or threshold that they are held against. Decisions are 1, -1 and 0.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+Step = Literal[-1, 0, 1]
+
+SENSITIVITY: Final = 0.8
+"""How far below the load that one worker less would give loads must be: less oscillation for more workers."""
+
+
+def load_step(loads: Sequence[float], target: float, sensitivity: float = SENSITIVITY) -> Step:
+    """Against the load at which a worker meets its objective.
+
+    Up if *all* workers are above it; down if all are below what it leaves for one worker less, scaled by the
+    sensitivity. A target of 0 or less is one that no load meets: more workers do not help, so it is no reason to grow.
+    """
+    count = len(loads)
+    if count == 0 or not target > 0.0:
+        return 0
+    if all(load > target for load in loads):
+        return 1
+    if count > 1 and all(load < target * (count - 1) / count * sensitivity for load in loads):
+        return -1
+    return 0
+
+
+def either_up_both_down(prefill: Step, decode: Step) -> Step:
+    """Of workers that do both jobs: either may need more, both must need less."""
+    if prefill > 0 or decode > 0:
+        return 1
+    return -1 if prefill < 0 and decode < 0 else 0
+
+
+def can_consolidate(
+    loads: Sequence[float],
+    latency_ms: Callable[[float], float],
+    sla_ms: float,
+    sensitivity: float = SENSITIVITY,
+    load_max: float | None = None,
+) -> bool:
+    """Whether one worker less would still meet the objective: asked before every step down.
+
+    Each survivor gets ``n/(n-1)`` of its load. What an idle worker takes anyway cannot be saved, so only the time on
+    top of it is held against what the objective leaves, scaled by the sensitivity.
+
+    Args:
+        loads: Of all workers.
+        latency_ms: Latency that a load gives.
+        sla_ms: The objective.
+        sensitivity: Share of the room below the objective that may be used.
+        load_max: What a worker can hold at most; None: no bound.
+    """
+    count = len(loads)
+    if count < 2:  # noqa: PLR2004 - the last worker stays
+        return False
+    own = latency_ms(0.0)
+    after = [load * count / (count - 1) for load in loads]
+    if load_max is not None and any(load >= load_max for load in after):
+        return False
+    return all(latency_ms(load) - own < (sla_ms - own) * sensitivity for load in after)
+
+
+class Levels(Struct, frozen=True):
+    """Fixed levels of a load, for where there is no objective. Inclusive levels are met by their very value."""
+
+    up: float
+    down: float
+    up_inclusive: bool = False
+    down_inclusive: bool = False
+
+    def step(self, loads: Sequence[float]) -> Step:
+        """Up if *any* worker is above; down if all are below, and with one less the fullest stays below ``up``."""
+        count = len(loads)
+        if any(load > self.up or (self.up_inclusive and load == self.up) for load in loads):
+            return 1
+        if count > 1 and all(load < self.down or (self.down_inclusive and load == self.down) for load in loads):
+            return -1 if max(loads) * count / (count - 1) < self.up else 0
+        return 0

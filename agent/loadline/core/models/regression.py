@@ -1,0 +1,117 @@
+"""Latency against load, learned while it runs: a line through the last samples, and the load at which it meets an SLA.
+
+The rules are those of Dynamo's load planner (1.0): a window of 50 samples, at least 5, least squares; where the line
+does not rise, the smallest load whose latency was under the SLA. New is that samples of a cold start do not count: a
+first request that waits for compilation is no sample of the load. What lies far off the Theil-Sen line, which
+up to 29 % of the samples cannot move, is left out of the least squares.
+"""
+
+from functools import lru_cache
+from math import fsum, isfinite
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+SAMPLES_MIN: Final = 5
+SAMPLES_MAX: Final = 50
+_FAR: Final = 6.0
+"""How many median deviations off a sample is an outlier: 4 standard deviations of normal noise."""
+_EXACT: Final = 1e-9
+"""Relative deviation that is rounding, not noise: samples that lie on a line are none of them outliers."""
+
+
+class Line(Struct, frozen=True):
+    """Latency (ms) = ``intercept_ms + slope * load``."""
+
+    slope: float
+    intercept_ms: float
+
+    def at(self, load: float) -> float:
+        """Latency at a load, in ms; never below 0."""
+        return max(0.0, self.intercept_ms + self.slope * load)
+
+
+class Regression(Struct):
+    """The window of samples, and the line through it. A load is whatever its caller counts: tokens, blocks."""
+
+    samples_max: int = SAMPLES_MAX
+    loads: list[float] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+    fitted: Line | None = None
+    """The line of the window as it is; None where there is none, or it is not computed yet."""
+
+    def push(self, load: float, latency_ms: float) -> None:
+        """Add a sample; one that is not above 0 and finite says nothing and is dropped."""
+        if not (load > 0.0 and latency_ms > 0.0 and isfinite(load) and isfinite(latency_ms)):
+            return
+        self.loads.append(load)
+        self.latencies_ms.append(latency_ms)
+        if len(self.loads) > self.samples_max:
+            del self.loads[0], self.latencies_ms[0]
+        self.fitted = None
+
+    def line(self) -> Line | None:
+        """Least squares through the samples that are no outliers; None before there are ``SAMPLES_MIN``.
+
+        Loads that are all the same give the mean latency and a slope of 0.
+        """
+        if self.fitted is None and len(self.loads) >= SAMPLES_MIN:
+            self.fitted = _least_squares(*_without_outliers(self.loads, self.latencies_ms))
+        return self.fitted
+
+    def load_at(self, sla_ms: float) -> float | None:
+        """The load at which the line meets the SLA, at least 0; None before there is a line.
+
+        Where the line does not rise: the smallest load whose latency was under the SLA, else the smallest load.
+        """
+        line = self.line()
+        if line is None:
+            return None
+        if line.slope > 0.0:
+            load = (sla_ms - line.intercept_ms) / line.slope
+            if isfinite(load):
+                return max(0.0, load)
+        under = [load for load, latency in zip(self.loads, self.latencies_ms, strict=True) if latency < sla_ms]
+        return min(under or self.loads)
+
+
+def _least_squares(loads: list[float], latencies: list[float]) -> Line:
+    """Sums are exact before they are rounded once, so their order makes no difference."""
+    count = len(loads)
+    load, latency = fsum(loads) / count, fsum(latencies) / count
+    spread = fsum((x - load) * (x - load) for x in loads)
+    if spread == 0.0:
+        return Line(0.0, latency)
+    slope = fsum((x - load) * (y - latency) for x, y in zip(loads, latencies, strict=True)) / spread
+    return Line(slope, latency - slope * load)
+
+
+def _without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[float], list[float]]:
+    x, y = np.asarray(loads), np.asarray(latencies)
+    off = np.abs(y - _theil_sen(x, y))
+    far = max(_FAR * _median(off), _EXACT * float(np.max(y)))
+    near = off <= far
+    return x[near].tolist(), y[near].tolist()
+
+
+def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Latencies on the line whose slope is the median of those of all pairs of samples."""
+    first, second = _pairs(len(x))
+    runs = x[second] - x[first]
+    apart = runs != 0.0
+    slope = _median((y[second] - y[first])[apart] / runs[apart]) if apart.any() else 0.0
+    line: NDArray[np.float64] = slope * x + _median(y - slope * x)
+    return line
+
+
+@lru_cache(SAMPLES_MAX)
+def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    return np.triu_indices(count, 1)
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    """A value that is there: the lower of the two in the middle."""
+    middle = (len(values) - 1) // 2
+    return float(np.partition(values, middle)[middle])

@@ -1,0 +1,139 @@
+"""What was measured of an engine: a sweep over prompts, and one over KV usage and context.
+
+The fields are called in files as Dynamo's profiler calls them. What cannot be true is refused here, whatever file or
+program it comes from.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby, pairwise
+from math import inf
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+POINTS_MIN: Final = 2
+POINTS_MAX: Final = 100_000
+"""A profiler measures some dozens."""
+
+_AGAIN: Final = "Profile the engine again"
+_REMOVE: Final = "Profile the engine again, or take the point out of all keys"
+
+Points = Annotated[tuple[float, ...], Meta(max_length=POINTS_MAX)]
+
+
+class PrefillSweep(
+    Struct,
+    frozen=True,
+    cache_hash=True,
+    rename={
+        "isl_tokens": "prefill_isl",
+        "ttft_ms": "prefill_ttft",
+        "tokens_per_s_per_gpu": "prefill_thpt_per_gpu",
+    },
+):
+    """One prompt at a time, by its length, which rises.
+
+    Raises:
+        ValueError: The points cannot be true; the text names key, point and remedy.
+    """
+
+    isl_tokens: Points
+    ttft_ms: Points
+    tokens_per_s_per_gpu: Points
+
+    def __post_init__(self) -> None:
+        keys = {
+            "prefill_isl": self.isl_tokens,
+            "prefill_ttft": self.ttft_ms,
+            "prefill_thpt_per_gpu": self.tokens_per_s_per_gpu,
+        }
+        _check_numbers(keys)
+        _check_lengths(keys)
+        _check_above_zero(keys, *keys)
+        _check_rising("prefill_isl", self.isl_tokens, range(len(self.isl_tokens)))
+
+
+class DecodeSweep(
+    Struct,
+    frozen=True,
+    cache_hash=True,
+    rename={
+        "kv_usage": "x_kv_usage",
+        "context_tokens": "y_context_length",
+        "itl_ms": "z_itl",
+        "tokens_per_s_per_gpu": "z_thpt_per_gpu",
+    },
+):
+    """Batches of equal requests, by the share of the KV cache (0..1) that they fill and by their context.
+
+    The points of one context stand together, and their KV usage rises.
+
+    Raises:
+        ValueError: The points cannot be true; the text names key, point and remedy.
+    """
+
+    kv_usage: Points
+    context_tokens: Points
+    itl_ms: Points
+    tokens_per_s_per_gpu: Points
+    max_kv_tokens: float
+
+    def __post_init__(self) -> None:
+        keys = {
+            "x_kv_usage": self.kv_usage,
+            "y_context_length": self.context_tokens,
+            "z_itl": self.itl_ms,
+            "z_thpt_per_gpu": self.tokens_per_s_per_gpu,
+        }
+        whole = {**keys, "max_kv_tokens": (self.max_kv_tokens,)}
+        _check_numbers(whole)
+        _check_lengths(keys)
+        _check_above_zero(whole, "y_context_length", "z_itl", "z_thpt_per_gpu", "max_kv_tokens")
+        for place, usage in enumerate(self.kv_usage):
+            if usage > 1.0:
+                raise ValueError(
+                    f"point {place + 1} of key 'x_kv_usage' is {usage}: more than the whole cache. "
+                    "Write the share of the cache that is in use, 0 to 1."
+                )
+        for places in self.rows().values():
+            _check_rising("x_kv_usage", [self.kv_usage[place] for place in places], places)
+
+    def rows(self) -> dict[float, list[int]]:
+        """The places of the points of each context, contexts rising."""
+        places = sorted(range(len(self.context_tokens)), key=self._context)
+        return {context: list(group) for context, group in groupby(places, self._context)}
+
+    @property
+    def _context(self) -> Callable[[int], float]:
+        return self.context_tokens.__getitem__
+
+
+def _check_numbers(keys: dict[str, tuple[float, ...]]) -> None:
+    for key, values in keys.items():
+        if not values:
+            raise ValueError(f"key {key!r} is empty. {_AGAIN}.")
+        for place, value in enumerate(values):
+            if not 0.0 <= value < inf:
+                raise ValueError(f"point {place + 1} of key {key!r} is {value}: not finite, or negative. {_REMOVE}.")
+
+
+def _check_lengths(keys: dict[str, tuple[float, ...]]) -> None:
+    sizes = {key: len(values) for key, values in keys.items()}
+    if len(set(sizes.values())) > 1 or min(sizes.values()) < POINTS_MIN:
+        found = ", ".join(f"{key!r} has {size}" for key, size in sizes.items())
+        raise ValueError(f"{found}: they need equally many points, at least {POINTS_MIN}. {_AGAIN}.")
+
+
+def _check_above_zero(keys: dict[str, tuple[float, ...]], *named: str) -> None:
+    for key in named:
+        if 0.0 in keys[key]:
+            raise ValueError(f"point {keys[key].index(0.0) + 1} of key {key!r} is 0. {_AGAIN}.")
+
+
+def _check_rising(key: str, values: Sequence[float], places: Sequence[int]) -> None:
+    for place, (before, value) in zip(places[1:], pairwise(values), strict=True):
+        if value <= before:
+            raise ValueError(
+                f"point {place + 1} of key {key!r} is {value} after {before}: it must rise. "
+                "Sort the points, all keys alike, or profile the engine again."
+            )
