@@ -74,7 +74,7 @@ def _ledger(memory: Memory, now: int, report: Report) -> None:
         known, before = memory.standing.get(model, ("", ""))
         if known == decision.decision_id and before in OPEN and entry.state == "applied":
             _applied(memory, decision, report)
-        if before == "committed" and entry.state == "accepted":
+        if entry.state == "accepted" and (known, before) != (decision.decision_id, "accepted"):
             memory.announced[model] = (decision.decision_id, now)
         standing[model] = (decision.decision_id, entry.state)
         unknown = memory.unknown.get(model)

@@ -120,7 +120,7 @@ class Judge:
     def _learn(self, memory: Memory, now: int) -> None:
         """Remember what was proposed in this turn, and whether there was data: as the explanations tell."""
         state = memory.agent.controller.state
-        if not (state.leading and memory.registry_read and memory.decisions_read):
+        if not (state.leading and memory.registry_read and memory.acting):
             memory.acting_since_ms = now
             memory.proposals.clear()
             memory.quorate_since_ms.clear()

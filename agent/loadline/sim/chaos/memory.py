@@ -40,6 +40,8 @@ class Memory:
         # what it has read
         self.registry_read = False
         self.decisions_read = False
+        self.acting = False
+        """Whether it has read the decisions in this term, be it that it has to read them again."""
         self.first_request = 0
         """The first read that was asked for in this term; 0: none yet."""
         self.acting_since_ms = _NEVER
@@ -120,7 +122,7 @@ class Memory:
             case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=asked_ms):
                 self.campaigns -= 1
                 self.epoch, self.lease_id, self.asked_ms = epoch, lease_id, asked_ms
-                self.decisions_read, self.first_request = False, 0
+                self.decisions_read, self.acting, self.first_request = False, False, 0
             case ev.CampaignLost():
                 self.campaigns -= 1
             case ev.LeaseRenewed(lease_id=lease_id, asked_at_ms=asked_ms):
@@ -137,7 +139,7 @@ class Memory:
 
     def _hear_read(self, request: int) -> None:
         if 0 < self.first_request <= request:
-            self.decisions_read = True
+            self.decisions_read = self.acting = True
         for model, (_, asked) in list(self.unknown.items()):
             if 0 < asked <= request:
                 del self.unknown[model]

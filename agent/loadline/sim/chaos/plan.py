@@ -7,7 +7,6 @@ cycles: faults first, then calm, in which everything has to come right.
 import random
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from loadline.errors import DataError
@@ -152,22 +151,12 @@ def _strikes(name: str, hours: float, luck: random.Random) -> list[Strike]:
     return found
 
 
-def encode(plan: FaultPlan) -> bytes:
-    """JSON, for people too."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
-
-
-def decode(data: bytes, name: str) -> FaultPlan:
-    """Undo ``encode``.
+def check(plan: FaultPlan, name: str) -> None:
+    """Look through a plan that comes from a file.
 
     Raises:
-        DataError: It is no plan, or names a fault that there is not.
+        DataError: It names a fault that there is not.
     """
-    try:
-        plan = msgspec.json.decode(data, type=FaultPlan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{name}: not a fault plan: {error}. Give one that tools/chaos.py has written.") from error
     for strike in plan.strikes:
         if strike.kind not in KINDS:
             raise DataError(f"{name}: there is no fault {strike.kind!r}. The faults are: {', '.join(sorted(KINDS))}.")
-    return plan

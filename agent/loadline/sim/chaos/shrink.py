@@ -1,0 +1,107 @@
+"""Cuts a plan that breaks an invariant down to a short one that breaks the same."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.sim.bus import BusFaults
+from loadline.sim.chaos.invariants import Violation
+from loadline.sim.chaos.plan import HOUR_MS, FaultPlan
+from loadline.sim.store import StoreFaults
+
+Try = Callable[[FaultPlan], Violation | None]
+"""Plays a plan; gives what it broke."""
+
+TRIES_MAX: Final = 300
+_SLACK_MS: Final = 2_000.0
+_SHORTEST_MS: Final = 250.0
+
+
+class Shrinker:
+    """Shrinks one plan.
+
+    Args:
+        play: Plays a plan.
+        broke: The invariant that has to break.
+        tries_max: Most plays.
+    """
+
+    def __init__(self, play: Try, broke: str, tries_max: int = TRIES_MAX) -> None:
+        self.tries = 0
+        self._play = play
+        self._broke = broke
+        self._tries_max = tries_max
+
+    def shrink(self, plan: FaultPlan) -> FaultPlan:
+        """The shortest plan that was found; the one given, where it breaks nothing of that name."""
+        best = self._attempt(plan)
+        if best is None:
+            return plan
+        for step in (self._fewer_strikes, self._fewer_kinds_of_luck, self._shorter_strikes, self._fewer_strikes):
+            best = step(best)
+        return best
+
+    def _attempt(self, plan: FaultPlan) -> FaultPlan | None:
+        """The plan, ended where it breaks; None where it does not, or when it was tried often enough."""
+        if self.tries >= self._tries_max:
+            return None
+        self.tries += 1
+        found = self._play(plan)
+        if found is None or found.name != self._broke:
+            return None
+        ends_ms = found.at_ms + _SLACK_MS
+        strikes = tuple(strike for strike in plan.strikes if strike.at_ms <= found.at_ms)
+        return replace(plan, hours=min(plan.hours, round(ends_ms / HOUR_MS, 6)), strikes=strikes)
+
+    def _fewer_strikes(self, plan: FaultPlan) -> FaultPlan:
+        """Leave out halves, then quarters, down to single strikes."""
+        size = len(plan.strikes)
+        while size >= 1:
+            begin = 0
+            while begin < len(plan.strikes):
+                fewer = replace(plan, strikes=plan.strikes[:begin] + plan.strikes[begin + size :])
+                shorter = self._attempt(fewer)
+                if shorter is None:
+                    begin += size
+                else:
+                    plan = shorter
+            size //= 2
+        return plan
+
+    def _fewer_kinds_of_luck(self, plan: FaultPlan) -> FaultPlan:
+        """Let bus, store and clocks be good, and the other agents be absent."""
+        for simpler in _simpler(plan):
+            changed = replace(plan, **simpler)
+            plan = (changed != plan and self._attempt(changed)) or plan
+        return plan
+
+    def _shorter_strikes(self, plan: FaultPlan) -> FaultPlan:
+        """Halve how long each strike lasts, as often as possible."""
+        index = 0
+        while index < len(plan.strikes):
+            one = plan.strikes[index]
+            halved = replace(one, lasts_ms=float(round(one.lasts_ms / 2.0)))
+            shorter = None
+            if halved.lasts_ms >= _SHORTEST_MS:
+                shorter = self._attempt(
+                    replace(plan, strikes=(*plan.strikes[:index], halved, *plan.strikes[index + 1 :]))
+                )
+            if shorter is None:
+                index += 1
+            else:
+                plan = shorter
+        return plan
+
+
+def _simpler(plan: FaultPlan) -> Iterator[dict[str, object]]:
+    yield {"bus": BusFaults(), "store": StoreFaults(), "clock_skew_ms_max": 0.0, "clock_drift_max": 0.0}
+    yield {"bus": BusFaults()}
+    yield {"store": StoreFaults()}
+    for name in ("refused", "unknown", "slow", "compacted"):
+        yield {"store": replace(plan.store, **{name: 0.0})}
+    for name in ("loss", "duplicate", "late"):
+        yield {"bus": replace(plan.bus, **{name: 0.0})}
+    yield {"clock_skew_ms_max": 0.0, "clock_drift_max": 0.0}
+    yield {"agents": 1}
+    yield {"agents": 2}
