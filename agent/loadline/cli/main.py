@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from loadline import __version__
-from loadline.cli import compare, journal, operate, serve, show, simulate, step, up
+from loadline.cli import show
+from loadline.cli.late import Late
 from loadline.errors import LoadlineError
 
 Command = Callable[[argparse.Namespace], int]
@@ -33,40 +33,32 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """What may be written on the command line."""
     root = argparse.ArgumentParser(prog="loadline", description="Keeps a fleet of LLM engines at its load line.")
-    commands = root.add_subparsers(metavar="COMMAND", required=True)
+    commands = root.add_subparsers(metavar="COMMAND", required=True, parser_class=Late)
 
-    def add(name: str, command: Command, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
-        sub.set_defaults(command=command)
-        return sub
+    def add(name: str, runs: str, text: str) -> Late:
+        return commands.add_parser(name, help=text, description=text, runs=runs)
 
-    up.arguments(add("up", up.up, "See it work: servers, agent, scaler and a demo fleet on a real trace."))
-    simulate.arguments(add("simulate", simulate.simulate, "Try a configuration on a trace, in virtual time."))
-    compare.arguments(add("compare", compare.compare, "Compare configurations on a trace, next to what is possible."))
-    _config(add("run", serve.run, "Run the agent."))
-    _config(add("check", serve.check, "Check a configuration and say what it will do."))
-    _asking(add("status", operate.status, "Show models, pools and the last decisions."))
-    explain = _asking(add("explain", operate.explain, "Show why a decision was made, or why none is."))
+    add("up", "up.up", "See it work: servers, agent, scaler and a demo fleet on a real trace.")
+    add("simulate", "simulate.simulate", "Try a configuration on a trace, in virtual time.")
+    add("compare", "compare.compare", "Compare configurations on a trace, next to what is possible.")
+    _config(add("run", "serve.run", "Run the agent."))
+    _config(add("check", "serve.check", "Check a configuration and say what it will do."))
+    _asking(add("status", "operate.status", "Show models, pools and the last decisions."))
+    explain = _asking(add("explain", "operate.explain", "Show why a decision was made, or why none is."))
     explain.add_argument("decision", nargs="?", default="", metavar="DECISION-ID", help="default: the newest")
     explain.add_argument("--model", default="", help="only this model")
     explain.add_argument("--journal", type=Path, metavar="PATH", help="look in a journal, without a running agent")
-    replay = add("replay", journal.replay, "Replay a journal; fails at the first difference.")
+    replay = add("replay", "journal.replay", "Replay a journal; fails at the first difference.")
     replay.add_argument("journal", type=Path, metavar="JOURNAL", help="a journal's folder, or one segment")
-    _config(add("step", step.step, "Drive the agent from a simulator of your own: JSON lines in, JSON lines out."))
-    drain = _asking(add("drain", operate.drain, "Empty one worker and take it out."))
+    _config(add("step", "step.step", "Drive the agent from a simulator of your own: JSON lines in, JSON lines out."))
+    drain = _asking(add("drain", "operate.drain", "Empty one worker and take it out."))
     for name in ("model", "pool", "worker"):
         drain.add_argument(name)
-    for name, command in (("pause", operate.pause), ("resume", operate.resume)):
-        sub = _asking(add(name, command, f"{name.capitalize()} the decisions of a model."))
+    for name in ("pause", "resume"):
+        sub = _asking(add(name, f"operate.{name}", f"{name.capitalize()} the decisions of a model."))
         sub.add_argument("model")
-    version = add("version", _version, "Print the version.")
-    version.set_defaults(command=_version)
+    add("version", "version.version", "Print the version.")
     return root
-
-
-def _version(_options: argparse.Namespace) -> int:
-    print(f"loadline {__version__}")
-    return 0
 
 
 def _config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
