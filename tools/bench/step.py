@@ -81,7 +81,8 @@ def main() -> None:
     rounds, steps = (2, 500) if options(__doc__) else (7, 2_000)
     loaded: list[float] = []
     bare: list[float] = []
-    figures: dict[str, list[float]] = {"quiet": [], "quiet_p99": [], "p99": [], "start_s": [], "bare_start_s": []}
+    names = ("p99", "bare_p99", "quiet", "quiet_p99", "start_s", "bare_start_s")
+    figures: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "loadline.toml"
         config.write_text(Fleet(1, WORKERS).toml(), "utf-8")
@@ -98,6 +99,7 @@ def main() -> None:
             loaded.append(percentile(times["agent", True], 0.5))
             bare.append(percentile(times["echo", True], 0.5))
             figures["p99"].append(percentile(times["agent", True], 0.99))
+            figures["bare_p99"].append(percentile(times["echo", True], 0.99))
             figures["quiet"].append(percentile(times["agent", False], 0.5))
             figures["quiet_p99"].append(percentile(times["agent", False], 0.99))
             figures["start_s"].append(agent.start_s)
