@@ -1,0 +1,52 @@
+"""``pytest tests/vectors --vectors DIR``: every case of the files in a folder, and a table of what became of them."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.vectors.cases import cases_in
+
+OWN = Path(__file__).parent / "data"
+OUTCOMES = ("passed", "failed", "deviations", "not covered")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vectors", type=Path, default=OWN, metavar="DIR", help="Folder of vector files to run.")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        folder = metafunc.config.getoption("--vectors", OWN) or OWN
+        cases = cases_in(folder)
+        if not cases:
+            raise pytest.UsageError(f"--vectors {folder}: holds no vector file of a known name")
+        metafunc.parametrize("case", cases, ids=[case.id for case in cases])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    reasons: Counter[str] = Counter()
+    for report in (one for many in terminalreporter.stats.values() for one in many):
+        said = dict(getattr(report, "user_properties", ()))
+        if getattr(report, "when", "") != "call" or "group" not in said:
+            continue
+        counts[said["group"], "failed" if report.failed else said["outcome"]] += 1
+        if said["outcome"] == "deviations" and not report.failed:
+            reasons[said["reason"]] += 1
+    if counts:
+        terminalreporter.section("vectors")
+        _table(terminalreporter, counts)
+        for reason, number in reasons.items():
+            terminalreporter.write_line(f"deviation, {number}x: {reason}")
+
+
+def _table(terminal: pytest.TerminalReporter, counts: Counter[tuple[str, str]]) -> None:
+    groups = sorted({group for group, _ in counts})
+    width = max(map(len, (*groups, "group"))) + 2
+    terminal.write_line("".join(["group".ljust(width), *(outcome.rjust(13) for outcome in OUTCOMES)]))
+    for group in groups:
+        numbers = [counts[group, outcome] for outcome in OUTCOMES]
+        terminal.write_line("".join([group.ljust(width), *(str(number).rjust(13) for number in numbers)]))
+    totals = [sum(counts[group, outcome] for group in groups) for outcome in OUTCOMES]
+    terminal.write_line("".join(["all".ljust(width), *(str(total).rjust(13) for total in totals)]))

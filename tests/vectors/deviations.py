@@ -1,0 +1,97 @@
+"""Where this differs from the original on purpose: a rule for a kind of case, why, and what comes out instead.
+
+A rule looks at what a case is about, never at its id. It says what is expected instead, so that a deviation is held to
+something too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from tests.vectors.cases import Case
+
+
+class Deviation(Struct, frozen=True):
+    """A rule."""
+
+    reason: str
+    applies: Callable[[Case], bool]
+    expects: Callable[[Case], Any]
+
+
+def rule_for(case: Case) -> Deviation | None:
+    """The rule that a case falls under."""
+    return next((rule for rule in RULES if rule.applies(case)), None)
+
+
+def _workers_changed(case: Case) -> list[str]:
+    return [role for role in "pd" if case.given.get(f"{role}_at_start", case.given[role]) != case.given[role]]
+
+
+def _own_interval(case: Case) -> dict[str, Any]:
+    return {role: case.given[role] for role in _workers_changed(case)}
+
+
+def _best_measured(case: Case) -> dict[str, Any]:
+    original = case.expected["best"]
+    best = {
+        "tok_s_gpu": {"min": 0.95 * original["tok_s_gpu"], "max": 1.1 * original["tok_s_gpu"]},
+        "itl_ms": {"gt": 0, "max": case.given["itl"]},
+        "kv": {"min": 0, "max": 1},
+    }
+    return {**case.expected, "best": best}
+
+
+def _starts_idle_or_has_holes(case: Case) -> bool:
+    series = case.given.get("series") or [1]
+    return any(value is None for value in series) or (series[0] == 0 and case.given.get("predictor") != "constant")
+
+
+def _never_negative(case: Case) -> dict[str, Any]:
+    bounds = [{"min": 0} if value < 0 else value for value in case.expected["predictions"]]
+    return {**case.expected, "predictions": bounds}
+
+
+RULES = (
+    Deviation(
+        "the interval of the threshold planner is each pool's own: in the original a change of one role's workers "
+        "stopped both, so one worker that flaps would stop the model for ever",
+        lambda case: case.op == "v0.step" and bool(_workers_changed(case)),
+        _own_interval,
+    ),
+    Deviation(
+        "the best throughput is the highest within the objective, read between the two contexts around the asked one: "
+        "the original takes the fullest batch even where an emptier one serves more, and beyond the fullest measured "
+        "batch that of whatever point lies nearest",
+        lambda case: case.op == "v1.interp" and bool(case.expected.get("best")),
+        _best_measured,
+    ),
+    Deviation(
+        "why a total is out of bounds is said by a code and numbers, not by a sentence of the arithmetic",
+        lambda case: case.given.get("fn") == "bounds_for_total" and case.expected[0] is False,
+        lambda _: [False, ""],
+    ),
+    Deviation(
+        "an objective that no batch meets is declared infeasible: the original silently takes the capacity at another "
+        "latency",
+        lambda case: case.op == "v3.capacity" and case.expected.get("eligible") is False,
+        lambda _: {"rps": None, "eligible": False},
+    ),
+    Deviation(
+        "there is no negative load, whatever the trend: the original's filter of 1.0 forecast it",
+        lambda case: case.op == "v1.predict" and any(value < 0 for value in case.expected.get("predictions", ())),
+        _never_negative,
+    ),
+    Deviation(
+        "an idle interval is a value of 0 and an unknown one is no value: the original takes unknown for 0, and leaves "
+        "out zeros at the beginning",
+        lambda case: case.op.endswith(".predict") and _starts_idle_or_has_holes(case),
+        lambda _: {"last": {"min": 0}},
+    ),
+    Deviation(
+        "a pool whose need is unknown holds alone: in the original it holds the other one too",
+        lambda case: case.op == "v3.throughput" and sum(need is None for need in case.given.get("raw", ())) == 1,
+        lambda _: {"throughput": "model_not_ready"},
+    ),
+)

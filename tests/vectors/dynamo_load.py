@@ -1,0 +1,81 @@
+"""Answers of the load decisions to the cases of Dynamo's newest load planner."""
+
+from typing import Any
+
+from loadline.core.models.direction import Leg, settle_pair
+from loadline.core.models.load import SENSITIVITY, Levels, can_consolidate
+from loadline.core.models.regression import Line, Regression
+from loadline.core.models.throughput import lower_bounds
+from tests.vectors.answering import Answer, NotCovered, only
+from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, learned, least_of, leg_of
+
+LEVELS = {
+    ("throughput", "prefill"): Levels(1.0, 0.1, up_inclusive=True),
+    ("throughput", "decode"): Levels(1.0, 0.6),
+    ("latency", "prefill"): Levels(0.1, 0.0, up_inclusive=True, down_inclusive=True),
+    ("latency", "decode"): Levels(0.4, 0.1),
+}
+CONFIG = (*LIMITS, "optimization_target", "itl_ms", "ttft_ms", "max_throughput_scaling_replicas")
+
+
+def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
+    """A load decision, above the lower bounds of a throughput decision where there was one."""
+    only(given, "counts", "config", "p_caps", "d_caps", "prefill", "decode", "history", "raw", "propose")
+    config = given.get("config", {})
+    only(config, *CONFIG)
+    counts = given["counts"]
+    if "propose" in given:
+        steps = [new - now for new, now in zip(given["propose"], counts, strict=True)]
+    elif any(len(given[role]) != count for role, count in zip(ROLES, counts, strict=True)):
+        return {"decision": None, "load": "worker_count_mismatch"}
+    else:
+        steps = [_step(given, config, role) for role in ROLES]
+    legs = [leg_of(config, *one) for one in zip(ROLES, counts, given.get("raw", [None, None]), strict=True)]
+    bounds = list(lower_bounds(legs[0], legs[1], band_of(config).ceiling)) if "raw" in given else [0, 0]
+    proposed = [
+        Leg(now, max(now + step, bound, least_of(config, role)), 1, least_of(config, role))
+        for role, now, step, bound in zip(ROLES, counts, steps, bounds, strict=True)
+    ]
+    settled = settle_pair(proposed[0], proposed[1], band_of(config))
+    final = [settled.prefill, settled.decode]
+    reasons = {
+        f"load_{role[0]}": {1: "scale_up", -1: "scale_down"}.get(step) for role, step in zip(ROLES, steps, strict=True)
+    }
+    return {"decision": final if final != counts else None, "bounds": bounds, "load": settled.why, **reasons}
+
+
+def _step(given: dict[str, Any], config: dict[str, Any], role: str) -> int:
+    target = config.get("optimization_target", "sla")
+    if target == "sla":
+        return _sla_step(given, config, role)
+    if (target, role) not in LEVELS:
+        raise NotCovered(f"no fixed levels of {target}")
+    workers = given[role]
+    for worker in workers:
+        only(worker, "worker", "nd", "qpt" if role == "prefill" else "kv")
+    if role == "prefill":
+        loads = [worker.get("qpt", 0) / given["p_caps"]["ctx"] for worker in workers]
+    else:
+        loads = [worker.get("kv", 0) / given["d_caps"]["kv"] for worker in workers]
+    return LEVELS[target, role].step(loads)
+
+
+def _sla_step(given: dict[str, Any], config: dict[str, Any], role: str) -> int:
+    key, sla_ms = ("pt", config["ttft_ms"]) if role == "prefill" else ("kv", config["itl_ms"])
+    line = _iterations(given["history"].get(role, []), key).line()
+    if line is None:
+        return 0
+    return _line_step(line, [worker.get(key, 0) for worker in given[role]], sla_ms)
+
+
+def _line_step(line: Line, loads: list[float], sla_ms: float) -> int:
+    if all(line.at(load) > sla_ms for load in loads):
+        return 1
+    return -1 if can_consolidate(loads, line.at, sla_ms, SENSITIVITY) else 0
+
+
+def _iterations(history: list[dict[str, float]], key: str) -> Regression:
+    return learned([[one[key], one["wall"] * 1_000.0] for one in history])
+
+
+ANSWERS: dict[str, Answer] = {"v3.load": load_1_6}

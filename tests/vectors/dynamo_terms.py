@@ -1,0 +1,41 @@
+"""What several of Dynamo's cases say, in the product's terms."""
+
+from typing import Any
+
+from loadline.core.models.budget import Band
+from loadline.core.models.direction import Leg
+from loadline.core.models.regression import Regression
+from loadline.core.models.throughput import STEP_MAX, bounded
+
+ROLES = ("prefill", "decode")
+LIMITS = ("min_gpu_budget", "max_gpu_budget", "min_endpoint", "prefill_min_endpoint", "decode_min_endpoint")
+
+
+def band(floor: int, ceiling: int) -> Band:
+    """A negative bound is none."""
+    return Band(floor if floor >= 0 else None, ceiling if ceiling >= 0 else None)
+
+
+def learned(points: list[list[float]]) -> Regression:
+    """After these samples of load and latency (ms)."""
+    regression = Regression()
+    for x, latency_ms in points:
+        regression.push(x, latency_ms)
+    return regression
+
+
+def least_of(config: dict[str, Any], role: str) -> int:
+    """Fewest replicas of a role."""
+    return int(config.get(f"{role}_min_endpoint") or config.get("min_endpoint", 1))
+
+
+def band_of(config: dict[str, Any]) -> Band:
+    """The GPUs that a configuration allows."""
+    return band(config.get("min_gpu_budget", -1), config.get("max_gpu_budget", 8))
+
+
+def leg_of(config: dict[str, Any], role: str, current: int, needed: int | None) -> Leg:
+    """A role between what stands and what it needs, bounded."""
+    least = least_of(config, role)
+    step_max = config.get("max_throughput_scaling_replicas", STEP_MAX)
+    return Leg(current, bounded(current, needed, least, step_max), 1, least)

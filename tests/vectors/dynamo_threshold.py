@@ -1,0 +1,80 @@
+"""Answers of the threshold planner to the cases of Dynamo's first planner."""
+
+from typing import Any
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
+from loadline.core.report import Code, Opinion
+from tests.support.belief import Line
+from tests.vectors.answering import Answer, only
+
+PULL_MS = 1_000
+PARTS = 10
+"""A sample of a queue may be a mean, as 0.1; requests are whole. So queue and thresholds are tenfold here."""
+POOLS = {"p": "prefill", "d": "decode"}
+WHY = {
+    Code.PREFILL_QUEUE_HIGH: "prefill_up",
+    Code.PREFILL_QUEUE_LOW: "prefill_down",
+    Code.QUEUE_TREND_FALLING: "prefill_up_blocked_by_trend",
+    Code.KV_USAGE_HIGH: "decode_up",
+    Code.KV_USAGE_LOW: "decode_down",
+    Code.NEW_WORKER_GRACE: "decode_down_blocked_by_grace",
+    Code.ADJUSTMENT_INTERVAL: "workers_changed",
+}
+
+
+def step(given: dict[str, Any]) -> dict[str, Any]:
+    """One adjustment interval, as its samples; the last one is the picture of the moment of the decision."""
+    only(given, "p", "d", "queue", "kv", "p_at_start", "d_at_start")
+    samples = max(len(given["queue"]), len(given["kv"]), 2)
+    queue, kv = _spread(given["queue"], samples), _spread(given["kv"], samples)
+    line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
+    for key, name in POOLS.items():
+        line.grow(name, given.get(f"{key}_at_start", given[key]))
+        line.pool(name).set_desired(given.get(f"{key}_at_start", given[key]), line.now)
+    planner = ThresholdPlanner(
+        ThresholdKnobs(
+            metric_pulling_interval_ms=PULL_MS,
+            # The last sample comes before the next is due, so that it counts once.
+            adjustment_interval_ms=(samples - 1) * PULL_MS - 1,
+            prefill_queue_scale_up_threshold=5 * PARTS,
+            prefill_queue_scale_down_threshold=0.2 * PARTS,
+        )
+    )
+    for number in range(samples):
+        last = number == samples - 1
+        line.now += 0 if number == 0 else PULL_MS - last
+        if last:
+            _change(line, given)
+        line.report("prefill", waiting=round(queue[number] * PARTS))
+        line.report("decode", kv=min(1.0, kv[number]))
+        opinion = planner.plan(line.look(), line.now)
+    return _said(given, opinion)
+
+
+def _spread(values: list[float], samples: int) -> list[float]:
+    """As many samples as the other signal has, with the same mean and the same first and last where it has fewer."""
+    return values if len(values) == samples else [sum(values) / len(values)] * samples
+
+
+def _change(line: Line, given: dict[str, Any]) -> None:
+    for key, name in POOLS.items():
+        change = given[key] - given.get(f"{key}_at_start", given[key])
+        if change:
+            line.pool(name).set_desired(given[key], line.now)
+        line.grow(name, max(0, change))
+        for _ in range(-change):
+            line.shrink(name)
+
+
+def _said(given: dict[str, Any], opinion: Opinion) -> dict[str, Any]:
+    trends = [reason.numbers["predicted"] for reason in opinion.reasons if "predicted" in reason.numbers]
+    return {
+        "p": opinion.targets.get("prefill", given["p"]),
+        "d": opinion.targets.get("decode", given["d"]),
+        "trend": trends[0] / PARTS if trends else None,
+        "why": [WHY[reason.code] for reason in opinion.reasons if reason.code in WHY],
+    }
+
+
+ANSWERS: dict[str, Answer] = {"v0.step": step}

@@ -1,0 +1,52 @@
+"""When an answer is what a case expects: the matchers that the vector files describe."""
+
+from collections.abc import Iterable
+from typing import Any
+
+BOUNDS = {"min", "max", "gt", "lt", "not"}
+
+
+def difference(expected: Any, got: Any, tolerance: float, place: str = "out") -> str | None:
+    """Where and how an answer is another than expected; None where it is not.
+
+    Numbers compare with a relative tolerance, dicts by the expected keys alone, lists one by one. A dict of bounds is
+    what a number must keep to.
+    """
+    if isinstance(expected, dict) and not (expected and BOUNDS.issuperset(expected)):
+        if not isinstance(got, dict):
+            return f"{place}: {got!r} is no object"
+        return _first((one, got.get(key, "missing"), tolerance, f"{place}.{key}") for key, one in expected.items())
+    if isinstance(expected, list):
+        if not isinstance(got, list | tuple) or len(got) != len(expected):
+            return f"{place}: {got!r} is not {expected!r}"
+        pairs = enumerate(zip(expected, got, strict=True))
+        return _first((one, other, tolerance, f"{place}[{number}]") for number, (one, other) in pairs)
+    return None if _equal(expected, got, tolerance) else f"{place}: {got!r} is not {expected!r}"
+
+
+def _first(pairs: Iterable[tuple[Any, Any, float, str]]) -> str | None:
+    return next((found for found in (difference(*pair) for pair in pairs) if found), None)
+
+
+def _equal(expected: Any, got: Any, tolerance: float) -> bool:
+    if isinstance(expected, dict):
+        return _within(expected, got)
+    if _is_number(expected) and _is_number(got):
+        return bool(abs(got - expected) <= tolerance * max(abs(got), abs(expected)))
+    return type(expected) is type(got) and bool(expected == got)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _within(bounds: dict[str, Any], got: Any) -> bool:
+    if "not" in bounds and got == bounds["not"]:
+        return False
+    if not bounds.keys() - {"not"}:
+        return True
+    return _is_number(got) and bool(
+        bounds.get("min", got) <= got <= bounds.get("max", got)
+        and ("gt" not in bounds or got > bounds["gt"])
+        and ("lt" not in bounds or got < bounds["lt"])
+    )

@@ -1,0 +1,122 @@
+"""The harness itself: what it lets pass, what it does not, and what it says of what nobody answers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vectors.cases import Case, cases_in
+from tests.vectors.deviations import RULES
+from tests.vectors.matching import difference
+
+VECTORS = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [
+        (1.0, 1.0 + 1e-7),
+        (2, 2.0),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ([1, {"min": 0}], (1, 5)),
+        ({"min": 1, "max": 2}, 2),
+        ({"gt": 1, "lt": 2}, 1.5),
+        ({"not": 0}, 1),
+        ({"not": 0}, None),
+        (None, None),
+        ({}, {"a": 1}),
+    ],
+)
+def test_what_matches(expected: Any, got: Any) -> None:
+    assert difference(expected, got, 1e-6) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "says"),
+    [
+        (1.0, 1.0 + 1e-5, "out: 1.00001 is not 1.0"),
+        (0, False, "out: False is not 0"),
+        (1, None, "out: None is not 1"),
+        (None, 0, "out: 0 is not None"),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, "out.a.b: 2 is not 1"),
+        ({"a": 1}, {}, "out.a: 'missing' is not 1"),
+        ({"a": 1}, None, "out: None is no object"),
+        ([1, 2], [1], "out: [1] is not [1, 2]"),
+        ([1, 2], [1, 3], "out[1]: 3 is not 2"),
+        ({"max": 2}, 2.5, "out: 2.5 is not"),
+        ({"min": 1}, 0.5, "out: 0.5 is not"),
+        ({"min": 1}, None, "out: None is not"),
+        ({"gt": 1}, 1, "out: 1 is not"),
+        ({"lt": 1}, 1, "out: 1 is not"),
+        ({"not": 0}, 0, "out: 0 is not"),
+    ],
+)
+def test_what_does_not_match(expected: Any, got: Any, says: str) -> None:
+    assert str(difference(expected, got, 1e-6)).startswith(says)
+
+
+def test_a_file_of_each_kind_is_read(tmp_path: Path) -> None:
+    files = {
+        "dynamo_vectors.json": {"cases": [{"id": "a", "group": "g", "op": None, "in": {}, "out": 1, "tol": 0.5}]},
+        "llumnix_vectors.json": {"meta": {}, "cases": [{"id": "b", "kind": "metric", "given": 1, "expect": 2}]},
+        "wva_vectors.json": {"cases": [{"id": "c", "area": "rescale", "input": 3, "expect": 4}]},
+        "wva_queueing.json": {"cases": [{"id": "d", "params": {"alpha": 1}, "profile": "x", "rate_max_rps": 5}]},
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert cases_in(tmp_path) == [
+        Case("a", "g", "", {}, 1, 0.5),
+        Case("b", "llumnix.metric", "llumnix.metric", {"given": 1, "shared": {"meta": {}}}, 2),
+        Case("c", "wva.rescale", "wva.rescale", 3, 4),
+        Case("d", "wva.queueing", "wva.queueing", {"alpha": 1}, {"rate_max_rps": 5}),
+    ]
+
+
+def test_rules_say_why_and_name_no_case() -> None:
+    ids = [case.id for case in cases_in(VECTORS / "data")]
+    text = (VECTORS / "deviations.py").read_text()
+    assert all(rule.reason for rule in RULES)
+    assert not [one for one in ids if f'"{one}"' in text]
+
+
+def test_the_table_counts_what_passed_failed_and_is_not_covered(tmp_path: Path) -> None:
+    regress = {"group": "regression", "op": "v1.regress", "in": {"points": [[1, 1]]}}
+    cases = [
+        {"id": "right", **regress, "out": {"slope": None}},
+        {"id": "wrong", **regress, "out": {"slope": 7}},
+        {"id": "unknown", "group": "other", "op": "v9.other", "in": {}, "out": {}},
+        {"id": "more", **regress, "in": {"points": [], "what": 1}, "out": {}},
+        {
+            "id": "rule",
+            "group": "perf-model",
+            "op": "v3.capacity",
+            "in": {
+                "worker_type": "prefill",
+                "history": [{"np": 1, "pt": 100 * n, "wall": 0.1 * n} for n in range(1, 6)],
+                "isl": 1_000,
+                "ttft_ms": 1,
+            },
+            "out": {"rps": 1.0, "eligible": False},
+        },
+    ]
+    (tmp_path / "dynamo_vectors.json").write_text(json.dumps({"cases": cases}))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        VECTORS / "test_vectors.py",
+        "--vectors",
+        tmp_path,
+    ]
+    done = subprocess.run(command, cwd=VECTORS.parents[1], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["regression", "1", "1", "0", "1"] in lines
+    assert ["other", "0", "0", "0", "1"] in lines
+    assert ["perf-model", "0", "0", "1", "0"] in lines
+    assert ["all", "1", "1", "1", "2"] in lines

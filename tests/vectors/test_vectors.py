@@ -1,0 +1,35 @@
+"""Every case of the vector files: the product answers as the original did, or as a rule says, or nobody answers."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.vectors import dynamo_load, dynamo_models, dynamo_threshold
+from tests.vectors.answering import Answer, NotCovered
+from tests.vectors.cases import Case
+from tests.vectors.deviations import rule_for
+from tests.vectors.matching import difference
+
+ANSWERS: dict[str, Answer] = {
+    **dynamo_threshold.ANSWERS,
+    **dynamo_models.ANSWERS,
+    **dynamo_load.ANSWERS,
+}
+
+
+def test_case(case: Case, record_property: Callable[[str, object], None]) -> None:
+    record_property("group", case.group)
+    record_property("outcome", "not covered")
+    if case.op not in ANSWERS:
+        pytest.skip(f"not covered: nothing answers {case.op or case.group}")
+    try:
+        got = ANSWERS[case.op](case.given)
+    except NotCovered as missing:
+        pytest.skip(f"not covered: {missing}")
+    rule = rule_for(case)
+    record_property("outcome", "deviations" if rule else "passed")
+    if rule:
+        record_property("reason", rule.reason)
+    expected = rule.expects(case) if rule else case.expected
+    wrong = difference(expected, got, case.tolerance)
+    assert wrong is None, wrong
