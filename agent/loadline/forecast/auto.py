@@ -1,0 +1,45 @@
+"""The choice between predictors: each is asked at past moments, and the one with the lowest loss answers."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from loadline.core.forecasts import PredictorName
+from loadline.forecast.base import Band, Task, Values
+from loadline.forecast.scores import pinball
+
+Attempt = Callable[[PredictorName, Values, Task], Band]
+"""Asks one predictor; where it fails, what is answered in its place."""
+
+_PAST_SHARE = 0.5  # of the history is left to the first of the moments
+
+
+def chosen(history: Values, task: Task, attempt: Attempt) -> PredictorName:
+    """The candidate with the lowest mean pinball loss of the upper quantile; of equals the one that is named first."""
+    knobs = task.knobs.auto
+    moments = _moments(history, task)
+    if len(knobs.candidates) == 1 or not moments:
+        return knobs.candidates[0]
+    losses = [_loss(name, moments, history, task, attempt) for name in knobs.candidates]
+    return knobs.candidates[losses.index(min(losses))]
+
+
+def _moments(history: Values, task: Task) -> list[int]:
+    """How many values were there at each moment: evenly over the newest season, the last one ``steps`` ago."""
+    newest = history.size - task.steps
+    season = round(task.knobs.seasonal.season_s * 1_000 / task.interval_ms)
+    oldest = max(int(history.size * _PAST_SHARE), newest - season, task.knobs.min_points)
+    if newest < oldest:
+        return []
+    evenly = np.linspace(oldest, newest, min(task.knobs.auto.origins, newest - oldest + 1))
+    return [size for size in np.unique(evenly.astype(int)).tolist() if np.isfinite(history[size - 1])]
+
+
+def _loss(name: PredictorName, moments: list[int], history: Values, task: Task, attempt: Attempt) -> float:
+    losses = []
+    for size in moments:
+        then = Task(task.steps, task.interval_ms, task.last_index - history.size + size, task.knobs)
+        truth = history[size : size + task.steps]
+        losses.append(pinball(truth, attempt(name, history[:size], then).upper, task.knobs.quantile))
+    known = [loss for loss in losses if np.isfinite(loss)]
+    return float(np.mean(known)) if known else 0.0

@@ -1,0 +1,94 @@
+"""Series out of requests, or out of shorter intervals: to start warm from a recorded load, and to score on it.
+
+An interval without requests is idle: 0 requests, and lengths as in the interval before. One without data is not known.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core.forecasts import POINTS_MAX, Series
+
+
+class History(Struct, frozen=True):
+    """The load of a model, in three series of the same intervals."""
+
+    requests: Series
+    isl_tokens: Series
+    """Mean over the requests of the interval."""
+    osl_tokens: Series
+
+    def ending(self, end_ms: int) -> "History":
+        """The same load as though it had ended at ``end_ms``, Unix ms: a past for who has none."""
+        return History(*(replace(one, end_ms=end_ms) for one in (self.requests, self.isl_tokens, self.osl_tokens)))
+
+
+class Interval(Struct, frozen=True):
+    """Requests of one interval; None: there is no data."""
+
+    requests: float | None
+    isl_tokens: float | None
+    osl_tokens: float | None
+
+
+def binned(arrivals: Iterable[tuple[float, float, float]], interval_s: float, duration_s: float) -> History:
+    """Series of requests ``(arrival_s, isl, osl)`` in any order; an interval that is not whole at the end is left out.
+
+    Of more than 4,096 intervals the newest are kept.
+    """
+    count = math.floor(duration_s / interval_s + 1e-9)
+    requests, isl, osl = [0] * count, [0.0] * count, [0.0] * count
+    for arrival_s, isl_tokens, osl_tokens in arrivals:
+        at = int(arrival_s / interval_s)
+        if at < count:
+            requests[at] += 1
+            isl[at] += isl_tokens
+            osl[at] += osl_tokens
+    return _history([_mean(*sums) for sums in zip(requests, isl, osl, strict=True)], round(interval_s * 1_000))
+
+
+def gathered(intervals: Sequence[Interval], width_ms: int, together: int = 1) -> History:
+    """Series of intervals ``together`` times as wide; one that has a part without data has none."""
+    groups = [intervals[at : at + together] for at in range(0, len(intervals) - together + 1, together)]
+    return _history([_sum(group) for group in groups], width_ms * together)
+
+
+def _history(intervals: list[Interval], interval_ms: int) -> History:
+    kept = intervals[-POINTS_MAX:]
+    end_ms = len(intervals) * interval_ms
+    isl: list[float | None] = []
+    osl: list[float | None] = []
+    for one in kept:
+        idle = one.requests == 0 and isl  # an interval before the first request has no lengths
+        isl.append(isl[-1] if idle else one.isl_tokens)
+        osl.append(osl[-1] if idle else one.osl_tokens)
+    values = (tuple(one.requests for one in kept), tuple(isl), tuple(osl))
+    return History(*(Series(each, interval_ms, end_ms) for each in values))
+
+
+def _mean(requests: int, isl: float, osl: float) -> Interval:
+    if not requests:
+        return Interval(0.0, None, None)
+    return Interval(float(requests), isl / requests, osl / requests)
+
+
+def _sum(parts: Sequence[Interval]) -> Interval:
+    """The interval that consists of these; the mean length is weighted, and unknown where one is that counts."""
+    counts = [part.requests for part in parts]
+    if None in counts:
+        return Interval(None, None, None)
+    requests = sum(count for count in counts if count)
+    return Interval(requests, *(_weighted(parts, name, requests) for name in ("isl_tokens", "osl_tokens")))
+
+
+def _weighted(parts: Sequence[Interval], name: str, requests: float) -> float | None:
+    tokens = 0.0
+    for part in parts:
+        mean: float | None = getattr(part, name)
+        if part.requests:
+            if mean is None:
+                return None
+            tokens += part.requests * mean
+    return tokens / requests if requests else None

@@ -1,0 +1,35 @@
+"""Which predictors can be had here: some need packages that are extras."""
+
+from importlib.util import find_spec
+from typing import Final
+
+from loadline.core.forecasts import ForecastKnobs, PredictorName
+from loadline.errors import ConfigError
+
+_NEEDED: Final[dict[PredictorName, tuple[str, str]]] = {
+    "kalman": ("filterpy", "kalman"),
+    "arima": ("pmdarima", "arima"),
+    "prophet": ("prophet", "prophet"),
+}
+
+
+def available(name: PredictorName) -> bool:
+    """Whether a predictor's package is installed. Imports nothing."""
+    return name not in _NEEDED or find_spec(_NEEDED[name][0]) is not None
+
+
+def require(knobs: ForecastKnobs) -> None:
+    """Make sure that all predictors that the knobs name can be had.
+
+    Raises:
+        ConfigError: A package is not installed.
+    """
+    names = knobs.auto.candidates if knobs.predictor == "auto" else (knobs.predictor,)
+    for name in names:
+        if not available(name):
+            package, extra = _NEEDED[name]
+            raise ConfigError(
+                "forecast.predictor",
+                f"{name} needs the package {package}, which is not installed",
+                f"Install it: pip install 'loadline[{extra}]'.",
+            )
