@@ -238,6 +238,10 @@ def test_another_machines_clock_makes_no_decision_live_longer() -> None:
     ledger = Ledger(KNOBS)
     ledger.read([stored(30, 4, 200, now=T0 + 3_600_000)], READ_AT, T0)
     assert announced(ledger, T0) == 60_000
+    assert announced(ledger, T0 + 59_999) == 1
+    assert [type(effect) for effect in ledger.tick("m", T0 + 60_000)] == [RaiseAlarm]
+    assert ledger.entries["m"].state == "expired"
+    assert not ledger.repeat("m", T0 + 60_001)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 State = Literal["none", "proposed", "unknown", "committed", "accepted", "applied", "refused", "expired"]
 REPEATS = 3
 """The bus delivers at most once: a scaler that asks would wait for ever for the one announcement that is lost."""
+_NEVER = 2**53
 OPEN: frozenset[State] = frozenset({"committed", "accepted"})
 
 
@@ -58,11 +59,18 @@ class Entry(Struct):
     pending_unknown: bool = False
     sequence: int = 0
     """Highest sequence that was ever used."""
+    give_up_at_ms: int = _NEVER
+    """A whole ttl after we heard of it: its own time may be that of a clock that is far ahead of ours."""
     announce_at_ms: int = 0
     repeats: int = 0
     """How often an applied decision is still announced, for a scaler that asked."""
     failures: int = 0
     not_before_ms: int = 0
+
+    @property
+    def expires_at_ms(self) -> int:
+        """When what stands is past its time, by our clock."""
+        return 0 if self.decision is None else min(self.decision.expires_at_ms, self.give_up_at_ms)
 
 
 def decision_id(model: str, epoch: int, sequence: int) -> str:
@@ -190,7 +198,7 @@ class Ledger(Struct):
     def repeat(self, model: str, now: int) -> bool:
         """Announce what stands again, at once; false where it is past its time or came to nothing."""
         entry = self.entry(model)
-        if entry.decision is None or now >= entry.decision.expires_at_ms or entry.state in {"refused", "expired"}:
+        if now >= entry.expires_at_ms or entry.state in {"refused", "expired"}:
             return False
         entry.announce_at_ms, entry.repeats = now, REPEATS
         self.live[model] = None
@@ -221,7 +229,7 @@ class Ledger(Struct):
             return []
         if entry.state not in OPEN:
             return self._repeat_once(entry, decision, now)
-        if now >= decision.expires_at_ms:
+        if now >= entry.expires_at_ms:
             accepted, entry.state = entry.state == "accepted", "expired"
             del self.live[model]
             self._back_off(entry, now)
@@ -233,17 +241,18 @@ class Ledger(Struct):
         entry.announce_at_ms = now + (
             self.knobs.announce_interval_max_ms if accepted else self.knobs.announce_interval_ms
         )
-        return [self._announcement(decision, now)]
+        return [_announcement(entry, decision, now)]
 
     def _repeat_once(self, entry: Entry, decision: Decision, now: int) -> list[Effect]:
         """What was applied is announced a few times for a scaler that asked; it does not become open by that."""
-        if now < decision.expires_at_ms and now < entry.announce_at_ms:
+        expired = now >= entry.expires_at_ms
+        if not expired and now < entry.announce_at_ms:
             return []
         entry.repeats -= 1
         entry.announce_at_ms = now + self.knobs.announce_interval_ms
-        if entry.repeats <= 0 or now >= decision.expires_at_ms:
+        if entry.repeats <= 0 or expired:
             del self.live[decision.model]
-        return [self._announcement(decision, now)] if now < decision.expires_at_ms else []
+        return [] if expired else [_announcement(entry, decision, now)]
 
     def next_wake(self) -> int | None:
         """When ``tick`` is next due for any model."""
@@ -251,7 +260,7 @@ class Ledger(Struct):
         for model in self.live:
             entry = self.entries[model]
             if entry.decision is not None:
-                wakes.append(min(entry.announce_at_ms, entry.decision.expires_at_ms))
+                wakes.append(min(entry.announce_at_ms, entry.expires_at_ms))
         return min(wakes, default=None)
 
     def summary(self, model: str) -> DecisionSummary | None:
@@ -259,12 +268,10 @@ class Ledger(Struct):
         entry = self.entries.get(model)
         return summarise(entry.decision, entry.state) if entry and entry.decision else None
 
-    def _announcement(self, decision: Decision, now: int) -> AnnounceDecision:
-        # A decision taken over carries another machine's clock: its ttl is never believed to be more than a whole one.
-        return AnnounceDecision(decision, min(decision.expires_at_ms - now, self.knobs.ttl_ms))
-
     def _adopt(self, entry: Entry, decision: Decision, revision: int, now: int) -> Decision:
         entry.decision, entry.revision, entry.pending = decision, revision, None
+        # A decision taken over carries another machine's clock: its ttl is never believed to be more than a whole one.
+        entry.give_up_at_ms = now + self.knobs.ttl_ms
         entry.sequence = max(entry.sequence, decision.sequence)
         # One that is past its time was applied or not: the registry tells what there is.
         entry.state = "committed" if now < decision.expires_at_ms else "applied"
@@ -279,6 +286,10 @@ class Ledger(Struct):
         wait_ms = min(self.knobs.retry_backoff_ms << min(entry.failures, 16), self.knobs.retry_backoff_max_ms)
         entry.failures += 1
         entry.not_before_ms = now + wait_ms
+
+
+def _announcement(entry: Entry, decision: Decision, now: int) -> AnnounceDecision:
+    return AnnounceDecision(decision, entry.expires_at_ms - now)
 
 
 def summarise(decision: Decision, state: str) -> DecisionSummary:
