@@ -131,11 +131,11 @@ class Judge:
                 continue
             if not (told.rails or any(opinion.reasons for opinion in told.opinions)):
                 self._of(memory.agent, "I18-reasons", f"{told.outcome} {told.model}")
-            if _was_guarded(told):
-                for pool in state.fleet.models[told.model].pools.values():
-                    count = told.opinions[0].targets.get(pool.name, told.current[pool.name])
-                    data = quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now)
-                    memory.propose((told.model, pool.name), count, data, now)
+            for pool in state.fleet.models[told.model].pools.values():
+                key = told.model, pool.name
+                memory.look(key, quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now), now)
+                if _was_guarded(told):
+                    memory.propose(key, told.opinions[0].targets.get(pool.name, told.current[pool.name]), now)
 
     # -- the store -----------------------------------------------------------------------------------------------------
 

@@ -177,18 +177,21 @@ class Memory:
                     self.in_flight[key] = decision
                     self.tried[key] = max(decision.sequence, self.tried.get(key, 0))
 
-    def propose(self, pool: PoolKey, count: int, quorate: bool, now: int) -> None:  # noqa: FBT001 - a fact
-        """Remember what was proposed for a pool, and whether there was data."""
+    def look(self, pool: PoolKey, quorate: bool, now: int) -> None:  # noqa: FBT001 - a fact
+        """Remember since when there is data."""
+        if not quorate:
+            self.quorate_since_ms.pop(pool, None)
+        else:
+            self.quorate_since_ms.setdefault(pool, now)
+
+    def propose(self, pool: PoolKey, count: int, now: int) -> None:
+        """Remember what was proposed for a pool."""
         held = self.proposals.setdefault(pool, deque())
         if not held or held[-1][1] != count:
             held.append((now, count))
         oldest = now - self.models[pool[0]].guard.stabilisation_ms
         while len(held) > 1 and held[1][0] <= oldest:
             held.popleft()
-        if not quorate:
-            self.quorate_since_ms.pop(pool, None)
-        else:
-            self.quorate_since_ms.setdefault(pool, now)
 
     def highest(self, pool: PoolKey) -> int:
         """The highest proposal of the window, the newest one included."""
