@@ -56,7 +56,9 @@ def test_interpolation_is_linear_and_clamped(tmp_path: Path) -> None:
 
 
 def test_what_every_pass_costs_is_never_below_zero(tmp_path: Path) -> None:
-    profile = MeasuredProfile(*write(tmp_path, prefill_isl=[100, 200], prefill_ttft=[10.0, 40.0]))
+    profile = MeasuredProfile(
+        *write(tmp_path, prefill_isl=[100, 200], prefill_ttft=[10.0, 40.0], prefill_thpt_per_gpu=[1, 1])
+    )
     assert [profile.prefill_ms(isl) for isl in (0, 50, 100, 200)] == [0, 5, 10, 40]
     assert PROFILE.prefill_ms(0) == pytest.approx(32.46 - 100 * (208.30 - 32.46) / 2_035, abs=0.01)
 
@@ -85,8 +87,14 @@ def test_iteration_time_stays_within_what_was_measured(batch_requests: int, kv_t
         ({"prefill_ttft": [0.0, 1.0, 2.0]}, "p.npz: point 1 of key 'prefill_ttft' is 0"),
         ({"max_kv_tokens": [0]}, "d.npz: point 1 of key 'max_kv_tokens' is 0"),
         ({"max_kv_tokens": []}, "d.npz: key 'max_kv_tokens' is empty"),
-        ({"z_itl": [1.0]}, "d.npz: .*'z_itl' has 1: they need equally many points"),
-        ({"prefill_isl": [100], "prefill_ttft": [10.0]}, "p.npz: .* has 1: they need .* at least 2. Profile"),
+        ({"z_itl": [1.0]}, "d.npz: .*'z_itl' has 1, .*: they need equally many points"),
+        (
+            {"prefill_isl": [100], "prefill_ttft": [10.0], "prefill_thpt_per_gpu": [1]},
+            "p.npz: .* has 1: they need .* at least 2. Profile",
+        ),
+        ({"prefill_thpt_per_gpu": [1, 0, 1]}, "p.npz: point 2 of key 'prefill_thpt_per_gpu' is 0. Profile"),
+        ({"z_thpt_per_gpu": None}, "d.npz: key 'z_thpt_per_gpu' is missing"),
+        ({"max_kv_tokens": [1, 2]}, "d.npz: key 'max_kv_tokens' has 2 values. Write one number"),
         (
             {"x_kv_usage": [0.5], "y_context_length": [100], "z_itl": [10.0]},
             "d.npz: 'x_kv_usage' has 1, .*: they need equally many points, at least 2",

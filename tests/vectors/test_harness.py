@@ -103,7 +103,7 @@ def test_the_table_counts_what_passed_failed_and_is_not_covered(tmp_path: Path) 
         },
     ]
     (tmp_path / "dynamo_vectors.json").write_text(json.dumps({"cases": cases}))
-    command = [
+    command: list[str | Path] = [
         sys.executable,
         "-m",
         "pytest",

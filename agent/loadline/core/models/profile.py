@@ -69,15 +69,14 @@ class DecodeModel(Protocol):
 class PrefillCurve:
     """TTFT and throughput by the length of the prompt.
 
-    TTFT never falls with the length: a point that is slower than a longer prompt is an outlier of the measurement, and
-    the longer prompt's time bounds it; its throughput rises by as much.
+    TTFT never falls with the length; where an outlier of the measurement is bounded, its throughput rises by as much.
     """
 
     def __init__(self, sweep: PrefillSweep) -> None:
-        measured = np.asarray(sweep.ttft_ms)
-        ttft = np.minimum.accumulate(measured[::-1])[::-1]
-        self._ttft = Curve(sweep.isl_tokens, ttft.tolist())
-        self._rate = Curve(sweep.isl_tokens, (np.asarray(sweep.tokens_per_s_per_gpu) * measured / ttft).tolist())
+        bounded = sweep.bounded_ttft_ms()
+        points = zip(sweep.tokens_per_s_per_gpu, sweep.ttft_ms, bounded, strict=True)
+        self._ttft = Curve(sweep.isl_tokens, bounded)
+        self._rate = Curve(sweep.isl_tokens, [rate * measured / taken for rate, measured, taken in points])
         self.isl_min, self.isl_max = sweep.isl_tokens[0], sweep.isl_tokens[-1]
 
     def ttft_ms(self, isl_tokens: Numbers) -> Numbers:

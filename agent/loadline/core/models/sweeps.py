@@ -5,7 +5,7 @@ program it comes from.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from math import inf
 from typing import Annotated, Final
 
@@ -51,6 +51,13 @@ class PrefillSweep(
         _check_lengths(keys)
         _check_above_zero(keys, *keys)
         _check_rising("prefill_isl", self.isl_tokens, range(len(self.isl_tokens)))
+
+    def bounded_ttft_ms(self) -> tuple[float, ...]:
+        """TTFT that never falls with the length.
+
+        A point that is slower than a longer prompt is an outlier of the measurement: the longer one's time bounds it.
+        """
+        return tuple(accumulate(reversed(self.ttft_ms), min))[::-1]
 
 
 class DecodeSweep(
