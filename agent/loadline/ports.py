@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from loadline.core.forecasts import Forecast, Question
+
 
 class Clock(Protocol):
     """Time that only goes forward."""
@@ -188,4 +190,20 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Write out what is pending."""
+        ...
+
+
+class Fitter(Protocol):
+    """Asks predictors, where they hold up nobody."""
+
+    async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
+        """The forecast; None where nothing is known of the series. It raises nothing.
+
+        Questions are taken in turn; the deadline counts from when this one is. The last value stands in for what was late
+        or failed, with the reason.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stop at once: whoever waits gets the last value."""
         ...

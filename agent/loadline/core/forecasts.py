@@ -14,14 +14,13 @@ HORIZON_MAX = 288  # a day of five minutes
 PredictorName = Literal["constant", "kalman", "arima", "prophet", "seasonal"]
 Fallback = Literal["", "flat", "points", "failed", "not_finite", "absurd", "late", "away"]
 
-_Value = Annotated[float, Meta(ge=0, le=1e15)]
 _Variance = Annotated[float, Meta(gt=0, le=1e12)]
 
 
 class Series(Struct, frozen=True):
-    """Values of a regular interval, oldest first: None is not known, 0 is idle."""
+    """Values of a regular interval, oldest first: None is not known, nor is a NaN or what is negative; 0 is idle."""
 
-    values: Annotated[tuple[_Value | None, ...], Meta(max_length=POINTS_MAX)]
+    values: Annotated[tuple[float | None, ...], Meta(max_length=POINTS_MAX)]
     interval_ms: Annotated[int, Meta(ge=1, le=86_400_000)]
     end_ms: int = 0
     """End of the last interval, Unix ms."""

@@ -1,0 +1,239 @@
+"""The fitter against real children: good ones, and ones that hang, crash, lie or are slow."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from loadline.adapters.process_fitter import ProcessFitter
+from loadline.core.forecasts import Forecast, ForecastKnobs, PredictorName, Question, Series
+from loadline.forecast import forecast
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+PATIENCE_S: Final = 60.0
+VALUES: Final = tuple(100.0 + 10.0 * (at % 7) for at in range(60))
+LAST: Final = VALUES[-1]
+
+HEAD: Final = """
+import os, sys, time
+from loadline.adapters.fitting import framed, READY
+out, questions = os.fdopen(1, "wb", 0), os.fdopen(0, "rb", 0)
+def ask():
+    size = int.from_bytes(questions.read(4))
+    while size:
+        size -= len(questions.read(size))
+def say(frame):
+    out.write(framed(frame))
+"""
+HANGS: Final = "say(READY)\nask()\ntime.sleep(3600)"
+CRASHES: Final = "say(READY)\nask()\nos._exit(3)"
+MUTE: Final = "time.sleep(3600)"
+NONSENSE: Final = "say(READY)\nask()\nsay(b'nonsense')\ntime.sleep(3600)"
+NESTED: Final = "say(READY)\nask()\nsay(b'[' * 200000)\ntime.sleep(3600)"
+HUGE: Final = "say(READY)\nask()\nout.write(b'\\xff\\xff\\xff\\xff' + b'x' * 10_000_000)\ntime.sleep(3600)"
+SHORT: Final = 'say(READY)\nask()\nsay(b\'{"mean":[1],"upper":[1],"predictor":"kalman"}\')\ntime.sleep(3600)'
+# Its own child holds the pipes open, and is to die with it.
+PARENT: Final = "import subprocess\nsay(READY)\nask()\nsubprocess.run(['sleep', '3600'])"
+
+
+def question(predictor: PredictorName = "kalman") -> Question:
+    return Question(Series(VALUES, 60_000, 3_600_000), 3, ForecastKnobs(predictor))
+
+
+@asynccontextmanager
+async def fitter(script: str = "") -> AsyncIterator[ProcessFitter]:
+    found = ProcessFitter(command=(sys.executable, "-c", HEAD + script) if script else ())
+    try:
+        yield found
+    finally:
+        await found.close()
+        assert found.pid == 0
+
+
+def gone(pid: int) -> Callable[[], bool]:
+    """Whether a process has ended and was reaped: a zombie still has its folder."""
+    return lambda: not Path(f"/proc/{pid}").exists()
+
+
+def stands_in(answer: Forecast | None) -> str:
+    """Why the last value was answered."""
+    assert answer is not None
+    assert answer.predictor == "constant"
+    assert answer.mean == (LAST,) * 3
+    return answer.fallback
+
+
+@pytest.mark.parametrize("predictor", ["constant", "kalman", "arima", "seasonal", "prophet"])
+def test_the_child_answers_as_this_process_does(predictor: PredictorName) -> None:
+    async def ask() -> Forecast | None:
+        async with fitter() as child:
+            return await child.fit(question(predictor), PATIENCE_S)
+
+    answer = asyncio.run(ask())
+    assert answer == forecast(question(predictor))
+    assert answer is not None
+    assert answer.fallback == ""
+
+
+def test_nothing_known_is_no_forecast() -> None:
+    async def ask() -> None:
+        async with fitter() as child:
+            assert await child.fit(Question(Series((None, None), 60_000), 3), PATIENCE_S) is None
+
+    asyncio.run(ask())
+
+
+def test_one_child_serves_many_and_is_gone_when_closed() -> None:
+    async def ask() -> None:
+        async with fitter() as child:
+            answers = await asyncio.gather(*(child.fit(question(), PATIENCE_S) for _ in range(50)))
+            assert {answer.predictor for answer in answers if answer} == {"kalman"}
+            pid = child.pid
+            assert pid
+        assert gone(pid)()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("script", [HANGS, PARENT])
+def test_a_child_that_hangs_is_killed_at_the_deadline(script: str) -> None:
+    async def ask() -> None:
+        async with fitter(script) as child:
+            began = asyncio.get_running_loop().time()
+            asked = asyncio.create_task(child.fit(question(), 0.5))
+            await until(lambda: child.pid)
+            pid = child.pid
+            assert stands_in(await asked) == "late"
+            assert asyncio.get_running_loop().time() - began >= 0.5
+            assert gone(pid)()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("script", [CRASHES, NONSENSE, NESTED, HUGE, SHORT], ids=str.__len__)
+def test_a_child_that_crashes_or_lies_is_replaced(script: str) -> None:
+    async def ask() -> None:
+        async with fitter(script) as child:
+            assert stands_in(await child.fit(question(), PATIENCE_S)) == "away"
+            assert child.pid == 0
+
+    asyncio.run(ask())
+
+
+def test_after_a_hang_the_next_question_is_answered(tmp_path: Path) -> None:
+    once = f"path = {str(tmp_path / 'hung')!r}\nif not os.path.exists(path):\n    open(path, 'w').close()\n"
+    script = (
+        f"{once}    say(READY)\n    ask()\n    time.sleep(3600)\nfrom loadline.adapters.fitting import main\nmain([])"
+    )
+
+    async def ask() -> None:
+        async with fitter(script) as child:
+            first, second = await asyncio.gather(child.fit(question(), 0.5), child.fit(question(), PATIENCE_S))
+            assert stands_in(first) == "late"
+            assert second == forecast(question())
+
+    asyncio.run(ask())
+
+
+def test_a_child_killed_while_idle_is_missed_by_nobody() -> None:
+    async def ask() -> None:
+        async with fitter() as child:
+            await child.fit(question(), PATIENCE_S)
+            pid = child.pid
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: child.pid == 0)
+            answer = await child.fit(question(), PATIENCE_S)
+            assert answer == forecast(question())
+            assert child.pid not in (0, pid)
+
+    asyncio.run(ask())
+
+
+def test_a_child_killed_while_it_fits_costs_that_fit() -> None:
+    async def ask() -> None:
+        async with fitter(HANGS) as child:
+            asked = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            await until(lambda: child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+            assert stands_in(await asked) == "away"
+
+    asyncio.run(ask())
+
+
+def test_a_child_that_dies_again_and_again_is_not_started_at_once() -> None:
+    async def ask() -> None:
+        async with fitter("os._exit(1)") as child:
+            answers = [await child.fit(question(), PATIENCE_S) for _ in range(3)]
+            assert [stands_in(answer) for answer in answers] == ["away"] * 3
+            assert answers[2] is not None
+            assert "waits" in answers[2].detail
+
+    asyncio.run(ask())
+
+
+def test_closing_answers_those_who_wait() -> None:
+    async def ask() -> None:
+        async with fitter(HANGS) as child:
+            waiting = [asyncio.create_task(child.fit(question(), PATIENCE_S)) for _ in range(3)]
+            await until(lambda: child.pid)
+            await child.close()
+            assert [stands_in(answer) for answer in await asyncio.gather(*waiting)] == ["away"] * 3
+            assert stands_in(await child.fit(question(), PATIENCE_S)) == "away"
+
+    asyncio.run(ask())
+
+
+def test_closing_does_not_wait_for_a_child_that_never_starts() -> None:
+    async def ask() -> None:
+        async with fitter(MUTE) as child:
+            waiting = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            await until(lambda: child.pid)
+            await child.close()
+            assert stands_in(await waiting) == "away"
+
+    asyncio.run(ask())
+
+
+def test_a_cancelled_question_leaves_its_answer_to_nobody(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    slow = f"say(READY)\nask()\nopen({str(taken)!r}, 'w').close()\ntime.sleep(0.2)\nsay(b'null')\ntime.sleep(3600)"
+
+    async def ask() -> None:
+        async with fitter(slow) as child:
+            asked = asyncio.create_task(child.fit(question(), PATIENCE_S))
+            await until(taken.exists)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert child.pid == 0
+
+    asyncio.run(ask())
+
+
+def test_a_slow_child_is_waited_for_up_to_the_deadline() -> None:
+    slow = "say(READY)\nask()\ntime.sleep(0.3)\nsay(b'null')\ntime.sleep(3600)"
+
+    async def ask() -> None:
+        async with fitter(slow) as child:
+            assert await child.fit(question(), PATIENCE_S) is None
+
+    asyncio.run(ask())
+
+
+def test_what_a_library_prints_is_no_answer() -> None:
+    noisy = "from loadline.adapters import fitting\nfrom loadline.forecast import forecast\n"
+    noisy += "fitting.forecast = lambda asked: print('noise', flush=True) or forecast(asked)\nfitting.main([])"
+
+    async def ask() -> None:
+        async with fitter(noisy) as child:
+            assert await child.fit(question(), PATIENCE_S) == forecast(question())
+
+    asyncio.run(ask())
