@@ -199,8 +199,8 @@ class Fitter(Protocol):
     async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
         """The forecast; None where nothing is known of the series. It raises nothing.
 
-        Questions are taken in turn; the deadline counts from when this one is. The last value stands in for what was late
-        or failed, with the reason.
+        Questions are taken in turn; the deadline counts from when this one is. The last value stands in, with the
+        reason, for what was late or failed.
         """
         ...
 
