@@ -1,4 +1,4 @@
-"""Write schemas/ and docs/configuration.md, which are derived from the Structs in the code."""
+"""Write schemas/, docs/configuration.md and docs/fleet.md, which are derived from the Structs in the code."""
 
 import argparse
 import json
@@ -15,6 +15,7 @@ from loadline.config import Config
 from loadline.config.reference import reference
 from loadline.core.observed import WorkerRecord
 from loadline.core.targets import Decision
+from loadline.sim.reference import fleet_reference
 from loadline.wire.messages import MESSAGES
 from loadline.wire.steps import StepInput, StepOutput
 
@@ -122,6 +123,7 @@ def outputs() -> dict[Path, str]:
         Path("schemas/config.json"): json_schema(Config, "config"),
         Path("schemas/asyncapi.yaml"): asyncapi(),
         Path("docs/configuration.md"): reference(),
+        Path("docs/fleet.md"): fleet_reference(),
     }
 
 
@@ -132,7 +134,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=ROOT, help="project folder (default: this one)")
     args = parser.parse_args()
     wanted = outputs()
-    files = [*args.into.glob("schemas/*"), args.into / "docs/configuration.md"]
+    files = [*args.into.glob("schemas/*"), args.into / "docs/configuration.md", args.into / "docs/fleet.md"]
     there = {path.relative_to(args.into): path.read_text(encoding="utf-8") for path in files if path.is_file()}
     stray = sorted(there.keys() - wanted.keys())
     stale = sorted(path for path, text in wanted.items() if there.get(path) != text)

@@ -10,11 +10,15 @@ import jsonschema
 import msgspec
 import pytest
 
-from loadline.cli.main import parser
-from loadline.config import parse, validate
+from loadline.app import settings
+from loadline.cli.main import main, parser
+from loadline.config import load, parse, validate
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import SENTENCES, Code, Rejection
 from loadline.core.targets import Decision
+from loadline.sim.baselines import BASELINES
+from loadline.sim.fleet import model_of, pools_of, read_fleet
+from loadline.sim.reference import fleet_reference
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
@@ -66,7 +70,49 @@ def test_configurations_are_valid(document: Path) -> None:
     if document.name == "clients.md":
         return  # shows the local scaler's file, which a process test reads
     for text in blocks(document, "toml"):
-        assert validate(parse(text, document.name)) == []
+        if not text.startswith("# fleet.toml"):
+            assert validate(parse(text, document.name)) == []
+
+
+@with_each_document
+def test_fleets_are_valid(document: Path, tmp_path: Path) -> None:
+    for text in blocks(document, "toml"):
+        if text.startswith("# fleet.toml"):
+            (tmp_path / "fleet.toml").write_text(text, "utf-8")
+            read_fleet(tmp_path / "fleet.toml")
+
+
+def test_the_example_is_simulated_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    document = ROOT / "docs" / "simulation.md"
+    [command] = re.findall(r"loadline (simulate .*)", blocks(document, "console")[0])
+    monkeypatch.chdir(ROOT)
+    assert main(shlex.split(command)) == 0
+    [shown, _] = blocks(document, "text")
+    # The numbers change with every planner that gets better; what they say does not.
+    printed = capsys.readouterr().out
+    assert [line[:12] for line in printed.splitlines()] == [line[:12] for line in shown.splitlines()]
+    assert printed.splitlines()[0] == shown.splitlines()[0]
+
+
+def test_every_example_fits_the_fleet_beside_it() -> None:
+    examples = ROOT / "docs" / "examples"
+    fleet = read_fleet(examples / "fleet.toml")
+    configs = sorted(examples.glob("*.toml"))
+    configs.remove(examples / "fleet.toml")
+    assert configs
+    for path in configs:
+        config = load(path, {})
+        assert validate(config) == []
+        pools_of(fleet, model_of(fleet, settings(config)))
+
+
+def test_every_baseline_is_explained() -> None:
+    text = section((ROOT / "docs" / "simulation.md").read_text("utf-8"), "The baselines")
+    assert [cells[0].strip("`") for cells in rows(text)] == list(BASELINES)
+
+
+def test_every_key_of_a_fleet_is_explained() -> None:
+    assert (ROOT / "docs" / "fleet.md").read_text("utf-8") == fleet_reference()
 
 
 @with_each_document
@@ -82,7 +128,7 @@ def test_the_readmes_scaler_imports_what_there_is() -> None:
 
 @with_each_document
 def test_commands_exist(document: Path) -> None:
-    text = document.read_text("utf-8")
+    text = document.read_text("utf-8").replace("\\\n", " ")
     named = re.findall(r"`loadline ([^`\n]+)`", text)
     run = re.findall(r"^[$#] (?:\S*/)?loadline ([^#\n]+)", text, re.MULTILINE)
     for command in [*run, *(command for command in named if " " in command)]:

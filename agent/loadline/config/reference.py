@@ -20,13 +20,16 @@ A variable `{ENVIRONMENT_PREFIX}<SECTION>__<KEY>` overrides a key, for container
 Its value is a TOML value, or plain text where the key holds text. `{ENVIRONMENT_PREFIX}MODELS` sets all models at once.
 """
 
+HEADER = "| key | value | default | meaning |\n|---|---|---|---|\n"
+
 
 def reference() -> str:
     """Every section with a table of its keys: what may be written, the default, and a sentence."""
-    return _HEAD + "".join(_sections(Config, ""))
+    return _HEAD + "".join(tables(Config))
 
 
-def _sections(kind: type[Struct], path: str) -> Iterator[str]:
+def tables(kind: type[Struct], path: str = "") -> Iterator[str]:
+    """The rows of a table of keys, then every section within it as a table of its own."""
     nested: list[tuple[type[Struct], str]] = []
     for key, field in fields_of(kind).items():
         info = field.type.type if isinstance(field.type, inspect.Metadata) else field.type
@@ -39,8 +42,8 @@ def _sections(kind: type[Struct], path: str) -> Iterator[str]:
             yield _row(key, field)
     for inner_kind, header in nested:
         yield f"\n## `{header}`\n\n{(inner_kind.__doc__ or '').splitlines()[0]}\n\n"
-        yield "| key | value | default | meaning |\n|---|---|---|---|\n"
-        yield from _sections(inner_kind, header.strip("[]"))
+        yield HEADER
+        yield from tables(inner_kind, header.strip("[]"))
 
 
 def _row(key: str, field: inspect.Field) -> str:
