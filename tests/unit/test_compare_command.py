@@ -105,6 +105,15 @@ def test_a_process_that_is_killed_is_reported_and_the_others_are_stopped() -> No
     assert active_children() == []
 
 
+def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_process: object) -> None:
+        raise BrokenPipeError("it is gone")
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", broken)
+    with pytest.raises(LoadlineError, match=r"^mine: its process could not be started \(it is gone\)"):
+        simulate_all([Scenario("mine", *aggregated(), steady(10, 1.0))], 1, lambda _share: None)
+
+
 def test_what_a_process_refuses_is_said_with_its_name() -> None:
     settings, fleet = aggregated()
     wrong = replace(fleet, model="another")

@@ -135,6 +135,13 @@ def test_an_empty_time_is_drawn_too() -> None:
     assert "No decision changed a count." in page.texts
 
 
+def test_many_decisions_do_not_cover_their_plot() -> None:
+    many = [Action(float(at), "decode", 1 + at % 2, 2 - at % 2, ["why"], flap=at % 2 == 0) for at in range(200)]
+    texts = {text.strip() for text in Outline(simulation_page(actions=many)).texts}
+    assert "flap" in texts
+    assert not {"flap to grow", "decision to shrink"} & texts
+
+
 def test_a_long_list_of_decisions_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadline.report.simulation.ACTIONS_MAX", 1)
     texts = Outline(simulation_page()).texts

@@ -6,12 +6,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
+from typing import Final
 
 from msgspec import Struct
 
 from loadline.errors import LoadlineError
 from loadline.sim.outcome import Outcome
 from loadline.sim.simulation import Scenario, simulate
+
+_REMEDY: Final = "Try again, with fewer --jobs if memory may have run out."
 
 
 class _Run(Struct, frozen=True):
@@ -37,9 +40,8 @@ def simulate_all(scenarios: Sequence[Scenario], jobs: int, on_progress: Callable
                 place, scenario = waiting.popleft()
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(scenario, sender), daemon=True)
-                process.start()
-                sender.close()
                 running[receiver] = _Run(place, process)
+                _start(process, sender, scenario.name)
             readable = connection.wait(list(running))
             for receiver, run in [(one, run) for one, run in running.items() if one in readable]:
                 said = _receive(receiver, run.process, scenarios[run.place].name)
@@ -51,25 +53,35 @@ def simulate_all(scenarios: Sequence[Scenario], jobs: int, on_progress: Callable
                     on_progress(sum(shares) / len(shares))
     finally:
         for receiver, run in running.items():
-            run.process.terminate()
+            if run.process.pid is not None:
+                run.process.terminate()
             _end(receiver, run)
     return [outcomes[place] for place in range(len(scenarios))]
+
+
+def _start(process: BaseProcess, sender: connection.Connection, name: str) -> None:
+    try:
+        process.start()
+    except OSError as error:  # there are too many, or it ended before it had read what it is to do
+        raise LoadlineError(f"{name}: its process could not be started ({error}). {_REMEDY}") from error
+    finally:
+        sender.close()
 
 
 def _receive(receiver: connection.Connection, process: BaseProcess, name: str) -> Outcome | float:
     try:
         said: Outcome | float | str = receiver.recv()
-    except EOFError as error:
+    except (EOFError, OSError) as error:
         process.join()
-        remedy = "Try again with fewer --jobs if memory may have run out."
-        raise LoadlineError(f"{name}: its process ended, exit code {process.exitcode}. {remedy}") from error
+        raise LoadlineError(f"{name}: its process ended, exit code {process.exitcode}. {_REMEDY}") from error
     if isinstance(said, str):
         raise LoadlineError(f"{name}: {said}")
     return said
 
 
 def _end(receiver: connection.Connection, run: _Run) -> None:
-    run.process.join()
+    if run.process.pid is not None:
+        run.process.join()
     receiver.close()
 
 

@@ -6,8 +6,10 @@ from typing import Any
 from loadline.report.plots import BLUE, GREEN, INK, ORANGE, RED, canvas, short_numbers, time_axis
 from loadline.sim.outcome import Action, Lines, Outcome, PoolLine
 
-# Latencies that reach so many times the median of the line are drawn on a logarithmic axis: else the rest is flat.
-_LOG_RATIO = 20.0
+# More triangles than this cover the line that they stand on.
+_MARKERS_MAX = 80
+# Latencies that reach so many times their objective are drawn on a logarithmic axis: else the rest is flat.
+_LOG_RATIO = 8.0
 
 
 def load(outcome: Outcome) -> str:
@@ -47,8 +49,21 @@ def workers(outcome: Outcome, pool: PoolLine) -> str:
         at = _in_units(outcome.lines, unit_s)
         draw_workers(panel, at, pool)
         actions = [action for action in outcome.actions if action.pool == pool.pool]
-        _mark(panel, [action for action in actions if not action.flap], unit_s, INK, "decision")
-        _mark(panel, [action for action in actions if action.flap], unit_s, RED, "flap")
+        flaps = [action for action in actions if action.flap]
+        if len(actions) <= _MARKERS_MAX:
+            _mark(panel, [action for action in actions if not action.flap], unit_s, INK, "decision")
+            _mark(panel, flaps, unit_s, RED, "flap")
+        elif flaps:
+            panel.plot(
+                [action.at_s / unit_s for action in flaps],
+                [0.97] * len(flaps),
+                transform=panel.get_xaxis_transform(),
+                linestyle="",
+                marker="|",
+                markersize=5,
+                color=RED,
+                label="flap",
+            )
         panel.set_ylim(0.0, 1.25 * max((*pool.wanted, *pool.ready, 1)))
         figure.legend(4)
         return figure.svg(f"Workers of pool {pool.pool} over time")
