@@ -86,7 +86,9 @@ def fit_single(pool: Share, band: Band) -> int:
         return INFEASIBLE if pool.least * pool.gpus > band.ceiling else max(pool.least, band.ceiling // pool.gpus)
     if band.floor is None or band.holds(pool.total, band.tolerance(pool.gpus)):
         return pool.replicas
-    return max(pool.least, ceil_div(band.floor, pool.gpus))
+    grown = max(pool.least, ceil_div(band.floor, pool.gpus))
+    # The floor is missed rather than the ceiling exceeded.
+    return grown if band.ceiling is None else max(pool.replicas, min(grown, band.ceiling // pool.gpus))
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -1,8 +1,8 @@
 """A smooth curve through measured points that never turns between two of them.
 
 It is the cubic spline with *not-a-knot* ends wherever that one is monotone between two neighbours. Where it would turn
-around, and so claim a value that nobody measured, the piece between the two is bent until it does not: its slopes are
-limited after Fritsch and Carlson. So the curve rises wherever the points rise, and stays between the two points that
+around, and so claim a value that nobody measured, the slopes of the piece between the two are drawn in until it does
+not. So the curve rises wherever the points rise, and stays between the two points that
 it connects.
 """
 
@@ -16,8 +16,8 @@ Numbers = NDArray[np.float64]
 
 _SPLINE_POINTS_MIN: Final = 4
 """Fewer points than this determine no cubic with not-a-knot ends; lines connect them."""
-_SLOPE_SUM_MAX: Final = 9.0
-"""A cubic piece is monotone if its end slopes, in units of its secant, lie in a circle of radius 3."""
+_SLOPE_MAX: Final = 3.0
+"""A cubic piece is monotone if its end slopes are between 0 and this many times its secant (de Boor, Swartz)."""
 
 
 class Curve:
@@ -34,7 +34,7 @@ class Curve:
         steps = np.diff(self.at)
         secants = np.diff(self.values) / steps
         slopes = _spline_slopes(steps.tolist(), secants.tolist())
-        self._left, self._right = _limited(slopes[:-1], slopes[1:], secants)
+        self._left, self._right = _limited(slopes[:-1], secants), _limited(slopes[1:], secants)
         self._steps = steps
 
     def __call__(self, places: Numbers) -> Numbers:
@@ -52,15 +52,11 @@ class Curve:
         return bounded
 
 
-def _limited(left: Numbers, right: Numbers, secants: Numbers) -> tuple[Numbers, Numbers]:
-    """The end slopes of each piece: as they are where the piece is monotone with them, else drawn in until it is."""
-    flat = secants == 0.0
-    per = np.where(flat, 1.0, secants)
-    a = np.where(flat, 0.0, np.maximum(left / per, 0.0))
-    b = np.where(flat, 0.0, np.maximum(right / per, 0.0))
-    size = a * a + b * b
-    shrink = np.where(size > _SLOPE_SUM_MAX, 3.0 / np.sqrt(np.maximum(size, 1.0)), 1.0)
-    return a * shrink * secants, b * shrink * secants
+def _limited(slopes: Numbers, secants: Numbers) -> Numbers:
+    """End slopes of pieces: as they are where the piece is monotone with them, else drawn in until it is."""
+    most = _SLOPE_MAX * secants
+    drawn_in: Numbers = np.minimum(np.maximum(slopes, np.minimum(most, 0.0)), np.maximum(most, 0.0))
+    return drawn_in
 
 
 def _spline_slopes(steps: list[float], secants: list[float]) -> Numbers:

@@ -79,7 +79,7 @@ class LinearDecode(Struct, frozen=True):
         itl = self.times.alpha + self.times.beta * batch
         if batch < 1.0 or not itl <= itl_ms * (1.0 + 1e-12):
             return None
-        return Best(batch / itl * 1_000.0 / self.gpus, itl, batch * context / self.max_kv_tokens)
+        return Best(batch / itl * 1_000.0 / self.gpus, itl, min(1.0, batch * context / self.max_kv_tokens))
 
     def _batch(self, kv_usage: Numbers, context_tokens: Numbers) -> Numbers:
         full = np.minimum(np.maximum(kv_usage, 0.0), 1.0) * self.max_kv_tokens

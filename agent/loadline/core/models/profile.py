@@ -51,7 +51,10 @@ class PrefillModel(Protocol):
 class DecodeModel(Protocol):
     """What planners ask of decode. Contexts in tokens, KV usage 0..1; arrays of any shape."""
 
-    max_kv_tokens: float
+    @property
+    def max_kv_tokens(self) -> float:
+        """Tokens that the KV cache of an engine holds."""
+        ...
 
     def itl_ms(self, kv_usage: Numbers, context_tokens: Numbers) -> Numbers:
         """Time between two tokens of a request, in ms."""

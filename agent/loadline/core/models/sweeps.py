@@ -6,7 +6,6 @@ program it comes from.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby, pairwise
-from math import inf
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -15,6 +14,9 @@ POINTS_MIN: Final = 2
 POINTS_MAX: Final = 100_000
 """A profiler measures some dozens."""
 
+_LEAST: Final = 1e-6
+_MOST: Final = 1e12
+"""Whatever the unit, what is measured of an engine is between the two, so reckoning with it stays finite."""
 _AGAIN: Final = "Profile the engine again"
 _REMOVE: Final = "Profile the engine again, or take the point out of all keys"
 
@@ -120,8 +122,11 @@ def _check_numbers(keys: dict[str, tuple[float, ...]]) -> None:
         if not values:
             raise ValueError(f"key {key!r} is empty. {_AGAIN}.")
         for place, value in enumerate(values):
-            if not 0.0 <= value < inf:
-                raise ValueError(f"point {place + 1} of key {key!r} is {value}: not finite, or negative. {_REMOVE}.")
+            if not 0.0 <= value <= _MOST:
+                raise ValueError(
+                    f"point {place + 1} of key {key!r} is {value}: not finite, or not within 0 and {_MOST:g}. "
+                    f"{_REMOVE}."
+                )
 
 
 def _check_lengths(keys: dict[str, tuple[float, ...]]) -> None:
@@ -133,8 +138,9 @@ def _check_lengths(keys: dict[str, tuple[float, ...]]) -> None:
 
 def _check_above_zero(keys: dict[str, tuple[float, ...]], *named: str) -> None:
     for key in named:
-        if 0.0 in keys[key]:
-            raise ValueError(f"point {keys[key].index(0.0) + 1} of key {key!r} is 0. {_AGAIN}.")
+        for place, value in enumerate(keys[key]):
+            if value < _LEAST:
+                raise ValueError(f"point {place + 1} of key {key!r} is {value:g}: too small to be true. {_AGAIN}.")
 
 
 def _check_rising(key: str, values: Sequence[float], places: Sequence[int]) -> None:

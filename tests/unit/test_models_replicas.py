@@ -1,0 +1,165 @@
+"""How many workers, and whether one less would do: by hand, and for any numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.core.models.capacity import prefill_capacity
+from loadline.core.models.load import Levels, can_consolidate, either_up_both_down, load_step
+from loadline.core.models.regression import Line
+from loadline.core.models.replicas import (
+    REPLICAS_MAX,
+    computed_isl,
+    concurrency,
+    corrected_itl_ms,
+    correction,
+    decode_replicas,
+    prefill_replicas,
+    replicas_for,
+)
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(("demand", "capacity", "count"), [(2.1, 1.0, 3), (2.0, 1.0, 2), (0.0, 1.0, 1), (9.0, 0.0, 1)])
+def test_workers_for_a_demand(demand: float, capacity: float, count: int) -> None:
+    assert replicas_for(demand, capacity, 1) == count
+
+
+@given(ANY, ANY, st.integers(0, 10))
+def test_a_count_is_always_a_count(demand: float, capacity: float, least: int) -> None:
+    assert least <= replicas_for(demand, capacity, least) <= REPLICAS_MAX
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e9), st.floats(1e-3, 1e9), st.floats(1e-3, 1e9))
+def test_more_demand_or_less_capacity_needs_no_fewer(one: float, other: float, weak: float, strong: float) -> None:
+    low, high = sorted((one, other))
+    weak, strong = sorted((weak, strong))
+    assert replicas_for(low, strong, 1) <= replicas_for(high, strong, 1) <= replicas_for(high, weak, 1)
+
+
+@pytest.mark.parametrize(("factor", "count"), [(1.0, 5), (0.5, 3), (2.0, 5), (0.0, 5), (-1.0, 5), (NAN, 5)])
+def test_prefill_that_waits_can_do_no_less(factor: float, count: int) -> None:
+    assert prefill_replicas(10.0, 1_000.0, 1_000.0, gpus=2, correction=factor, least=1) == count
+
+
+def test_decode_by_hand() -> None:
+    assert decode_replicas(10.0, 150.0, 400.0, gpus=2, least=1) == 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "itl"), [(2.0, 25.0), (0.5, 100.0), (0.0, 50.0), (-1.0, 50.0), (NAN, 50.0), (INF, 50.0)]
+)
+def test_the_itl_that_a_profile_must_show(factor: float, itl: float) -> None:
+    assert corrected_itl_ms(50.0, factor) == itl
+
+
+@pytest.mark.parametrize(
+    ("observed", "profiled"), [(0.0, 1.0), (1.0, 0.0), (NAN, 1.0), (1.0, NAN), (INF, 1.0), (1.0, INF)]
+)
+def test_a_latency_that_says_nothing_corrects_nothing(observed: float, profiled: float) -> None:
+    assert correction(observed, profiled) == 1.0
+    assert correction(30.0, 20.0) == 1.5
+
+
+def test_concurrency_by_littles_law() -> None:
+    assert concurrency(1_800.0, 2, 10_000.0, 180_000.0) == 50.0
+    assert concurrency(1_800.0, 0, 10_000.0, 180_000.0) == 100.0
+    assert concurrency(1_800.0, 2, 10_000.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "left"), [(0.0, 1_000), (0.5, 500), (1.0, 50), (2.0, 50), (-1.0, 1_000), (NAN, 1_000)]
+)
+def test_what_a_prefix_cache_leaves(rate: float, left: float) -> None:
+    assert computed_isl(1_000.0, rate) == pytest.approx(left)
+
+
+# -- one more, one less ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loads", "target", "step"),
+    [
+        ([101, 101], 100, 1),
+        ([101, 100], 100, 0),  # not all
+        ([39, 39], 100, -1),  # 100 / 2 * 0.8
+        ([39, 40], 100, 0),
+        ([1], 100, 0),  # the last one stays
+        ([1_000, 1_000], 0, 0),  # a load that nobody meets
+        ([1_000, 1_000], NAN, 0),
+        ([], 100, 0),
+    ],
+)
+def test_a_step_by_load(loads: list[float], target: float, step: int) -> None:
+    assert load_step(loads, target) == step
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=9), st.floats(0, 1e9), st.floats(0, 1e9))
+def test_more_load_never_takes_a_worker_away(loads: list[float], more: float, target: float) -> None:
+    assert load_step(loads, target) <= load_step([load + more for load in loads], target)
+
+
+def test_two_jobs() -> None:
+    table = {(p, d): either_up_both_down(p, d) for p in (-1, 0, 1) for d in (-1, 0, 1)}
+    assert {pair for pair, step in table.items() if step == 1} == {(1, 1), (1, 0), (0, 1), (1, -1), (-1, 1)}
+    assert {pair for pair, step in table.items() if step == -1} == {(-1, -1)}
+
+
+@pytest.mark.parametrize(
+    ("loads", "load_max", "can"),
+    [
+        ([40, 40], None, False),  # 80: 10 + 80 of 10 + 0.8 * 90
+        ([35, 35], None, True),
+        ([35, 1], None, True),
+        ([37, 1], None, False),  # 74: the fullest decides
+        ([35, 35], 70, False),  # more than it holds
+        ([1], None, False),
+    ],
+)
+def test_whether_one_less_would_do(loads: list[float], load_max: float | None, *, can: bool) -> None:
+    assert can_consolidate(loads, Line(1.0, 10.0).at, sla_ms=100.0, load_max=load_max) is can
+
+
+def test_what_an_idle_worker_takes_anyway_does_not_count() -> None:
+    assert can_consolidate([1, 1], Line(1.0, 90.0).at, sla_ms=100.0)
+    assert not can_consolidate([1, 1], Line(1.0, 100.0).at, sla_ms=100.0)
+
+
+def test_fixed_levels() -> None:
+    levels = Levels(1.0, 0.6)
+    assert [levels.step(loads) for loads in ([1.1, 0], [1.0, 0.7], [0.5, 0.1], [0.59, 0.59], [0.1])] == [1, 0, 0, 0, 0]
+    assert levels.step([0.4, 0.4]) == -1
+    assert Levels(1.0, 0.0, up_inclusive=True).step([1.0]) == 1
+    assert Levels(0.1, 0.0, down_inclusive=True).step([0.0, 0.0]) == -1
+    assert Levels(0.1, 0.0).step([0.0, 0.0]) == 0
+
+
+# -- what one engine can take ------------------------------------------------------------------------------------------
+
+
+def test_capacity_by_hand() -> None:
+    line = Line(1.0, 2.0)  # 2 ms, and 1 ms a token
+    found = prefill_capacity(line, 500.0, 2_000.0)
+    assert found is not None
+    assert (found.batch_requests, found.ttft_ms) == (3, 1_502.0)
+    assert found.requests_per_s == pytest.approx(3_000 / 1_502)
+    assert prefill_capacity(line, 500.0, 501.0) is None, "not even one prompt"
+    bounds = prefill_capacity(line, 500.0, 1e9, tokens_max=1_200)
+    assert bounds is not None
+    assert bounds.batch_requests == 2
+    flat = prefill_capacity(Line(0.0, 100.0), 10.0, 100.0, requests_max=7)
+    assert flat is not None
+    assert flat.batch_requests == 7
+    assert prefill_capacity(Line(0.0, 100.0), 10.0, 99.0) is None
+    assert prefill_capacity(Line(0.0, 0.0), 10.0, 99.0) is None
+
+
+@given(st.floats(1e-6, 10), st.floats(-100, 1e4), st.floats(1, 1e5), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_a_looser_objective_allows_no_less(slope: float, base: float, isl: float, one: float, other: float) -> None:
+    tight, loose = (prefill_capacity(Line(slope, base), isl, ttft) for ttft in sorted((one, other)))
+    if tight is not None:
+        assert loose is not None
+        assert tight.batch_requests <= loose.batch_requests
+        assert tight.ttft_ms <= min(one, other) * (1 + 1e-6) + 1e-6

@@ -1,0 +1,92 @@
+"""Profiles from a profiler's folder and from JSON; what is wrong with NPZ is tested with the engines that read it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.errors import DataError
+
+PREFILL = {"prefill_isl": [100, 200], "prefill_ttft": [10.0, 20.5], "prefill_thpt_per_gpu": [9.0, 8]}
+DECODE = {
+    "x_kv_usage": [0.1, 0.9],
+    "y_context_length": [100, 100],
+    "z_itl": [10.0, 20.0],
+    "z_thpt_per_gpu": [100, 200],
+    "max_kv_tokens": 1_000,
+}
+
+
+def write_json(folder: Path, name: str, content: dict[str, Any]) -> Path:
+    path = folder / name
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_npz(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {key: np.atleast_1d(value) for key, value in content.items()}
+    np.savez(path, **arrays)
+
+
+def test_json_and_npz_say_the_same(tmp_path: Path) -> None:
+    write_npz(tmp_path / "p.npz", PREFILL)
+    write_npz(tmp_path / "d.npz", DECODE)
+    assert read_prefill(tmp_path / "p.npz") == read_prefill(write_json(tmp_path, "p.json", PREFILL))
+    assert read_decode(tmp_path / "d.npz") == read_decode(write_json(tmp_path, "d.json", DECODE))
+    assert read_decode(tmp_path / "d.json").max_kv_tokens == 1_000
+
+
+def test_a_profilers_folder(tmp_path: Path) -> None:
+    write_json(tmp_path, "prefill_raw_data.json", PREFILL)
+    write_json(tmp_path, "decode_raw_data.json", DECODE)
+    assert read_prefill(tmp_path).isl_tokens == (100, 200)
+    assert read_decode(tmp_path).kv_usage == (0.1, 0.9)
+    write_npz(tmp_path / "selected_prefill_interpolation" / "raw_data.npz", {**PREFILL, "prefill_isl": [100, 300]})
+    assert read_prefill(tmp_path).isl_tokens == (100, 300), "what was measured comes before what stands in for it"
+
+
+def test_other_keys_are_no_matter(tmp_path: Path) -> None:
+    assert read_prefill(write_json(tmp_path, "p.json", {**PREFILL, "note": "x"})).ttft_ms == (10.0, 20.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({**DECODE, "z_itl": [1, None]}, r"bad\.json: Expected `float`, got `null` - at `\$\.z_itl\[1\]`"),
+        ({**DECODE, "z_itl": "much"}, r"bad\.json: Expected `array`, got `str` - at `\$\.z_itl`"),
+        ({**DECODE, "max_kv_tokens": "many"}, r"bad\.json: Expected `float`"),
+        ({**DECODE, "max_kv_tokens": []}, r"bad\.json: key 'max_kv_tokens' is empty\. Write one number"),
+        ({**DECODE, "z_itl": [1e300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e\+300: not finite, or not within"),
+        ({**DECODE, "z_itl": [1e-300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e-300: too small to be true"),
+        ({"z_itl": [1, 2]}, r"bad\.json: key 'x_kv_usage' is missing\. A profile of this kind has x_kv_usage, "),
+        (
+            {key: [value[0]] if isinstance(value, list) else value for key, value in DECODE.items()},
+            r"bad\.json: .* has 1: they need equally many points, at least 2\. Profile the engine again",
+        ),
+    ],
+)
+def test_bad_json_is_named(tmp_path: Path, content: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        read_decode(write_json(tmp_path, "bad.json", content))
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b'{"z_itl": NaN}', b"[" * 100_000, b" " * 4_000_001])
+def test_what_is_no_json_is_named(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(text)
+    with pytest.raises(DataError, match=r"bad\.json: (cannot be read as JSON|larger than)"):
+        read_prefill(path)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"holds none of selected_decode_interpolation/raw_data\.npz, decode_raw_data\.json"
+    ):
+        read_decode(tmp_path)
+    for name in ("no.npz", "no.json"):
+        with pytest.raises(DataError, match=rf"{name}: cannot be read as"):
+            read_decode(tmp_path / name)
