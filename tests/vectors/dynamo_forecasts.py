@@ -1,0 +1,34 @@
+"""Answers of the predictors to Dynamo's cases."""
+
+from typing import Any
+
+from loadline.core.forecasts import ForecastKnobs, Question, Series
+from loadline.forecast import available, forecast
+from tests.vectors.answering import Answer, NotCovered, only
+
+INTERVAL_MS = 180_000
+START_MS = 1_704_067_200_000
+
+
+def next_value(predictor: Any, series: list[float | None], min_points: int) -> float:
+    if not available(predictor):
+        raise NotCovered(f"{predictor} is not installed here")
+    values = Series(tuple(series), INTERVAL_MS, START_MS + len(series) * INTERVAL_MS)
+    answer = forecast(Question(values, 1, ForecastKnobs(predictor=predictor, min_points=min_points)))
+    return answer.mean[0] if answer else 0.0
+
+
+def newest(given: dict[str, Any]) -> dict[str, Any]:
+    only(given, "predictor", "series")
+    return {"last": next_value(given["predictor"], given["series"], 5)}
+
+
+def oldest(given: dict[str, Any]) -> dict[str, Any]:
+    """The forecasts after each value; 1.0.1 did not wait for five points."""
+    only(given, "predictor", "series", "every")
+    ends = range(1 if given.get("every") else len(given["series"]), len(given["series"]) + 1)
+    found = [next_value(given["predictor"], given["series"][:end], 1) for end in ends]
+    return {"predictions": found, "last": found[-1]}
+
+
+ANSWERS: dict[str, Answer] = {"v3.predict": newest, "v1.predict": oldest}
