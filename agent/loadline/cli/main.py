@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add("up", "up.up", "See it work: servers, agent, scaler and a demo fleet on a real trace.")
     add("simulate", "simulate.simulate", "Try a configuration on a trace, in virtual time.")
     add("compare", "compare.compare", "Compare configurations on a trace, next to what is possible.")
+    add("forecast", "forecast.forecast", "Score the predictors on the load of a trace.")
     _config(add("run", "serve.run", "Run the agent."))
     _config(add("check", "serve.check", "Check a configuration and say what it will do."))
     _asking(add("status", "operate.status", "Show models, pools and the last decisions."))

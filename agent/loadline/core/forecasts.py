@@ -12,6 +12,7 @@ POINTS_MAX = 4_096  # two weeks of five minutes; 40 kB of JSON
 HORIZON_MAX = 288  # a day of five minutes
 
 PredictorName = Literal["constant", "kalman", "arima", "prophet", "seasonal"]
+AnyPredictor = PredictorName | Literal["auto"]
 Fallback = Literal["", "flat", "points", "failed", "not_finite", "absurd", "late", "away"]
 
 _Variance = Annotated[float, Meta(gt=0, le=1e12)]
@@ -74,7 +75,7 @@ class ForecastKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of forecasts. A predictor's own knobs are the field of its name."""
 
     predictor: Annotated[
-        PredictorName | Literal["auto"], Meta(description="Which predictor; auto: the one with the lowest past loss.")
+        AnyPredictor, Meta(description="Which predictor; auto: the one with the lowest past loss.")
     ] = "auto"
     quantile: Annotated[
         float, Meta(ge=0.5, le=0.999, description="The upper forecast is exceeded in so much less than all cases.")

@@ -4,7 +4,7 @@ Whoever may not wait asks a ``Fitter`` (``loadline.ports``), which does the same
 """
 
 from loadline.forecast.door import forecast, last_value
-from loadline.forecast.history import History, binned, gathered
+from loadline.forecast.history import History, Interval, binned, gathered
 from loadline.forecast.packages import available, require
 
-__all__ = ["History", "available", "binned", "forecast", "gathered", "last_value", "require"]
+__all__ = ["History", "Interval", "available", "binned", "forecast", "gathered", "last_value", "require"]

@@ -3,17 +3,17 @@
 from importlib.util import find_spec
 from typing import Final
 
-from loadline.core.forecasts import ForecastKnobs, PredictorName
+from loadline.core.forecasts import AnyPredictor, ForecastKnobs
 from loadline.errors import ConfigError
 
-_NEEDED: Final[dict[PredictorName, tuple[str, str]]] = {
+_NEEDED: Final[dict[AnyPredictor, tuple[str, str]]] = {
     "kalman": ("filterpy", "kalman"),
     "arima": ("pmdarima", "arima"),
     "prophet": ("prophet", "prophet"),
 }
 
 
-def available(name: PredictorName) -> bool:
+def available(name: AnyPredictor) -> bool:
     """Whether a predictor's package is installed. Imports nothing."""
     return name not in _NEEDED or find_spec(_NEEDED[name][0]) is not None
 

@@ -1,8 +1,21 @@
 """What people see of a simulation: rows of a table, plots, and a page that holds everything in one file."""
 
 from loadline.report.comparison import comparison_page
+from loadline.report.forecasts import SCORED, forecast_page, forecast_summary, scored
 from loadline.report.plots import available
 from loadline.report.rows import COMPARED, arrived, compared, results
 from loadline.report.simulation import simulation_page
 
-__all__ = ["COMPARED", "arrived", "available", "compared", "comparison_page", "results", "simulation_page"]
+__all__ = [
+    "COMPARED",
+    "SCORED",
+    "arrived",
+    "available",
+    "compared",
+    "comparison_page",
+    "forecast_page",
+    "forecast_summary",
+    "results",
+    "scored",
+    "simulation_page",
+]

@@ -1,0 +1,125 @@
+"""``forecast``: every predictor on the load of a trace, held against what came."""
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final, get_args
+
+import msgspec
+
+from loadline import report
+from loadline.adapters.process_fitter import ProcessFitter
+from loadline.cli import inputs, progress, show
+from loadline.core.forecasts import (
+    HORIZON_MAX,
+    AnyPredictor,
+    Forecast,
+    ForecastKnobs,
+    PredictorName,
+    Question,
+    SeasonalKnobs,
+)
+from loadline.errors import ConfigError, DataError
+from loadline.forecast import available, require
+from loadline.forecast.backtest import Ask, Backtest, backtest, moments
+from loadline.sim.traces.history import read_history
+
+_NAMES: Final[tuple[AnyPredictor, ...]] = (*get_args(PredictorName), "auto")
+_ORIGINS_MAX: Final = 10_000
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``forecast``."""
+    add = parser.add_argument
+    add("--trace", type=Path, required=True, metavar="FILE", help="a request trace or a series of rates")
+    add("--interval", type=float, metavar="S", help="width of an interval (default: 60, or a bin of the series)")
+    add("--horizon", type=int, default=6, metavar="N", help="intervals to forecast (default: %(default)s)")
+    add("--quantile", type=float, default=0.9, metavar="Q", help="of the upper forecast (default: %(default)s)")
+    add("--season", type=int, default=86_400, metavar="S", help="the load repeats after so long (default: %(default)s)")
+    add("--predictors", nargs="+", choices=_NAMES, help="which (default: all that are installed)")
+    add("--origins", type=int, default=48, metavar="N", help="moments at which each is asked (default: %(default)s)")
+    add("--deadline", type=float, default=30.0, metavar="S", help="a fit may take so long (default: %(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    add("--html", type=Path, metavar="FILE", help="write a report with plots, as one page")
+    add("--quiet", action="store_true", help="show no progress")
+
+
+@inputs.refusing
+def forecast(options: argparse.Namespace) -> int:
+    """Score predictors by a rolling backtest on arrivals, ISL and OSL."""
+    inputs.check_outputs(options)
+    all_knobs = _all_knobs(options)
+    history = read_history(options.trace, options.interval)
+    series = {"requests": history.requests, "ISL": history.isl_tokens, "OSL": history.osl_tokens}
+    sizes = moments(history.requests, options.horizon, options.origins)
+    if not sizes:
+        problem = f"{len(history.requests.values)} intervals are too few for a horizon of {options.horizon}"
+        raise DataError(f"{options.trace}: {problem}. Take a longer trace, a smaller --interval or --horizon.")
+    total = len(sizes) * len(series) * len(all_knobs)
+    with (
+        progress.shown(f"forecasting {options.trace.name}", quiet=options.quiet) as on_progress,
+        _asking(options.deadline, total, on_progress) as ask,
+    ):
+        found = [
+            backtest(name, one, options.horizon, knobs, sizes=sizes, ask=ask)
+            for name, one in series.items()
+            for knobs in all_knobs
+        ]
+    scores, tracks = [score for score, _ in found], [track for _, track in found]
+    result = Backtest(options.trace.name, options.horizon, options.quantile, series, scores, tracks)
+    print(show.printable(report.forecast_summary(result)))
+    print(show.table([report.SCORED, *report.scored(result)]))
+    contents = {}
+    if options.json is not None:
+        contents[options.json] = msgspec.json.encode(result) + b"\n"
+    if options.html is not None:
+        contents[options.html] = report.forecast_page(result, options.line).encode()
+    inputs.write(contents)
+    return 0
+
+
+@contextmanager
+def _asking(deadline_s: float, total: int, on_progress: progress.OnProgress) -> Iterator[Ask]:
+    """Something that asks a child process, as an agent does, and counts."""
+    done = count(1)
+    with asyncio.Runner() as runner:
+        fitter = ProcessFitter()
+
+        def ask(question: Question) -> Forecast | None:
+            answer = runner.run(fitter.fit(question, deadline_s))
+            on_progress(next(done) / total)
+            return answer
+
+        try:
+            yield ask
+        finally:
+            runner.run(fitter.close())
+
+
+def _all_knobs(options: argparse.Namespace) -> list[ForecastKnobs]:
+    """What each predictor obeys.
+
+    Raises:
+        ConfigError: An option is out of its bounds, or a package is missing.
+    """
+    bounds = (
+        ("--horizon", options.horizon, 1, HORIZON_MAX),
+        ("--origins", options.origins, 1, _ORIGINS_MAX),
+        ("--deadline", options.deadline, 0.001, 3_600.0),
+        ("--quantile", options.quantile, 0.5, 0.999),
+        ("--season", options.season, 60, 604_800),
+    )
+    for option, value, least, most in bounds:
+        if not least <= value <= most:
+            raise ConfigError(option, f"is {value:g}", f"Write {least:g} to {most:g}.")
+    names = options.predictors or [name for name in _NAMES if available(name)]
+    knobs = [
+        ForecastKnobs(predictor=name, quantile=options.quantile, seasonal=SeasonalKnobs(season_s=options.season))
+        for name in dict.fromkeys(names)
+    ]
+    for one in knobs:
+        require(one)
+    return knobs

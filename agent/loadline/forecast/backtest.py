@@ -1,0 +1,127 @@
+"""Predictors on a past that is known: asked at many moments, held against what came."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from loadline.core.forecasts import POINTS_MAX, Forecast, ForecastKnobs, Question, Series
+from loadline.forecast import scores
+from loadline.forecast.base import Values
+
+Ask = Callable[[Question], Forecast | None]
+
+# Of the past is left to the first moment: of five days so much that a daily season can be seen.
+_FIRST_SHARE: Final = 1 / 3
+
+
+class Score(Struct, frozen=True):
+    """How good a predictor was on a series: means over all moments and all steps; None where no truth is known."""
+
+    series: str
+    predictor: str
+    fits: int
+    fallbacks: int
+    """Moments at which the last value stood in, or nothing was known."""
+    mae: float | None
+    """Mean absolute error, in requests of an interval or in tokens."""
+    smape: float | None
+    pinball: float | None
+    coverage: float | None
+    fit_ms: float
+    """Median time of an answer."""
+    fit_ms_max: float
+
+
+class Track(Struct, frozen=True):
+    """What was forecast for the last step at each moment: for a plot."""
+
+    series: str
+    predictor: str
+    at_s: tuple[float, ...]
+    """End of the interval that was forecast, since the start of the series."""
+    mean: tuple[float, ...]
+    upper: tuple[float, ...]
+
+
+class Backtest(Struct, frozen=True):
+    """What came of all predictors on all series of a trace."""
+
+    trace: str
+    horizon: int
+    quantile: float
+    series: dict[str, Series]
+    scores: list[Score]
+    tracks: list[Track]
+
+
+class _Asked(Struct, frozen=True):
+    size: int
+    answer: Forecast | None
+    fit_ms: float
+
+
+def moments(series: Series, horizon: int, count: int) -> list[int]:
+    """Up to ``count`` lengths of the past, evenly from a third of the series to ``horizon`` before its end."""
+    last = len(series.values) - horizon
+    first = max(1, int(len(series.values) * _FIRST_SHARE))
+    if last < first:
+        return []
+    evenly = np.linspace(first, last, min(count, last - first + 1))
+    return [int(size) for size in np.unique(evenly.round())]
+
+
+def backtest(
+    name: str, series: Series, horizon: int, knobs: ForecastKnobs, *, sizes: list[int], ask: Ask
+) -> tuple[Score, Track]:
+    """Ask at each moment for the next ``horizon`` intervals, with all of the past that a question holds."""
+    start_ms = series.end_ms - len(series.values) * series.interval_ms
+    asked: list[_Asked] = []
+    for size in sizes:
+        past = series.values[:size][-POINTS_MAX:]
+        question = Question(Series(past, series.interval_ms, start_ms + size * series.interval_ms), horizon, knobs)
+        began_s = time.perf_counter()
+        answer = ask(question)
+        asked.append(_Asked(size, answer, (time.perf_counter() - began_s) * 1_000.0))
+    return _score(name, series, horizon, knobs, asked), _track(name, series, horizon, knobs, asked)
+
+
+def _score(name: str, series: Series, horizon: int, knobs: ForecastKnobs, asked: list[_Asked]) -> Score:
+    answers = [(one.size, one.answer) for one in asked if one.answer is not None]
+    truth = _joined([series.values[size : size + horizon] for size, _ in answers])
+    mean = _joined([answer.mean for _, answer in answers])
+    upper = _joined([answer.upper for _, answer in answers])
+    times_ms = [one.fit_ms for one in asked]
+    return Score(
+        series=name,
+        predictor=knobs.predictor,
+        fits=len(asked),
+        fallbacks=sum(one.answer is None or one.answer.fallback not in ("", "flat") for one in asked),
+        mae=_known(scores.mae(truth, mean)),
+        smape=_known(scores.smape(truth, mean)),
+        pinball=_known(scores.pinball(truth, upper, knobs.quantile)),
+        coverage=_known(scores.coverage(truth, upper)),
+        fit_ms=float(np.median(times_ms)),
+        fit_ms_max=max(times_ms),
+    )
+
+
+def _track(name: str, series: Series, horizon: int, knobs: ForecastKnobs, asked: list[_Asked]) -> Track:
+    drawn = [(one.size, one.answer) for one in asked if one.answer is not None]
+    return Track(
+        name,
+        knobs.predictor,
+        tuple((size + horizon) * series.interval_ms / 1_000.0 for size, _ in drawn),
+        tuple(answer.mean[-1] for _, answer in drawn),
+        tuple(answer.upper[-1] for _, answer in drawn),
+    )
+
+
+def _joined(parts: Sequence[Sequence[float | None]]) -> Values:
+    return np.array([value for part in parts for value in part], dtype=np.float64)
+
+
+def _known(score: float) -> float | None:
+    return score if np.isfinite(score) else None

@@ -1,0 +1,66 @@
+"""Any trace as series of requests and lengths, in intervals of one width."""
+
+from pathlib import Path
+from typing import Final
+
+from loadline.errors import ConfigError
+from loadline.forecast import History, Interval, binned, gathered
+from loadline.sim.traces.bins import Bin, read_bins
+from loadline.sim.traces.lines import opened
+from loadline.sim.traces.read import read_trace
+from loadline.sim.traces.table import table
+
+INTERVAL_S: Final = 60.0
+"""Of the series of a request trace, where none is asked for."""
+_INTERVAL_S_MIN: Final = 1.0
+_INTERVAL_S_MAX: Final = 86_400.0
+_ROUNDING: Final = 1e-3  # of a bin: times are printed rounded
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+def read_history(path: Path, interval_s: float | None = None) -> History:
+    """The load of a trace of any kind; of a rate series no request is drawn, its bins are taken as they are.
+
+    Args:
+        path: The file.
+        interval_s: Width of the intervals; of a rate series a multiple of its bins. Unset: 60 s, or one bin.
+
+    Raises:
+        DataError: The file cannot be used; the text names file, line and remedy.
+        ConfigError: The interval is out of its bounds, or no multiple of the bins.
+    """
+    if interval_s is not None and not _INTERVAL_S_MIN <= interval_s <= _INTERVAL_S_MAX:
+        raise ConfigError(
+            "interval_s", f"is {interval_s:g}", f"Write {_INTERVAL_S_MIN:g} to {_INTERVAL_S_MAX:g} seconds."
+        )
+    bins = _bins(path)
+    if bins is not None:
+        return _of_bins(bins, interval_s)
+    trace = read_trace(path)
+    arrivals = ((one.arrival_s, one.isl_tokens, one.osl_tokens) for one in trace.arrivals)
+    return binned(arrivals, interval_s or INTERVAL_S, trace.duration_s)
+
+
+def _bins(path: Path) -> list[Bin] | None:
+    """The bins of a rate series; None where the file is another kind of trace."""
+    with opened(path) as lines:
+        first = next(iter(lines), "").removeprefix(_BYTE_ORDER_MARK)
+        if not first or first.lstrip().startswith("{"):
+            return None
+        found = table(lines, first)
+        return read_bins(found) if "t" in found.names and "arrival_s" not in found.names else None
+
+
+def _of_bins(bins: list[Bin], interval_s: float | None) -> History:
+    width_s = bins[0].end_s - bins[0].start_s
+    together = (interval_s or width_s) / width_s
+    if round(together) < 1 or abs(together - round(together)) > _ROUNDING:
+        raise ConfigError(
+            "interval_s", f"is {interval_s:g}, and the bins of the trace are {width_s:g} s wide", "Write a multiple."
+        )
+    intervals: list[Interval] = []
+    for one in bins:
+        # What is left out in the file is one bin here, as wide as the hole.
+        count = round((one.end_s - one.start_s) / width_s)
+        intervals += [Interval(one.requests, one.isl_tokens, one.osl_tokens)] * count
+    return gathered(intervals, round(width_s * 1_000), round(together))
