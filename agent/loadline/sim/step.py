@@ -23,6 +23,7 @@ from loadline.runtime.registry import Registry
 from loadline.runtime.turns import Turns
 from loadline.sim.agent import BATCH_MAX, FRAME_BYTES_MAX, Silent
 from loadline.sim.bus import Bus
+from loadline.sim.fitter import InlineFitter
 from loadline.sim.store import Store
 from loadline.sim.tasks import Task
 from loadline.sim.timeline import Timeline
@@ -32,8 +33,8 @@ from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
 from loadline.wire.steps import ITEMS_MAX, Alarm, Hold, HoldReason, StepInput, StepItem, StepOutput
 from loadline.wire.subjects import Subjects
 
-JUMP_MAX_MS: Final = 3_600_000
-"""The agent looks at each model every second: an hour of ten models is half a second of work, a year is an hour."""
+JUMP_MAX_MS: Final = 86_400_000
+"""The agent looks at each model every second: a day of ten models is 12 s of work, a year an hour."""
 # A step brings 65,536 frames at most, which is 128 turns; what they bring about takes some more.
 _TURNS_MAX: Final = 1_000
 
@@ -66,6 +67,7 @@ class Stepper:
             controller=self.controller,
             bus=port,
             store=store,
+            fitter=InlineFitter(),
             journal=None,
             subjects=self._subjects,
             keys=self._keys,
@@ -94,7 +96,7 @@ class Stepper:
         """Let time pass up to ``now_ms``, take what happened, and act on it.
 
         Raises:
-            DataError: Time goes back or jumps by more than an hour, an item is none of the three, or a worker's name is
+            DataError: Time goes back or jumps by more than a day, an item is none of the three, or a worker's name is
                 taken.
         """
         answer = self._answer = StepOutput()
