@@ -73,7 +73,9 @@ def _receive(receiver: connection.Connection, process: BaseProcess, name: str) -
         said: Outcome | float | str = receiver.recv()
     except (EOFError, OSError) as error:
         process.join()
-        raise LoadlineError(f"{name}: its process ended, exit code {process.exitcode}. {_REMEDY}") from error
+        code = process.exitcode or 0
+        why = f"was killed by signal {-code}. {_REMEDY}" if code < 0 else "failed; what it said is above."
+        raise LoadlineError(f"{name}: its process {why}") from error
     if isinstance(said, str):
         raise LoadlineError(f"{name}: {said}")
     return said
