@@ -254,7 +254,7 @@ def test_names_of_workers_are_unique(stepper: Stepper) -> None:
 
 
 @pytest.mark.parametrize("now_ms", [999, 1_001 + JUMP_MAX_MS])
-def test_time_goes_on_by_an_hour_at_most(stepper: Stepper, now_ms: int) -> None:
+def test_time_goes_on_by_a_day_at_most(stepper: Stepper, now_ms: int) -> None:
     stepper.step(StepInput(1_000))
     with pytest.raises(DataError, match=r"now_ms .* from 1000 to"):
         stepper.step(StepInput(now_ms))
@@ -262,9 +262,9 @@ def test_time_goes_on_by_an_hour_at_most(stepper: Stepper, now_ms: int) -> None:
 
 def test_an_hour_passes_at_once(stepper: Stepper) -> None:
     stepper.step(StepInput(0, [record("w")]))
-    answer = stepper.step(StepInput(JUMP_MAX_MS))
+    answer = stepper.step(StepInput(3_600_000))
     assert answer.next_wake_ms is not None
-    assert answer.next_wake_ms > JUMP_MAX_MS
+    assert answer.next_wake_ms > 3_600_000
     assert stepper.controller.state.counters["leaderships_won"] == 1
 
 
