@@ -1,0 +1,79 @@
+"""What 10,000 interpolations of an engine profile take: the slowest of the four kinds. Vectorised.
+
+Beside it: as many of numpy's own linear interpolations. Each, too: a search for the best throughput, a regression of 50
+samples, and what two pools get of a budget.
+
+  python tools/bench/profile.py [--quick]
+"""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.core.models.budget import Band
+from loadline.core.models.direction import Leg, guard_pair
+from loadline.core.models.profile import DecodeSurface, PrefillCurve
+from loadline.core.models.regression import Regression
+from loadline.rig.measure import options, result, say
+
+PLACES = 10_000
+DATA = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
+ENGINE = "dynamo_h100_llama3.3-70b-fp8_tp2"
+
+
+def median_ms(what: Callable[[], object], times: int) -> float:
+    """The middle of so many times."""
+    took: list[float] = []
+    for _ in range(times):
+        began_s = time.perf_counter()
+        what()
+        took.append((time.perf_counter() - began_s) * 1e3)
+    return sorted(took)[times // 2]
+
+
+def fit(regression: Regression) -> None:
+    """Once more, as after a new sample."""
+    regression.fitted = None
+    regression.line()
+
+
+def main() -> None:
+    """Measure and print."""
+    rounds, times = (2, 100) if options(__doc__) else (7, 500)
+    sweeps = read_prefill(DATA / f"{ENGINE}_prefill.npz"), read_decode(DATA / f"{ENGINE}_decode.npz")
+    prefill, decode = PrefillCurve(sweeps[0]), DecodeSurface(sweeps[1])
+    stream = random.Random("profile")  # noqa: S311 - the same places every time
+    tokens = np.asarray([stream.uniform(0.0, 20_000.0) for _ in range(PLACES)])
+    usage = np.asarray([stream.random() for _ in range(PLACES)])
+    kinds: dict[str, Callable[[], object]] = {
+        "ttft": lambda: prefill.ttft_ms(tokens),
+        "prefill_throughput": lambda: prefill.tokens_per_s_per_gpu(tokens),
+        "itl": lambda: decode.itl_ms(usage, tokens),
+        "decode_throughput": lambda: decode.tokens_per_s_per_gpu(usage, tokens),
+    }
+    regression = Regression()
+    for number in range(50):
+        regression.push(stream.uniform(1.0, 1e4), 10.0 + number + stream.random())
+    legs = Leg(24, 16, 2), Leg(40, 48, 1)
+    singles: dict[str, Callable[[], object]] = {
+        "best_us": lambda: decode.find_best_throughput_per_gpu(30.0, 3_000.0),
+        "regression_us": lambda: fit(regression),
+        "budget_us": lambda: guard_pair(*legs, Band(88, 88)),
+    }
+    slowest: list[float] = []
+    bare: list[float] = []
+    for number in range(1, rounds + 1):
+        found = {name: median_ms(kind, times) for name, kind in kinds.items()}
+        slowest.append(max(found.values()))
+        bare.append(median_ms(lambda: np.interp(tokens, sweeps[0].isl_tokens, sweeps[0].ttft_ms), times))
+        say(f"round {number}/{rounds}: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in found.items()))
+    each = {name: round(median_ms(single, times) * 1e3, 1) for name, single in singles.items()}
+    result("profile", "ms", slowest, bare, **each)
+
+
+if __name__ == "__main__":
+    main()
