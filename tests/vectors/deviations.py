@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from tests.vectors.cases import Case
+from tests.vectors.dynamo_threshold import WHY
 
 
 class Deviation(Struct, frozen=True):
@@ -31,6 +32,24 @@ def _workers_changed(case: Case) -> list[str]:
 
 def _own_interval(case: Case) -> dict[str, Any]:
     return {role: case.given[role] for role in _workers_changed(case)}
+
+
+def _frees_and_spends(case: Case) -> bool:
+    """A role shrinks and the other one grows by what that frees."""
+    given, out = case.given, case.expected
+    if case.op != "v0.step" or "max_gpu" not in given or not {"p", "d"} <= out.keys():
+        return False
+    steps = {role: out[role] - given[role] for role in "pd"}
+    width = {role: given.get(f"{role}_gpu", 1) for role in "pd"}
+    used = sum(given[role] * width[role] for role in "pd")
+    grown = sum(max(0, steps[role]) * width[role] for role in "pd")
+    return bool(min(steps.values()) < 0 < grown and used + grown > given["max_gpu"])
+
+
+def _other_words(case: Case) -> bool:
+    return case.op == "v0.step" and bool(
+        set(case.expected.get("why", ())) - set(WHY.values()) or case.expected.keys() - {"p", "d", "trend", "why"}
+    )
 
 
 def _best_measured(case: Case) -> dict[str, Any]:
@@ -55,10 +74,20 @@ def _never_negative(case: Case) -> dict[str, Any]:
 
 RULES = (
     Deviation(
+        "GPUs of workers that leave are occupied until they have left: the original gives them away in the same pass",
+        _frees_and_spends,
+        lambda case: {role: min(case.given[role], case.expected[role]) for role in "pd"},
+    ),
+    Deviation(
         "the interval of the threshold planner is each pool's own: in the original a change of one role's workers "
         "stopped both, so one worker that flaps would stop the model for ever",
         lambda case: case.op == "v0.step" and bool(_workers_changed(case)),
         _own_interval,
+    ),
+    Deviation(
+        "why nothing is done is said in the product's own closed list of words, and the grace is a time, no counter",
+        _other_words,
+        lambda case: {key: case.expected[key] for key in ("p", "d", "trend") if key in case.expected},
     ),
     Deviation(
         "the best throughput is the highest within the objective, read between the two contexts around the asked one: "

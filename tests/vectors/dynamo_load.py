@@ -7,7 +7,7 @@ from loadline.core.models.load import SENSITIVITY, Levels, can_consolidate
 from loadline.core.models.regression import Line, Regression
 from loadline.core.models.throughput import lower_bounds
 from tests.vectors.answering import Answer, NotCovered, only
-from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, learned, least_of, leg_of
+from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, gpus_of, learned, least_of, leg_of
 
 LEVELS = {
     ("throughput", "prefill"): Levels(1.0, 0.1, up_inclusive=True),
@@ -33,7 +33,7 @@ def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
     legs = [leg_of(config, *one) for one in zip(ROLES, counts, given.get("raw", [None, None]), strict=True)]
     bounds = list(lower_bounds(legs[0], legs[1], band_of(config).ceiling)) if "raw" in given else [0, 0]
     proposed = [
-        Leg(now, max(now + step, bound, least_of(config, role)), 1, least_of(config, role))
+        Leg(now, max(now + step, bound, least_of(config, role)), gpus_of(config, role), least_of(config, role))
         for role, now, step, bound in zip(ROLES, counts, steps, bounds, strict=True)
     ]
     settled = settle_pair(proposed[0], proposed[1], band_of(config))

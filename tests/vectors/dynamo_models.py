@@ -189,24 +189,39 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
     only(given, "counts", "raw", "demand", "rps", "config")
     config = given.get("config", {})
     only(config, *LIMITS, "mode", "enable_load_scaling", "max_throughput_scaling_replicas")
-    if config.get("mode", "disagg") == "agg":
-        needed = replicas.replicas_for(given["demand"], given["rps"][1], least_of(config, "decode"))
-        leg = leg_of(config, "decode", given["counts"][1], needed)
-        count, why = direction.guard_single(leg, band_of(config))
-        return {"decision": [None, count] if count != leg.current else None, "throughput": why}
+    mode = config.get("mode", "disagg")
     needs = given.get("raw") or [
-        replicas.replicas_for(given["demand"], rate, least_of(config, role))
+        None if rate is None else replicas.replicas_for(given["demand"], rate, least_of(config, role))
         for role, rate in zip(ROLES, given["rps"], strict=True)
     ]
     legs = [leg_of(config, *one) for one in zip(ROLES, given["counts"], needs, strict=True)]
-    unknown = "model_not_ready" if None in needs else None
-    bounds = list(throughput.lower_bounds(legs[0], legs[1], band_of(config).ceiling))
-    if config.get("enable_load_scaling", False):
-        return {"decision": None, "bounds": bounds, "throughput": unknown or "set_lower_bound"}
+    if mode != "disagg":
+        return _throughput_of_one(config, legs, needs, 0 if mode == "prefill" else 1)
     settled = direction.settle_pair(legs[0], legs[1], band_of(config))
-    counts = [settled.prefill, settled.decode]
-    changed = counts != given["counts"]
-    reason = unknown or settled.why or ("scale" if changed else "no_change")
+    bounds = list(throughput.lower_bounds(legs[0], legs[1], band_of(config).ceiling))
+    counts: list[int | None] = [settled.prefill, settled.decode]
+    return _throughput(config, "model_not_ready" if None in needs else settled.why, legs, counts, bounds)
+
+
+def _throughput_of_one(
+    config: dict[str, Any], legs: list[direction.Leg], needs: list[int | None], at: int
+) -> dict[str, Any]:
+    """Of the only role of a planner; an aggregated one stands in the place of decode."""
+    count, why = direction.guard_single(legs[at], band_of(config))
+    counts: list[int | None] = [None, None]
+    bounds: list[int | None] = [None, None]
+    counts[at], bounds[at] = count, throughput.lower_bound(legs[at], band_of(config).ceiling)
+    return _throughput(config, "model_not_ready" if needs[at] is None else why, legs, counts, bounds)
+
+
+def _throughput(
+    config: dict[str, Any], why: str | None, legs: list[direction.Leg], counts: list[int | None], bounds: Any
+) -> dict[str, Any]:
+    """With load planning on, a throughput decision only sets the bounds of the load decisions."""
+    if config.get("enable_load_scaling", False):
+        return {"decision": None, "bounds": bounds, "throughput": why or "set_lower_bound"}
+    changed = any(count not in {None, leg.current} for leg, count in zip(legs, counts, strict=True))
+    reason = why or ("scale" if changed else "no_change")
     return {"decision": counts if changed else None, "bounds": None, "throughput": reason}
 
 

@@ -8,7 +8,15 @@ from loadline.core.models.regression import Regression
 from loadline.core.models.throughput import STEP_MAX, bounded
 
 ROLES = ("prefill", "decode")
-LIMITS = ("min_gpu_budget", "max_gpu_budget", "min_endpoint", "prefill_min_endpoint", "decode_min_endpoint")
+LIMITS = (
+    "min_gpu_budget",
+    "max_gpu_budget",
+    "min_endpoint",
+    "prefill_min_endpoint",
+    "decode_min_endpoint",
+    "prefill_engine_num_gpu",
+    "decode_engine_num_gpu",
+)
 
 
 def band(floor: int, ceiling: int) -> Band:
@@ -29,6 +37,11 @@ def least_of(config: dict[str, Any], role: str) -> int:
     return int(config.get(f"{role}_min_endpoint") or config.get("min_endpoint", 1))
 
 
+def gpus_of(config: dict[str, Any], role: str) -> int:
+    """GPUs of one worker of a role."""
+    return int(config.get(f"{role}_engine_num_gpu", 1))
+
+
 def band_of(config: dict[str, Any]) -> Band:
     """The GPUs that a configuration allows."""
     return band(config.get("min_gpu_budget", -1), config.get("max_gpu_budget", 8))
@@ -38,4 +51,4 @@ def leg_of(config: dict[str, Any], role: str, current: int, needed: int | None) 
     """A role between what stands and what it needs, bounded."""
     least = least_of(config, role)
     step_max = config.get("max_throughput_scaling_replicas", STEP_MAX)
-    return Leg(current, bounded(current, needed, least, step_max), 1, least)
+    return Leg(current, bounded(current, needed, least, step_max), gpus_of(config, role), least)

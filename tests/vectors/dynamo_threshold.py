@@ -3,6 +3,7 @@
 from typing import Any
 
 from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.guard import Guard, GuardKnobs, Limits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.report import Code, Opinion
 from tests.support.belief import Line
@@ -11,6 +12,9 @@ from tests.vectors.answering import Answer, only
 PULL_MS = 1_000
 PARTS = 10
 """A sample of a queue may be a mean, as 0.1; requests are whole. So queue and thresholds are tenfold here."""
+LIMITS = ("max_gpu", "p_gpu", "d_gpu", "min_endpoint")
+GRACE = 3
+REPLICAS_MAX = 1_000
 POOLS = {"p": "prefill", "d": "decode"}
 WHY = {
     Code.PREFILL_QUEUE_HIGH: "prefill_up",
@@ -18,25 +22,25 @@ WHY = {
     Code.QUEUE_TREND_FALLING: "prefill_up_blocked_by_trend",
     Code.KV_USAGE_HIGH: "decode_up",
     Code.KV_USAGE_LOW: "decode_down",
-    Code.NEW_WORKER_GRACE: "decode_down_blocked_by_grace",
     Code.ADJUSTMENT_INTERVAL: "workers_changed",
 }
 
 
 def step(given: dict[str, Any]) -> dict[str, Any]:
     """One adjustment interval, as its samples; the last one is the picture of the moment of the decision."""
-    only(given, "p", "d", "queue", "kv", "p_at_start", "d_at_start")
+    only(given, "p", "d", "queue", "kv", "p_at_start", "d_at_start", "grace", *LIMITS)
     samples = max(len(given["queue"]), len(given["kv"]), 2)
     queue, kv = _spread(given["queue"], samples), _spread(given["kv"], samples)
-    line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
+    line = Line([_pool(given, key) for key in POOLS], workers=0)
     for key, name in POOLS.items():
         line.grow(name, given.get(f"{key}_at_start", given[key]))
         line.pool(name).set_desired(given.get(f"{key}_at_start", given[key]), line.now)
+    # The last sample comes before the next is due, so that it counts once.
+    interval_ms = (samples - 1) * PULL_MS - 1
     planner = ThresholdPlanner(
         ThresholdKnobs(
             metric_pulling_interval_ms=PULL_MS,
-            # The last sample comes before the next is due, so that it counts once.
-            adjustment_interval_ms=(samples - 1) * PULL_MS - 1,
+            adjustment_interval_ms=interval_ms,
             prefill_queue_scale_up_threshold=5 * PARTS,
             prefill_queue_scale_down_threshold=0.2 * PARTS,
         )
@@ -46,10 +50,13 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
         line.now += 0 if number == 0 else PULL_MS - last
         if last:
             _change(line, given)
+            if given.get("grace"):
+                line.pool("decode").grown_at_ms = line.now - (GRACE - given["grace"]) * interval_ms
         line.report("prefill", waiting=round(queue[number] * PARTS))
         line.report("decode", kv=min(1.0, kv[number]))
         opinion = planner.plan(line.look(), line.now)
-    return _said(given, opinion)
+    draft = _guard(given).apply(line.look(), opinion.targets, line.now, line.now)
+    return _said(opinion, draft.targets)
 
 
 def _spread(values: list[float], samples: int) -> list[float]:
@@ -67,11 +74,23 @@ def _change(line: Line, given: dict[str, Any]) -> None:
             line.shrink(name)
 
 
-def _said(given: dict[str, Any], opinion: Opinion) -> dict[str, Any]:
+def _pool(given: dict[str, Any], key: str) -> PoolKnobs:
+    name: Any = POOLS[key]
+    least = given.get("min_endpoint", 1)
+    return PoolKnobs(name, name, given.get(f"{key}_gpu", 1), least, REPLICAS_MAX)
+
+
+def _guard(given: dict[str, Any]) -> Guard:
+    """Nothing but the budget and the least counts."""
+    knobs = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+    return Guard(knobs, Limits(1.0, 0, given.get("max_gpu")))
+
+
+def _said(opinion: Opinion, targets: dict[str, int]) -> dict[str, Any]:
     trends = [reason.numbers["predicted"] for reason in opinion.reasons if "predicted" in reason.numbers]
     return {
-        "p": opinion.targets.get("prefill", given["p"]),
-        "d": opinion.targets.get("decode", given["d"]),
+        "p": targets["prefill"],
+        "d": targets["decode"],
         "trend": trends[0] / PARTS if trends else None,
         "why": [WHY[reason.code] for reason in opinion.reasons if reason.code in WHY],
     }

@@ -81,6 +81,10 @@ class LinearDecode(Struct, frozen=True):
             return None
         return Best(batch / itl * 1_000.0 / self.gpus, itl, min(1.0, batch * context / self.max_kv_tokens))
 
+    def least_itl_ms(self, context_tokens: float) -> float:  # noqa: ARG002 - the context makes no difference
+        """The ITL of one request."""
+        return self.times.alpha + self.times.beta
+
     def _batch(self, kv_usage: Numbers, context_tokens: Numbers) -> Numbers:
         full = np.minimum(np.maximum(kv_usage, 0.0), 1.0) * self.max_kv_tokens
         batch: Numbers = np.minimum(np.maximum(full / np.maximum(context_tokens, 1.0), 1.0), self.max_batch_requests)

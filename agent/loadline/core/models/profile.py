@@ -68,6 +68,10 @@ class DecodeModel(Protocol):
         """The batch of highest throughput whose ITL is at most ``itl_ms``; None: no batch reaches it."""
         ...
 
+    def least_itl_ms(self, context_tokens: float) -> float:
+        """The ITL below which there is no batch: what an objective that is infeasible should be raised to."""
+        ...
+
 
 class PrefillCurve:
     """TTFT and throughput by the length of the prompt.
@@ -130,6 +134,11 @@ class DecodeSurface:
         at = int(np.argmin(np.where(within, seconds, np.inf)))
         rate = float(self._beyond(context) / seconds[at])
         return Best(rate, float(itls[at]), float(self._usage[at]))
+
+    def least_itl_ms(self, context_tokens: float) -> float:
+        """See ``DecodeModel``."""
+        row, upper, share = self._between(np.asarray(context_tokens, dtype=np.float64))
+        return float(((1.0 - share) * self._itl[row] + share * self._itl[upper]).min())
 
     def _table(self, sweep: DecodeSweep, rows: dict[float, list[int]], values: Numbers) -> Numbers:
         usage = np.asarray(sweep.kv_usage)
