@@ -20,6 +20,7 @@ def judge_turn(memory: Memory, now: int, report: Report) -> None:
     _leadership(memory, now, report)
     _ledger(memory, now, report)
     _drains(memory, now, report)
+    _victims(memory, report)
     _bounded(memory, report)
 
 
@@ -97,7 +98,8 @@ def _applied(memory: Memory, decision: Decision, report: Report) -> None:
 
 
 def _fits(answer: DecisionAnswered, decision: Decision) -> bool:
-    if answer.status != "done" or answer.decision_id != decision.decision_id:
+    numbers = decision.decision_id, decision.epoch, decision.sequence
+    if answer.status != "done" or (answer.decision_id, answer.epoch, answer.sequence) != numbers:
         return False
     return all(answer.observed.get(target.pool, target.replicas) == target.replicas for target in decision.targets)
 
@@ -120,9 +122,10 @@ def _drains(memory: Memory, now: int, report: Report) -> None:
         worker = state.fleet.models[drain.model].pools[drain.pool].workers.get(drain.worker)
         if worker is None or not worker.draining:
             report("I16-drain", f"{drain.worker} drains and {'is not known' if worker is None else 'is supply'}")
-        if now >= drain.deadline_ms:
-            report("I16-drain", f"{drain.worker} is {now - drain.deadline_ms} ms past its deadline")
-        memory.draining[key] = (drain.incarnation, drain.deadline_ms)
+        deadline_ms = drain.started_at_ms + knobs.ttl_ms
+        if now >= deadline_ms:
+            report("I16-drain", f"{drain.worker} is {now - deadline_ms} ms past its deadline")
+        memory.draining[key] = (drain.incarnation, deadline_ms)
         if drain.accepted:
             continue
         asked_ms = memory.asked_drain_ms.get(drain.drain_id + drain.worker, drain.started_at_ms)
@@ -145,6 +148,20 @@ def _closed(  # noqa: PLR0917 - one argument for each fact
     endings = [one.ending for one in memory.agent.controller.state.drains.finished if one.worker == name]
     if not (another and "died" in endings[-2:]):
         report("I16-drain", f"the drain of {name} was closed {deadline_ms - now} ms before its time: {endings}")
+
+
+def _victims(memory: Memory, report: Report) -> None:
+    """Whoever leads goes on with the victims of what stands, whoever chose them."""
+    state = memory.agent.controller.state
+    if not (state.leading and memory.acting and memory.registry_read):
+        return
+    for model, entry in state.ledger.entries.items():
+        for target in entry.decision.targets if entry.decision else ():
+            workers = state.fleet.models[model].pools[target.pool].workers
+            for victim in target.victims:
+                worker = workers.get(victim.worker)
+                if worker is not None and worker.record.incarnation == victim.incarnation and not worker.draining:
+                    report("I16-goes-on", f"{victim.worker} of {model} is a victim and is not drained")
 
 
 # -- bounds and sums ---------------------------------------------------------------------------------------------------

@@ -100,8 +100,7 @@ class Judge:
     def _judge_effect(self, memory: Memory, effect: AnyEffect, now: int, report: Report) -> None:
         match effect:
             case CommitDecision(decision=decision):
-                others = [other for other in self._world.agents.values() if other is not memory.agent]
-                CommitJudge(memory, decision, now, report).judge(others)
+                CommitJudge(memory, decision, now, report).judge(self._rivals(memory.agent))
             case AnnounceDecision(decision=decision, ttl_ms=ttl_ms):
                 memory.announced[decision.model] = (decision.decision_id, now)
                 if self.history.get(decision.decision_id) != decision:
@@ -116,6 +115,11 @@ class Judge:
                 memory.not_before_ms[model] = now + memory.settings.decisions.retry_backoff_ms
             case _:
                 pass
+
+    def _rivals(self, agent: AgentProcess) -> list[AgentProcess]:
+        """The other agents, but for those that cannot know that their term is over."""
+        others = [other for other in self._world.agents.values() if other is not agent]
+        return [one for one in others if one.controller.state.leadership.epoch not in self._world.dethroned]
 
     def _learn(self, memory: Memory, now: int) -> None:
         """Remember what was proposed in this turn, and whether there was data: as the explanations tell."""

@@ -53,6 +53,8 @@ class World:
         """Told of every journal that begins."""
         self.agents: dict[str, AgentProcess] = {}
         self.workers: dict[str, WorkerProcess] = {}
+        self.dethroned: set[int] = set()
+        """Terms that an operator ended: their leaders cannot know it at once."""
         self.demand: dict[Pool, float] = {}
         self.new_workers_come = True
         """Whether a worker that starts ever becomes ready."""

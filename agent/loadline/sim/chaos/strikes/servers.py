@@ -52,6 +52,7 @@ def leader_revoked(nemesis: Nemesis, strike: Strike) -> Undo:
     store = nemesis.world.store
     entry = store.keys.get(Keys("default").leader("all"))
     if entry is not None and store.up:
+        nemesis.world.dethroned.add(entry.create_revision)
         store.revoke(entry.lease_id)
     return nothing
 
