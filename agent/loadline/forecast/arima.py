@@ -28,7 +28,10 @@ def arima(history: Values, task: Task) -> Band:
     older = values[: values.size - since]
     if older.size < task.knobs.min_points or np.ptp(older) == 0.0:
         older = values
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with pmdarima
+
+    # With all threads on cores that are taken an order took 35 s to choose, with one 1 s.
+    with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of convergence: what comes of it is checked
         # A function of the values alone, and remembered: so a restarted process answers as the one before.
         order = _chosen(older[-knobs.points :].tobytes())

@@ -1,4 +1,8 @@
-"""The choice between predictors: each is asked at past moments, and the one with the lowest loss answers."""
+"""The choice between predictors: each is asked at past moments, and the one with the lowest loss answers.
+
+The loss is the pinball loss of both forecasts, the mean as the quantile 0.5: a constant with a wide upper forecast
+follows a climb as well as one that sees it, but for its mean.
+"""
 
 from collections.abc import Callable
 
@@ -11,11 +15,12 @@ from loadline.forecast.scores import pinball
 Attempt = Callable[[PredictorName, Values, Task], Band]
 """Asks one predictor; where it fails, what is answered in its place."""
 
+_MEDIAN = 0.5
 _PAST_SHARE = 0.5  # of the history is left to the first of the moments
 
 
 def chosen(history: Values, task: Task, attempt: Attempt) -> PredictorName:
-    """The candidate with the lowest mean pinball loss of the upper quantile; of equals the one that is named first."""
+    """The candidate with the lowest mean loss; of equals the one that is named first."""
     knobs = task.knobs.auto
     moments = _moments(history, task)
     if len(knobs.candidates) == 1 or not moments:
@@ -40,6 +45,7 @@ def _loss(name: PredictorName, moments: list[int], history: Values, task: Task, 
     for size in moments:
         then = Task(task.steps, task.interval_ms, task.last_index - history.size + size, task.knobs)
         truth = history[size : size + task.steps]
-        losses.append(pinball(truth, attempt(name, history[:size], then).upper, task.knobs.quantile))
+        band = attempt(name, history[:size], then)
+        losses.append(pinball(truth, band.upper, task.knobs.quantile) + pinball(truth, band.mean, _MEDIAN))
     known = [loss for loss in losses if np.isfinite(loss)]
     return float(np.mean(known)) if known else 0.0

@@ -1,0 +1,176 @@
+"""What holds of every predictor, whatever the series."""
+
+import math
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Final, get_args
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from loadline.core.forecasts import (
+    AnyPredictor,
+    Forecast,
+    ForecastKnobs,
+    PredictorName,
+    Question,
+    SeasonalKnobs,
+    Series,
+)
+from loadline.forecast import forecast
+from loadline.forecast.base import GROWTH_MAX
+
+# A fit of the others takes from a tenth of a second to some seconds.
+QUICK: Final[tuple[AnyPredictor, ...]] = ("constant", "kalman", "seasonal", "auto")
+ALL: Final[tuple[AnyPredictor, ...]] = (*get_args(PredictorName), "auto")
+INTERVAL_MS: Final = 600_000
+
+# Counts and lengths as they are, with idle (0) and unknown (None) intervals among them.
+VALUES = st.lists(st.none() | st.just(0.0) | st.floats(0.0, 1e6) | st.integers(0, 50).map(float), max_size=80)
+quick = pytest.mark.parametrize("predictor", QUICK)
+every = pytest.mark.parametrize("predictor", ALL)
+
+
+def asked(
+    predictor: AnyPredictor, values: list[float | None], horizon: int = 4, season_s: int = 6_000, *, log1p: bool = False
+) -> Forecast | None:
+    """A season of ten intervals, so that short series have several."""
+    knobs = ForecastKnobs(predictor, log1p=log1p, seasonal=SeasonalKnobs(season_s=season_s))
+    return forecast(Question(Series(tuple(values), INTERVAL_MS, 1_000 * INTERVAL_MS), horizon, knobs))
+
+
+def wave(count: int = 60) -> list[float | None]:
+    """Seasons of ten intervals with a little of what looks like noise."""
+    return [100.0 + 40.0 * math.sin(at * math.tau / 10) + (at * 7919 % 13) for at in range(count)]
+
+
+@quick
+@settings(max_examples=60, deadline=None)
+@given(values=VALUES, horizon=st.integers(1, 24), log1p=st.booleans())
+def test_a_forecast_is_finite_not_negative_bounded_and_of_the_horizon(
+    predictor: AnyPredictor, values: list[float | None], horizon: int, *, log1p: bool
+) -> None:
+    answer = asked(predictor, values, horizon, log1p=log1p)
+    known = [value for value in values if value is not None]
+    if not known:
+        assert answer is None
+        return
+    assert answer is not None
+    assert len(answer.mean) == len(answer.upper) == horizon
+    for mean, upper in zip(answer.mean, answer.upper, strict=True):
+        assert 0.0 <= mean <= upper < math.inf
+        if not log1p:
+            assert upper <= GROWTH_MAX * max(known)
+
+
+@quick
+@settings(max_examples=40, deadline=None)
+@given(values=VALUES, power=st.integers(-5, 5), horizon=st.integers(1, 6))
+def test_a_forecast_is_in_the_unit_of_the_series(
+    predictor: AnyPredictor, values: list[float | None], power: int, horizon: int
+) -> None:
+    factor = 4.0**power  # its square root is exact too: nothing but the unit changes
+    ours = asked(predictor, [value and round(value) * 1.0 for value in values], horizon)
+    theirs = asked(predictor, [value and round(value) * factor for value in values], horizon)
+    if ours is None or theirs is None:
+        assert ours is theirs
+        return
+    assert theirs.mean == pytest.approx([value * factor for value in ours.mean])
+    assert theirs.upper == pytest.approx([value * factor for value in ours.upper])
+
+
+@quick
+@settings(max_examples=40, deadline=None)
+@given(values=VALUES, gap=st.integers(1, 10), horizon=st.integers(1, 6))
+def test_unknown_intervals_at_the_end_are_forecast_and_left_out(
+    predictor: AnyPredictor, values: list[float | None], gap: int, horizon: int
+) -> None:
+    known = [*values, 3.0]  # the last one is known
+    late = asked(predictor, [*known, *[None] * gap], horizon)
+    whole = asked(predictor, known, gap + horizon)
+    assert whole is not None
+    assert late == replace(whole, mean=whole.mean[gap:], upper=whole.upper[gap:])
+
+
+@every
+@pytest.mark.parametrize("value", [0.0, 1.0, 50.0, 0.1, 1e9])
+def test_a_constant_load_stays_what_it_is(predictor: AnyPredictor, value: float) -> None:
+    answer = asked(predictor, [value, None] * 20)
+    assert answer is not None
+    assert answer.mean == answer.upper == (value,) * 4
+    assert answer.fallback == "flat"
+
+
+@every
+def test_nothing_known_is_no_forecast(predictor: AnyPredictor) -> None:
+    assert asked(predictor, []) is None
+    assert asked(predictor, [None] * 50) is None
+    assert asked(predictor, [float("nan"), float("inf"), -1.0]) is None
+
+
+@every
+def test_what_is_no_number_is_not_known(predictor: AnyPredictor) -> None:
+    clean = wave()
+    clean[7] = clean[20] = clean[21] = None
+    spoilt = list(clean)
+    spoilt[7], spoilt[20], spoilt[21] = float("nan"), -5.0, float("inf")
+    answer = asked(predictor, spoilt)
+    assert answer is not None
+    assert answer.fallback == ""
+    assert answer == asked(predictor, clean)
+
+
+@every
+def test_one_unknown_interval_changes_little(predictor: AnyPredictor) -> None:
+    whole = asked(predictor, wave())
+    holed = asked(predictor, [None if at == 30 else value for at, value in enumerate(wave())])
+    assert whole is not None
+    assert holed is not None
+    assert holed.mean == pytest.approx(whole.mean, rel=0.2)
+
+
+@every
+def test_a_steady_climb_goes_on_by_intervals(predictor: AnyPredictor) -> None:
+    """A predictor that takes a second for an interval would stay where it is."""
+    answer = asked(predictor, [1_000.0 + 10.0 * at + (at * 7919 % 5) for at in range(40)], season_s=86_400)
+    assert answer is not None
+    assert answer.fallback == ""
+    truth = [1_402.0 + 10.0 * step for step in range(4)]
+    if predictor == "constant":
+        assert len(set(answer.mean)) == 1
+        assert all(one < next_one for one, next_one in pairwise(answer.upper))
+    else:
+        assert answer.mean == pytest.approx(truth, abs=8.0)
+
+
+@every
+def test_too_little_is_answered_with_the_last_value(predictor: AnyPredictor) -> None:
+    answer = asked(predictor, [10.0, 20.0, None, 30.0, 25.0])
+    assert answer is not None
+    assert (answer.predictor, answer.fallback) == ("constant", "points")
+    assert answer.mean == (25.0,) * 4
+
+
+SCRIPT: Final = """
+import sys
+import msgspec
+from tests.property.test_forecasts import ALL, asked, wave
+print(msgspec.json.encode([asked(predictor, wave()) for predictor in ALL]).decode())
+"""
+
+
+def test_the_same_question_has_the_same_answer_in_every_process() -> None:
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env=os.environ | {"PYTHONHASHSEED": seed, "OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
