@@ -120,8 +120,9 @@ def check_outputs(options: argparse.Namespace) -> None:
     for option, path in (("--json", options.json), ("--html", options.html)):
         if path is None:
             continue
-        if path.is_dir():
-            raise ConfigError(option, f"{path} is a folder", "Name a file in it.")
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "no regular file"  # such as a device, which would be replaced
+            raise ConfigError(option, f"{path} is {what}", "Name a file.")
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise ConfigError(option, f"nothing can be written to {path.parent}", "Name a file in another folder.")
     if options.json is not None and options.json == options.html:
@@ -133,7 +134,8 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 def write(contents: Mapping[Path, bytes]) -> None:
     """Write files, each wholly or not at all."""
-    for path, content in contents.items():
+    for named, content in contents.items():
+        path = named.resolve()
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             partial.write_bytes(content)

@@ -71,7 +71,7 @@ class PoolFleetKnobs(_Knobs, frozen=True):
     prefix_cache_blocks: Annotated[
         int, Meta(ge=0, description="Prefix blocks of the trace that a worker remembers; 0: no prefix cache.")
     ] = 0
-    workers: Annotated[int, Meta(ge=0, description="Workers that are ready when the trace begins.")] = 1
+    workers: Annotated[int, Meta(ge=0, le=10_000, description="Workers that are ready when the trace begins.")] = 1
     start_delay: StartDelayKnobs = StartDelayKnobs()
 
 
