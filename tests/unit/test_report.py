@@ -7,6 +7,8 @@ import pytest
 
 from loadline import report
 from loadline.report import words
+from loadline.sim.bounds import WorkBound
+from loadline.sim.comparison import Compared, Comparison
 from loadline.sim.outcome import Action
 from tests.support.outcomes import comparison, outcome, pool_line
 
@@ -167,6 +169,11 @@ def test_a_comparison_has_its_table_its_plot_and_every_run() -> None:
     assert "work bound, 0.12 GPU-hours" in {text.strip() for text in page.texts}
     [scatter] = re.findall(r"<svg[^>]*Attainment.*?</svg>", text, re.DOTALL)
     assert {"mine", "hpa"} <= set(re.findall(r">([^<>\n]+)</text>", scatter))
+
+
+def test_a_comparison_of_nothing_is_drawn_too() -> None:
+    nothing = Comparison(WorkBound(0.0, {}), [Compared("config", outcome(gpu_hours=0.0, requests=0))])
+    assert "0 requests in 4 min" in report.comparison_page(nothing, [], "loadline compare")
 
 
 def test_results_name_objectives_and_counts() -> None:
