@@ -301,6 +301,20 @@ def test_a_silent_victim_has_its_lease_revoked() -> None:
     assert "drain_unanswered" in alarms(effects)
 
 
+def test_a_victim_that_comes_back_from_the_dead_is_drained_again() -> None:
+    world = booted()
+    world.kv, world.queue = 0.3, 0
+    world.run(31)
+    victim = next(e for e in world.effects if isinstance(e, SendDrain) and e.pool == "decode").worker
+    record = world.workers.pop(victim)
+    world.tell(WorkerDeregistered("m", "decode", victim))
+    world.run(7)
+    assert world.controller.state.drains.finished[-1].ending == "died"
+    effects = world.tell(WorkerRegistered(RegisteredWorker(record, 6)))
+    assert [e.worker for e in effects if isinstance(e, SendDrain)] == [victim]
+    assert world.controller.state.fleet.models["m"].pools["decode"].ready == 1, "it is no supply"
+
+
 def test_a_paused_model_holds_and_goes_on() -> None:
     world = booted()
     world.kv, world.queue = 0.95, 1

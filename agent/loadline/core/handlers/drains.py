@@ -3,6 +3,7 @@
 from loadline.core.effects import Effect
 from loadline.core.events import DrainAnswered, DrainRequested, WorkerDrained
 from loadline.core.handlers.turn import Turn
+from loadline.core.observed import WorkerRecord
 from loadline.core.report import Rejection
 from loadline.core.targets import Decision, Victim
 
@@ -57,6 +58,18 @@ def go_on(turn: Turn) -> None:
     for entry in turn.state.ledger.entries.values():
         if entry.decision is not None:
             start_victims(turn, entry.decision)
+
+
+def go_on_with(turn: Turn, record: WorkerRecord) -> None:
+    """A victim that was given up for dead may come back: its lease was lost or revoked, and it lives."""
+    state = turn.state
+    if not (state.leading and state.decisions_read):
+        return
+    entry = state.ledger.entries.get(record.model)
+    decision = entry.decision if entry is not None else None
+    victim = Victim(record.worker, record.incarnation)
+    if decision is not None and any(t.pool == record.pool and victim in t.victims for t in decision.targets):
+        start_victims(turn, decision)
 
 
 def keep(turn: Turn) -> list[Effect]:

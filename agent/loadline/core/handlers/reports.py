@@ -47,6 +47,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     record = event.worker.record
     why = turn.state.fleet.register(event.worker, turn.now)
     if why is None:
+        drains.go_on_with(turn, record)
         turn.change(record.model)
         return []
     turn.state.reject(why)
