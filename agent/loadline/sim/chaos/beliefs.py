@@ -131,9 +131,10 @@ def _drains(memory: Memory, now: int, report: Report) -> None:
         asked_ms = memory.asked_drain_ms.get(drain.drain_id + drain.worker, drain.started_at_ms)
         if min(now - asked_ms, hearing_ms) > 5 * knobs.retry_ms + _SLACK_MS:
             report("I16-asked", f"{drain.worker} was last asked {now - asked_ms} ms ago")
-        if memory.unanswered.get(f"{key}\0{drain.drain_id}", 0) >= knobs.revoke_after and not drain.revoked:
+        if memory.unanswered.get(key, 0) >= knobs.revoke_after and not drain.revoked:
             report("I16-asked", f"{drain.worker} does not answer, and keeps its lease")
     for key in [key for key in memory.draining if key not in state.drains.open]:
+        memory.unanswered.pop(key, None)
         _closed(memory, key, *memory.draining.pop(key), now, report)
 
 

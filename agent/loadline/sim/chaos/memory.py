@@ -155,8 +155,8 @@ class Memory:
                     self.decisions_read, self.first_request = False, 0  # what it believes of the store is wrong
 
     def _hear_drain(self, event: ev.DrainAnswered) -> None:
-        key = f"{event.model}\0{event.pool}\0{event.worker}\0{event.drain_id}"
-        if not event.accepted and self.bus_connected:
+        key = f"{event.model}\0{event.pool}\0{event.worker}"
+        if not event.accepted and self.bus_connected and key in self.draining:
             self.unanswered[key] = self.unanswered.get(key, 0) + 1
 
     # -- what it does --------------------------------------------------------------------------------------------------
