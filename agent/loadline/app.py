@@ -18,6 +18,7 @@ from loadline.adapters.http import HttpServer
 from loadline.adapters.metrics import Metrics
 from loadline.adapters.nats_bus import NatsBus
 from loadline.adapters.notify import Notifier
+from loadline.adapters.process_fitter import ProcessFitter
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
@@ -58,12 +59,14 @@ class Agent:
             on_oversized=lambda subject: self._refused("oversized", subject, "larger than frame_bytes_max"),
         )
         self._store = EtcdStore(config.etcd)
+        self._fitter = ProcessFitter()
         self._journal = _journal(config)
         self.runtime = Runtime(
             controller=Controller(settings(config)),
             clock=SystemClock(),
             bus=self._bus,
             store=self._store,
+            fitter=self._fitter,
             journal=self._journal,
             root=config.agent.root,
             namespace=config.agent.namespace,
@@ -104,6 +107,7 @@ class Agent:
             await self.http.close()
             await self._bus.close()
             await self._store.close()
+            await self._fitter.close()
             _log.info("stopped", turns=self.runtime.turns, frames=self.runtime.frames)
 
     async def _start_http(self) -> None:

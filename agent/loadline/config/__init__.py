@@ -1,5 +1,6 @@
 """Configuration: the knobs, the file that sets them, and the rules that judge them together."""
 
+from loadline.config.engines import read_engines
 from loadline.config.file import load, load_as, parse
 from loadline.config.knobs import AgentKnobs, Config, EtcdKnobs, HttpKnobs, JournalKnobs, NatsKnobs, RuntimeKnobs
 from loadline.config.rules import validate
@@ -17,5 +18,6 @@ __all__ = [
     "load",
     "load_as",
     "parse",
+    "read_engines",
     "validate",
 ]

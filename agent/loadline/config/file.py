@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
+from loadline.config.engines import located
 from loadline.config.knobs import Config
 from loadline.errors import ConfigError
 
@@ -33,10 +34,12 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Read a configuration, then let ``LOADLINE__<SECTION>__<KEY>`` variables override it.
 
+    Paths of profiles count from where the file is.
+
     Raises:
         ConfigError: The file cannot be read, or something in it or in a variable cannot be used.
     """
-    return parse(_read(path), str(path), environ)
+    return located(parse(_read(path), str(path), environ), path.parent)
 
 
 def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config:
@@ -132,8 +135,14 @@ def _shape(kind: inspect.StrType) -> str:
     return length + (_PATTERNS.get(kind.pattern) or f" that matches {kind.pattern}" if kind.pattern else "")
 
 
-def _unwrap(kind: inspect.Type) -> inspect.Type:
-    return kind.type if isinstance(kind, inspect.Metadata) else kind
+def unwrap(kind: inspect.Type) -> inspect.Type:
+    """The type without its description, and without the None that it may be instead."""
+    while isinstance(kind, inspect.Metadata | inspect.UnionType):
+        if isinstance(kind, inspect.Metadata):
+            kind = kind.type
+        else:
+            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+    return kind
 
 
 def fields_of(kind: type[Struct]) -> dict[str, inspect.Field]:
@@ -157,12 +166,12 @@ def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
 
 
 def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) -> None:
-    info = _unwrap(field.type)
+    info = unwrap(field.type)
     if isinstance(info, inspect.StructType) and isinstance(value, dict):
         _check(value, info.cls, f"{place}.")
         return
     if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
-        element = _unwrap(info.item_type)
+        element = unwrap(info.item_type)
         if isinstance(element, inspect.StructType) and all(isinstance(one, dict) for one in value):
             for index, one in enumerate(value):
                 _check(one, element.cls, f"{place}[{index}].")
@@ -191,7 +200,7 @@ def _override(raw: dict[str, Any], variable: str, text: str) -> None:
     for depth, part in enumerate(path):
         if part not in fields:
             raise ConfigError(f"environment variable {variable}", f"names no key: {part}", _did_you_mean(part, fields))
-        info = _unwrap(fields[part].type)
+        info = unwrap(fields[part].type)
         if depth == len(path) - 1:
             table[part] = _environment_value(text, info)
         elif isinstance(info, inspect.StructType):

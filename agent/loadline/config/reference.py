@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from loadline.config.file import ENVIRONMENT_PREFIX, fields_of, legal
+from loadline.config.file import ENVIRONMENT_PREFIX, fields_of, legal, unwrap
 from loadline.config.knobs import Config
 
 _HEAD = f"""# Configuration
@@ -32,7 +32,7 @@ def tables(kind: type[Struct], path: str = "") -> Iterator[str]:
     """The rows of a table of keys, then every section within it as a table of its own."""
     nested: list[tuple[type[Struct], str]] = []
     for key, field in fields_of(kind).items():
-        info = field.type.type if isinstance(field.type, inspect.Metadata) else field.type
+        info = unwrap(field.type)
         inner = f"{path}.{key}" if path else key
         if isinstance(info, inspect.StructType):
             nested.append((info.cls, f"[{inner}]"))

@@ -14,7 +14,7 @@ from loadline.core import events as ev
 from loadline.core import state as states
 from loadline.core.decide import Decider
 from loadline.core.effects import AnyEffect, Effect, RaiseAlarm
-from loadline.core.handlers import decisions, drains, leadership, pauses, reading, reports
+from loadline.core.handlers import decisions, drains, forecasts, leadership, pauses, reading, reports
 from loadline.core.handlers.turn import Turn
 from loadline.core.settings import Settings
 
@@ -44,6 +44,8 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.DrainAnswered: drains.drain_answered,
     ev.WorkerDrained: drains.worker_drained,
     ev.DrainRequested: drains.drain_requested,
+    ev.ForecastFitted: forecasts.forecast_fitted,
+    ev.ForecastFailed: forecasts.forecast_failed,
     ev.PauseRequested: pauses.pause_requested,
     ev.PausesRead: pauses.pauses_read,
     ev.PauseChanged: pauses.pause_changed,
@@ -70,7 +72,7 @@ class Controller:
         if self.leading:
             effects += reading.keep(turn)
         for name in turn.to_plan():
-            effects += self._decider.plan(name, now)
+            effects += self._decider.plan(name, turn.answers.get(name, ()), now)
         if self.leading:
             effects += [*decisions.keep(turn), *drains.keep(turn)]
         for effect in effects:

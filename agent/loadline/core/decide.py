@@ -1,9 +1,12 @@
 """From the picture of one model to a decision, or to a hold: plan, guard, look for obstacles, propose, explain."""
 
+from collections.abc import Sequence
+
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.decisions.drains import choose_victims
-from loadline.core.effects import Effect, RaiseAlarm
+from loadline.core.effects import Effect, FitForecast, RaiseAlarm
+from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import Planner
 from loadline.core.report import Code, Explanation, Opinion, Reason
@@ -23,16 +26,28 @@ class Decider:
         self._scope = settings.scope
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
 
-    def plan(self, name: str, now: int) -> list[Effect]:
-        """Look at a model at ``now`` (ms); gives the commit of a new decision, if there is one."""
+    def plan(self, name: str, answers: Sequence[ForecastFitted | ForecastFailed], now: int) -> list[Effect]:
+        """Look at a model at ``now`` (ms), with the forecasts that came.
+
+        Gives the commit of a new decision, if there is one, and what its planner wants to have forecast.
+        """
         state = self.state
         model = state.fleet.models[name]
         if state.due[name] <= now:
             model.sweep(now, state.fleet.knobs)
         model.settle(now, state.fleet.knobs)
         planner = self.planners[name]
+        for answer in answers:
+            planner.take(answer)
         opinion = planner.plan(model, now)
         state.due[name] = planner.next_wake()
+        asked = planner.asked()
+        asks: list[Effect] = [] if asked is None else [FitForecast(name, asked.request, asked.questions)]
+        return [*asks, *self._follow(model, opinion, now)]
+
+    def _follow(self, model: Model, opinion: Opinion, now: int) -> list[Effect]:
+        """What becomes of an opinion."""
+        state, name = self.state, model.name
         unsettled = self._unsettled(model, now)
         if unsettled is not None:
             self._hold(model, opinion, Draft({}), unsettled, now)

@@ -6,6 +6,7 @@ nothing but the effect itself.
 
 from msgspec import Struct
 
+from loadline.core.forecasts import Question
 from loadline.core.scalars import Role
 from loadline.core.targets import Decision
 
@@ -92,6 +93,14 @@ class WritePause(Effect, frozen=True):
     by: str
 
 
+class FitForecast(Effect, frozen=True):
+    """Ask a predictor. Answered, with the same ``request``, by ``ForecastFitted`` or ``ForecastFailed``."""
+
+    model: str
+    request: int
+    questions: list[Question]
+
+
 class RaiseAlarm(Effect, frozen=True):
     """Tell people: logged as a warning and counted by kind."""
 
@@ -110,5 +119,6 @@ AnyEffect = (
     | SendDrain
     | RevokeWorkerLease
     | WritePause
+    | FitForecast
     | RaiseAlarm
 )

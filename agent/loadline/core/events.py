@@ -5,6 +5,7 @@ Events are the only input of the core and the content of the journal, so each is
 
 from msgspec import Struct
 
+from loadline.core.forecasts import Forecast
 from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerSample
 from loadline.core.targets import ApplyStatus, StoredDecision
 
@@ -208,6 +209,22 @@ class PauseChanged(Event, frozen=True):
     by: str = ""
 
 
+class ForecastFitted(Event, frozen=True):
+    """A predictor answered each question, in their order; None where nothing is known of the series."""
+
+    model: str
+    request: int
+    forecasts: list[Forecast | None]
+
+
+class ForecastFailed(Event, frozen=True):
+    """Nobody could be asked."""
+
+    model: str
+    request: int
+    detail: str = ""
+
+
 class StoreConnectionChanged(Event, frozen=True):
     """The store can be reached, or not."""
 
@@ -248,6 +265,8 @@ AnyEvent = (
     | AnnouncementRequested
     | PausesRead
     | PauseChanged
+    | ForecastFitted
+    | ForecastFailed
     | StoreConnectionChanged
     | BusConnectionChanged
     | ShutdownRequested

@@ -22,6 +22,11 @@ class Code(StrEnum):
     PREFILL_REQUESTS_TARGET = "prefill_requests_target"
     CONCURRENCY_TARGET = "concurrency_target"
     PANIC = "panic"
+    THROUGHPUT_TARGET = "throughput_target"
+    TRAFFIC_SURGE = "traffic_surge"
+    LOAD_HIGH = "load_high"
+    LOAD_LOW = "load_low"
+    THROUGHPUT_FLOOR = "throughput_floor"
     # planners: why none
     WITHIN_THRESHOLDS = "within_thresholds"
     NO_WORKERS = "no_workers"
@@ -34,6 +39,14 @@ class Code(StrEnum):
     WITHIN_TOLERANCE = "within_tolerance"
     UNKNOWN_WORKERS = "unknown_workers"
     METRIC_MISSING = "metric_missing"
+    PROFILE_UNUSABLE = "profile_unusable"
+    SLA_INFEASIBLE = "sla_infeasible"
+    TRAFFIC_UNKNOWN = "traffic_unknown"
+    TRAFFIC_INCOMPLETE = "traffic_incomplete"
+    FORECAST_FALLBACK = "forecast_fallback"
+    LOAD_LEARNING = "load_learning"
+    LOAD_WITHIN = "load_within"
+    CONSOLIDATION_REFUSED = "consolidation_refused"
     # planners: what bounds their own recommendation
     HIGHEST_RECOMMENDATION = "highest_recommendation"
     SCALE_UP_LIMIT = "scale_up_limit"
@@ -80,6 +93,19 @@ SENTENCES: dict[Code, str] = {
         "panic: {concurrency:.2f} requests are in flight, {target:g} a worker; not below {allowed:g} workers "
         "for {left_ms:g} ms"
     ),
+    Code.THROUGHPUT_TARGET: (
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens keep {busy:.2f} workers busy: "
+        "{wanted:g} workers, {allowed:g} by this look"
+    ),
+    Code.TRAFFIC_SURGE: (
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens are more than planned for, "
+        "and keep {busy:.2f} workers busy: {wanted:g} workers"
+    ),
+    Code.LOAD_HIGH: (
+        "every worker has more than the load of {target:.0f} that gives {latency_ms:g} ms; the least has {least:.0f}"
+    ),
+    Code.LOAD_LOW: "every worker has a load below {target:.0f}, the most has {most:.0f}: one less would do",
+    Code.THROUGHPUT_FLOOR: "{wanted:g} raised to {allowed:g}: what the traffic to come needs",
     Code.WITHIN_THRESHOLDS: "signals are between their thresholds",
     Code.NO_WORKERS: "no worker is ready",
     Code.NO_DATA: "{fresh:g} of {ready:g} workers report, {known:g} of them what the pool is judged by",
@@ -94,6 +120,17 @@ SENTENCES: dict[Code, str] = {
     Code.WITHIN_TOLERANCE: "{value:.2f} a worker is within {tolerance:g} of the target {target:g}",
     Code.UNKNOWN_WORKERS: "{missing:g} silent workers and {starting:g} on their way leave no sure direction",
     Code.METRIC_MISSING: "{known:g} of {metrics:g} metrics are known: no shrink to {wanted:g}",
+    Code.PROFILE_UNUSABLE: "the engine profile cannot be used",
+    Code.SLA_INFEASIBLE: (
+        "even one request alone takes {best_ms:.1f} ms, the objective is {objective_ms:g} ms: raise it, or use "
+        "engines that are faster"
+    ),
+    Code.TRAFFIC_UNKNOWN: "no frontend says how many requests arrive and how long they are",
+    Code.TRAFFIC_INCOMPLETE: "a frontend that was heard a minute ago is silent: nothing shrinks",
+    Code.FORECAST_FALLBACK: "the forecast could not be had, the last value stands in",
+    Code.LOAD_LEARNING: "{known:g} samples of load and latency are known, {needed:g} are needed",
+    Code.LOAD_WITHIN: "loads are between {least:.0f} and {most:.0f}, and {target:.0f} gives {latency_ms:g} ms",
+    Code.CONSOLIDATION_REFUSED: "with one worker less the others would miss {latency_ms:g} ms",
     Code.HIGHEST_RECOMMENDATION: "{wanted:g} held at {allowed:g}: the highest recommendation of {window_ms:g} ms",
     Code.SCALE_UP_LIMIT: "{wanted:g} cut to {allowed:g}: the most that one sync may reach",
     Code.SCALE_RATE: "{wanted:g} bounded to {allowed:g}: the most that a tick may change {ready:g} ready workers to",
@@ -151,11 +188,12 @@ class Rejection(StrEnum):
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):
-    """A code, the pool that it is about (empty: the model), and the numbers that led to it."""
+    """A code, the pool that it is about (empty: the model), the numbers that led to it, and what numbers cannot say."""
 
     code: Code
     pool: str = ""
     numbers: dict[str, float] = {}
+    detail: str = ""
 
     @classmethod
     def of(cls, code: Code, pool: str = "", **numbers: float) -> "Reason":
@@ -165,6 +203,7 @@ class Reason(Struct, frozen=True, omit_defaults=True):
     def sentence(self) -> str:
         """For a person: the pool and the filled sentence."""
         text = SENTENCES[self.code].format(**self.numbers)
+        text = f"{text}: {self.detail}" if self.detail else text
         return f"{self.pool}: {text}" if self.pool else text
 
 

@@ -9,6 +9,7 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
@@ -28,6 +29,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most GPUs over all pools of the model.")
     ] = None
     gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
+    objectives: ObjectiveKnobs = ObjectiveKnobs()
     guard: GuardKnobs = GuardKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
     static: StaticKnobs = StaticKnobs()
@@ -45,3 +47,5 @@ class Settings(Struct, frozen=True):
     leadership: LeadershipKnobs = LeadershipKnobs()
     decisions: DecisionKnobs = DecisionKnobs()
     drain: DrainKnobs = DrainKnobs()
+    profiles: dict[str, dict[str, EngineProfile]] = {}
+    """Engine profiles by model and pool, as data: a replay needs no file."""

@@ -8,12 +8,13 @@ import msgspec
 from msgspec import Struct, field
 
 from loadline.core.belief.fleet import Fleet, Model
-from loadline.core.belief.pool import Pool
+from loadline.core.belief.pool import NO_PROFILE, Pool
 from loadline.core.belief.traffic import Traffic
 from loadline.core.belief.worker import Worker
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
+from loadline.core.models.engine import EngineProfile
 from loadline.core.planning.guard import Guard, Limits
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.report import Explanation, Rejection
@@ -93,8 +94,11 @@ def initial_state(settings: Settings) -> State:
             models={
                 model.name: Model(
                     name=model.name,
-                    pools={pool.name: Pool(pool) for pool in model.pools},
+                    pools={
+                        pool.name: Pool(pool, engine=_engine(settings, model.name, pool.name)) for pool in model.pools
+                    },
                     traffic=Traffic(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms),
+                    objectives=model.objectives,
                 )
                 for model in knobs
             },
@@ -110,6 +114,10 @@ def initial_state(settings: Settings) -> State:
     )
 
 
+def _engine(settings: Settings, model: str, pool: str) -> EngineProfile:
+    return settings.profiles.get(model, {}).get(pool, NO_PROFILE)
+
+
 def initial_planners(settings: Settings) -> dict[str, Planner]:
     """One planner for each model, by the name in its knobs."""
     return {m.name: PLANNERS[m.planner](getattr(m, m.planner)) for m in settings.models}
@@ -120,12 +128,13 @@ def picture(state: State, planners: dict[str, Planner]) -> Callable[[], dict[str
 
     What is given back, called once, in any thread and at any time, gives what encodes to the JSON of a ``Snapshot``.
     To encode 10,000 workers takes 15 ms or more, to copy them 5 ms: so they are copied now and encoded later, in
-    slices, between which other threads may run. All else is small, and encoded at once.
+    slices, between which other threads may run. All else is small, and encoded at once; but for the engine profiles,
+    which are in the settings and do not change.
     """
     pools: list[dict[str, Any]] = []
 
     def hold_pool(pool: Pool) -> dict[str, Any]:
-        held = _hold(pool, workers={name: worker.copied() for name, worker in pool.workers.items()})
+        held = _hold(pool, engine=NO_PROFILE, workers={name: worker.copied() for name, worker in pool.workers.items()})
         pools.append(held)
         return held
 
@@ -165,6 +174,9 @@ def decode_snapshot(settings: Settings, data: bytes) -> tuple[State, dict[str, P
         msgspec.DecodeError: It was not written by this version.
     """
     snapshot = msgspec.json.decode(data, type=Snapshot)
+    for model in snapshot.state.fleet.models.values():
+        for pool in model.pools.values():
+            pool.engine = _engine(settings, model.name, pool.name)
     kinds = {model.name: PLANNERS[model.planner] for model in settings.models}
     planners = {model: msgspec.json.decode(raw, type=kinds[model]) for model, raw in snapshot.planners.items()}
     return snapshot.state, planners

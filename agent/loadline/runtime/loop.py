@@ -9,7 +9,7 @@ from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
 from loadline.core.effects import AnyEffect
 from loadline.core.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
-from loadline.ports import Bus, Clock, Journal, Store
+from loadline.ports import Bus, Clock, Fitter, Journal, Store
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry
 from loadline.runtime.turns import FRAME_KINDS, Turns
@@ -29,6 +29,7 @@ class Runtime:
         clock: Gives every turn its time.
         bus: Brings frames; carries announcements and commands.
         store: Brings the registry; takes decisions.
+        fitter: Makes forecasts.
         journal: Takes every turn, if there is one.
         root: First tokens of all subjects.
         namespace: Namespace of all keys.
@@ -46,6 +47,7 @@ class Runtime:
         clock: Clock,
         bus: Bus,
         store: Store,
+        fitter: Fitter,
         journal: Journal | None,
         root: str,
         namespace: str,
@@ -71,6 +73,7 @@ class Runtime:
             controller=controller,
             bus=bus,
             store=store,
+            fitter=fitter,
             journal=journal,
             subjects=self.subjects,
             keys=self._keys,

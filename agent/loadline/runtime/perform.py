@@ -8,6 +8,7 @@ from loadline.core.effects import (
     AnyEffect,
     Campaign,
     CommitDecision,
+    FitForecast,
     RaiseAlarm,
     ReadDecisions,
     RenewLease,
@@ -25,13 +26,15 @@ from loadline.core.events import (
     DecisionsRead,
     DecisionsUnread,
     DrainAnswered,
+    ForecastFailed,
+    ForecastFitted,
     LeadershipWon,
     LeaseRenewalFailed,
     LeaseRenewed,
 )
 from loadline.core.targets import Decision, StoredDecision
 from loadline.errors import BusUnavailable, OutcomeUnknown, StoreDenied, StoreUnavailable
-from loadline.ports import Bus, Compare, Store, Write
+from loadline.ports import Bus, Compare, Fitter, Store, Write
 from loadline.wire.codec import Rejected, decode_as, decode_decision, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
@@ -39,6 +42,8 @@ from loadline.wire.subjects import Subjects
 
 DRAIN_TIMEOUT_S = 1.0
 """A worker answers a drain command in milliseconds or not at all; the core asks again."""
+FIT_DEADLINE_S = 20.0
+"""For one series. Choosing the order of an ARIMA takes 3 s, and six times that where the cores are taken."""
 _FAILURES = (StoreUnavailable, StoreDenied, OutcomeUnknown)
 
 
@@ -59,7 +64,7 @@ class Log(Protocol):
 
 
 class Performer:
-    """Performs effects on a bus and a store. Each call is a task of its own: one slow answer delays nobody else."""
+    """Performs effects on a bus, a store and a fitter. Each call is a task: one slow answer delays nobody else."""
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class Performer:
         agent: str,
         bus: Bus,
         store: Store,
+        fitter: Fitter,
         subjects: Subjects,
         keys: Keys,
         put: Callable[[AnyEvent], None],
@@ -75,6 +81,7 @@ class Performer:
         self._agent = agent
         self._bus = bus
         self._store = store
+        self._fitter = fitter
         self._subjects = subjects
         self._keys = keys
         self._put = put
@@ -110,6 +117,8 @@ class Performer:
                 self._put(await self._send_drain(effect))
             case RevokeWorkerLease(lease_id=lease_id):
                 await self._revoke(lease_id)
+            case FitForecast():
+                self._put(await self._fit(effect))
             case WritePause():
                 await self._write_pause(effect)
             case RaiseAlarm(kind=kind, model=model, text=text):
@@ -242,6 +251,10 @@ class Performer:
             return _drain_answer(effect, accepted=None, detail=reply.detail)
         return _drain_answer(effect, accepted=reply.accepted, detail=reply.detail)
 
+    async def _fit(self, effect: FitForecast) -> AnyEvent:
+        forecasts = [await self._fitter.fit(question, FIT_DEADLINE_S) for question in effect.questions]
+        return ForecastFitted(effect.model, effect.request, forecasts)
+
     async def _write_pause(self, effect: WritePause) -> None:
         try:
             key = self._keys.pause(effect.model)
@@ -254,7 +267,7 @@ def _drain_answer(effect: SendDrain, *, accepted: bool | None, detail: str) -> D
     return DrainAnswered(effect.model, effect.pool, effect.worker, effect.drain_id, accepted, detail)
 
 
-def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:
+def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911 - one for each effect
     """The answer to an effect whose performance broke in a way that nobody foresaw."""
     match effect:
         case Campaign(scope=scope):
@@ -267,4 +280,6 @@ def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:
             return CommitUnknown(decision.decision_id, decision.model, detail)
         case SendDrain():
             return _drain_answer(effect, accepted=None, detail=detail)
+        case FitForecast(model=model, request=request):
+            return ForecastFailed(model, request, detail)
     return None

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from loadline.config import Config
+from loadline.config import Config, read_engines
 from loadline.core.settings import Settings
 from loadline.wire.keys import LEADER_SCOPE_ALL
 
@@ -23,4 +23,5 @@ def settings(config: Config) -> Settings:
         leadership=config.leadership,
         decisions=config.decisions,
         drain=config.drain,
+        profiles=read_engines(config),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from loadline.core.controller import Controller
 from loadline.core.effects import AnyEffect
 from loadline.core.events import AnyEvent
-from loadline.ports import Bus, Journal, Store
+from loadline.ports import Bus, Fitter, Journal, Store
 from loadline.runtime import record
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.perform import Log, Performer
@@ -31,6 +31,7 @@ class Turns:
         controller: The core.
         bus: Carries announcements and commands.
         store: Takes decisions.
+        fitter: Makes forecasts.
         journal: Takes every turn, if there is one.
         subjects: All subjects.
         keys: All keys.
@@ -49,6 +50,7 @@ class Turns:
         controller: Controller,
         bus: Bus,
         store: Store,
+        fitter: Fitter,
         journal: Journal | None,
         subjects: Subjects,
         keys: Keys,
@@ -74,6 +76,7 @@ class Turns:
             agent=controller.settings.agent,
             bus=bus,
             store=store,
+            fitter=fitter,
             subjects=subjects,
             keys=keys,
             put=inbox.put,

@@ -16,6 +16,7 @@ from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry
 from loadline.runtime.turns import FRAME_KINDS, Turns
 from loadline.sim.bus import BusPort
+from loadline.sim.fitter import InlineFitter
 from loadline.sim.store import StorePort
 from loadline.sim.tasks import Task
 from loadline.sim.timeline import START_MS, Timeline
@@ -148,6 +149,7 @@ class AgentProcess:
             controller=self.controller,
             bus=bus,
             store=store,
+            fitter=InlineFitter(),
             journal=journal,
             subjects=subjects,
             keys=keys,

@@ -8,6 +8,7 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.traffic import Traffic
 from loadline.core.belief.worker import Worker
 from loadline.core.events import LoadReported
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.observed import RegisteredWorker
 from loadline.core.report import Rejection
 
@@ -33,6 +34,7 @@ class Model(Struct):
     name: str
     pools: dict[str, Pool]
     traffic: Traffic
+    objectives: ObjectiveKnobs = ObjectiveKnobs()
 
     def settle(self, now: int, knobs: FleetKnobs) -> None:
         """Bring all sums up to date."""

@@ -1,11 +1,12 @@
 """One pool as we believe it to be: its workers, and exact integer sums over those that are ready and fresh."""
 
 from bisect import bisect_left
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.worker import MICRO, NOTHING, Load, Worker
+from loadline.core.models.engine import EngineProfile, LinearKnobs
 from loadline.core.report import PoolStatus
 from loadline.core.scalars import Name, Role
 
@@ -24,6 +25,21 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     start_deadline_ms: Annotated[int, Meta(ge=1, description="A worker asked for counts as supply for this long.")] = (
         600_000
     )
+    prefill_profile: Annotated[
+        str,
+        Meta(
+            max_length=4_096,
+            description="Prefill sweep of a profiler, NPZ or JSON, or the folder that holds it; from this file on.",
+        ),
+    ] = ""
+    decode_profile: Annotated[
+        str,
+        Meta(
+            max_length=4_096,
+            description="Decode sweep of a profiler, NPZ or JSON, or the folder that holds it; from this file on.",
+        ),
+    ] = ""
+    linear: Annotated[LinearKnobs | None, Meta(description="Six numbers in the place of the profiles.")] = None
 
 
 class Supply(Struct, frozen=True):
@@ -42,12 +58,19 @@ class Supply(Struct, frozen=True):
         return self.ready + self.starting + self.pending
 
 
+NO_PROFILE: Final = EngineProfile()
+
+
 class Pool(Struct):
     """One pool: its workers, and sums over those that are ready and fresh."""
 
     knobs: PoolKnobs
     workers: dict[str, Worker] = {}
     dirty: dict[str, None] = {}
+    changed: dict[str, None] = {}
+    """Workers of which the last ``settle`` heard something new."""
+    engine: EngineProfile = NO_PROFILE
+    """What its engines can do; as the knobs, it does not change."""
     fresh: int = 0
     ready: int = 0
     starting: int = 0
@@ -133,11 +156,12 @@ class Pool(Struct):
 
     def settle(self, now: int, stale_after_ms: int) -> None:
         """Bring the sums up to date with the workers that changed since the last call."""
-        for name in list(self.dirty):
+        heard, self.dirty = self.dirty, {}
+        for name in heard:
             worker = self.workers.get(name)
             if worker is not None:
                 self._recount(worker, now, stale_after_ms)
-        self.dirty.clear()
+        self.dirty, self.changed = {}, heard
 
     def sweep(self, now: int, stale_after_ms: int) -> None:
         """Stop counting workers that went silent or start too slowly; O(workers)."""

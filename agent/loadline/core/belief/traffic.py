@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from loadline.core.belief.totals import Totals
 from loadline.core.events import TrafficReported
 from loadline.core.report import Rejection, TrafficStatus
 
@@ -12,6 +13,8 @@ class Bucket(Struct):
     """Sums over all reports that arrived in one second."""
 
     at_ms: int
+    heard_ms: int = 0
+    """Time since the report before, for each report: what its arrivals came in."""
     arrivals: int = 0
     isl_sum: float = 0.0
     isl_count: int = 0
@@ -32,6 +35,26 @@ class Frontend(Struct):
     queued: int
 
 
+class Recent(Struct, frozen=True):
+    """Arrivals of a short while."""
+
+    span_ms: int
+    """Of this time it is known what arrived."""
+    arrivals: int
+    isl_sum: float
+    isl_count: int
+
+    @property
+    def requests_per_s(self) -> float:
+        """Rate of arrivals; 0 where nothing is known."""
+        return self.arrivals * 1_000.0 / self.span_ms if self.span_ms else 0.0
+
+    @property
+    def isl_tokens(self) -> float | None:
+        """Mean length of the prompts; None where it is not known."""
+        return _mean(self.isl_sum, self.isl_count)
+
+
 def _mean(total: float, count: int) -> float | None:
     return total / count if count else None
 
@@ -45,6 +68,9 @@ class Traffic(Struct):
     first_at_ms: int = -1
     buckets: list[Bucket] = []
     frontends: dict[str, Frontend] = {}
+    totals: Totals = Totals()
+    heard_at_ms: int = -1
+    """When a report last came; -1 before the first."""
 
     def apply(self, event: TrafficReported, now: int) -> Rejection | None:
         """Fold a report in, unless it is a repeat or the table of frontends is full of live ones."""
@@ -58,7 +84,11 @@ class Traffic(Struct):
         elif event.incarnation == known.incarnation and sample.sequence <= known.sequence:
             return Rejection.NOT_NEWER
         self.frontends[event.frontend] = Frontend(event.incarnation, sample.sequence, now, sample.queued)
+        silent_ms = now - self.heard_at_ms
+        heard_ms = silent_ms if self.heard_at_ms >= 0 and silent_ms <= self.stale_after_ms else 0
+        self.totals, self.heard_at_ms = self.totals.plus(sample, heard_ms), now
         bucket = self._bucket(now)
+        bucket.heard_ms += heard_ms
         bucket.arrivals += sample.arrivals
         if sample.isl_tokens is not None and sample.arrivals:
             bucket.isl_sum += sample.isl_tokens * sample.arrivals
@@ -95,6 +125,29 @@ class Traffic(Struct):
         drop = sum(1 for bucket in self.buckets if bucket.at_ms < oldest)
         del self.buckets[:drop]
 
+    def heard(self, now: int) -> bool:
+        """Whether some frontend reports: then no arrivals are none, else they are unknown."""
+        return self.heard_at_ms >= 0 and now - self.heard_at_ms <= self.stale_after_ms
+
+    def complete(self, now: int) -> bool:
+        """Whether every frontend that was heard in the window still reports: then what is known is all there is."""
+        silent = [now - frontend.seen_at_ms for frontend in self.frontends.values()]
+        return self.heard(now) and not any(self.stale_after_ms < ms <= self.window_ms for ms in silent)
+
+    def queued(self, now: int) -> int:
+        """Requests that live frontends hold because no worker could take them."""
+        return sum(f.queued for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms)
+
+    def recent(self, span_ms: int, now: int) -> "Recent":
+        """What arrived within the last ``span_ms``, in whole buckets."""
+        newest = [bucket for bucket in self.buckets if bucket.at_ms > now - span_ms]
+        return Recent(
+            sum(bucket.heard_ms for bucket in newest),
+            sum(bucket.arrivals for bucket in newest),
+            sum(bucket.isl_sum for bucket in newest),
+            sum(bucket.isl_count for bucket in newest),
+        )
+
     def status(self, now: int) -> TrafficStatus:
         """Rates and means over the window; all None while no frontend reports. Changes nothing: a replay never asks."""
         live = [f for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms]
@@ -108,5 +161,5 @@ class Traffic(Struct):
             osl_tokens=_mean(sum(x.osl_sum for x in b), sum(x.osl_count for x in b)),
             ttft_ms=_mean(sum(x.ttft_sum for x in b), sum(x.ttft_count for x in b)),
             itl_ms=_mean(sum(x.itl_sum for x in b), sum(x.itl_count for x in b)),
-            queued=sum(f.queued for f in live),
+            queued=self.queued(now),
         )

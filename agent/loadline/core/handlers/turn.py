@@ -1,22 +1,31 @@
 """What the handlers of one turn share."""
 
+from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.state import State
 
 
 class Turn:
     """One turn of the controller: all that is known, the time, and the models whose picture has changed in it."""
 
-    __slots__ = ("_changed", "now", "state")
+    __slots__ = ("_changed", "answers", "now", "state")
 
     def __init__(self, state: State, now: int) -> None:
         self.state = state
         self.now = now
         """Unix time in ms."""
         self._changed: dict[str, None] = {}
+        self.answers: dict[str, list[ForecastFitted | ForecastFailed]] = {}
+        """Forecasts by model, for its planner."""
 
     def change(self, model: str) -> None:
         """Have a model planned at the end of this turn."""
         self._changed[model] = None
+
+    def answer(self, event: ForecastFitted | ForecastFailed) -> None:
+        """Have a model's planner take a forecast, and plan."""
+        if event.model in self.state.fleet.models:
+            self.answers.setdefault(event.model, []).append(event)
+            self.change(event.model)
 
     def change_all(self) -> None:
         """Have all models planned."""

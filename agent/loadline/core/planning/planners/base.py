@@ -1,22 +1,32 @@
 """What a planner is."""
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
+
+from msgspec import Struct
 
 from loadline.core.belief.fleet import Model
+from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.forecasts import Question
 from loadline.core.report import Opinion
 
 
-class Planner(Protocol):
+class Asked(Struct, frozen=True):
+    """Forecasts that a planner wants; the answer carries the same ``request``."""
+
+    request: int
+    questions: list[Question]
+
+
+class Planner(Struct):
     """Turns what is believed of one model into an opinion.
 
-    A planner is a msgspec Struct whose fields are its knobs and its windows: encoded, it is its own state. It is not
-    told whether its opinion was followed: it sees that in the pools (``desired``, ``grown_at_ms``), so the two cannot
-    drift apart.
+    A planner's fields are its knobs and its windows: encoded, it is its own state. It is not told whether its opinion
+    was followed: it sees that in the pools (``desired``, ``grown_at_ms``), so the two cannot drift apart.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
 
-    def __init__(self, knobs: Any) -> None: ...
+    knobs: Any
 
     def plan(self, model: Model, now: int) -> Opinion:
         """Give an opinion at ``now`` (ms). Called whenever the model's picture changed, and at ``next_wake``.
@@ -24,8 +34,15 @@ class Planner(Protocol):
         The opinion's ``targets`` hold absolute counts for the pools that should change; no targets is a hold. Reasons
         are always given.
         """
-        ...
+        raise NotImplementedError
 
     def next_wake(self) -> int:
         """When (ms) it wants to look again even if nothing happens."""
-        ...
+        raise NotImplementedError
+
+    def asked(self) -> Asked | None:
+        """What it wants to have forecast since the last call. Most want nothing."""
+        return None
+
+    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+        """A forecast came, or none can be had. What it did not ask for, or asks for no more, it ignores."""

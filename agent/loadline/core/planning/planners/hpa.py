@@ -24,6 +24,7 @@ from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingSamples
 from loadline.core.belief.worker import MICRO
+from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.recommendation import (
     NOTHING_YET,
     WAKE_MS,
@@ -94,7 +95,7 @@ class Watch(Struct):
     said: Recommendation = NOTHING_YET
 
 
-class HpaPlanner(Struct):
+class HpaPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "hpa"

@@ -22,6 +22,7 @@ from msgspec import Meta, Struct, field
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingSamples
+from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.recommendation import (
     NOTHING_YET,
     WAKE_MS,
@@ -105,7 +106,7 @@ class Watch(Struct):
         return sum(values) / len(values), sum(recent) / len(recent)
 
 
-class KpaPlanner(Struct):
+class KpaPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "kpa"

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
+from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, held, opinion, recommended
 from loadline.core.report import Code, Opinion, Reason
 from loadline.core.scalars import Name
@@ -23,7 +24,7 @@ class StaticKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
 
 
-class StaticPlanner(Struct):
+class StaticPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "static"

@@ -17,6 +17,7 @@ from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingSamples
 from loadline.core.belief.worker import MICRO
+from loadline.core.planning.planners.base import Planner
 from loadline.core.report import Code, Opinion, Reason
 
 Threshold = Annotated[float, Meta(ge=0)]
@@ -87,7 +88,7 @@ class Verdict(Struct, frozen=True):
     reason: Reason
 
 
-class ThresholdPlanner(Struct):
+class ThresholdPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "threshold"

@@ -1,0 +1,68 @@
+"""The engine profiles that a configuration names, as data. One that cannot be used stops its model and no other."""
+
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.config.knobs import Config
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.engine import EngineProfile
+from loadline.core.settings import ModelKnobs
+from loadline.errors import DataError
+
+_NEEDED: Final = {
+    "prefill": ("prefill_profile",),
+    "decode": ("decode_profile",),
+    "aggregated": ("prefill_profile", "decode_profile"),
+}
+"""Profiles that a pool needs by its role."""
+
+
+def located(config: Config, folder: Path) -> Config:
+    """The configuration with paths of profiles that count from the folder that its file is in."""
+    return replace(config, models=tuple(_located(model, folder) for model in config.models))
+
+
+def _located(model: ModelKnobs, folder: Path) -> ModelKnobs:
+    def full(path: str) -> str:
+        return str(folder / path) if path else ""
+
+    pools = tuple(
+        replace(pool, prefill_profile=full(pool.prefill_profile), decode_profile=full(pool.decode_profile))
+        for pool in model.pools
+    )
+    return replace(model, pools=pools)
+
+
+def read_engines(config: Config) -> dict[str, dict[str, EngineProfile]]:
+    """Engine profiles by model and pool; of those that cannot be used, what is wrong with them."""
+    found = {model.name: {pool.name: read_engine(pool) for pool in model.pools} for model in config.models}
+    return {model: pools for model, pools in found.items() if any(one != EngineProfile() for one in pools.values())}
+
+
+def read_engine(pool: PoolKnobs) -> EngineProfile:
+    """The engine profile of a pool; empty where it names none."""
+    try:
+        return _read(pool)
+    except (DataError, ValueError) as error:
+        return EngineProfile(problem=str(error))
+
+
+def _read(pool: PoolKnobs) -> EngineProfile:
+    files = [key for key in ("prefill_profile", "decode_profile") if getattr(pool, key)]
+    if pool.linear is not None:
+        if files:
+            raise DataError(f"{files[0]} and linear are both set. Keep one of them.")
+        pool.linear.times()  # raises where they cannot be true
+        return EngineProfile(linear=pool.linear)
+    if not files:
+        return EngineProfile()
+    missing = [key for key in _NEEDED[pool.role] if key not in files]
+    if missing:
+        raise DataError(f"{missing[0]} is missing. Name the profiler's results.")
+    return EngineProfile(
+        prefill=read_prefill(Path(pool.prefill_profile)) if "prefill_profile" in files else None,
+        decode=read_decode(Path(pool.decode_profile)) if "decode_profile" in files else None,
+    )

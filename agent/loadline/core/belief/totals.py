@@ -1,0 +1,101 @@
+"""Everything that frontends have reported of a model, summed up: an interval is the difference of two totals.
+
+So each planner has intervals of its own, of any length, and no report is counted twice or lost between two of them.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from loadline.core.observed import Histogram, TrafficSample
+
+NO_BINS = Histogram((), ())
+
+
+class Mean(Struct, frozen=True):
+    """A sum and how many values it is of."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def plus(self, mean: float, count: int) -> "Mean":
+        """With ``count`` more values of this mean."""
+        return Mean(self.total + mean * count, self.count + count)
+
+    def minus(self, earlier: "Mean") -> "Mean":
+        """Only what came after."""
+        return Mean(self.total - earlier.total, self.count - earlier.count)
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None of no values."""
+        return self.total / self.count if self.count > 0 else None
+
+
+NO_MEAN = Mean()
+
+
+class Totals(Struct, frozen=True):
+    """Sums since the agent began to listen, or over an interval."""
+
+    heard_ms: int = 0
+    """Time in which some frontend was heard: what is not heard is not known, and no time without requests."""
+    arrivals: int = 0
+    isl_tokens: Mean = NO_MEAN
+    osl_tokens: Mean = NO_MEAN
+    ttft_ms: Mean = NO_MEAN
+    itl_ms: Mean = NO_MEAN
+    isl_bins: Histogram = NO_BINS
+    osl_bins: Histogram = NO_BINS
+
+    def plus(self, sample: TrafficSample, heard_ms: int) -> "Totals":
+        """With one more report, and the time that was heard until then."""
+        arrived, done = sample.arrivals, sample.completed
+        return Totals(
+            self.heard_ms + heard_ms,
+            self.arrivals + arrived,
+            _with(self.isl_tokens, sample.isl_tokens, arrived),
+            _with(self.osl_tokens, sample.osl_tokens, done),
+            _with(self.ttft_ms, sample.ttft_ms, done),
+            _with(self.itl_ms, sample.itl_ms, done),
+            _added(self.isl_bins, sample.isl_histogram),
+            _added(self.osl_bins, sample.osl_histogram),
+        )
+
+    def since(self, earlier: "Totals") -> "Totals":
+        """What came after an earlier state of the same totals."""
+        return Totals(
+            self.heard_ms - earlier.heard_ms,
+            self.arrivals - earlier.arrivals,
+            self.isl_tokens.minus(earlier.isl_tokens),
+            self.osl_tokens.minus(earlier.osl_tokens),
+            self.ttft_ms.minus(earlier.ttft_ms),
+            self.itl_ms.minus(earlier.itl_ms),
+            _less(self.isl_bins, earlier.isl_bins),
+            _less(self.osl_bins, earlier.osl_bins),
+        )
+
+    @property
+    def requests_per_s(self) -> float:
+        """Rate of arrivals over the time that was heard; 0 of none."""
+        return self.arrivals * 1_000.0 / self.heard_ms if self.heard_ms > 0 else 0.0
+
+
+def _with(mean: Mean, value: float | None, count: int) -> Mean:
+    return mean if value is None or count <= 0 else mean.plus(value, count)
+
+
+def _added(bins: Histogram, more: Histogram | None) -> Histogram:
+    """Both together. Frontends agree on their bounds, or the newest counts alone."""
+    if more is None or len(more.counts) != len(more.bounds) + 1:
+        return bins
+    if bins.bounds != more.bounds:
+        return more
+    return msgspec.structs.replace(bins, counts=tuple(map(sum, zip(bins.counts, more.counts, strict=True))))
+
+
+def _less(bins: Histogram, earlier: Histogram) -> Histogram:
+    if not earlier.bounds:
+        return bins
+    if bins.bounds != earlier.bounds:
+        return NO_BINS
+    return Histogram(bins.bounds, tuple(max(0, a - b) for a, b in zip(bins.counts, earlier.counts, strict=True)))

@@ -1,0 +1,15 @@
+"""Forecasts that planners asked for. One that nobody waits for any more changes nothing."""
+
+from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.handlers.turn import Turn
+
+
+def forecast_fitted(turn: Turn, event: ForecastFitted) -> None:
+    """Hand it to the model's planner, which plans in this turn."""
+    turn.answer(event)
+
+
+def forecast_failed(turn: Turn, event: ForecastFailed) -> None:
+    """Tell the model's planner, which plans in this turn."""
+    turn.answer(event)
+    turn.state.count("forecasts_failed")

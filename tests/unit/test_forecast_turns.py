@@ -1,0 +1,125 @@
+"""How a planner's questions reach a predictor, and how the answers come back."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import field
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, FitForecast
+from loadline.core.events import AnyEvent, ForecastFailed, ForecastFitted
+from loadline.core.forecasts import Forecast, Question, Series
+from loadline.core.planning import planners
+from loadline.core.planning.planners.base import Asked, Planner
+from loadline.core.report import Opinion
+from loadline.core.settings import ModelKnobs
+from loadline.runtime.perform import Performer
+from loadline.sim.agent import Silent
+from loadline.sim.fitter import InlineFitter
+from loadline.wire.keys import Keys
+from loadline.wire.subjects import Subjects
+from tests.support.belief import START, settings_of
+from tests.support.memory import MemoryBus, MemoryStore
+
+QUESTION = Question(Series((1.0, 2.0, 3.0), 60_000), 2)
+
+
+class Curious(Planner):
+    """Asks one question a turn, and keeps every answer."""
+
+    answers: list[ForecastFitted | ForecastFailed] = field(default_factory=list)
+    request: int = 0
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        del model, now
+        return Opinion("curious", {}, (), {})
+
+    def next_wake(self) -> int:
+        return START + 1_000_000
+
+    def asked(self) -> Asked | None:
+        self.request += 1
+        return Asked(self.request, [QUESTION])
+
+    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+        self.answers.append(answer)
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
+    monkeypatch.setitem(planners.PLANNERS, "static", Curious)
+    return Controller(settings_of(ModelKnobs("m", (PoolKnobs("p", "decode"),), planner="static")))
+
+
+def planner(controller: Controller) -> Curious:
+    found = controller._decider.planners["m"]
+    assert isinstance(found, Curious)
+    return found
+
+
+def fits(effects: list[AnyEffect]) -> list[FitForecast]:
+    return [effect for effect in effects if isinstance(effect, FitForecast)]
+
+
+def test_a_question_is_an_effect_though_nobody_leads(controller: Controller) -> None:
+    assert fits(controller.handle([], START)) == [FitForecast("m", 1, [QUESTION])]
+    assert fits(controller.handle([], START + 1)) == [], "the model is not due"
+
+
+def test_an_answer_has_its_model_planned_and_others_change_nothing(controller: Controller) -> None:
+    controller.handle([], START)
+    answer = ForecastFitted("m", 1, [None])
+    assert len(fits(controller.handle([answer, ForecastFitted("n", 1, [])], START + 1))) == 1
+    failed = ForecastFailed("m", 2, "gone")
+    controller.handle([failed], START + 2)
+    assert planner(controller).answers == [answer, failed]
+    assert controller.state.counters["forecasts_failed"] == 1
+
+
+def test_a_performed_question_is_answered() -> None:
+    put: list[AnyEvent] = []
+    asyncio.run(performer(put, InlineFitter()).perform(FitForecast("m", 7, [QUESTION, QUESTION])))
+    (event,) = put
+    assert isinstance(event, ForecastFitted)
+    assert (event.model, event.request, len(event.forecasts)) == ("m", 7, 2)
+    assert msgspec.json.decode(msgspec.json.encode(event), type=AnyEvent) == event
+
+
+class Broken(InlineFitter):
+    """Raises what it must not."""
+
+    async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
+        raise RuntimeError(f"{question.horizon} {deadline_s}")
+
+
+class Quiet(Silent):
+    """Says nothing of exceptions either."""
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """Go on."""
+
+
+def test_a_fit_that_breaks_is_answered_too() -> None:
+    put: list[AnyEvent] = []
+    asyncio.run(performer(put, Broken()).perform(FitForecast("m", 7, [QUESTION])))
+    (event,) = put
+    assert isinstance(event, ForecastFailed)
+    assert (event.model, event.request) == ("m", 7)
+    assert "RuntimeError" in event.detail
+
+
+def performer(put: list[AnyEvent], fitter: InlineFitter) -> Performer:
+    return Performer(
+        agent="a",
+        bus=MemoryBus(),
+        store=MemoryStore(),
+        fitter=fitter,
+        subjects=Subjects("loadline"),
+        keys=Keys("default"),
+        put=put.append,
+        log=Quiet(),
+    )
