@@ -61,7 +61,7 @@ def _history(intervals: list[Interval], interval_ms: int) -> History:
     isl: list[float | None] = []
     osl: list[float | None] = []
     for one in kept:
-        idle = one.requests == 0 and isl  # an interval before the first request has no lengths
+        idle = one.requests == 0 and bool(isl)  # an interval before the first request has no lengths
         isl.append(isl[-1] if idle else one.isl_tokens)
         osl.append(osl[-1] if idle else one.osl_tokens)
     values = (tuple(one.requests for one in kept), tuple(isl), tuple(osl))

@@ -1,7 +1,7 @@
 """A regression on the season and on the last changes, one for each step, and the quantile of its own errors.
 
 ``y(t + h) - y(t)`` is explained by what the season does in those steps, by how far off the season we are, and by the
-last two changes; until more than one season is known, by the changes alone. It works on square roots: those make the
+last two changes; until two seasons are known, by the changes alone. It works on square roots: those make the
 noise of counts the same at every rate, and keep the forecast in proportion when all values are multiplied.
 """
 
@@ -16,6 +16,10 @@ _NEWEST_SHARE: Final = 0.5  # of the newest season in the profile: 0.3 and 0.7 d
 _SMOOTHED: Final = 5  # intervals; a profile of few days is noisy
 _CASES_MIN: Final = 3  # for each coefficient
 _RIDGE: Final = 1e-3  # of the mean square of a column: coefficients of what hardly varies stay small
+# Where the rows explain nothing, so many cases of no change are added: a hundred points would find a rule by chance.
+_PRIOR: Final = 30
+# One day is no profile: on the second day such a forecast loses 6 % more than a constant one, without it 6 % less.
+_SEASONS_MIN: Final = 2
 
 
 def seasonal(history: Values, task: Task) -> Band:
@@ -47,7 +51,7 @@ def seasonal(history: Values, task: Task) -> Band:
 def _profile(values: Values, period: int, steps: int) -> Values | None:
     """For each point from the second season on, and for ``steps`` after the last, what the seasons before it say."""
     size = values.size
-    if period <= _LAGS or size < period + _CASES_MIN * (_LAGS + 2) + 2 * steps:
+    if period <= _LAGS or size < _SEASONS_MIN * period + 2 * steps:
         return None
     profile = np.full(size + steps, np.nan)
     profile[period : 2 * period] = values[:period][: size + steps - period]
@@ -75,10 +79,13 @@ def _cases(values: Values, profile: Values | None, step: int) -> tuple[Values, V
 
 
 def _solved(rows: Values, rises: Values) -> Values:
-    """Coefficients of least squares with a ridge."""
+    """Coefficients of least squares; the smaller, the less of the rises they explain."""
     scale = np.sqrt(np.square(rows).mean(axis=0))
     scale[scale == 0.0] = 1.0
     scaled = rows / scale
-    normal = scaled.T @ scaled + _RIDGE * len(rises) * np.eye(rows.shape[1])
-    coefficients: Values = np.linalg.solve(normal, scaled.T @ rises) / scale
+    unit = np.eye(rows.shape[1])
+    normal, products = scaled.T @ scaled + _RIDGE * len(rises) * unit, scaled.T @ rises
+    unexplained = np.square(rises - scaled @ np.linalg.solve(normal, products)).sum()
+    share = unexplained / max(np.square(rises).sum(), np.finfo(float).tiny)
+    coefficients: Values = np.linalg.solve(normal + _PRIOR * share * unit, products) / scale
     return coefficients
