@@ -158,3 +158,18 @@ def test_of_several_models_one_is_played() -> None:
     assert played((both, msgspec.structs.replace(fleet, model="m")), steady(5, 1.0)).finished == 5
     with pytest.raises(ConfigError, match="Name one of them"):
         played((both, fleet), steady(5, 1.0))
+
+
+def test_requests_that_all_come_at_once_are_seen_too() -> None:
+    settings, fleet = aggregated(workers=2)
+    outcome = played((settings, fleet), Trace("burst", [Arrival(0.0, 100, 50)] * 40, 0.0))
+    assert (outcome.finished, outcome.workers_most, outcome.lines.at_s) == (40, {"both": 2}, [0.0])
+
+
+def test_a_fleet_in_which_no_request_could_finish_is_refused() -> None:
+    settings, fleet = disaggregated()
+    model = settings.models[0]
+    for index, lacks in ((0, "decode"), (1, "prefill")):
+        half = msgspec.structs.replace(settings, models=(msgspec.structs.replace(model, pools=(model.pools[index],)),))
+        with pytest.raises(ConfigError, match=f"Add a {lacks} pool"):
+            played((half, msgspec.structs.replace(fleet, pools=(fleet.pools[index],))), steady(1, 1.0))

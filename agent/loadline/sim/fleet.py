@@ -102,7 +102,7 @@ class FleetKnobs(_Knobs, frozen=True):
         Literal["finish", "migrate"],
         Meta(description="What a draining worker does with its requests: finish them, or move them live."),
     ] = "finish"
-    report_interval_ms: Annotated[PositiveNumber, Meta(description="Time between two load reports.")] = 1_000.0
+    report_interval_ms: Annotated[float, Meta(ge=10, description="Time between two load reports.")] = 1_000.0
     transfer: TransferKnobs = TransferKnobs()
 
 
@@ -167,9 +167,14 @@ def pools_of(fleet: FleetKnobs, model: ModelKnobs) -> dict[str, PoolFleet]:
     """
     described = {pool.name: pool for pool in fleet.pools}
     configured = {pool.name: pool for pool in model.pools}
-    for name in described.keys() ^ configured.keys():
+    for name in sorted(described.keys() ^ configured.keys()):
         where, other = ("fleet", "configuration") if name in configured else ("configuration", "fleet")
         raise ConfigError(f"pool {name}", f"is not in the {where}", f"Describe it there, or drop it from the {other}.")
+    roles = {pool.role for pool in model.pools}
+    if ("prefill" in roles) != ("decode" in roles):
+        has, lacks = ("prefill", "decode") if "prefill" in roles else ("decode", "prefill")
+        remedy = f"Add a {lacks} pool, or make it aggregated: no request could finish."
+        raise ConfigError(f"pools of model {model.name}", f"are of role {has} and none is of role {lacks}", remedy)
     found: dict[str, PoolFleet] = {}
     for name, pool in configured.items():
         knobs = described[name]

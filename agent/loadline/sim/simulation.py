@@ -103,6 +103,8 @@ class Simulation:
         self._lives: list[_Life] = []
         self._started: dict[str, int] = dict.fromkeys(self._pools, 0)
         self._actions: list[Action] = []
+        self._wanted = {name: pool.knobs.workers for name, pool in self._pools.items()}
+        self._most = dict.fromkeys(self._pools, 0)
         self._turned: dict[str, tuple[int, float]] = {}
         self._decisions: dict[str, bytes] = {}
         self.gateway = Gateway(
@@ -194,6 +196,9 @@ class Simulation:
 
     def _changed(self, worker: WorkerProcess) -> None:
         self.gateway.changed(worker)
+        pool = worker.record.pool
+        serving = sum(life.worker.serving and life.worker.record.pool == pool for life in self._lives)
+        self._most[pool] = max(self._most[pool], serving)
         if not worker.alive:
             self._scaler.look()
 
@@ -210,16 +215,15 @@ class Simulation:
             return
         said = self._why(decision.decision_id)
         for target in decision.targets:
-            step = target.replicas - target.previous
-            if step and target.previous:
+            count, self._wanted[target.pool] = self._wanted[target.pool], target.replicas
+            step = target.replicas - count
+            if step:
                 direction = 1 if step > 0 else -1
                 before, at_ms = self._turned.get(target.pool, (direction, 0.0))
                 flap = before != direction and now_ms - at_ms <= FLAP_MS
                 self._turned[target.pool] = (direction, now_ms)
                 reasons = [text for pool, text in said if pool in {"", target.pool}]
-                self._actions.append(
-                    Action(now_ms / 1_000.0, target.pool, target.previous, target.replicas, reasons, flap)
-                )
+                self._actions.append(Action(now_ms / 1_000.0, target.pool, count, target.replicas, reasons, flap))
 
     def _why(self, decision_id: str) -> list[tuple[str, str]]:
         found = query.explain(self.agent.controller.state, decision_id, self._model.name)
@@ -232,7 +236,7 @@ class Simulation:
     def _look(self) -> None:
         """Take the picture of this moment."""
         now_ms = self.timeline.now_ms
-        if now_ms >= self.duration_ms:
+        if now_ms >= self.duration_ms and self._looks:
             return
         self.timeline.after(self._step_ms, self._look)
         self._looks.append(now_ms / 1_000.0)
@@ -289,7 +293,7 @@ class Simulation:
             itl_ms=served.itl(),
             gpu_hours=sum(gpu_hours.values()),
             gpu_hours_by_pool=gpu_hours,
-            workers_most={name: max(line.ready, default=0) for name, line in self._lines.items()},
+            workers_most=self._most,
             decisions=counters.get("decisions_committed", 0),
             scaling_actions=len(self._actions),
             flaps=sum(action.flap for action in self._actions),
