@@ -169,6 +169,7 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
     info = unwrap(field.type)
     if isinstance(info, inspect.StructType) and isinstance(value, dict):
         _check(value, info.cls, f"{place}.")
+        _check_whole(value, info.cls, place)
         return
     if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
         element = unwrap(info.item_type)
@@ -182,6 +183,15 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
         raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}.") from error
     if not exact:
         raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}, finite and at most 2^53.")
+
+
+def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
+    """Refuse what a Struct refuses of its fields together: it says the problem and, after a colon, the remedy."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        problem, _, remedy = str(error).partition(": ")
+        raise ConfigError(place, problem, f"{remedy[:1].upper()}{remedy[1:]}.") from error
 
 
 def _shown(value: Any) -> str:
