@@ -1,7 +1,7 @@
 """GPUs for one pool or two: never too many, in the direction that was meant, and once is enough."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadline.core.models.budget import Band, Share, ceil_div, fit_pair, fit_single, widest
@@ -46,6 +46,8 @@ def test_a_second_fit_changes_nothing(first: Share, second: Share, band: Band) -
 
 
 @given(SHARES, BANDS)
+@example(Share(0, 1, 2), Band(2, 1))
+@example(Share(1, 2), Band(5, 5))
 def test_the_only_pool_likewise(pool: Share, band: Band) -> None:
     once = fit_single(pool, band)
     assert not band.above(once * pool.gpus)

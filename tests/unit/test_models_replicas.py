@@ -1,7 +1,7 @@
 """How many workers, and whether one less would do: by hand, and for any numbers."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadline.core.models.capacity import prefill_capacity
@@ -28,6 +28,9 @@ def test_workers_for_a_demand(demand: float, capacity: float, count: int) -> Non
 
 
 @given(ANY, ANY, st.integers(0, 10))
+@example(INF, INF, 0)
+@example(INF, 1.0, 0)
+@example(1e308, 1e-308, 0)
 def test_a_count_is_always_a_count(demand: float, capacity: float, least: int) -> None:
     assert least <= replicas_for(demand, capacity, least) <= REPLICAS_MAX
 

@@ -88,7 +88,8 @@ def fit_single(pool: Share, band: Band) -> int:
         return pool.replicas
     grown = max(pool.least, ceil_div(band.floor, pool.gpus))
     # The floor is missed rather than the ceiling exceeded.
-    return grown if band.ceiling is None else max(pool.replicas, min(grown, band.ceiling // pool.gpus))
+    fits = grown if band.ceiling is None else min(grown, band.ceiling // pool.gpus)
+    return fits if fits >= max(pool.least, pool.replicas) else pool.replicas
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

@@ -4,7 +4,7 @@ Latencies in ms, lengths in tokens, throughput in tokens a second and GPU. Corre
 profile's latency for what was observed.
 """
 
-from math import ceil, isfinite
+from math import ceil, isfinite, isnan
 from typing import Final
 
 REPLICAS_MAX: Final = 1_000_000
@@ -21,6 +21,8 @@ def replicas_for(demand: float, capacity: float, least: int) -> int:
     if not (demand > 0.0 and capacity > 0.0):
         return least
     needed = demand / capacity
+    if isnan(needed):  # infinite by infinite
+        return least
     return max(least, REPLICAS_MAX if needed >= REPLICAS_MAX else ceil(needed))
 
 
