@@ -10,17 +10,27 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus
+from loadline.sim.bus import Bus as VirtualBus
+from loadline.sim.timeline import Timeline
+from tests.support.driven import DrivenBus, Driver
 from tests.waiting import until
-
-pytestmark = pytest.mark.process
 
 MakeBus = Callable[[], Bus]
 
 
-@pytest.fixture
-def make_bus(nats_url: str) -> MakeBus:
+@pytest.fixture(params=[pytest.param("nats", marks=pytest.mark.process), "virtual"])
+def make_bus(request: pytest.FixtureRequest) -> MakeBus:
     """Makes unconnected buses that reach each other."""
-    return lambda: NatsBus(NatsKnobs(servers=(nats_url,), frame_bytes_max=1_000), name="contract")
+    if request.param == "nats":
+        nats_url = request.getfixturevalue("nats_url")
+        return lambda: NatsBus(NatsKnobs(servers=(nats_url,), frame_bytes_max=1_000), name="contract")
+    driver = Driver(Timeline())
+    virtual = VirtualBus(driver.timeline)
+    return lambda: DrivenBus(driver, virtual.port())
+
+
+real = pytest.mark.parametrize("make_bus", [pytest.param("nats", marks=pytest.mark.process)], indirect=True)
+"""In virtual time what raises ends the play, frames have no size, and who has a connection is connected."""
 
 
 @contextlib.asynccontextmanager
@@ -129,6 +139,7 @@ def test_of_several_services_the_one_with_an_answer_gives_it(make_bus: MakeBus, 
     asyncio.run(scenario())
 
 
+@real
 def test_an_answer_that_fails_leaves_the_service_in_place(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()
@@ -145,6 +156,7 @@ def test_an_answer_that_fails_leaves_the_service_in_place(make_bus: MakeBus, own
     asyncio.run(scenario())
 
 
+@real
 def test_a_taker_that_fails_gets_the_next_frame(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()
@@ -160,6 +172,7 @@ def test_a_taker_that_fails_gets_the_next_frame(make_bus: MakeBus, own_name: str
     asyncio.run(scenario())
 
 
+@real
 def test_what_is_too_large_is_dropped(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()
@@ -174,6 +187,7 @@ def test_what_is_too_large_is_dropped(make_bus: MakeBus, own_name: str) -> None:
     asyncio.run(scenario())
 
 
+@real
 def test_nothing_can_be_published_before_connecting_or_after_closing(make_bus: MakeBus, own_name: str) -> None:
     async def scenario() -> None:
         bus = make_bus()

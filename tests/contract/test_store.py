@@ -9,17 +9,23 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
 from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Store, Write
+from loadline.sim.store import Store as VirtualStore
+from loadline.sim.timeline import Timeline
+from tests.support.driven import DrivenStore, Driver
 from tests.waiting import until
-
-pytestmark = pytest.mark.process
 
 MakeStore = Callable[[], Store]
 
 
-@pytest.fixture
-def make_store(etcd_url: str) -> MakeStore:
+@pytest.fixture(params=[pytest.param("etcd", marks=pytest.mark.process), "virtual"])
+def make_store(request: pytest.FixtureRequest) -> MakeStore:
     """Makes clients of one store."""
-    return lambda: EtcdStore(EtcdKnobs(endpoints=(etcd_url,)))
+    if request.param == "etcd":
+        etcd_url = request.getfixturevalue("etcd_url")
+        return lambda: EtcdStore(EtcdKnobs(endpoints=(etcd_url,)))
+    driver = Driver(Timeline())
+    virtual = VirtualStore(driver.timeline)
+    return lambda: DrivenStore(driver, virtual.port())
 
 
 @contextlib.asynccontextmanager

@@ -32,7 +32,14 @@ class _Subscription(Struct, eq=False):
     offer: Offer
 
     def matches(self, subject: str) -> bool:
-        return subject == self.pattern or (self.pattern.endswith(">") and subject.startswith(self.pattern[:-1]))
+        """Whether it is the subject; ``*`` stands for any token, ``>`` for all that follow."""
+        if "*" not in self.pattern:
+            return subject == self.pattern or (self.pattern.endswith(">") and subject.startswith(self.pattern[:-1]))
+        wanted, tokens = self.pattern.split("."), subject.split(".")
+        if wanted[-1] == ">" and len(tokens) >= len(wanted):
+            wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1]
+        same = (mine in {"*", token} for mine, token in zip(wanted, tokens, strict=False))
+        return len(wanted) == len(tokens) and all(same)
 
 
 class Bus:
@@ -53,7 +60,7 @@ class Bus:
         self._ports: list[BusPort] = []
         self._subscriptions: list[_Subscription] = []
         self._routes: dict[str, tuple[_Subscription, ...]] = {}
-        self._answers: dict[str, tuple[BusPort, Answer]] = {}
+        self._answers: dict[str, dict[BusPort, Answer]] = {}
 
     def port(self) -> "BusPort":
         """A connection for one process."""
@@ -75,12 +82,12 @@ class Bus:
         self._routes.clear()
 
     def answer(self, port: "BusPort", subject: str, answer: Answer) -> None:
-        """Give requests on the subject to this process; the one that came last has it."""
-        self._answers[subject] = (port, answer)
+        """Give requests on the subject to this process too."""
+        self._answers.setdefault(subject, {})[port] = answer
 
-    def answerer(self, subject: str) -> "tuple[BusPort, Answer] | None":
-        """Who answers requests on the subject."""
-        return self._answers.get(subject)
+    def answerers(self, subject: str) -> "dict[BusPort, Answer]":
+        """Who may answer requests on the subject: the first answer counts."""
+        return self._answers.get(subject, {})
 
     def leave(self, port: "BusPort") -> None:
         """A process is gone."""
@@ -88,7 +95,8 @@ class Bus:
             self._ports.remove(port)
         self._subscriptions = [one for one in self._subscriptions if one.port is not port]
         self._routes.clear()
-        self._answers = {subject: held for subject, held in self._answers.items() if held[0] is not port}
+        for subject in [subject for subject, held in self._answers.items() if held.pop(port, None) and not held]:
+            del self._answers[subject]
 
     def publish(self, sender: "BusPort", subject: str, payload: bytes) -> None:
         """Carry a frame to everyone who listens."""
@@ -200,17 +208,17 @@ class BusPort:
             BusUnavailable: The bus is away, nobody listens, or nobody answered in time.
         """
         bus, promise = self._bus, Promise[bytes]()
-        found = bus.answerer(subject)
-        if not self.connected or found is None:
+        found = bus.answerers(subject)
+        if not self.connected or not found:
             raise BusUnavailable("the bus is away" if found else f"nobody listens on {subject}")
-        receiver, answer = found
 
-        async def reply() -> None:
+        async def reply(receiver: BusPort, answer: Answer) -> None:
             answered = await answer(payload)
             if answered is not None:
                 bus.carry(receiver, self, partial(promise.keep, answered))
 
-        bus.carry(self, receiver, lambda: Task(reply()))
+        for receiver, answer in found.items():
+            bus.carry(self, receiver, partial(lambda *both: Task(reply(*both)), receiver, answer))
         if not promise.settled:
             late = BusUnavailable(f"nobody answered on {subject} within {timeout_s} s")
             bus.timeline.after(timeout_s * 1_000, partial(promise.fail, late))

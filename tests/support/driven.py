@@ -1,0 +1,117 @@
+"""Ports in virtual time for tests that run on asyncio: virtual time goes on as real time does."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from loadline.ports import Answer, Change, Compare, Offer, Outcome, Snapshot, Write
+from loadline.sim.bus import BusPort
+from loadline.sim.store import StorePort
+from loadline.sim.tasks import Task
+from loadline.sim.timeline import Timeline
+
+T = TypeVar("T")
+
+STEP_S = 0.001
+
+
+class Driver:
+    """Drives a timeline as long as an event loop runs in which anybody has used it."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self._driving: asyncio.Task[None] | None = None
+
+    async def until_done(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine gives, in virtual time; cancelled, it ends where it stands."""
+        if self._driving is None or self._driving.done():
+            self._driving = asyncio.create_task(self._drive())
+        ended = asyncio.Event()
+        done: list[T] = []
+        raised: list[Exception] = []
+
+        async def run() -> None:
+            try:
+                done.append(await coroutine)
+            except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+                raised.append(error)
+
+        task = Task(run(), ended.set)
+        try:
+            await ended.wait()
+        finally:
+            task.kill()
+        if raised:
+            raise raised[0]
+        return done[0]
+
+    async def _drive(self) -> None:
+        while True:
+            await asyncio.sleep(STEP_S)
+            self.timeline.run(self.timeline.now_ms + STEP_S * 1_000.0)
+
+
+class DrivenStore:
+    """``ports.Store``."""
+
+    def __init__(self, driver: Driver, port: StorePort) -> None:
+        self._driver, self._port = driver, port
+
+    async def grant(self, ttl_s: int) -> int:
+        return await self._driver.until_done(self._port.grant(ttl_s))
+
+    async def keep_alive(self, lease_id: int) -> int:
+        return await self._driver.until_done(self._port.keep_alive(lease_id))
+
+    async def revoke(self, lease_id: int) -> None:
+        await self._driver.until_done(self._port.revoke(lease_id))
+
+    async def read(self, prefix: str) -> Snapshot:
+        return await self._driver.until_done(self._port.read(prefix))
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+        return await self._driver.until_done(self._port.commit(compares, writes))
+
+    async def follow(
+        self,
+        prefix: str,
+        on_snapshot: Callable[[Snapshot], None],
+        on_changes: Callable[[list[Change]], None],
+        on_connection: Callable[[bool], None],
+    ) -> None:
+        await self._driver.until_done(self._port.follow(prefix, on_snapshot, on_changes, on_connection))
+
+    async def close(self) -> None:
+        await self._driver.until_done(self._port.close())
+
+
+class DrivenBus:
+    """``ports.Bus``."""
+
+    def __init__(self, driver: Driver, port: BusPort) -> None:
+        self._driver, self._port = driver, port
+
+    @property
+    def connected(self) -> bool:
+        return self._port.connected
+
+    async def connect(self, on_connection: Callable[[bool], None]) -> None:
+        await self._driver.until_done(self._port.connect(on_connection))
+
+    async def subscribe(self, subject: str, offer: Offer) -> None:
+        await self._driver.until_done(self._port.subscribe(subject, offer))
+
+    async def answer(self, subject: str, answer: Answer) -> None:
+        await self._driver.until_done(self._port.answer(subject, answer))
+
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
+        await self._driver.until_done(self._port.serve(name, version, endpoints))
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        await self._driver.until_done(self._port.publish(subject, payload))
+
+    async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
+        return await self._driver.until_done(self._port.request(subject, payload, timeout_s))
+
+    async def close(self) -> None:
+        await self._driver.until_done(self._port.close())
