@@ -187,6 +187,11 @@ class StorePort:
             self.cut = cut
             self.connection_changed()
 
+    def lag(self, wait_ms: float) -> None:
+        """Tell changes only after a while: the stream is stuck, and nobody notices."""
+        for watch in self._watches:
+            watch.next_at_ms = max(watch.next_at_ms, self._store.timeline.now_ms + wait_ms)
+
     async def grant(self, ttl_s: int) -> int:
         """A new lease's id."""
         return await self._call(lambda: self._store.grant(ttl_s))

@@ -6,7 +6,7 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.worker import Load
 from loadline.core.decisions.ledger import OPEN
 from loadline.core.events import DecisionAnswered
-from loadline.core.targets import Decision
+from loadline.core.targets import ApplyStatus, Decision
 from loadline.sim.chaos.commits import Report
 from loadline.sim.chaos.memory import Memory
 
@@ -32,6 +32,8 @@ def _leadership(memory: Memory, now: int, report: Report) -> None:
     leads = leadership.phase == "leading"
     if leads and memory.led_epoch == leadership.epoch == memory.overthrown_epoch:
         report("I3-yield", f"epoch {leadership.epoch} is over")
+    if leads and leadership.deadline_ms > memory.deadline_ms:
+        report("I3-lease", f"it believes in its lease for {leadership.deadline_ms - memory.deadline_ms} ms too long")
     blind_ms = now - memory.bus_changed_ms
     if leads and not memory.bus_connected and blind_ms >= memory.settings.leadership.blind_after_ms:
         report("I3-blind", f"for {blind_ms} ms")
@@ -73,8 +75,8 @@ def _ledger(memory: Memory, now: int, report: Report) -> None:
         if decision is None:
             continue
         known, before = memory.standing.get(model, ("", ""))
-        if known == decision.decision_id and before in OPEN and entry.state == "applied":
-            _applied(memory, decision, report)
+        if known == decision.decision_id and before in OPEN and entry.state in {"applied", "refused"}:
+            _closed_by(memory, decision, "done" if entry.state == "applied" else "refused", report)
         if entry.state == "accepted" and (known, before) != (decision.decision_id, "accepted"):
             memory.announced[model] = (decision.decision_id, now)
         standing[model] = (decision.decision_id, entry.state)
@@ -91,17 +93,18 @@ def _ledger(memory: Memory, now: int, report: Report) -> None:
     memory.standing = standing
 
 
-def _applied(memory: Memory, decision: Decision, report: Report) -> None:
-    """It was open and is closed: somebody has said so."""
-    if not any(_fits(answer, decision) for answer in memory.answers):
-        report("P4-answer", f"{decision.decision_id}, heard were {memory.answers}")
+def _closed_by(memory: Memory, decision: Decision, status: ApplyStatus, report: Report) -> None:
+    """It was open and is closed: somebody has said so, and meant this one."""
+    if not any(_fits(answer, decision, status) for answer in memory.answers):
+        report("P4-answer", f"{decision.decision_id} is {status}, heard were {memory.answers}")
 
 
-def _fits(answer: DecisionAnswered, decision: Decision) -> bool:
+def _fits(answer: DecisionAnswered, decision: Decision, status: ApplyStatus) -> bool:
     numbers = decision.decision_id, decision.epoch, decision.sequence
-    if answer.status != "done" or (answer.decision_id, answer.epoch, answer.sequence) != numbers:
+    if answer.status != status or (answer.decision_id, answer.epoch, answer.sequence) != numbers:
         return False
-    return all(answer.observed.get(target.pool, target.replicas) == target.replicas for target in decision.targets)
+    counts = answer.observed if status == "done" else {}
+    return all(counts.get(target.pool, target.replicas) == target.replicas for target in decision.targets)
 
 
 # -- drains ------------------------------------------------------------------------------------------------------------
@@ -145,10 +148,13 @@ def _closed(  # noqa: PLR0917 - one argument for each fact
     if now >= deadline_ms or (model, pool, name) in memory.drained:
         return
     worker = memory.agent.controller.state.fleet.models[model].pools[pool].workers.get(name)
-    another = worker is None or worker.record.incarnation != incarnation
-    endings = [one.ending for one in memory.agent.controller.state.drains.finished if one.worker == name]
-    if not (another and "died" in endings[-2:]):
-        report("I16-drain", f"the drain of {name} was closed {deadline_ms - now} ms before its time: {endings}")
+    reborn = worker is not None and worker.record.incarnation != incarnation
+    endings = [one for one in memory.agent.controller.state.drains.finished if one.worker == name]
+    # Who is neither registered nor heard is dead after a while; who is there is not.
+    silent_ms = 0 if worker is not None else memory.settings.fleet.stale_after_ms
+    died = any(one.ending == "died" and (reborn or one.took_ms >= silent_ms > 0) for one in endings[-2:])
+    if not died:
+        report("I16-drain", f"the drain of {name} was closed {deadline_ms - now} ms before its time: {endings[-2:]}")
 
 
 def _victims(memory: Memory, report: Report) -> None:

@@ -45,7 +45,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "P1-announced": "an open decision is announced at least once in each interval",
     "P2-back-off": "after a decision that was refused or expired the next one waits",
     "P3-cooldown": "between two changes of a pool there is the cooldown of the second one's direction",
-    "P4-answer": "a decision counts as applied only by an answer to it that does not contradict its counts",
+    "P4-answer": "a decision counts as applied or refused only by an answer to it that fits its counts",
     "P5-paused": "nothing is decided for a paused model",
     "P6-bus": "nothing is decided while the bus is away",
     "X-raises": "nothing raises what is not foreseen",

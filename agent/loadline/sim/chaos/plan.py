@@ -42,6 +42,7 @@ KINDS: Final[dict[str, Kind]] = {
     "agent_off_bus": Kind(10, 1_000, 60_000),
     "agent_off_store": Kind(10, 500, 40_000),
     "agent_off_both": Kind(6, 500, 40_000),
+    "agent_hears_late": Kind(20, 1_000, 15_000),
     "bus_down": Kind(6, 500, 60_000),
     "bus_worse": Kind(8, 5_000, 60_000),
     "store_down": Kind(8, 500, 40_000),
@@ -118,7 +119,7 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         slow_ms_max=round(luck.uniform(100, 8_000)),
         compacted=some(0.02),
     )
-    strikes = [strike for kind in KINDS for strike in _strikes(kind, hours, luck)]
+    strikes = [strike for kind in KINDS for strike in _strikes(kind, hours, seed)]
     return FaultPlan(
         seed=seed,
         hours=hours,
@@ -136,9 +137,9 @@ def calm_from_ms(at_ms: float) -> float:
     return (at_ms // CYCLE_MS + 1.0) * CYCLE_MS - CALM_MS
 
 
-def _strikes(name: str, hours: float, luck: random.Random) -> list[Strike]:
-    """Some of one kind, spread over the times that are not calm."""
-    kind = KINDS[name]
+def _strikes(name: str, hours: float, seed: int) -> list[Strike]:
+    """Some of one kind, spread over the times that are not calm. A new kind changes nothing of the others."""
+    kind, luck = KINDS[name], random.Random(f"{seed}:{name}")  # noqa: S311 - repeatable, no secret
     if name != "demand" and luck.random() >= _ACTIVE:
         return []
     found = []

@@ -79,6 +79,13 @@ def agent_off_both(nemesis: Nemesis, strike: Strike) -> Undo:
     return _cut(pick(_all(nemesis), strike.level), bus=True, store=True)
 
 
+def agent_hears_late(nemesis: Nemesis, strike: Strike) -> Undo:
+    """What changes in the store is told to one only later, in order."""
+    for agent in pick(_all(nemesis), strike.level):
+        agent.store.lag(strike.lasts_ms)
+    return nothing
+
+
 def _all(nemesis: Nemesis) -> list[AgentProcess]:
     return [agent for _, agent in sorted(nemesis.world.agents.items())]
 
