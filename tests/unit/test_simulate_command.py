@@ -102,17 +102,20 @@ def test_a_file_that_cannot_be_used_is_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--scale", "0"], "scale"),
+        (["--scale", "0"], "--scale: "),
         (["--scale", "nan"], "scale"),
-        (["--duration", "-1"], "duration_s"),
+        (["--duration", "-1"], "--duration: "),
         (["--start", "1000"], "start_s"),
         (["--cv", "100"], "cv"),
-        (["--isl-tokens", "0"], "isl_tokens"),
+        (["--isl-tokens", "0"], "--isl-tokens: "),
         (["--json", "no/such/folder.json"], "--json"),
         (["--json", "."], "--json: . is a folder"),
         (["--json", "/dev/null"], "--json: /dev/null is no regular file"),
         (["--html", "no/such/folder.html"], "--html"),
         (["--json", "one", "--html", "one"], "--html: one is the file of --json too"),
+        (["--json", "one", "--html", "./one"], "--html: one is the file of --json too"),
+        (["--json", "-"], "--json: - is no name for a file"),
+        (["--json", "x" * 250], "is no name for a file"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(
@@ -132,6 +135,16 @@ def test_an_option_that_is_no_value_is_refused(
         main(["simulate", *written(tmp_path), *options])
     assert ended.value.code == 2
     assert options[0] in capsys.readouterr().err
+
+
+def test_what_is_read_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = written(tmp_path)
+    for read in ("--trace", "--fleet", "--config"):
+        path = options[options.index(read) + 1]
+        before = Path(path).read_bytes()
+        assert main(["simulate", *options, "--json", path]) == 2
+        assert "is a file that is read" in capsys.readouterr().err
+        assert Path(path).read_bytes() == before
 
 
 def test_without_matplotlib_a_page_is_refused_before_anything_is_simulated(

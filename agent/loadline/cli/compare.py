@@ -46,9 +46,9 @@ def compare(options: argparse.Namespace) -> int:
     """Simulate all of them and print them side by side."""
     jobs = _jobs(options.jobs)
     wanted = _baselines(options.baseline)
-    inputs.check_outputs(options)
+    inputs.check_outputs(options, options.trace, options.fleet, *options.config)
     fleet = inputs.fleet(options)
-    configs = [inputs.settings(path, fleet) for path in options.config]
+    configs = [inputs.settings(path, options, fleet) for path in options.config]
     trace = inputs.trace(options)
     named = list(_named([path.stem for path in options.config], configs, wanted, fleet, trace))
     plan = [

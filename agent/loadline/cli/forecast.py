@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 @inputs.refusing
 def forecast(options: argparse.Namespace) -> int:
     """Score predictors by a rolling backtest on arrivals, ISL and OSL."""
-    inputs.check_outputs(options)
+    inputs.check_outputs(options, options.trace)
     all_knobs = _all_knobs(options)
     history = read_history(options.trace, options.interval)
     series = {"requests": history.requests, "ISL": history.isl_tokens, "OSL": history.osl_tokens}

@@ -3,23 +3,28 @@
 import argparse
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from loadline import app, report
+from loadline import report
 from loadline.cli.show import printable
 from loadline.config import load, validate
 from loadline.core.settings import Settings
 from loadline.errors import ConfigError, DataError
+from loadline.runtime.settings import settings as settings_of
 from loadline.sim.fleet import FleetKnobs, model_of, pools_of, read_fleet
 from loadline.sim.traces import RateKnobs, Trace, read_trace
 
 Command = Callable[[argparse.Namespace], int]
+# 255 is the most that file systems take; a file is written under a longer name first.
+_NAME_BYTES_MAX: Final = 230
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +54,7 @@ def refusing(command: Command) -> Command:
 
     @functools.wraps(command)
     def refused(options: argparse.Namespace) -> int:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children are ended too
         try:
             return command(options)
         except (ConfigError, DataError) as error:
@@ -76,7 +82,11 @@ def trace(options: argparse.Namespace) -> Trace:
         length_cv=options.length_cv,
         gaps=options.gaps,
     )
-    return read_trace(options.trace, seed=options.seed, arrivals=knobs)
+    try:
+        return read_trace(options.trace, seed=options.seed, arrivals=knobs)
+    except ConfigError as error:
+        option = f"--{error.place.removesuffix('_s').replace('_', '-')}"
+        raise ConfigError(option, error.problem, error.remedy) from error
 
 
 def fleet(options: argparse.Namespace) -> FleetKnobs:
@@ -89,7 +99,7 @@ def fleet(options: argparse.Namespace) -> FleetKnobs:
         return read_fleet(options.fleet)
 
 
-def settings(path: Path, fleet_knobs: FleetKnobs) -> Settings:
+def settings(path: Path, options: argparse.Namespace, fleet_knobs: FleetKnobs) -> Settings:
     """A configuration, with its warnings on stderr, that fits the fleet.
 
     Raises:
@@ -100,7 +110,8 @@ def settings(path: Path, fleet_knobs: FleetKnobs) -> Settings:
         config = load(path)
         for warning in validate(config):
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
-        found = app.settings(config)
+        found = settings_of(config)
+    with _of(Path(f"{options.fleet} with {path}")):
         pools_of(fleet_knobs, model_of(fleet_knobs, found))
     return found
 
@@ -111,22 +122,26 @@ def knobs_text(found: Settings, fleet_knobs: FleetKnobs) -> str:
     return msgspec.json.format(msgspec.json.encode(shown)).decode()
 
 
-def check_outputs(options: argparse.Namespace) -> None:
-    """Make sure that the results can be written, before they are computed.
+def check_outputs(options: argparse.Namespace, *read: Path) -> None:
+    """Make sure that the results can be written, before they are computed, and not over what is read.
 
     Raises:
         ConfigError: A file cannot be written, or the report cannot be made.
     """
+    taken = {path.resolve(): "a file that is read" for path in read}
     for option, path in (("--json", options.json), ("--html", options.html)):
         if path is None:
             continue
+        if path.resolve() in taken:
+            raise ConfigError(option, f"{path} is {taken[path.resolve()]}", "Name another file.")
+        taken[path.resolve()] = f"the file of {option} too"
+        if str(path) == "-" or len(path.name.encode()) > _NAME_BYTES_MAX:
+            raise ConfigError(option, f"{path} is no name for a file", "Name a file, with a shorter name.")
         if path.exists() and not path.is_file():
             what = "a folder" if path.is_dir() else "no regular file"  # such as a device, which would be replaced
             raise ConfigError(option, f"{path} is {what}", "Name a file.")
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise ConfigError(option, f"nothing can be written to {path.parent}", "Name a file in another folder.")
-    if options.json is not None and options.json == options.html:
-        raise ConfigError("--html", f"{options.html} is the file of --json too", "Name another file.")
     if options.html is not None and not report.available():
         remedy = "Install it: pip install 'loadline[plots]'."
         raise ConfigError("--html", "needs matplotlib, which is not installed", remedy)

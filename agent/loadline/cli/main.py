@@ -16,9 +16,9 @@ Command = Callable[[argparse.Namespace], int]
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; gives its exit code."""
     written = sys.argv[1:] if arguments is None else arguments
-    options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))
-    command: Command = options.command
     try:
+        options = parser().parse_args(written, argparse.Namespace(line=shlex.join(["loadline", *written])))
+        command: Command = options.command
         return command(options)
     except BrokenPipeError:
         sys.stderr.close()  # whoever read our output has seen enough

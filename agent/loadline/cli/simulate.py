@@ -23,9 +23,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 @inputs.refusing
 def simulate(options: argparse.Namespace) -> int:
     """Play a trace to a simulated fleet and print what came of it."""
-    inputs.check_outputs(options)
+    inputs.check_outputs(options, options.trace, options.fleet, options.config)
     fleet = inputs.fleet(options)
-    settings = inputs.settings(options.config, fleet)
+    settings = inputs.settings(options.config, options, fleet)
     scenario = Scenario(options.config.stem, settings, fleet, inputs.trace(options), options.seed)
     with progress.shown(f"simulating {scenario.trace.name}", quiet=options.quiet) as on_progress:
         began_s = time.perf_counter()
