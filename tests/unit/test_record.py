@@ -8,7 +8,7 @@ import pytest
 from loadline.core import events as ev
 from loadline.errors import JournalError
 from loadline.runtime import record
-from tests.support.world import START, World
+from tests.support.segments import lone_agent
 
 Segments = list[list[bytes]]
 
@@ -16,15 +16,12 @@ Segments = list[list[bytes]]
 @pytest.fixture(scope="module")
 def recorded() -> Segments:
     """Three segments of one agent, with decisions and drains in them."""
-    world = World(10, agents=1)
-    world.demand = {"prefill": 2.5, "decode": 3.0, "both": 3.0}
-    for at_ms in (30_000, 60_000):
-        world.after(at_ms, world.agents[0].begin_segment)
-    world.after(40_000, lambda: world.demand.update(prefill=0.1, decode=0.1, both=0.1))
-    world.run(START + 90_000)
-    segments = world.agents[0].segments
-    assert len(segments) == 3
-    return segments
+    world, _, segments = lone_agent(10, (0.0, 40_000.0, 80_000.0))
+    world.demand.update({("split", "prefill"): 2.5, ("split", "decode"): 2.5, ("whole", "both"): 2.5})
+    world.timeline.at(50_000.0, lambda: world.demand.update(dict.fromkeys(world.demand, 0.1)))
+    world.timeline.run(118_500.0)
+    assert len(segments.kept) == 3
+    return segments.kept
 
 
 def replay(segments: Segments) -> record.Replayed:
@@ -148,7 +145,7 @@ def test_a_changed_event(recorded: Segments) -> None:
     segments = copy(recorded)
 
     def idle(event: ev.LoadReported) -> ev.LoadReported:
-        samples = [msgspec.structs.replace(s, kv_usage_ratio=0.0, waiting_requests=0) for s in event.samples]
+        samples = [msgspec.structs.replace(s, kv_blocks_used=0, waiting_requests=0) for s in event.samples]
         return msgspec.structs.replace(event, samples=samples)
 
     segments[0] = [changed_turn(idle)(c) if c.startswith(b'{"kind":"turn"') else c for c in segments[0]]
@@ -175,12 +172,11 @@ def test_a_torn_end_is_no_difference(recorded: Segments) -> None:
 
 
 def test_effects_that_are_gone_at_the_end_of_a_segment_that_goes_on() -> None:
-    world = World(3, agents=1)
-    world.run(START + 400)
-    agent = world.agents[0]
-    assert agent.segments[0][-1].startswith(b'{"kind":"effects"'), "the turn of the first campaign"
-    agent.begin_segment()
-    segments = copy(agent.segments)
+    world, _, recording = lone_agent(3, (0.0, 1.0))
+    world.timeline.run(100.0)
+    assert recording.kept[0][-1].startswith(b'{"kind":"effects"'), "the turn of the first campaign"
+    segments = copy(recording.kept)
+    assert len(segments) == 2
     assert replay(segments).difference == ""
     del segments[0][-1]
     assert replay(segments).difference.startswith("segment 1, record 1: ")
@@ -217,7 +213,7 @@ def test_a_segment_without_its_beginning(recorded: Segments) -> None:
 
 
 def test_another_format_is_refused(recorded: Segments) -> None:
-    with pytest.raises(JournalError, match="format 99 was written by loadline 0"):
+    with pytest.raises(JournalError, match="format 99 was written by loadline sim"):
         replay([[recorded[0][0].replace(b'"format":1', b'"format":99')]])
 
 

@@ -1,0 +1,52 @@
+"""A journal in memory, and a lone agent that writes it in the simulated world."""
+
+from collections.abc import Callable, Sequence
+
+from loadline.sim.agent import AgentProcess
+from loadline.sim.chaos.plan import FaultPlan
+from loadline.sim.chaos.settings import settings
+from loadline.sim.chaos.world import TURN_SPACING_MS, World
+
+
+class Segments:
+    """``ports.Journal``: segments that begin at given virtual times, in ms."""
+
+    lost = 0
+
+    def __init__(self, world: World, begin_at_ms: Sequence[float]) -> None:
+        self.kept: list[list[bytes]] = []
+        self._world = world
+        self._begin_at_ms = begin_at_ms
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether the next segment is due."""
+        number = len(self.kept)
+        return number < len(self._begin_at_ms) and self._world.timeline.now_ms >= self._begin_at_ms[number]
+
+    def begin(self, snapshot: Callable[[bool], bytes]) -> None:
+        """Begin a segment."""
+        self.kept.append([snapshot(bool(self.kept))])
+
+    def append(self, record: bytes) -> None:
+        """Keep it."""
+        self.kept[-1].append(record)
+
+    def close(self) -> None:
+        """Nothing is pending."""
+
+
+def lone_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[World, AgentProcess, Segments]:
+    """A world without faults with one agent in it."""
+    world = World(FaultPlan(seed, agents=0))
+    segments = Segments(world, begin_at_ms)
+    world.begin()
+    agent = AgentProcess(
+        world.timeline,
+        settings("agent-0"),
+        world.bus.port(),
+        world.store.port(),
+        journal=segments,
+        turn_spacing_ms=TURN_SPACING_MS,
+    )
+    return world, agent, segments
