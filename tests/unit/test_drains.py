@@ -232,6 +232,16 @@ def test_another_life_of_a_victim_can_be_a_victim() -> None:
     assert scene.endings == [("a", "died")]
 
 
+def test_another_life_can_be_a_victim_after_the_drain_of_the_one_before_was_closed() -> None:
+    scene = Scene()
+    scene.start()
+    scene.fleet.register(registered("a", incarnation=2), START + 1_000)
+    scene.tick(START + 1_000)
+    assert scene.endings == [("a", "died")]
+    assert scene.start(incarnation=2, now=START + 2_000) is None
+    assert scene.pool.workers["a"].draining
+
+
 def test_without_a_lease_it_lives_as_long_as_it_reports() -> None:
     scene = Scene()
     scene.start()

@@ -165,8 +165,8 @@ class Fleet(Struct):
         """The drain is over. What is still registered stays listed, and is no supply, until its key goes."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers.get(name)
-        if worker is None:
-            return
+        if worker is None or not worker.draining:
+            return  # another life of that name, which nobody has asked to go
         worker.drain_over = True
         if not worker.registered:
             self._remove(pool, name, now)
