@@ -1,16 +1,28 @@
 """What is done about predictors that fail, and how good they are."""
 
-from typing import Final
+import re
+from pathlib import Path
+from typing import Final, get_args
 
 import msgspec
 import numpy as np
 import pytest
 
-from loadline.core.forecasts import ArimaKnobs, AutoKnobs, Fallback, ForecastKnobs, PredictorName, Question, Series
+from loadline.core.forecasts import (
+    AnyPredictor,
+    ArimaKnobs,
+    AutoKnobs,
+    Fallback,
+    ForecastKnobs,
+    PredictorName,
+    Question,
+    Series,
+)
 from loadline.errors import ConfigError
 from loadline.forecast import arima, available, door, forecast, last_value, packages, require
 from loadline.forecast.base import Band, Predictor, Task, Values
 
+DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "forecasting.md").read_text("utf-8")
 RISING: Final = tuple(float(value) for value in range(10, 30))
 
 
@@ -131,3 +143,14 @@ def test_what_is_chosen_by_default_needs_no_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(packages, "find_spec", lambda _name: None)
     require(ForecastKnobs())
     assert all(available(name) for name in AutoKnobs().candidates)
+
+
+def test_the_document_names_every_predictor_and_every_fallback() -> None:
+    named = set(re.findall(r"^\| `(\w+)` \|", DOCUMENT, re.MULTILINE))
+    names = {name for part in get_args(AnyPredictor) for name in (get_args(part) or (part,))}
+    assert named >= names | set(get_args(Fallback)) - {""}
+
+
+def test_the_documents_example_runs() -> None:
+    [text] = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
+    exec(compile(text, "forecasting.md", "exec"), {})  # noqa: S102 - our own document

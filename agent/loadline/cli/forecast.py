@@ -23,7 +23,7 @@ from loadline.core.forecasts import (
     SeasonalKnobs,
 )
 from loadline.errors import ConfigError, DataError
-from loadline.forecast import available, require
+from loadline.forecast import History, available, require
 from loadline.forecast.backtest import Ask, Backtest, backtest, moments
 from loadline.sim.traces.history import read_history
 
@@ -52,7 +52,7 @@ def forecast(options: argparse.Namespace) -> int:
     """Score predictors by a rolling backtest on arrivals, ISL and OSL."""
     inputs.check_outputs(options, options.trace)
     all_knobs = _all_knobs(options)
-    history = read_history(options.trace, options.interval)
+    history = _history(options)
     series = {"requests": history.requests, "ISL": history.isl_tokens, "OSL": history.osl_tokens}
     sizes = moments(history.requests, options.horizon, options.origins)
     if not sizes:
@@ -79,6 +79,13 @@ def forecast(options: argparse.Namespace) -> int:
         contents[options.html] = report.forecast_page(result, options.line).encode()
     inputs.write(contents)
     return 0
+
+
+def _history(options: argparse.Namespace) -> History:
+    try:
+        return read_history(options.trace, options.interval)
+    except ConfigError as error:
+        raise ConfigError("--interval", error.problem, error.remedy) from error
 
 
 @contextmanager
