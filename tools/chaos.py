@@ -23,6 +23,7 @@ from loadline.sim.chaos.shrink import Shrinker
 
 SEEDS = Path(__file__).parent.parent / "tests" / "simulation" / "seeds"
 SHOWN_EVERY_S = 10.0
+HOURS_MAX = 1_000.0
 
 
 def main() -> int:
@@ -60,9 +61,9 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=_span, default=range(100), metavar="FROM:TO", help="seeds to play")
-    parser.add_argument("--hours", type=float, default=1.0, help="simulated hours of each seed")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--seeds", type=_span, default=range(100), metavar="FROM:TO", help="seeds to play, or one")
+    parser.add_argument("--hours", type=_hours, default=1.0, help="simulated hours of each seed")
+    parser.add_argument("--jobs", type=int, choices=range(1, 65), metavar="N", default=2, help="processes")
     parser.add_argument("--plan", type=Path, help="play a kept plan instead")
     parser.add_argument("--shrink", action="store_true", help="cut plans that break something down, and keep them")
     parser.add_argument("--verbose", action="store_true", help="say what happened in every play")
@@ -71,7 +72,23 @@ def _arguments() -> argparse.Namespace:
 
 def _span(text: str) -> range:
     first, colon, last = text.partition(":")
-    return range(int(first), int(last) if colon else int(first) + 1)
+    try:
+        seeds = range(int(first), int(last) if colon else int(first) + 1)
+    except ValueError:
+        seeds = range(0)
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: write one, such as 17, or a span, such as 0:100")
+    return seeds
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0.0 < hours <= HOURS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write hours, above 0 and at most {HOURS_MAX:g}")
+    return hours
 
 
 def _play_all(seeds: range, hours: float, jobs: int) -> Iterator[Verdict]:
