@@ -9,12 +9,16 @@ import msgspec
 import pytest
 
 from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import ForecastFitted, TrafficReported
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample, WorkerSample
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.report import Opinion
 from loadline.core.scalars import Role
 from loadline.core.settings import ModelKnobs
-from tests.support.belief import Line
+from loadline.forecast import forecast
+from tests.support.belief import Line, reported
 
 SHAPES: dict[str, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
 STEP_MS = 1_000
@@ -43,6 +47,7 @@ BLIND = {
 SWINGS = {
     "hpa": "it takes a queue to be inversely proportional to the workers, so it overshoots both ways",
     "kpa": "it takes the requests in flight to be independent of the workers, so what a queue adds it takes for demand",
+    "load": "it takes what waits to be inversely proportional to the workers; the sla planner's floor stops that",
 }
 """Planners that never come to rest where a queue is the signal, that is at prefill workers, and why."""
 
@@ -66,8 +71,65 @@ def make(name: str) -> Planner:
     return PLANNERS[name](getattr(knobs, name))
 
 
+# A worker serves 100 requests a second of 500 and 100 tokens within the default objectives.
+ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
+REQUESTS_PER_S, ISL, OSL = 100, 500, 100
+BLOCKS = 1_000
+
+
 def line(roles: tuple[Role, ...], workers: int = 3) -> Line:
-    return Line([PoolKnobs(role, role) for role in roles], workers)
+    world = Line([PoolKnobs(role, role) for role in roles], workers)
+    for pool in world.model.pools.values():
+        pool.engine = ENGINE
+    return world
+
+
+def tell(world: Line, pool: str, kv: float, queue: int, demand: float | None = None) -> None:
+    """All workers of a pool report, with the latencies that this load gives; and a frontend, for the first pool.
+
+    Demand is in workers; where it is not said, it is what the workers do and what waits.
+    """
+    world.sequence += 1
+    workers = list(world.pool(pool).workers)
+    for number, worker in enumerate(workers):
+        isl = ISL + 50.0 * number + world.sequence % 7
+        tokens, blocks = queue * ISL // len(workers), round(kv * BLOCKS) + number
+        said = WorkerSample(
+            world.sequence,
+            0,
+            kv_usage_ratio=kv,
+            kv_blocks_used=blocks,
+            waiting_requests=queue if number == 0 else 0,
+            running_requests=1,
+            queued_prefill_tokens=tokens,
+            isl_tokens=isl,
+            ttft_ms=10.0 + 0.02 * (tokens + isl),
+            itl_ms=10.0 + 50.0 * blocks / BLOCKS,
+        )
+        world.fleet.report(reported(worker, said, pool=pool), world.now)
+    if pool == next(iter(world.model.pools)):
+        arrivals = round((kv * len(workers) if demand is None else demand) * REQUESTS_PER_S) + queue
+        sample = TrafficSample(
+            world.sequence,
+            1_000,
+            arrivals,
+            arrivals,
+            isl_tokens=float(ISL),
+            osl_tokens=float(OSL),
+            ttft_ms=1.0,
+            itl_ms=1.0,
+        )
+        world.model.traffic.apply(TrafficReported("m", "f", 1, sample), world.now)
+
+
+def look(planner: Planner, world: Line) -> Opinion:
+    """The planner's opinion; what it asks is answered at once."""
+    opinion = planner.plan(world.look(), world.now)
+    asked = planner.asked()
+    if asked is not None:
+        planner.take(ForecastFitted("m", asked.request, [forecast(question) for question in asked.questions]))
+        opinion = planner.plan(world.model, world.now)
+    return opinion
 
 
 Load = Callable[[int], tuple[float, int]]
@@ -82,8 +144,8 @@ def play(planner: Planner, world: Line, load: Load, steps: int = WARM_STEPS) -> 
     for step in range(steps):
         kv, queue = load(step)
         for pool in world.model.pools:
-            world.report(pool, kv, queue)
-        yield planner.plan(world.look(), world.now)
+            tell(world, pool, kv, queue)
+        yield look(planner, world)
         world.now += STEP_MS
 
 
@@ -137,8 +199,8 @@ def test_a_flood_is_answered_at_once_or_at_the_next_look(name: str, roles: tuple
     planner, world = make(name), line(roles)
     *_, calm = play(planner, world, LOADS["middle"], WARM_STEPS + 1)
     world.now += 1 - STEP_MS  # just after a look of every planner: a minute is a multiple of all intervals
-    world.report(roles[0], 1.0, 10_000)
-    flood = planner.plan(world.look(), world.now)
+    tell(world, roles[0], 1.0, 10_000)
+    flood = look(planner, world)
     grown = {pool: count for pool, count in flood.targets.items() if count > calm.targets.get(pool, 3)}
     assert bool(grown) == (name not in NOT_EVENT_DRIVEN)
 
@@ -220,8 +282,8 @@ def test_under_a_steady_demand_the_fleet_settles(name: str, roles: tuple[Role, .
     for step in range(LONG_STEPS):
         for pool in world.model.pools.values():
             kv = min(1.0, demand / pool.ready)
-            world.report(pool.name, kv, waiting(kv, step) if pool.knobs.role != "decode" else 0)
-        for pool_name, count in planner.plan(world.look(), world.now).targets.items():
+            tell(world, pool.name, kv, waiting(kv, step) if pool.knobs.role != "decode" else 0, demand)
+        for pool_name, count in look(planner, world).targets.items():
             world.pool(pool_name).set_desired(max(1, min(8, count)), world.now)
         if step % 10 == 0:
             obey(world)

@@ -13,8 +13,11 @@ from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
+from loadline.core.planning.planners.load import LoadKnobs
+from loadline.core.planning.planners.sla import SlaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.planning.planners.throughput import ThroughputKnobs
 from loadline.core.scalars import Name
 
 
@@ -35,6 +38,9 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     static: StaticKnobs = StaticKnobs()
     hpa: HpaKnobs = HpaKnobs()
     kpa: KpaKnobs = KpaKnobs()
+    throughput: ThroughputKnobs = ThroughputKnobs()
+    load: LoadKnobs = LoadKnobs()
+    sla: SlaKnobs = SlaKnobs()
 
 
 class Settings(Struct, frozen=True):

@@ -85,7 +85,8 @@ class Traffic(Struct):
             return Rejection.NOT_NEWER
         self.frontends[event.frontend] = Frontend(event.incarnation, sample.sequence, now, sample.queued)
         silent_ms = now - self.heard_at_ms
-        heard_ms = silent_ms if self.heard_at_ms >= 0 and silent_ms <= self.stale_after_ms else 0
+        # After a silence a report speaks for its own interval, and nobody for the time before.
+        heard_ms = silent_ms if self.heard(now) else min(sample.interval_ms, self.stale_after_ms)
         self.totals, self.heard_at_ms = self.totals.plus(sample, heard_ms), now
         bucket = self._bucket(now)
         bucket.heard_ms += heard_ms

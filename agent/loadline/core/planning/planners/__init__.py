@@ -3,14 +3,20 @@
 from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.hpa import HpaPlanner
 from loadline.core.planning.planners.kpa import KpaPlanner
+from loadline.core.planning.planners.load import LoadPlanner
+from loadline.core.planning.planners.sla import SlaPlanner
 from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.planning.planners.threshold import ThresholdPlanner
+from loadline.core.planning.planners.throughput import ThroughputPlanner
 
 PLANNERS: dict[str, type[Planner]] = {
     HpaPlanner.name: HpaPlanner,
     KpaPlanner.name: KpaPlanner,
+    LoadPlanner.name: LoadPlanner,
+    SlaPlanner.name: SlaPlanner,
     StaticPlanner.name: StaticPlanner,
     ThresholdPlanner.name: ThresholdPlanner,
+    ThroughputPlanner.name: ThroughputPlanner,
 }
 """Name -> planner. The knobs are the section of the same name in a model's configuration."""
 

@@ -1,0 +1,135 @@
+"""The traffic of a model as series of equal intervals, and the questions about its future."""
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from loadline.core.belief.totals import NO_BINS, Totals
+from loadline.core.belief.traffic import BUCKET_MS, Traffic
+from loadline.core.forecasts import HORIZON_MAX, Forecast, ForecastKnobs, Question, Series
+from loadline.core.models.lengths import Lengths, all_of, lengths_of
+from loadline.core.observed import Histogram
+
+KEPT: Final = 2_048
+"""Intervals that are remembered: four days of three minutes."""
+SERIES: Final = 3
+"""Requests, ISL and OSL."""
+HEARD_LEAST: Final = 0.5
+"""Share of an interval that must have been heard: of less it is not known what it was."""
+
+
+class Outlook(Struct, frozen=True):
+    """Requests to be ready for, and their mean lengths; a length is None where nothing ever finished."""
+
+    requests_per_s: float
+    isl_tokens: float | None
+    osl_tokens: float | None
+
+
+class Intervals(Struct):
+    """What was, interval by interval: None is unknown, 0 is idle. Lengths are carried through idle intervals."""
+
+    interval_ms: int
+    busiest_ms: int
+    """An interval counts as busy as this long a part of it was at its busiest."""
+    began_ms: int = -1
+    """When the interval under way began; -1 before the first."""
+    mark: Totals = Totals()
+    requests: list[float | None] = field(default_factory=list)
+    isl_tokens: list[float | None] = field(default_factory=list)
+    osl_tokens: list[float | None] = field(default_factory=list)
+    isl_bins: Histogram = NO_BINS
+    osl_bins: Histogram = NO_BINS
+    peak_requests_per_s: float = 0.0
+    peak_isl_tokens_per_s: float = 0.0
+
+    def begin(self, traffic: Traffic, now: int) -> None:
+        """Begin the first interval."""
+        self.began_ms, self.mark = now, traffic.totals
+
+    def note(self, traffic: Traffic, now: int) -> None:
+        """See whether the interval under way is busier now than it was before."""
+        recent = traffic.recent(self.busiest_ms, now)
+        if recent.span_ms >= self.busiest_ms - BUCKET_MS:
+            rate = recent.requests_per_s
+            self.peak_requests_per_s = max(self.peak_requests_per_s, rate)
+            self.peak_isl_tokens_per_s = max(self.peak_isl_tokens_per_s, rate * (recent.isl_tokens or 0.0))
+
+    @property
+    def ends_ms(self) -> int:
+        """When the interval under way ends."""
+        return self.began_ms + self.interval_ms
+
+    def so_far(self, traffic: Traffic) -> Totals:
+        """What the interval under way has had."""
+        return traffic.totals.since(self.mark)
+
+    def close(self, traffic: Traffic, now: int) -> Totals:
+        """End the interval under way, and all others that have ended; gives what it had.
+
+        Where nobody looked for several intervals, what came belongs to none of them: they are unknown.
+        """
+        had = self.so_far(traffic)
+        over = (now - self.began_ms) // self.interval_ms
+        known = over == 1 and had.heard_ms >= HEARD_LEAST * self.interval_ms
+        for _ in range(min(over, KEPT)):
+            self.requests.append(self._busiest(had) * self.interval_ms / 1_000.0 if known else None)
+            self.isl_tokens.append(_carried(self.isl_tokens, had.isl_tokens.value))
+            self.osl_tokens.append(_carried(self.osl_tokens, had.osl_tokens.value))
+        if known and had.arrivals:
+            self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
+        for series in (self.requests, self.isl_tokens, self.osl_tokens):
+            del series[:-KEPT]
+        self.began_ms += over * self.interval_ms
+        self.mark = traffic.totals
+        self.peak_requests_per_s = self.peak_isl_tokens_per_s = 0.0
+        return had
+
+    def _busiest(self, had: Totals) -> float:
+        """Requests a second of the busiest part, where those of mean length count as one."""
+        isl = had.isl_tokens.value
+        by_tokens = self.peak_isl_tokens_per_s / isl if isl else 0.0
+        return max(had.requests_per_s, self.peak_requests_per_s, by_tokens)
+
+    def questions(self, ahead_ms: float, knobs: ForecastKnobs) -> list[Question]:
+        """How many requests, and of which lengths, in all intervals until ``ahead_ms`` after the last one."""
+        horizon = min(HORIZON_MAX, max(1, -int(-ahead_ms // self.interval_ms)))
+        return [
+            Question(Series(tuple(values), self.interval_ms, self.began_ms), horizon, knobs)
+            for values in (self.requests, self.isl_tokens, self.osl_tokens)
+        ]
+
+    def last(self) -> Outlook | None:
+        """As in the newest interval; None where that is not known."""
+        if not self.requests or self.requests[-1] is None:
+            return None
+        return self._outlook(self.requests[-1], self.isl_tokens[-1], self.osl_tokens[-1])
+
+    def outlook(self, forecasts: list[Forecast | None], *, upper: bool) -> Outlook | None:
+        """The busiest of the forecast intervals, by the mean or by the upper quantile; None where it is not known."""
+        requests, *lengths = forecasts if len(forecasts) == SERIES else (None,)
+        if requests is None:
+            return None
+        values = requests.upper if upper else requests.mean
+        most = max(values)
+        isl, osl = (None if one is None else one.mean[values.index(most)] for one in lengths)
+        return self._outlook(most, isl, osl)
+
+    def _outlook(self, requests: float, isl: float | None, osl: float | None) -> Outlook:
+        return Outlook(requests * 1_000.0 / self.interval_ms, isl, osl)
+
+    def lengths(self, outlook: Outlook, traffic: Traffic) -> tuple[Lengths, Lengths] | None:
+        """ISL and OSL as distributions of those means, where frontends report any; None where a mean is not known."""
+        if outlook.isl_tokens is None or outlook.osl_tokens is None:
+            return None
+        now = self.so_far(traffic) if not self.isl_bins.bounds else None
+        isl_bins, osl_bins = (now.isl_bins, now.osl_bins) if now is not None else (self.isl_bins, self.osl_bins)
+        isl = lengths_of(isl_bins, outlook.isl_tokens) or all_of(outlook.isl_tokens)
+        osl = lengths_of(osl_bins, outlook.osl_tokens) or all_of(outlook.osl_tokens)
+        return isl, osl
+
+
+def _carried(before: list[float | None], value: float | None) -> float | None:
+    if value is not None:
+        return value
+    return before[-1] if before else None

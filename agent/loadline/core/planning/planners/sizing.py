@@ -1,0 +1,228 @@
+"""How many workers of each pool a demand needs, by the profiles of their engines and the objectives of the model.
+
+A prefill worker takes one prompt after the other: enough of them that the share of prompts that is to be in time waits
+no longer than the objective leaves. A decode worker runs a batch: enough of them that the requests of that share of all
+moments fit into batches within the objective. An aggregated worker does both, and decodes the slower the more it
+prefills. Where a role has several pools, the one that takes the fewest GPUs for it comes first.
+"""
+
+import math
+from collections.abc import Callable
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.models import replicas
+from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.models.lengths import Lengths, decode_context, prefill_throughput_over, ttft_over
+from loadline.core.models.profile import DecodeModel
+from loadline.core.models.waiting import workers_within
+from loadline.core.report import Code, Reason
+
+_KV_FULL: Final = 0.95
+"""Share of the KV cache that is planned with: batches are never all of the mean length, and a full one preempts."""
+_STEPS_MAX: Final = 64
+"""Of the search for a number of aggregated workers: it grows by at least one a step."""
+
+
+class Demand(Struct, frozen=True):
+    """Requests that arrive, and the lengths that they have."""
+
+    requests_per_s: float
+    isl: Lengths
+    osl: Lengths
+    attainment: float
+    """Share (0..1) of the requests that is to be in time; 0: on average there is enough, as with the original."""
+    prefill_correction: float = 1.0
+    decode_correction: float = 1.0
+
+
+class Size(Struct, frozen=True):
+    """What a demand asks of one pool; or why that cannot be said."""
+
+    busy: float = 0.0
+    """Workers that are busy on average."""
+    wanted: int = 0
+    problem: Reason | None = None
+
+
+Sizer = Callable[[float], Size]
+"""The size for a share (0..1) of the demand."""
+
+
+def sizes(model: Model, demand: Demand) -> dict[str, Size]:
+    """The size of each pool."""
+    found: dict[str, Size] = {}
+    for role in dict.fromkeys(pool.knobs.role for pool in model.pools.values()):
+        pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
+        found |= _shared([(pool, _sizer(pool, model.objectives, demand)) for pool in pools])
+    return found
+
+
+def _shared(pools: list[tuple[Pool, Sizer]]) -> dict[str, Size]:
+    """The demand of a role over its pools, the cheapest first, each up to its bound."""
+    whole = {pool.name: (pool, sizer, sizer(1.0)) for pool, sizer in pools}
+    able = [one for one in whole.values() if one[2].problem is None]
+    found = {name: size for name, (_, _, size) in whole.items() if size.problem is not None}
+    left = 1.0
+    for pool, sizer, _ in sorted(able, key=lambda one: (one[2].busy * one[0].knobs.gpus_per_worker, one[0].name)):
+        size = sizer(left)
+        wanted = min(max(size.wanted, pool.knobs.replicas_min), pool.knobs.replicas_max)
+        found[pool.name] = Size(size.busy, wanted)
+        left = max(0.0, left * (1.0 - wanted / size.wanted)) if size.wanted else 0.0
+    return found
+
+
+def _sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
+    by_role = {"prefill": _prefill, "decode": _decode, "aggregated": _aggregated}
+    unusable = profile_problem(pool)
+    if unusable is not None:
+        return lambda _share: Size(problem=unusable)
+    if demand.requests_per_s <= 0.0:
+        return lambda _share: Size()
+    return by_role[pool.knobs.role](pool, objectives, demand)
+
+
+def profile_problem(pool: Pool) -> Reason | None:
+    """Why nothing can be planned for a pool by profiles; None where they can be used."""
+    role, gpus, engine = pool.knobs.role, pool.knobs.gpus_per_worker, pool.engine
+    if engine.problem:
+        return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=engine.problem)
+    missing = [
+        kind
+        for kind, known in (("prefill", engine.prefill_model(gpus)), ("decode", engine.decode_model(gpus)))
+        if known is None and role in {kind, "aggregated"}
+    ]
+    if not missing:
+        return None
+    remedy = f"no {missing[0]} profile is configured; set {missing[0]}_profile or linear of the pool"
+    return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=remedy)
+
+
+class _Prefill(Struct, frozen=True):
+    """What prefill is to a worker of a pool."""
+
+    busy: float
+    """Workers that all of it keeps busy."""
+    service_ms: float
+    ttft_ms: float
+    """Mean, of prompts that do not wait."""
+    spread: float
+
+
+def _prefill_of(pool: Pool, demand: Demand) -> _Prefill:
+    gpus = pool.knobs.gpus_per_worker
+    model = pool.engine.prefill_model(gpus)
+    if model is None:  # ``profile_problem`` was asked first
+        raise AssertionError(pool.name)
+    correction, isl = min(1.0, demand.prefill_correction), demand.isl
+    rate = prefill_throughput_over(model, isl) * pool.engine.prefill_gpus(gpus)
+    service_s = isl.mean * correction / rate if rate > 0.0 else 0.0
+    spread = 0.5 * isl.mean_square / (isl.mean * isl.mean) if isl.mean > 0.0 else 0.5
+    return _Prefill(demand.requests_per_s * service_s, service_s * 1_000.0, ttft_over(model, isl) * correction, spread)
+
+
+def _prefill(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
+    work = _prefill_of(pool, demand)
+    if work.ttft_ms > objectives.ttft_ms:
+        return _never(pool, work.ttft_ms, objectives.ttft_ms)
+    slack_ms = objectives.ttft_ms - work.ttft_ms
+
+    def size(share: float) -> Size:
+        busy = work.busy * share
+        return Size(busy, workers_within(busy, work.service_ms, slack_ms, demand.attainment, work.spread))
+
+    return size
+
+
+class _Batch(Struct, frozen=True):
+    """The best batch of one worker."""
+
+    tokens_per_s: float
+    requests: float
+
+
+def _batch(pool: Pool, model: DecodeModel, itl_ms: float, context: float) -> _Batch | None:
+    """The best batch within an ITL, and within what the workers of the pool say of their cache and their batches."""
+    best = model.find_best_throughput_per_gpu(itl_ms, context)
+    if best is None:
+        return None
+    room = _room(pool, context) * context / model.max_kv_tokens
+    usage, rate = best.kv_usage, best.tokens_per_s_per_gpu
+    if usage > room:
+        usage, rate = room, float(model.tokens_per_s_per_gpu(np.asarray(room), np.asarray(context)))
+    return _Batch(
+        rate * pool.engine.decode_gpus(pool.knobs.gpus_per_worker), max(1.0, usage * model.max_kv_tokens / context)
+    )
+
+
+def _room(pool: Pool, context: float) -> float:
+    """Requests of a context that a worker of the pool holds, by the record of its first worker; infinite if unsaid."""
+    for worker in pool.workers.values():
+        record, room = worker.record, math.inf
+        if record.kv_blocks_total and record.block_size_tokens:
+            room = record.kv_blocks_total * record.block_size_tokens * _KV_FULL / max(context, 1.0)
+        return min(room, float(record.max_batch_requests or math.inf))
+    return math.inf
+
+
+def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
+    model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
+    if model is None:  # ``profile_problem`` was asked first
+        raise AssertionError(pool.name)
+    context = decode_context(demand.isl, demand.osl)
+    itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
+    batch = _batch(pool, model, itl_ms, context)
+    if batch is None:
+        return _never(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
+
+    def size(share: float) -> Size:
+        busy = demand.requests_per_s * demand.osl.mean * share / batch.tokens_per_s
+        return Size(busy, _with_room(busy, batch.requests, demand.attainment))
+
+    return size
+
+
+def _with_room(busy: float, batch_requests: float, attainment: float) -> int:
+    """Workers for so many busy ones whose load, in requests, swings as that of independent ones does."""
+    swing = NormalDist().inv_cdf(attainment) if attainment > 0.5 else 0.0  # noqa: PLR2004 - the median is the mean
+    return min(replicas.REPLICAS_MAX, math.ceil(busy + swing * math.sqrt(busy / batch_requests)))
+
+
+def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
+    model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
+    if model is None:  # ``profile_problem`` was asked first
+        raise AssertionError(pool.name)
+    work, context = _prefill_of(pool, demand), decode_context(demand.isl, demand.osl)
+    if work.ttft_ms > objectives.ttft_ms:
+        return _never(pool, work.ttft_ms, objectives.ttft_ms)
+    itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
+    if _batch(pool, model, itl_ms, context) is None:
+        return _never(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
+    slack_ms = objectives.ttft_ms - work.ttft_ms
+
+    def size(share: float) -> Size:
+        prefill = work.busy * share
+        workers = workers_within(prefill, work.service_ms, slack_ms, demand.attainment, work.spread)
+        busy = prefill
+        for _ in range(_STEPS_MAX):
+            # While it prefills it does not decode, so an iteration takes that much longer.
+            batch = _batch(pool, model, itl_ms * (1.0 - prefill / max(workers, 1)), context)
+            if batch is not None:
+                decode = demand.requests_per_s * demand.osl.mean * share / batch.tokens_per_s
+                busy = prefill + decode
+                if _with_room(busy, batch.requests, demand.attainment) <= workers:
+                    break
+            workers += max(1, workers // 8)
+        return Size(busy, workers)
+
+    return size
+
+
+def _never(pool: Pool, best_ms: float, objective_ms: float) -> Sizer:
+    reason = Reason.of(Code.SLA_INFEASIBLE, pool.name, best_ms=best_ms, objective_ms=objective_ms)
+    return lambda _share: Size(problem=reason)

@@ -1,0 +1,101 @@
+"""The SLA planner: the throughput planner sets the floor, the load planner works above it.
+
+The floor is what the traffic to come needs by the profiles; it comes early and in one step. What the profiles or the
+forecast got wrong shows in the loads of the workers, and costs or saves one worker at a time. Nothing goes below the
+floor, and nothing shrinks while it is not known. A floor that cannot be reached, because workers do not come, is
+reported and not waited for: the load planner goes on from the workers that there are.
+"""
+
+from typing import ClassVar
+
+from msgspec import Struct, field
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.planning.planners.base import Asked, Planner
+from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
+from loadline.core.planning.planners.recommendation import Recommendation, opinion
+from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.report import Code, Opinion, Reason
+
+
+class SlaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the SLA planner: those of its two parts."""
+
+    throughput: ThroughputKnobs = ThroughputKnobs()
+    load: LoadKnobs = LoadKnobs()
+
+
+class Parts(Struct):
+    """The two planners."""
+
+    throughput: ThroughputPlanner
+    load: LoadPlanner
+
+
+class SlaPlanner(Planner):
+    """See the module."""
+
+    name: ClassVar[str] = "sla"
+
+    knobs: SlaKnobs
+    parts: Parts | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.parts is None:
+            self.parts = Parts(ThroughputPlanner(self.knobs.throughput), LoadPlanner(self.knobs.load))
+
+    @property
+    def _parts(self) -> Parts:
+        assert self.parts is not None  # noqa: S101 - set when it is made
+        return self.parts
+
+    def next_wake(self) -> int:
+        """The first that either part wants."""
+        return min(self._parts.throughput.next_wake(), self._parts.load.next_wake())
+
+    def asked(self) -> Asked | None:
+        """The forecasts of the throughput planner."""
+        return self._parts.throughput.asked()
+
+    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+        """For the throughput planner."""
+        self._parts.throughput.take(answer)
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        """Both parts look; of each pool the higher count counts."""
+        parts = self._parts
+        parts.throughput.observe(model, now)
+        parts.load.observe(model, now)
+        said = {pool.name: self._say(model, pool, now) for pool in model.pools.values()}
+        inputs = parts.throughput.inputs() | parts.load.inputs(model)
+        found = opinion(self.name, model, said, inputs, now)
+        return Opinion(found.planner, found.targets, (*found.reasons, *parts.throughput.notes), found.inputs)
+
+    def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
+        """The load planner's step, but not below the floor."""
+        throughput, load = self._parts.throughput, self._parts.load
+        blind = throughput.blind(model, pool, now)
+        if blind is not None and blind.code is not Code.TRAFFIC_UNKNOWN:
+            return Recommendation(None, (blind,))
+        verdict = load.judge(model, pool, now)
+        base, standing = pool.base(now), pool.target_now(now)
+        reasons = [verdict.reason]
+        if blind is not None:
+            wanted = base + verdict.step if verdict.step > 0 else standing
+            reasons.insert(0, blind)
+        else:
+            floor = throughput.sized[pool.name]
+            wanted = base + verdict.step if verdict.step else max(standing, floor.replicas)
+            if verdict.step < 0 and not model.traffic.complete(now):
+                wanted, reasons = standing, [Reason(Code.TRAFFIC_INCOMPLETE, pool.name), *reasons]
+            if wanted <= floor.replicas:
+                reasons = [floor.reason, *reasons]
+            if wanted < floor.replicas:
+                numbers = {"wanted": wanted, "allowed": floor.replicas}
+                wanted, reasons = floor.replicas, [Reason.of(Code.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
+        missing = pool.supply(now).missing
+        if missing and base < wanted:
+            reasons.append(Reason.of(Code.PENDING_UNREACHED, pool.name, missing=missing))
+        return Recommendation(None if wanted == standing else wanted, tuple(reasons))

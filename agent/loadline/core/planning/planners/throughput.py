@@ -1,0 +1,300 @@
+"""The throughput planner: as many workers as the traffic to come needs, by the profiles of the engines.
+
+Every ``throughput_adjustment_interval_ms`` it does the five steps of Dynamo's planner: it collects what the interval
+brought, corrects the profiles (off by default), has requests and lengths forecast as far ahead as a worker takes to
+come, sizes each pool for the busiest interval of that time, and says so until the next look. What differs:
+
+- it starts as soon as there are some seconds of traffic, and looks at once when more arrives than it has sized for;
+- a shrink waits as long as workers take to come, and for frontends that have just gone silent;
+- no requests is a load of 0; frontends that say nothing are a hold;
+- a forecast moves a pool by at most ``replicas_step_max`` a look; what was measured may move it further.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Final, Literal
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.belief.traffic import Recent
+from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.forecasts import ForecastKnobs
+from loadline.core.models.lengths import all_of
+from loadline.core.models.throughput import STEP_MAX, bounded
+from loadline.core.planning.planners.base import Asked, Planner
+from loadline.core.planning.planners.correction import Correction
+from loadline.core.planning.planners.intervals import Intervals, Outlook
+from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
+from loadline.core.planning.planners.sizing import Demand, Size, profile_problem, sizes
+from loadline.core.planning.planners.startups import StartUps
+from loadline.core.report import Code, Opinion, Reason
+
+_SIGMAS: Final = 2.0
+"""Traffic has risen when the lower end of what was just seen, by so many standard deviations, is above the outlook."""
+_NONE: Final = all_of(0.0)
+_RECENT_MS: Final = 60_000
+"""What arrived in this time is expected to go on, whatever the forecast: the window of the traffic's belief."""
+
+
+class ThroughputKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the throughput planner; names of Dynamo's, units added."""
+
+    throughput_adjustment_interval_ms: Annotated[
+        int, Meta(ge=10_000, le=86_400_000, description="Time between two looks, and the interval of the forecasts.")
+    ] = 180_000
+    busiest_ms: Annotated[
+        int,
+        Meta(
+            ge=2_000, le=60_000, description="An interval counts as busy as this long a part of it was at its busiest."
+        ),
+    ] = 30_000
+    surge_window_ms: Annotated[
+        int, Meta(ge=2_000, le=60_000, description="More traffic than planned for is noticed over this time.")
+    ] = 10_000
+    start_up_ms: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="Time that a worker takes to come, until that was observed.")
+    ] = 60_000
+    replicas_step_max: Annotated[
+        int, Meta(ge=1, le=10_000, description="Most workers by which one forecast moves a pool.")
+    ] = STEP_MAX
+    attainment: Annotated[
+        float,
+        Meta(
+            ge=0, le=0.999, description="Share of requests that is to be in time; 0: sized for the mean, as upstream."
+        ),
+    ] = 0.95
+    demand: Annotated[
+        Literal["mean", "upper"], Meta(description="Size for the mean forecast of requests, or for its upper quantile.")
+    ] = "mean"
+    no_correction: Annotated[
+        bool, Meta(description="Take the profiles as they are; false: scale them by what is observed.")
+    ] = True
+    forecast: ForecastKnobs = ForecastKnobs()
+
+
+class Sized(Struct, frozen=True):
+    """What a pool was sized to, and why."""
+
+    replicas: int
+    reason: Reason
+
+
+class ThroughputPlanner(Planner):
+    """See the module."""
+
+    name: ClassVar[str] = "throughput"
+
+    knobs: ThroughputKnobs
+    intervals: Intervals | None = None
+    startups: StartUps = field(default_factory=StartUps)
+    correction: Correction = field(default_factory=Correction)
+    outlook: Outlook | None = None
+    """What the pools are sized for; None before the first look."""
+    sized: dict[str, Sized] = field(default_factory=dict)
+    problems: dict[str, Reason] = field(default_factory=dict)
+    notes: list[Reason] = field(default_factory=list)
+    request: int = 0
+    waiting: bool = False
+    """For the answer to ``request``."""
+    unsent: Asked | None = None
+    answer: ForecastFitted | ForecastFailed | None = None
+    next_ms: int = 0
+
+    def next_wake(self) -> int:
+        """The end of the interval, or the next look at who is fresh."""
+        return self.next_ms
+
+    def asked(self) -> Asked | None:
+        """The forecasts of the interval that has just ended."""
+        unsent, self.unsent = self.unsent, None
+        return unsent
+
+    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+        """The answer to the newest request; others are late."""
+        if self.waiting and answer.request == self.request:
+            self.waiting, self.answer = False, answer
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        """Look where that is due or called for, and say what the pools were last sized to."""
+        self.observe(model, now)
+        said = {pool.name: self._say(model, pool, now) for pool in model.pools.values()}
+        found = opinion(self.name, model, said, self.inputs(), now)
+        return Opinion(found.planner, found.targets, (*found.reasons, *self.notes), found.inputs)
+
+    def observe(self, model: Model, now: int) -> None:
+        """Take note of what has happened, and size the pools anew where that is due or called for."""
+        self.next_ms = now + WAKE_MS
+        for pool in model.pools.values():
+            self.startups.note(pool)
+        if self.intervals is None:
+            self.intervals = Intervals(self.knobs.throughput_adjustment_interval_ms, self.knobs.busiest_ms)
+            self.intervals.begin(model.traffic, now)
+        self.intervals.note(model.traffic, now)
+        if now >= self.intervals.ends_ms:
+            self._close(self.intervals, model, now)
+        self.next_ms = min(self.next_ms, self.intervals.ends_ms)
+        if not model.traffic.heard(now):
+            return
+        if self.answer is not None:
+            self._foresee(self.intervals, model, now)
+        elif self._surging(model, now):
+            self._size(self.intervals, self._measured(model, self.knobs.surge_window_ms, now), model, now, surge=True)
+
+    def inputs(self) -> dict[str, float]:
+        """What the pools are sized for."""
+        found = {"start_up_ms": float(self.start_up_ms)}
+        if self.outlook is not None:
+            found["requests_per_s"] = self.outlook.requests_per_s
+            found |= {
+                name: value
+                for name, value in (("isl_tokens", self.outlook.isl_tokens), ("osl_tokens", self.outlook.osl_tokens))
+                if value is not None
+            }
+        return found
+
+    @property
+    def start_up_ms(self) -> int:
+        """How long workers take to come: the longest of the last few times, or the knob before the first."""
+        return self.startups.longest(self.knobs.start_up_ms)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def _close(self, intervals: Intervals, model: Model, now: int) -> None:
+        """An interval is over: correct, and ask for what comes."""
+        had = intervals.close(model.traffic, now)
+        if not self.knobs.no_correction:
+            self.correction.note(model, had, intervals.interval_ms, now)
+        self.request += 1
+        self.waiting, self.answer = True, None
+        # Workers asked for now are there after a start-up, and have to do until those of the next look are.
+        ahead_ms = self.start_up_ms + intervals.interval_ms
+        self.unsent = Asked(self.request, intervals.questions(ahead_ms, self.knobs.forecast))
+
+    def _foresee(self, intervals: Intervals, model: Model, now: int) -> None:
+        """The forecast is there, or there is none."""
+        answer, self.answer, self.notes = self.answer, None, []
+        outlook: Outlook | None = None
+        if isinstance(answer, ForecastFitted):
+            outlook = intervals.outlook(answer.forecasts, upper=self.knobs.demand == "upper")
+            used = next(iter(answer.forecasts), None)
+            if used is not None and used.fallback in {"failed", "not_finite", "absurd", "late", "away"}:
+                self.notes.append(Reason(Code.FORECAST_FALLBACK, detail=used.detail or used.fallback))
+        elif isinstance(answer, ForecastFailed):
+            self.notes.append(Reason(Code.FORECAST_FALLBACK, detail=answer.detail))
+        outlook = outlook or intervals.last()
+        if outlook is not None:
+            # What has been arriving for a minute is no less likely than what a model says of the next.
+            measured = self._measured(model, _RECENT_MS, now)
+            if measured.requests_per_s > outlook.requests_per_s:
+                outlook = Outlook(measured.requests_per_s, outlook.isl_tokens, outlook.osl_tokens)
+            self._size(intervals, outlook, model, now, surge=False)
+
+    def _surging(self, model: Model, now: int) -> bool:
+        """Whether surely more arrives than the pools are sized for, or they are not sized yet."""
+        window_ms = self.knobs.surge_window_ms
+        recent = model.traffic.recent(window_ms, now)
+        if recent.span_ms < window_ms - WAKE_MS:
+            return False
+        return self.outlook is None or _surely_above(recent, self.outlook)
+
+    def _measured(self, model: Model, span_ms: int, now: int) -> Outlook:
+        """As it has been for a while. Outputs are known when they end: their length is that of the interval."""
+        recent = model.traffic.recent(span_ms, now)
+        had = self.intervals.so_far(model.traffic) if self.intervals is not None else model.traffic.totals
+        before = self.outlook or (self.intervals.last() if self.intervals is not None else None)
+        isl, osl = recent.isl_tokens, had.osl_tokens.value
+        if before is not None:
+            isl, osl = before.isl_tokens if isl is None else isl, before.osl_tokens or osl
+        return Outlook(recent.requests_per_s, isl, osl)
+
+    # -- sizing --------------------------------------------------------------------------------------------------------
+
+    def _size(self, intervals: Intervals, outlook: Outlook, model: Model, now: int, *, surge: bool) -> None:
+        """Size all pools for an outlook. What is a surge only adds."""
+        lengths = intervals.lengths(outlook, model.traffic)
+        if lengths is None and outlook.requests_per_s > 0.0:
+            return  # nothing has finished yet: it will, or nobody says how long outputs are
+        self.outlook = outlook
+        found = self._sizes(outlook, intervals, model)
+        self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
+        for pool in model.pools.values():
+            size = found[pool.name]
+            if size.problem is not None:
+                self.sized.pop(pool.name, None)
+                continue
+            before = self.sized.get(pool.name)
+            if surge and before is not None and size.wanted <= before.replicas:
+                continue
+            self.sized[pool.name] = self._sized(pool, size, outlook, now, surge=surge)
+
+    def _sizes(self, outlook: Outlook, intervals: Intervals, model: Model) -> dict[str, Size]:
+        lengths = intervals.lengths(outlook, model.traffic)
+        isl, osl = lengths if lengths is not None else (_NONE, _NONE)
+        correction = self.correction
+        demand = Demand(outlook.requests_per_s, isl, osl, self.knobs.attainment, correction.prefill, correction.decode)
+        return sizes(model, demand)
+
+    def _sized(self, pool: Pool, size: Size, outlook: Outlook, now: int, *, surge: bool) -> Sized:
+        standing = pool.target_now(now)
+        wanted = size.wanted
+        if surge:  # what has just begun may be untypical: it only adds
+            wanted = max(wanted, standing)
+        else:
+            wanted = bounded(standing, wanted, pool.knobs.replicas_min, self.knobs.replicas_step_max)
+        reason = Reason.of(
+            Code.TRAFFIC_SURGE if surge else Code.THROUGHPUT_TARGET,
+            pool.name,
+            requests_per_s=outlook.requests_per_s,
+            isl_tokens=outlook.isl_tokens or 0.0,
+            osl_tokens=outlook.osl_tokens or 0.0,
+            busy=size.busy,
+            wanted=size.wanted,
+            allowed=wanted,
+        )
+        return Sized(wanted, reason)
+
+    # -- saying --------------------------------------------------------------------------------------------------------
+
+    def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
+        """What a pool was sized to, as far as it may be changed now."""
+        problem = self.blind(model, pool, now)
+        if problem is not None:
+            return Recommendation(None, (problem,))
+        sized, standing = self.sized[pool.name], pool.target_now(now)
+        if sized.replicas < standing:
+            held = list(self._shrink_later(model, pool, now))
+            if held:
+                return Recommendation(None, (sized.reason, *held))
+        return Recommendation(None if sized.replicas == standing else sized.replicas, (sized.reason,))
+
+    def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:
+        """Why nothing can be said of a pool; None where it was sized."""
+        problem = profile_problem(pool) or self.problems.get(pool.name)
+        if problem is not None:
+            return problem
+        if not model.traffic.heard(now) or pool.name not in self.sized:
+            return Reason(Code.TRAFFIC_UNKNOWN, pool.name)
+        return None
+
+    def _shrink_later(self, model: Model, pool: Pool, now: int) -> Iterator[Reason]:
+        if not model.traffic.complete(now):
+            yield Reason(Code.TRAFFIC_INCOMPLETE, pool.name)
+        age_ms = now - pool.grown_at_ms
+        if pool.grown_at_ms >= 0 and age_ms < self.start_up_ms:
+            # Given up before it has come, a worker was asked for in vain; what called for it may come back.
+            yield Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=self.start_up_ms)
+
+
+def _surely_above(recent: Recent, outlook: Outlook) -> bool:
+    """Whether requests or prompt tokens arrive faster than was expected, beyond what chance explains."""
+    if not recent.arrivals:
+        return False
+    surely = max(0.0, 1.0 - _SIGMAS / math.sqrt(recent.arrivals))
+    if recent.requests_per_s * surely > outlook.requests_per_s:
+        return True
+    isl = recent.isl_tokens
+    if isl is None or outlook.isl_tokens is None:
+        return False
+    return recent.requests_per_s * isl * surely > outlook.requests_per_s * outlook.isl_tokens

@@ -1,0 +1,111 @@
+"""How many workers a demand needs, held against what can be reckoned by hand."""
+
+from math import ceil, sqrt
+from pathlib import Path
+from statistics import NormalDist
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.models.lengths import all_of
+from loadline.core.models.waiting import workers_within
+from loadline.core.planning.planners.sizing import Demand, sizes
+from loadline.core.report import Code
+from tests.support.belief import fleet_of
+
+DATA = Path(__file__).parents[1] / "vectors" / "data"
+# A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms, so a worker gives 10,000 tokens a second.
+LINEAR = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
+
+
+def model(*pools: PoolKnobs, engine: EngineProfile = LINEAR, ttft_ms: float = 500.0, itl_ms: float = 50.0) -> Model:
+    found = fleet_of(*pools).models["m"]
+    found.objectives = ObjectiveKnobs(ttft_ms, itl_ms)
+    for pool in found.pools.values():
+        pool.engine = engine
+    return found
+
+
+def demand(requests_per_s: float, attainment: float = 0.0) -> Demand:
+    return Demand(requests_per_s, all_of(500.0), all_of(100.0), attainment)
+
+
+PREFILL, DECODE = PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)
+
+
+@pytest.mark.parametrize(("requests_per_s", "workers"), [(0.0, 1), (50.0, 1), (100.0, 1), (101.0, 2), (730.0, 8)])
+def test_for_the_mean_it_is_work_by_capacity(requests_per_s: float, workers: int) -> None:
+    found = sizes(model(PREFILL, DECODE), demand(requests_per_s))
+    assert {name: size.wanted for name, size in found.items()} == {"p": workers, "d": workers}
+    assert found["p"].busy == pytest.approx(requests_per_s / 100.0)
+
+
+def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> None:
+    found = sizes(model(PREFILL, DECODE), demand(730.0, 0.95))
+    assert found["p"].wanted == workers_within(7.3, 10.0, 490.0, 0.95)
+    assert found["d"].wanted == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
+    tight = sizes(model(PREFILL, DECODE, ttft_ms=11.0), demand(730.0, 0.95))
+    assert tight["p"].wanted > found["p"].wanted
+
+
+def test_an_aggregated_worker_decodes_slower_while_it_prefills() -> None:
+    pool = PoolKnobs("both", "aggregated", replicas_max=50)
+    found = sizes(model(pool), demand(200.0))["both"]
+    # 2 of n workers' time is prefill; the rest must decode 20,000 tokens within 50 ms * (1 - 2/n).
+    for workers in range(3, 50):
+        batch = (50.0 * (1 - 2 / workers) - 10.0) / 0.08
+        rate = batch / (50.0 * (1 - 2 / workers)) * 1_000
+        if batch > 0 and 2 + 20_000 / rate <= workers:
+            break
+    assert found.wanted == workers
+
+
+def test_an_objective_that_nothing_meets_is_said() -> None:
+    found = sizes(model(PREFILL, DECODE, ttft_ms=9.0, itl_ms=10.0), demand(100.0))
+    for name, best_ms in (("p", 10.0), ("d", 10.0 + 0.08)):
+        problem = found[name].problem
+        assert problem is not None
+        assert problem.code == Code.SLA_INFEASIBLE
+        assert problem.numbers["best_ms"] == pytest.approx(best_ms)
+
+
+def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
+    for engine, words in (
+        (EngineProfile(), "prefill_profile"),
+        (EngineProfile(problem="x.npz: broken"), "x.npz: broken"),
+    ):
+        problem = sizes(model(PREFILL, engine=engine), demand(1.0))["p"].problem
+        assert problem is not None
+        assert problem.code == Code.PROFILE_UNUSABLE
+        assert words in problem.sentence()
+
+
+def test_the_cheapest_pool_of_a_role_comes_first() -> None:
+    cheap, dear = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
+    pools = model(cheap, dear)
+    # On two GPUs a linear worker is as fast as on one, so it is twice as dear.
+    assert {name: size.wanted for name, size in sizes(pools, demand(250.0)).items()} == {"b": 3, "a": 1}
+    assert {name: size.wanted for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
+
+
+def test_bounds_hold() -> None:
+    assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].wanted == 2
+    assert sizes(model(replace(PREFILL, replicas_min=4)), demand(0.0))["p"].wanted == 4
+
+
+def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() -> None:
+    measured = read_prefill(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_prefill.npz")
+    node = replace(measured, tokens_per_s_per_gpu=tuple(rate / 8 for rate in measured.tokens_per_s_per_gpu))
+    decode = read_decode(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_decode.npz")
+    by_node = replace(decode, tokens_per_s_per_gpu=tuple(rate / 8 for rate in decode.tokens_per_s_per_gpu))
+    one, eight = EngineProfile(measured, decode), EngineProfile(node, by_node)
+    assert (one.prefill_gpus(2), one.decode_gpus(2), eight.prefill_gpus(2), eight.decode_gpus(2)) == (1, 1, 8, 8)
+    counts = [
+        {name: size.wanted for name, size in sizes(model(PREFILL, DECODE, engine=engine), demand(400.0)).items()}
+        for engine in (one, eight)
+    ]
+    assert counts[0] == counts[1]

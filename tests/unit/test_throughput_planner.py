@@ -1,0 +1,187 @@
+"""The throughput planner: when it looks, what it believes, and what it does not."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import ForecastFailed, ForecastFitted, TrafficReported
+from loadline.core.forecasts import Forecast, ForecastKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample
+from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.report import Code, Opinion
+from tests.support.belief import Line
+
+# A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms: a worker serves 100 requests a second.
+ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
+KNOBS = ThroughputKnobs(attainment=0.0, replicas_step_max=3, forecast=ForecastKnobs(predictor="constant"))
+
+
+class Desk:
+    """A planner, a world and a frontend."""
+
+    def __init__(self, knobs: ThroughputKnobs = KNOBS, workers: int = 2) -> None:
+        pools = [PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)]
+        self.world = Line(pools, workers)
+        for pool in self.world.model.pools.values():
+            pool.engine, pool.desired = ENGINE, workers
+        self.planner = ThroughputPlanner(knobs)
+        self.sequence = 0
+        self.questions = 0
+
+    def hear(self, requests_per_s: int, seconds: int = 1, frontend: str = "f") -> Opinion:
+        for _ in range(seconds):
+            self.world.now += 1_000
+            self.sequence += 1
+            sample = TrafficSample(
+                self.sequence, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
+            )
+            self.world.model.traffic.apply(TrafficReported("m", frontend, 1, sample), self.world.now)
+            opinion = self.look()
+        return opinion
+
+    def look(self) -> Opinion:
+        return self.planner.plan(self.world.look(), self.world.now)
+
+    def answer(self, *requests: float) -> Opinion:
+        """The forecast of requests an interval, which was asked for just now."""
+        asked = self.planner.asked()
+        assert asked is not None
+        means = (requests, (500.0,) * len(requests), (100.0,) * len(requests))
+        forecasts: list[Forecast | None] = [Forecast(mean, tuple(2 * x for x in mean), "constant") for mean in means]
+        self.planner.take(ForecastFitted("m", asked.request, forecasts))
+        return self.look()
+
+
+def codes(opinion: Opinion) -> set[Code]:
+    return {reason.code for reason in opinion.reasons}
+
+
+def test_it_starts_with_some_seconds_of_traffic_and_only_grows() -> None:
+    desk = Desk()
+    assert codes(desk.look()) == {Code.TRAFFIC_UNKNOWN}
+    assert desk.hear(470, 8).targets == {}
+    assert desk.hear(470, 2).targets == {"p": 5, "d": 5}
+    quiet = Desk(workers=4)
+    assert quiet.hear(90, 60).targets == {}, "what has just begun may be untypical"
+
+
+def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() -> None:
+    desk = Desk()
+    desk.hear(150, 179)
+    assert desk.planner.asked() is None
+    desk.hear(150, 2)
+    asked = desk.planner.asked()
+    assert asked is not None
+    assert desk.planner.asked() is None, "once"
+    requests, isl, osl = asked.questions
+    assert requests.horizon == 2, "a minute to start, and three until the next look"
+    assert requests.series.values == (150 * 180,)
+    assert (isl.series.values, osl.series.values) == ((500.0,), (100.0,))
+
+
+def test_it_is_ready_for_the_busiest_interval_ahead_but_moves_by_a_bounded_step() -> None:
+    desk = Desk(workers=5)
+    desk.hear(470, 181)
+    assert desk.answer(470 * 180.0, 730 * 180.0).targets == {"p": 8, "d": 8}
+    desk = Desk(workers=2)
+    desk.hear(150, 181)
+    opinion = desk.answer(100 * 730 * 180.0)
+    assert opinion.targets == {"p": 5, "d": 5}, "an absurd forecast costs three workers, not hundreds"
+    assert desk.planner.outlook is not None
+
+
+def test_the_upper_quantile_can_be_planned_for() -> None:
+    desk = Desk(ThroughputKnobs(attainment=0.0, demand="upper"))
+    desk.hear(150, 181)
+    assert desk.answer(150 * 180.0).targets == {"p": 3, "d": 3}
+
+
+def test_a_surge_is_answered_at_once_and_chance_is_not() -> None:
+    desk = Desk()
+    desk.hear(150, 181)
+    desk.answer(150 * 180.0)
+    assert desk.hear(155, 30).targets == {}
+    found = desk.hear(400, 10)
+    assert found.targets == {"p": 4, "d": 4}
+    assert Code.TRAFFIC_SURGE in codes(found)
+
+
+def test_idle_shrinks_and_silence_holds() -> None:
+    desk = Desk(workers=4)
+    desk.hear(0, 181)
+    assert desk.answer(0.0).targets == {"p": 1, "d": 1}
+    desk.world.now += 6_000
+    opinion = desk.look()
+    assert (opinion.targets, codes(opinion)) == ({}, {Code.TRAFFIC_UNKNOWN})
+
+
+def test_an_interval_that_was_hardly_heard_is_unknown() -> None:
+    desk = Desk()
+    desk.hear(150, 60)
+    desk.world.now += 121_000
+    desk.look()
+    asked = desk.planner.asked()
+    assert asked is not None
+    assert asked.questions[0].series.values == (None,)
+
+
+def test_a_frontend_that_fell_silent_forbids_a_shrink() -> None:
+    desk = Desk(workers=4)
+    desk.hear(50, 150, "a")
+    desk.hear(50, 31, "b")
+    opinion = desk.answer(50 * 180.0)
+    assert opinion.targets == {}
+    assert Code.TRAFFIC_INCOMPLETE in codes(opinion)
+
+
+def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
+    desk = Desk(workers=2)
+    for pool in desk.world.model.pools.values():
+        pool.set_desired(4, desk.world.now)
+    desk.hear(50, 100)
+    for name in ("p", "d"):
+        desk.world.grow(name, 2)
+    desk.hear(50, 81)
+    assert desk.planner.start_up_ms == 100_000
+    for pool in desk.world.model.pools.values():
+        pool.grown_at_ms = desk.world.now - 50_000
+    opinion = desk.answer(50 * 180.0)
+    assert (opinion.targets, Code.ADJUSTMENT_INTERVAL in codes(opinion)) == ({}, True)
+    assert desk.hear(50, 50).targets == {"p": 1, "d": 1}
+
+
+def test_without_a_forecast_the_last_interval_stands_in() -> None:
+    desk = Desk(workers=2)
+    desk.hear(150, 181)
+    asked = desk.planner.asked()
+    assert asked is not None
+    desk.planner.take(ForecastFailed("m", asked.request, "no fitter"))
+    opinion = desk.look()
+    assert Code.FORECAST_FALLBACK in codes(opinion)
+    assert desk.planner.outlook is not None
+    assert desk.planner.outlook.requests_per_s == pytest.approx(150)
+
+
+def test_answers_that_nobody_waits_for_change_nothing() -> None:
+    desk = Desk()
+    desk.hear(150, 181)
+    asked = desk.planner.asked()
+    assert asked is not None
+    before = desk.planner.outlook
+    desk.planner.take(ForecastFitted("m", asked.request - 1, [None, None, None]))
+    desk.planner.take(ForecastFailed("m", asked.request + 1))
+    desk.look()
+    assert desk.planner.outlook == before
+    desk.planner.take(ForecastFitted("m", asked.request, []))
+    desk.look()
+    assert desk.planner.outlook is not None, "nonsense is no forecast: the last interval stands in"
+
+
+def test_a_pool_without_a_profile_holds_and_the_other_goes_on() -> None:
+    desk = Desk()
+    desk.world.pool("p").engine = EngineProfile(problem="p.npz: not a profile. Profile again")
+    opinion = desk.hear(470, 11)
+    assert opinion.targets == {"d": 5}
+    assert "p: the engine profile cannot be used: p.npz: not a profile. Profile again" in [
+        reason.sentence() for reason in opinion.reasons
+    ]
