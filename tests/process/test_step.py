@@ -135,7 +135,7 @@ def test_it_starts_without_what_it_does_not_need(config: Path) -> None:
     done = subprocess.run(command, input=b"", capture_output=True, timeout=TIMEOUT_S, check=True)
     imported = {line.rpartition(b"|")[2].strip() for line in done.stderr.splitlines()}
     assert b"loadline.sim.step" in imported
-    assert imported.isdisjoint({b"numpy", b"scipy", b"matplotlib", b"nats", b"aiohttp", b"etcd3"})
+    assert imported.isdisjoint({b"scipy", b"pmdarima", b"matplotlib", b"nats", b"aiohttp", b"etcd3"})
 
 
 def test_a_reader_that_goes_away_ends_it_in_peace(config: Path) -> None:
