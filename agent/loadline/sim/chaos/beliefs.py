@@ -119,6 +119,7 @@ def _drains(memory: Memory, now: int, report: Report) -> None:
         memory.asked_drain_ms.clear()
         memory.unanswered.clear()
         return
+    _died(memory, report)
     knobs = memory.settings.drain
     hearing_ms = now - memory.bus_changed_ms if memory.bus_connected else 0
     for key, drain in state.drains.open.items():
@@ -149,12 +150,22 @@ def _closed(  # noqa: PLR0917 - one argument for each fact
         return
     worker = memory.agent.controller.state.fleet.models[model].pools[pool].workers.get(name)
     reborn = worker is not None and worker.record.incarnation != incarnation
-    endings = [one for one in memory.agent.controller.state.drains.finished if one.worker == name]
-    # Who is neither registered nor heard is dead after a while; who is there is not.
-    silent_ms = 0 if worker is not None else memory.settings.fleet.stale_after_ms
-    died = any(one.ending == "died" and (reborn or one.took_ms >= silent_ms > 0) for one in endings[-2:])
-    if not died:
-        report("I16-drain", f"the drain of {name} was closed {deadline_ms - now} ms before its time: {endings[-2:]}")
+    endings = [one for one in memory.agent.controller.state.drains.finished if one.worker == name][-2:]
+    if not any(one.ending == "died" for one in endings) or not (worker is None or reborn):
+        report("I16-drain", f"the drain of {name} was closed {deadline_ms - now} ms before its time: {endings}")
+
+
+def _died(memory: Memory, report: Report) -> None:
+    """Nobody is taken for dead sooner than silence can tell, but for who has another life already."""
+    state = memory.agent.controller.state
+    for one in reversed(state.drains.finished):
+        if one is memory.last_finished:
+            break
+        lives = [pool.workers.get(one.worker) for model in state.fleet.models.values() for pool in model.pools.values()]
+        reborn = any(worker is not None and not worker.draining for worker in lives)
+        if one.ending == "died" and one.took_ms < memory.settings.fleet.stale_after_ms and not reborn:
+            report("I16-drain", f"{one.worker} was taken for dead after {one.took_ms} ms")
+    memory.last_finished = state.drains.finished[-1] if state.drains.finished else None
 
 
 def _victims(memory: Memory, report: Report) -> None:

@@ -60,8 +60,8 @@ def _judge_model(world: World, leader: AgentProcess, model: ModelKnobs, report: 
     held = state.holds.get(model.name)
     if held is None or (held.rails and held.rails[0].code in _OBSTACLES):
         report("L4-hold", f"{model.name}: {held.rails[0] if held and held.rails else 'was never held'}")
-    entry = state.ledger.entry(model.name)
-    if entry.state in OPEN or entry.pending is not None:
+    entry = state.ledger.entries.get(model.name)
+    if entry is not None and (entry.state in OPEN or entry.pending is not None):
         report("L3-applied", f"the decision of {model.name} is {entry.state}, pending is {entry.pending}")
     pools = state.fleet.models[model.name].pools
     total = sum((pool.desired or pool.ready) * pool.knobs.gpus_per_worker for pool in pools.values())

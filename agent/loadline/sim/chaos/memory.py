@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from loadline.core import events as ev
+from loadline.core.decisions.drains import Finished
 from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
 from loadline.core.settings import ModelKnobs
 from loadline.core.targets import Decision
@@ -38,10 +39,8 @@ class Memory:
         self.renewals: dict[int, int] = {}
         """Lease -> renewals that were not answered."""
         # what it has read
-        self.registry_read = False
-        self.decisions_read = False
-        self.acting = False
-        """Whether it has read the decisions in this term, be it that it has to read them again."""
+        self.registry_read = self.decisions_read = self.acting = False
+        """``acting``: it has read the decisions in this term, be it that it has to read them again."""
         self.first_request = 0
         """The first read that was asked for in this term; 0: none yet."""
         self.acting_since_ms = _NEVER
@@ -65,6 +64,8 @@ class Memory:
         """Model -> decision and its state at the end of the last turn."""
         self.draining: dict[str, tuple[int, int]] = {}
         """Drain -> incarnation and deadline."""
+        self.last_finished: Finished | None = None
+        """The newest drain that had ended at the end of the last turn."""
         self.drained: set[tuple[str, str, str]] = set()
         """Workers that said in this turn that they are empty."""
         self.newest: dict[str, tuple[int, int]] = {}
@@ -96,8 +97,8 @@ class Memory:
                     self.drained.add((model, pool, worker))
                 case ev.DrainAnswered():
                     self._hear_drain(event)
-                case ev.DecisionsRead(request=request):
-                    self._hear_read(request)
+                case ev.DecisionsRead():
+                    self._hear_read(event)
                 case ev.DecisionCommitted() | ev.CommitRefused() | ev.CommitUnknown():
                     self._hear_commit(event)
                 case _:
@@ -137,9 +138,13 @@ class Memory:
                 if epoch != self.epoch and revision >= self.epoch:
                     self.overthrown_epoch = self.epoch
 
-    def _hear_read(self, request: int) -> None:
+    def _hear_read(self, event: ev.DecisionsRead) -> None:
+        request = event.request
         if 0 < self.first_request <= request:
             self.decisions_read = self.acting = True
+        # What is there has been committed, whether its own answer has come yet or not.
+        there = {stored.decision.decision_id for stored in event.decisions}
+        self.in_flight = {key: one for key, one in self.in_flight.items() if one.decision_id not in there}
         for model, (_, asked) in list(self.unknown.items()):
             if 0 < asked <= request:
                 del self.unknown[model]

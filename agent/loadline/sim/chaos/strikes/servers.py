@@ -12,6 +12,9 @@ from loadline.wire.keys import Keys
 _TIMES: Final = 5.0
 _LEAST: Final = 0.1
 _MOST: Final = 0.9
+_HEARD_LATE: Final = 0.5
+_LATE_MS: Final = 6_000.0
+"""Longer than it takes until the lease is to be renewed, which tells it too."""
 
 
 def bus_down(nemesis: Nemesis, strike: Strike) -> Undo:
@@ -47,9 +50,10 @@ def store_worse(nemesis: Nemesis, strike: Strike) -> Undo:
 
 
 def leader_revoked(nemesis: Nemesis, strike: Strike) -> Undo:
-    """An operator revokes the leader's lease."""
-    del strike
+    """An operator revokes the leader's lease; of every second time that is heard of late."""
     store = nemesis.world.store
+    for agent in nemesis.world.agents.values() if strike.level > _HEARD_LATE else ():
+        agent.store.lag(_LATE_MS)
     entry = store.keys.get(Keys("default").leader("all"))
     if entry is not None and store.up:
         nemesis.world.dethroned.add(entry.create_revision)
