@@ -51,8 +51,6 @@ def forecast_page(result: Backtest, command: str) -> str:
         result: What came of it.
         command: What reproduces it.
     """
-    best = {_best(result, name) for name in result.series}
-    marked = {place for place, score in enumerate(result.scores) if score in best}
     tracks = {(track.series, track.predictor): track for track in result.tracks}
     cards = [
         card(f"{score.series}: {score.predictor}", _plot(result, tracks[score.series, score.predictor]))
@@ -63,7 +61,7 @@ def forecast_page(result: Backtest, command: str) -> str:
         f"loadline forecast: {result.trace}",
         forecast_summary(result),
         [
-            section("Scores", table(SCORED, scored(result), set(range(2, len(SCORED))), marked), paragraph(_EXPLAINED)),
+            section("Scores", table(SCORED, scored(result), set(range(2, len(SCORED))), set()), paragraph(_EXPLAINED)),
             section("The predictor with the lowest loss", grid(cards)),
             section("Reproduce", code(command)),
         ],
