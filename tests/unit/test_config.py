@@ -6,7 +6,7 @@ import pytest
 from loadline.config import Config, describe, load, parse, validate
 from loadline.errors import ConfigError
 
-PLANNERS = {"threshold", "throughput", "static", "hpa", "kpa"}
+PLANNERS = ("hpa", "kpa", "load", "sla", "static", "threshold", "throughput")
 BASE = """
 [[models]]
 name = "llama"
@@ -184,7 +184,7 @@ CONTRADICTIONS = [
         model('planner = "q"', DECODE),
         "models[0].planner",
         "no planner",
-        "Known are: hpa, kpa, static, threshold, throughput",
+        "Known are: hpa, kpa, load, sla, static, threshold, throughput",
     ),
     (
         "",
@@ -365,7 +365,7 @@ def test_what_is_surely_unwanted_is_one_warning(text: str, base: str, place: str
 
 
 def test_thresholds_are_not_judged_where_another_planner_decides() -> None:
-    text = model('planner = "throughput"', AGGREGATED) + "[models.threshold]\ndecode_kv_scale_up_threshold = 0.1"
+    text = model('planner = "load"', AGGREGATED) + "[models.threshold]\ndecode_kv_scale_up_threshold = 0.1"
     assert judge(text, base="") == []
 
 
@@ -482,3 +482,32 @@ def test_describe_says_what_a_baseline_will_do(body: str, words: tuple[str, ...]
 def test_a_config_survives_the_way_to_json_and_back() -> None:
     config = parse(BASE, "x")
     assert msgspec.json.decode(msgspec.json.encode(config), type=Config) == config
+
+
+LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (LINEAR, []),
+        ("", ["models[0].pools[0].prefill_profile: nothing is known of the engines"]),
+        ('prefill_profile = "p.npz"', ["decode_profile is missing"]),
+        ('prefill_profile = "no.npz"\ndecode_profile = "no.npz"', ["no.npz"]),
+        (f'prefill_profile = "p.npz"\n{LINEAR}', ["prefill_profile and linear are both set"]),
+        (LINEAR.replace("gamma = 5, delta = 0.02", "gamma = 0, delta = 0"), ["work takes no time"]),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_a_warning(keys: str, words: list[str]) -> None:
+    pool = f'[[models.pools]]\nname = "a"\nrole = "aggregated"\n{keys}\n'
+    warnings = judge(f'[[models]]\nname = "m"\nplanner = "sla"\n{pool}', base="")
+    assert len(warnings) == len(words)
+    assert all(word in warning for word, warning in zip(words, warnings, strict=True))
+
+
+def test_paths_of_profiles_count_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "loadline.toml"
+    file.write_text(
+        '[[models]]\nname = "m"\n[[models.pools]]\nname = "p"\nrole = "prefill"\nprefill_profile = "x/p.npz"\n'
+    )
+    assert load(file, {}).models[0].pools[0].prefill_profile == str(tmp_path / "x" / "p.npz")

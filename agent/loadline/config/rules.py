@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from loadline.config.engines import profile_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.planners import PLANNERS
@@ -51,6 +52,8 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
                 )
         elif model.planner == "hpa":
             _check_hpa(model, f"{place}.hpa")
+        elif model.planner in {"throughput", "sla"}:
+            warnings += profile_warnings(model, place)
     return warnings
 
 

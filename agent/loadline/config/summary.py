@@ -127,6 +127,30 @@ def _about_kpa(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
     )
 
 
+def _about_throughput(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    knobs = model.sla.throughput if model.planner == "sla" else model.throughput
+    objective = {"prefill": f"TTFT {model.objectives.ttft_ms:g} ms", "decode": f"ITL {model.objectives.itl_ms:g} ms"}
+    both = f"{objective['prefill']} and {objective['decode']}"
+    yield (
+        f"Every {duration(knobs.throughput_adjustment_interval_ms)} as many workers as the forecast of the "
+        f"{knobs.forecast.predictor} predictor needs for {objective.get(pool.role, both)}; a surge over "
+        f"{duration(knobs.surge_window_ms)} is answered at once."
+    )
+
+
+def _about_load(model: ModelKnobs, _pool: PoolKnobs) -> Iterator[str]:
+    knobs = model.sla.load if model.planner == "sla" else model.load
+    yield (
+        f"One more where every worker has more than meets the objective, one less where all others could take its "
+        f"load; at most one every {duration(knobs.load_adjustment_interval_ms)}."
+    )
+
+
+def _about_sla(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    yield from _about_throughput(model, pool)
+    yield from _about_load(model, pool)
+
+
 def _about_nothing(_model: ModelKnobs, _pool: PoolKnobs) -> Iterator[str]:
     yield from ()
 
@@ -136,4 +160,7 @@ _ABOUT_PLANNER: Final[dict[str, Callable[[ModelKnobs, PoolKnobs], Iterator[str]]
     "static": _about_static,
     "hpa": _about_hpa,
     "kpa": _about_kpa,
+    "throughput": _about_throughput,
+    "load": _about_load,
+    "sla": _about_sla,
 }

@@ -1,0 +1,207 @@
+"""The load planner, and the SLA planner above whose floor it works."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import ForecastFitted, TrafficReported
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample, WorkerSample
+from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
+from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
+from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.report import Code, Opinion
+from loadline.forecast import forecast
+from tests.support.belief import Line, reported
+
+BLOCKS = 1_000
+# ITL is 10 ms and 50 ms more of a full cache: 50 ms at 800 blocks.
+UP = 800
+
+
+class Desk:
+    """A decode pool whose workers have the blocks that a test gives them."""
+
+    def __init__(self, planner: LoadPlanner | SlaPlanner | None = None, workers: int = 3) -> None:
+        self.world = Line([PoolKnobs("d", "decode", replicas_max=20)], workers)
+        self.pool = self.world.pool("d")
+        self.pool.desired = workers
+        self.planner = planner or LoadPlanner(LoadKnobs())
+
+    def report(self, *blocks: int) -> None:
+        self.world.sequence += 1
+        for worker, used in zip(self.pool.workers, blocks, strict=False):
+            itl_ms = 10.0 + 50.0 * used / BLOCKS
+            said = WorkerSample(self.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=itl_ms)
+            self.world.fleet.report(reported(worker, said, pool="d"), self.world.now)
+
+    def run(self, *blocks: int, seconds: int = 30) -> Opinion:
+        for _ in range(seconds):
+            self.world.now += 1_000
+            self.report(*blocks)
+            opinion = self.planner.plan(self.world.look(), self.world.now)
+        return opinion
+
+    def learn(self) -> None:
+        for step in range(10):
+            self.run(*(300 + 10 * step + number for number in range(self.pool.ready)), seconds=1)
+
+
+def codes(opinion: Opinion) -> list[Code]:
+    return [reason.code for reason in opinion.reasons]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    made = Desk()
+    made.learn()
+    return made
+
+
+def test_before_there_is_a_line_it_learns() -> None:
+    desk = Desk()
+    assert codes(desk.run(900, 901, 902, seconds=1)) == [Code.LOAD_LEARNING]
+
+
+def test_it_grows_where_all_have_too_much_and_one_that_has_not_is_room(desk: Desk) -> None:
+    assert desk.run(900, 950, 810).targets == {"d": 4}
+    assert desk.run(900, 950, 700).targets == {}
+
+
+def test_a_flood_is_answered_in_the_turn_in_which_it_is_seen_and_a_spike_is_not(desk: Desk) -> None:
+    desk.run(500, 500, 500)
+    assert desk.run(900, 950, 810, seconds=1).targets == {}
+    desk.run(500, 500, 500)
+    assert desk.run(1_700, 1_700, 1_700, seconds=1).targets == {"d": 4}
+
+
+def test_it_shrinks_where_the_others_can_take_it(desk: Desk) -> None:
+    # Two of three, 80 % of 800 blocks: 426.67.
+    assert desk.run(426, 420, 300).targets == {"d": 2}
+    assert desk.run(427, 420, 300).targets == {}
+
+
+def test_consolidation_leaves_a_share_of_the_time_above_an_idle_iteration(desk: Desk) -> None:
+    # 40 ms above the 10 of an idle worker, of which 80 % may be used: 32 ms are 640 blocks, 426 before.
+    desk.planner = LoadPlanner(LoadKnobs(scaling_down_sensitivity_ratio=1.0))
+    desk.learn()
+    opinion = desk.run(530, 530, 530, seconds=10)
+    assert opinion.targets == {"d": 2}
+    assert codes(opinion) == [Code.LOAD_LOW]
+
+
+def test_one_change_an_interval(desk: Desk) -> None:
+    desk.run(900, 950, 810)
+    desk.pool.set_desired(4, desk.world.now)
+    desk.world.grow("d", 1)
+    opinion = desk.run(900, 950, 810, 900, seconds=3)
+    assert (opinion.targets, codes(opinion)) == ({}, [Code.ADJUSTMENT_INTERVAL])
+    assert desk.run(900, 950, 810, 900, seconds=3).targets == {"d": 5}
+
+
+def test_workers_on_their_way_take_their_share_in_advance(desk: Desk) -> None:
+    desk.pool.set_desired(4, desk.world.now)
+    assert desk.run(900, 950, 900).targets == {}, "with four there are 675 a worker"
+    assert desk.run(1_300, 1_310, 1_290).targets == {"d": 5}
+
+
+def test_nothing_shrinks_while_a_worker_is_silent_or_on_its_way(desk: Desk) -> None:
+    assert desk.run(100, 100).targets == {}
+    desk.run(100, 100, 100)
+    desk.pool.set_desired(4, desk.world.now)
+    assert desk.run(100, 100, 100, seconds=60).targets == {}
+
+
+def test_where_latency_does_not_rise_what_was_fine_is_fine() -> None:
+    desk = Desk()
+    for _ in range(30):
+        desk.world.now += 1_000
+        desk.world.sequence += 1
+        for worker in desk.pool.workers:
+            said = WorkerSample(desk.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
+            desk.world.fleet.report(reported(worker, said, pool="d"), desk.world.now)
+        opinion = desk.planner.plan(desk.world.look(), desk.world.now)
+    assert opinion.targets == {}, "400 are no reason to grow, and 600 have not been seen"
+
+
+def test_a_full_cache_is_too_full_whatever_the_itl() -> None:
+    desk = Desk()
+    for second in range(30):
+        desk.world.now += 1_000
+        desk.world.sequence += 1
+        for number, worker in enumerate(desk.pool.workers):
+            used = 950 + (second + number) % 5
+            said = WorkerSample(
+                desk.world.sequence,
+                0,
+                kv_blocks_used=used,
+                kv_blocks_total=BLOCKS,
+                running_requests=1,
+                itl_ms=used / 100,
+            )
+            desk.world.fleet.report(reported(worker, said, pool="d"), desk.world.now)
+        opinion = desk.planner.plan(desk.world.look(), desk.world.now)
+    assert opinion.targets == {"d": 4}
+
+
+def sla(workers: int = 3) -> Desk:
+    desk = Desk(SlaPlanner(SlaKnobs(throughput=ThroughputKnobs(attainment=0.0))), workers)
+    desk.pool.engine = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, 1e6, 1_000))
+    return desk
+
+
+def hear(desk: Desk, requests_per_s: int, *blocks: int, seconds: int = 30) -> Opinion:
+    for _ in range(seconds):
+        sample = TrafficSample(
+            desk.world.now, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
+        )
+        desk.world.model.traffic.apply(TrafficReported("m", "f", 1, sample), desk.world.now + 1_000)
+        opinion = desk.run(*blocks, seconds=1)
+        asked = desk.planner.asked()
+        if asked is not None:
+            desk.planner.take(ForecastFitted("m", asked.request, [forecast(one) for one in asked.questions]))
+    return opinion
+
+
+def test_the_floor_is_what_the_traffic_needs_and_the_load_works_above_it() -> None:
+    desk = sla()
+    desk.learn()
+    opinion = hear(desk, 470, 500, 500, 500)
+    assert opinion.targets == {"d": 5}
+    assert codes(opinion)[0] == Code.TRAFFIC_SURGE
+    assert hear(sla_learned(), 270, 900, 950, 950).targets == {"d": 4}, "the profile says three, the workers say more"
+
+
+def sla_learned() -> Desk:
+    desk = sla()
+    desk.learn()
+    return desk
+
+
+def test_the_load_does_not_go_below_the_floor_nor_down_without_one() -> None:
+    desk = sla_learned()
+    assert hear(desk, 270, 100, 100, 100).targets == {}
+    assert hear(sla_learned(), 150, 100, 110, 120, seconds=170).targets == {}, "what has just begun only grows"
+    assert hear(sla_learned(), 150, 100, 110, 120, seconds=190).targets == {"d": 2}
+    blind = sla_learned()
+    opinion = blind.run(100, 100, 100)
+    assert (opinion.targets, codes(opinion)[0]) == ({}, Code.TRAFFIC_UNKNOWN)
+    assert sla_grows_blind(), "a load that is too high needs no traffic to be seen"
+
+
+def sla_grows_blind() -> bool:
+    return sla_learned().run(900, 950, 900).targets == {"d": 4}
+
+
+def test_a_floor_that_cannot_be_reached_is_reported() -> None:
+    desk = sla_learned()
+    desk.pool.set_desired(5, desk.world.now)
+    desk.world.now += desk.pool.knobs.start_deadline_ms + 1
+    opinion = hear(desk, 470, 500, 500, 500)
+    assert Code.PENDING_UNREACHED in codes(opinion)
+
+
+def test_a_broken_profile_holds_the_pool() -> None:
+    desk = sla_learned()
+    desk.pool.engine = EngineProfile(problem="x.npz: broken. Profile again")
+    opinion = hear(desk, 470, 900, 950, 900)
+    assert (opinion.targets, codes(opinion)) == ({}, [Code.PROFILE_UNUSABLE])
