@@ -1,0 +1,137 @@
+"""Crash points: an agent dies before it performs an effect, or after it and before it hears of the result."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from loadline.core.effects import AnyEffect
+from loadline.core.events import AnyEvent, DrainRequested, PauseRequested
+from loadline.ports import Write
+from loadline.sim.agent import AgentProcess
+from loadline.sim.chaos import liveness
+from loadline.sim.chaos.invariants import Violation
+from loadline.sim.chaos.judge import Judge
+from loadline.sim.chaos.plan import FaultPlan
+from loadline.sim.chaos.world import World
+from loadline.wire.keys import Keys
+
+Side = Literal["before", "after"]
+Way = Literal["restart", "takeover"]
+
+KINDS = tuple(kind.__name__ for kind in get_args(AnyEffect))
+SIDES: tuple[Side, ...] = get_args(Side)
+WAYS: tuple[Way, ...] = get_args(Way)
+BASE_MS = 150_000.0
+CALM_MS = 120_000.0
+RESTART_MS = 300.0
+
+
+class Scenario:
+    """A short life with everything in it: growth, shrink, drains, a worker that never answers, a pause, a hand-over.
+
+    ``kill`` is asked at every effect, before and after it, and tells whether the agent dies there.
+    """
+
+    def __init__(self, agents: int) -> None:
+        self.world = World(FaultPlan(seed=1, agents=agents))
+        self.judge = Judge(self.world)
+        self.seen: dict[str, int] = {}
+        """How many effects of each kind there were."""
+        self._numbers: dict[int, int] = {}
+        self.target: tuple[str, Side, int] | None = None
+        self.way: Way = "restart"
+        self.killed = False
+        self._script()
+        self.world.watchers.append(self)
+
+    def run(self) -> Violation | None:
+        """Play it; then everything has to come right."""
+        timeline = self.world.timeline
+        self.world.begin()
+        timeline.at(BASE_MS + CALM_MS, lambda: liveness.judge_outcome(self.world, self.judge.report))
+        timeline.run(BASE_MS + CALM_MS)
+        for agent in list(self.world.agents.values()):
+            self.world.kill(agent)
+        for worker in list(self.world.workers.values()):
+            worker.end()
+        return self.judge.findings.first
+
+    def _script(self) -> None:
+        world, at = self.world, self.world.timeline.at
+        both, decode, prefill = ("whole", "both"), ("split", "decode"), ("split", "prefill")
+        at(15_000.0, lambda: world.demand.update({both: 6.0, decode: 3.5}))
+        at(55_000.0, lambda: world.demand.update({both: 1.5, decode: 1.5, prefill: 2.5}))
+        at(90_000.0, self._deafen_one)
+        at(110_000.0, lambda: self._tell(PauseRequested("split", paused=True, by="operator")))
+        at(118_000.0, lambda: self._tell(PauseRequested("split", paused=False, by="operator")))
+        at(125_000.0, self._stop_leader)
+        at(BASE_MS, lambda: world.store.commit([], [Write(Keys("default").pause("split"), None)]))
+
+    def _tell(self, event: AnyEvent) -> None:
+        for agent in self.world.agents.values():
+            agent.inbox.put(event)
+
+    def _deafen_one(self) -> None:
+        """A worker that is to leave hears nothing: its lease is revoked in the end."""
+        worker = next(iter(self.world.of_pool(("whole", "both"))))
+        worker.bus.set_cut(cut=True)
+        record = worker.record
+        self._tell(DrainRequested(record.model, record.pool, record.worker, "operator"))
+        self.world.timeline.after(40_000.0, worker.end)
+
+    def _stop_leader(self) -> None:
+        leader = self.world.leader
+        if leader is not None:
+            self.world.stop(leader)
+            self.world.timeline.after(12_000.0, lambda: self.world.join_again(leader.name))
+
+    # -- as a watcher --------------------------------------------------------------------------------------------------
+
+    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
+        """Nothing."""
+
+    def after_turn(
+        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+    ) -> None:
+        """Nothing."""
+
+    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Count it, and die there if it is the one; what comes too late to get over it counts for nothing."""
+        kind = type(effect).__name__
+        if self.world.timeline.now_ms < BASE_MS:
+            self.seen[kind] = self._numbers[id(effect)] = self.seen.get(kind, 0) + 1
+            self._die(agent, effect, "before")
+
+    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+        """Die there if it is the one."""
+        self._die(agent, effect, "after")
+
+    def _die(self, agent: AgentProcess, effect: AnyEffect, side: Side) -> None:
+        this = type(effect).__name__, side, self._numbers.get(id(effect), 0)
+        if self.killed or self.target != this or not agent.alive:
+            return
+        self.killed = True
+        self.world.kill(agent)
+        # Restarted at once, it meets its own lease; where another takes over, it comes back when that has happened.
+        wait_ms = RESTART_MS if self.way == "restart" else 20_000.0
+        self.world.timeline.after(wait_ms, lambda: self.world.join_again(agent.name))
+
+
+def occurrences(way: Way) -> dict[str, int]:
+    """How many effects of each kind there are when nobody dies."""
+    scenario = Scenario(_agents(way))
+    found = scenario.run()
+    assert found is None, str(found)
+    return scenario.seen
+
+
+def crash(kind: str, side: Side, way: Way, occurrence: int) -> Violation | None:
+    """What breaks when an agent dies there."""
+    scenario = Scenario(_agents(way))
+    scenario.target, scenario.way = (kind, side, occurrence), way
+    found = scenario.run()
+    assert scenario.killed, f"there is no {kind} number {occurrence}"
+    return found
+
+
+def _agents(way: Way) -> int:
+    return 1 if way == "restart" else 2

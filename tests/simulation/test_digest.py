@@ -1,0 +1,30 @@
+"""The same seed gives the same digest, in any process; another seed another one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from loadline.sim.chaos.play import play
+
+HOURS = 0.25
+PROGRAM = f"from loadline.sim.chaos.play import play; print(play(7, {HOURS}).digest)"
+
+
+@pytest.fixture(scope="module")
+def digest() -> str:
+    return play(7, HOURS).digest
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
+def test_a_digest_does_not_depend_on_the_process(hash_seed: str, digest: str) -> None:
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == digest
+
+
+def test_another_seed_is_another_play(digest: str) -> None:
+    assert play(8, HOURS).digest != digest

@@ -1,0 +1,53 @@
+"""The set that CI plays: a hundred seeds, an hour each, with faults; and the seeds that once broke something."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from loadline.sim.chaos import kept
+from loadline.sim.chaos.plan import KINDS
+from loadline.sim.chaos.play import Verdict, play
+from loadline.sim.chaos.strikes import STRIKES
+from tests.simulation.rails import CI_SEEDS
+
+CHUNK = 10
+SEEDS = Path(__file__).parent / "seeds"
+KEPT = sorted(SEEDS.glob("*.json"))
+
+Plays = dict[int, Future[Verdict]]
+
+
+@pytest.fixture(scope="module")
+def plays() -> Iterator[Plays]:
+    """All plays, under way in processes of their own."""
+    jobs = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield {seed: pool.submit(play, seed) for seed in CI_SEEDS}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("first", CI_SEEDS[::CHUNK])
+def test_no_invariant_breaks(first: int, plays: Plays) -> None:
+    for seed in range(first, first + CHUNK):
+        verdict = plays[seed].result()
+        assert verdict.violation is None, f"{verdict.violation}\n  again: python tools/chaos.py --seeds {seed}"
+        assert verdict.hours == 1.0
+
+
+def test_much_happens_in_these_hours(plays: Plays) -> None:
+    verdicts = [plays[seed].result() for seed in CI_SEEDS]
+    struck = {kind for verdict in verdicts for kind in verdict.struck}
+    assert struck == set(KINDS) == set(STRIKES)
+    total = {what: sum(v.counts.get(what, 0) for v in verdicts) for what in verdicts[0].counts | verdicts[1].counts}
+    least = {"decisions": 3_000, "lives": 500, "SendDrain": 1_000, "samples_replayed": 100, "RevokeWorkerLease": 10}
+    assert {what: total[what] for what in least if total[what] < least[what]} == {}
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_what_was_mended_stays_mended(path: Path) -> None:
+    plan = kept.read(path).plan
+    assert play(plan.seed, plan=plan).violation is None
