@@ -1,13 +1,14 @@
 """The frontend of a simulation: takes requests, gives them to workers and tells the agent what it sees.
 
 Every request is at one place at a time: waiting here, at one worker, or on its way between two. One whose worker is
-lost begins again from its prompt.
+lost begins again from its prompt. One that is longer than the cache of every worker that there could be is refused.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+
+from msgspec.structs import replace
 
 from loadline.client.interval import Interval
 from loadline.core.scalars import Role
@@ -16,7 +17,7 @@ from loadline.sim.bus import BusPort
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.fleet import FleetKnobs, PoolFleet
 from loadline.sim.prefix import PrefixCache
-from loadline.sim.routing import POLICIES, Station
+from loadline.sim.routing import POLICIES, Lane, Station
 from loadline.sim.served import Served
 from loadline.sim.timeline import START_MS, Timeline
 from loadline.sim.traces import Arrival
@@ -70,9 +71,7 @@ class Gateway:
         self._entry: Role = "prefill" if "prefill" in roles else "aggregated"
         self._second: Role = "decode" if "prefill" in roles else "aggregated"
         self._stations: dict[str, Station] = {}
-        self._serving: dict[Role, list[Station]] = {role: [] for role in ("prefill", "decode", "aggregated")}
-        self._chosen: dict[Role, int] = dict.fromkeys(self._serving, 0)
-        self._waiting: dict[Role, deque[int]] = {role: deque() for role in self._serving}
+        self._lanes: dict[tuple[str, ...], Lane] = {}
         self._arrivals: dict[int, Arrival] = {}
         self._first_token_ms: dict[int, float] = {}
         self._moving = 0
@@ -86,7 +85,7 @@ class Gateway:
     @property
     def queued(self) -> int:
         """Requests that wait here for a worker."""
-        return sum(map(len, self._waiting.values()))
+        return sum(len(lane.waiting) for lane in self._lanes.values())
 
     @property
     def in_flight(self) -> int:
@@ -98,8 +97,15 @@ class Gateway:
         number = self.served.arrive(self._timeline.now_ms, arrival.isl_tokens)
         self._arrivals[number] = arrival
         self._interval.arrived(arrival.isl_tokens)
-        self._waiting[self._entry].append(number)
-        self._assign(self._entry)
+        request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens)
+        lane = self._lane(self._entry, request)
+        follows = request.osl_tokens > 1  # a single token needs no second worker
+        if not lane.pools or (follows and not self._lane(self._second, request).pools):
+            self._end(number)
+            self.served.refuse(number)
+            return
+        lane.waiting.append((number, request))
+        self._assign(lane)
 
     def changed(self, worker: WorkerProcess) -> None:
         """A worker came, began to drain or ended."""
@@ -109,73 +115,84 @@ class Gateway:
             blocks = self._pools[worker.record.pool].knobs.prefix_cache_blocks
             station = Station(worker, name, PrefixCache(blocks, self._block_tokens) if blocks else None)
             self._stations[name] = station
-        role = worker.record.role
-        self._serving[role] = [
-            one for one in self._stations.values() if one.worker.record.role == role and one.worker.serving
-        ]
+        lanes = [lane for pools, lane in self._lanes.items() if worker.record.pool in pools]
+        for lane in lanes:
+            lane.serving = self._serving(lane.pools)
         if not worker.alive:
             del self._stations[name]
             self._lose(station)
         elif worker.draining and self._fleet.drain == "migrate":
             self._empty(station)
-        self._assign(role)
+        for lane in lanes:
+            self._assign(lane)
 
     def happened(self, worker: WorkerProcess, event: EngineEvent) -> None:
         """Something happened to a request at a worker."""
         station = self._stations[worker.record.worker]
-        number = station.numbers.get(event.request_id)
-        if number is None:
-            return  # it was moved away
-        if event.kind == "preempted":
-            self.served.preempted += 1
-        elif event.kind == "taken":
-            del station.numbers[event.request_id]
-            self._leaving.pop(event.request_id)(number)
-        elif event.kind == "first_token":
-            # The user's first token stays the first one: what is computed again after a loss delays those that follow.
-            self._first_token_ms.setdefault(number, event.at_ms)
-            station.prompt_tokens -= self._arrivals[number].isl_tokens
-            if worker.record.role == "prefill":
-                del station.numbers[event.request_id]
-                self._hand_over(number, event.at_ms)
-        else:
-            del station.numbers[event.request_id]
-            if event.kind == "finished":
+        number = station.numbers[event.request_id]
+        match event.kind:
+            case "preempted":
+                self.served.preempted += 1
+            case "taken":
+                station.let_go(event.request_id)
+                self._leaving.pop(event.request_id)(number)
+            case "first_token":
+                # The user's first token stays the first one: what is computed again later delays those that follow.
+                self._first_token_ms.setdefault(number, event.at_ms)
+                station.computed(event.request_id)
+                if worker.record.role == "prefill":
+                    station.let_go(event.request_id)
+                    self._hand_over(number, event.at_ms)
+            case "finished":
+                station.let_go(event.request_id)
                 self._finish(number, event.at_ms)
-            else:
-                station.prompt_tokens -= self._arrivals[number].isl_tokens
-                self._end(number)
-                self.served.refuse(number)
+            case "refused":
+                raise AssertionError(
+                    f"request {number} does not fit into worker {station.name}, which was chosen for it"
+                )
 
     # -- giving --------------------------------------------------------------------------------------------------------
 
-    def _assign(self, role: Role) -> None:
-        queue = self._waiting[role]
-        while queue and self._serving[role]:
-            number = queue.popleft()
-            if role == "decode":
-                self._send(number)
-            else:
-                self._give(number, self._choose(role, number), None)
+    def _lane(self, role: Role, request: Request) -> Lane:
+        """Where requests of its length wait; a lane without pools is for those that no worker could ever hold."""
+        pools = tuple(
+            name
+            for name, pool in self._pools.items()
+            if pool.role == role
+            and pool.engine.blocks_needed(request.isl_tokens, request.osl_tokens) <= pool.engine.kv_blocks_total
+        )
+        if pools not in self._lanes:
+            self._lanes[pools] = Lane(pools, self._serving(pools))
+        return self._lanes[pools]
 
-    def _choose(self, role: Role, number: int) -> Station:
-        station = self._policy(self._serving[role], self._arrivals[number], self._chosen[role])
-        self._chosen[role] += 1
+    def _serving(self, pools: tuple[str, ...]) -> list[Station]:
+        stations = self._stations.values()
+        return [one for one in stations if one.worker.record.pool in pools and one.worker.serving]
+
+    def _assign(self, lane: Lane) -> None:
+        while lane.waiting and lane.serving:
+            number, request = lane.waiting.popleft()
+            if request.prefilled:
+                self._move(number, request)
+            else:
+                self._give(number, self._choose(lane, number), request)
+
+    def _choose(self, lane: Lane, number: int) -> Station:
+        station = self._policy(lane.serving, self._arrivals[number], lane.chosen)
+        lane.chosen += 1
         return station
 
-    def _give(self, number: int, station: Station, moved: Request | None) -> None:
-        """Submit a request: a new one, or one that comes with its cache."""
-        arrival = self._arrivals[number]
+    def _give(self, number: int, station: Station, request: Request) -> None:
+        """Submit a request: one that comes with its cache, or one whose tokens must be computed, perhaps again."""
         self._attempts += 1
         name = f"{number}.{self._attempts}"
-        if moved is not None:
-            request = Request(name, moved.isl_tokens, moved.osl_tokens, moved.generated_tokens, prefilled=True)
+        if request.prefilled:
+            station.hold(name, number, 0)
+            station.worker.submit(replace(request, request_id=name))
         else:
-            hit_tokens = self._hit(station, arrival)
-            request = Request(name, arrival.isl_tokens, arrival.osl_tokens, cached_tokens=hit_tokens)
-            station.prompt_tokens += arrival.isl_tokens
-        station.numbers[name] = number
-        station.worker.submit(request)
+            hit_tokens = self._hit(station, self._arrivals[number])
+            station.hold(name, number, request.isl_tokens + request.generated_tokens)
+            station.worker.submit(replace(request, request_id=name, cached_tokens=hit_tokens))
 
     def _hit(self, station: Station, arrival: Arrival) -> int:
         """Prompt tokens that are in the worker's prefix cache; afterwards the whole prompt is."""
@@ -188,7 +205,9 @@ class Gateway:
         if not arrival.hit_tokens:
             return 0
         # The trace says that it was seen before, not where. Who routes by cache finds it; others do by chance.
-        share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / len(self._serving[self._entry])
+        role = station.worker.record.role
+        serving = sum(one.worker.record.role == role and one.worker.serving for one in self._stations.values())
+        share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / serving
         return arrival.hit_tokens if self._luck.random() < share else 0
 
     # -- moving --------------------------------------------------------------------------------------------------------
@@ -198,17 +217,15 @@ class Gateway:
         if self._arrivals[number].osl_tokens == 1:
             self._finish(number, at_ms)
         else:
-            self._waiting[self._second].append(number)
-            self._assign(self._second)
-
-    def _send(self, number: int) -> None:
-        """Carry the cache of a computed prompt to a worker of the second role."""
-        arrival = self._arrivals[number]
-        self._move(number, Request(str(number), arrival.isl_tokens, arrival.osl_tokens, 1, prefilled=True))
+            arrival = self._arrivals[number]
+            request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens, 1, prefilled=True)
+            lane = self._lane(self._second, request)
+            lane.waiting.append((number, request))
+            self._assign(lane)
 
     def _move(self, number: int, request: Request) -> None:
-        """The worker is chosen when the cache sets out."""
-        station = self._choose(self._second, number)
+        """Carry a cache to a worker of the second role, which is chosen when the cache sets out."""
+        station = self._choose(self._lane(self._second, request), number)
         self._moving += 1
         self._timeline.after(
             self._link.transfer_ms(request.kv_tokens), partial(self._arrived, number, station, request)
@@ -216,29 +233,27 @@ class Gateway:
 
     def _arrived(self, number: int, station: Station, request: Request) -> None:
         self._moving -= 1
-        if not request.prefilled:
-            self._waiting[self._entry].append(number)
-            self._assign(self._entry)
-        elif station.worker.serving:
+        if station.worker.serving:
             self._give(number, station, request)
-        elif self._serving[self._second]:
-            self._move(number, request)
         else:
-            self._waiting[self._second].append(number)
+            lane = self._lane(self._second, request)
+            lane.waiting.append((number, request))
+            self._assign(lane)
 
     def _empty(self, station: Station) -> None:
-        """Move the requests of a draining worker to others, live. Prompts are finished where they are."""
+        """Move the requests of a draining worker to others, live. Prompts under way are finished where they are."""
         if station.worker.record.role == self._second:
             for name, number in list(station.numbers.items()):
-                if self._serving[self._second]:
-                    self._migrate(station, name, number)
+                arrival = self._arrivals[number]
+                lane = self._lane(self._second, Request(name, arrival.isl_tokens, arrival.osl_tokens))
+                if lane.serving:
+                    self._migrate(station, name, self._choose(lane, number))
 
-    def _migrate(self, station: Station, name: str, number: int) -> None:
+    def _migrate(self, station: Station, name: str, destination: Station) -> None:
         """Copy its cache while it goes on, then take it out; its last part follows while it stands still."""
         engine = station.worker.engine
         itl_ms = engine.load().itl_ms
         copy = self._link.live_copy(engine.kv_tokens(name), 1.0 / itl_ms if itl_ms else 0.0)
-        destination = self._choose(self._second, number)
 
         def switch() -> None:
             if name not in station.numbers or not station.worker.alive:
@@ -251,10 +266,18 @@ class Gateway:
         self._timeline.after(copy.copying_ms, switch)
 
     def _switch(self, downtime_ms: float, destination: Station, request: Request, number: int) -> None:
-        """It has left with the token that it got last; what is missing of its cache follows."""
-        self.served.migrated += 1
-        self._moving += 1
-        self._timeline.after(downtime_ms, partial(self._arrived, number, destination, request))
+        """It has left, with the token that it got last. What is missing of its cache follows.
+
+        One without a cache, because it waits or was preempted, keeps its tokens and is computed again, before others.
+        """
+        if request.prefilled:
+            self.served.migrated += 1
+            self._moving += 1
+            self._timeline.after(downtime_ms, partial(self._arrived, number, destination, request))
+        else:
+            lane = self._lane(self._second, request)
+            lane.waiting.appendleft((number, request))
+            self._assign(lane)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -278,10 +301,16 @@ class Gateway:
         """A worker is gone: what it held begins again, before all others."""
         for name in station.numbers:
             self._leaving.pop(name, None)
-        numbers = list(station.numbers.values())
-        self.served.retried += len(numbers)
-        self._waiting[self._entry].extendleft(reversed(numbers))
-        self._assign(self._entry)
+        self.served.retried += len(station.numbers)
+        lanes = []
+        for number in reversed(station.numbers.values()):
+            arrival = self._arrivals[number]
+            request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens)
+            lane = self._lane(self._entry, request)
+            lane.waiting.appendleft((number, request))
+            lanes.append(lane)
+        for lane in lanes:
+            self._assign(lane)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 

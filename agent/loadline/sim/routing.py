@@ -1,9 +1,14 @@
-"""Which worker gets a request. Every policy is deterministic: what is equal is decided by the worker's name."""
+"""Which worker gets a request, of those that can hold it.
 
+Every policy is deterministic: what is equal is decided by the worker's name.
+"""
+
+from collections import deque
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from loadline.sim.engine import Request
 from loadline.sim.prefix import PrefixCache
 from loadline.sim.traces import Arrival
 from loadline.sim.worker import WorkerProcess
@@ -19,6 +24,24 @@ class Station(Struct, eq=False):
     """Id at the worker -> number of the request."""
     prompt_tokens: int = 0
     """Of what it was given and has not computed yet."""
+    _prompts: dict[str, int] = {}
+
+    def hold(self, name: str, number: int, prompt_tokens: int) -> None:
+        """It was given a request, of which it has so many tokens to compute before the next one comes out."""
+        self.numbers[name] = number
+        self._prompts[name] = prompt_tokens
+        self.prompt_tokens += prompt_tokens
+
+    def computed(self, name: str) -> None:
+        """The prompt of a request is computed, or need not be any more."""
+        self.prompt_tokens -= self._prompts.pop(name, 0)
+        if self.prompt_tokens < 0:
+            raise AssertionError(f"worker {self.name} has {self.prompt_tokens} prompt tokens to compute")
+
+    def let_go(self, name: str) -> int:
+        """A request has left it; gives its number."""
+        self.computed(name)
+        return self.numbers.pop(name)
 
     @property
     def cached_blocks(self) -> int:
@@ -30,6 +53,17 @@ class Station(Struct, eq=False):
         if self.prefix is None or not arrival.prefix:
             return 0
         return min(self.prefix.hit_tokens(arrival.prefix), arrival.isl_tokens)
+
+
+class Lane(Struct, eq=False):
+    """The requests of one role that the same pools can hold: who could take them now, and which of them wait."""
+
+    pools: tuple[str, ...]
+    serving: list[Station] = []
+    waiting: deque[tuple[int, Request]] = field(default_factory=deque)
+    """Number and how far it is; the first is next."""
+    chosen: int = 0
+    """How often a station was chosen for one of them."""
 
 
 Policy = Callable[[Sequence[Station], Arrival, int], Station]
