@@ -173,3 +173,23 @@ def test_a_fleet_in_which_no_request_could_finish_is_refused() -> None:
         half = msgspec.structs.replace(settings, models=(msgspec.structs.replace(model, pools=(model.pools[index],)),))
         with pytest.raises(ConfigError, match=f"Add a {lacks} pool"):
             played((half, msgspec.structs.replace(fleet, pools=(fleet.pools[index],))), steady(1, 1.0))
+
+
+def test_a_single_token_has_met_the_itl_objective_and_is_in_no_percentile() -> None:
+    outcome = played(aggregated(), trace([Arrival(1.0, 200, 1), Arrival(2.0, 200, 1), Arrival(3.0, 200, 101)]))
+    assert (outcome.finished, outcome.attainment.itl) == (3, 1.0)
+    assert outcome.itl_ms.p50 == pytest.approx(10.1)
+    alone = played(aggregated(fleet={"itl_ms": 1.0}), trace([Arrival(1.0, 200, 1)]))
+    assert (alone.itl_ms.p50, alone.attainment.itl, alone.lines.itl_p50_ms) == (None, 1.0, [None])
+
+
+def test_what_is_decided_and_drained_after_the_trace_does_not_count() -> None:
+    settings, fleet = aggregated(workers=4)
+    simulation = Simulation(Scenario("test", settings, fleet, Trace("test", [Arrival(0.0, 100, 6_000)], 5.0)))
+    simulation.run(simulation.duration_ms)
+    at_the_end = simulation.outcome()
+    simulation.run_out()
+    later = simulation.outcome()
+    assert sum(life.worker.draining for life in simulation._lives) > at_the_end.drains == later.drains
+    counted = simulation.agent.controller.state.counters["decisions_committed"]
+    assert counted > at_the_end.decisions == later.decisions

@@ -7,7 +7,7 @@ FLAP_MS = 300_000.0
 
 
 class Percentiles(Struct, frozen=True):
-    """Of the requests that finished, in ms; None where there were none."""
+    """Of the requests that finished, in ms; None where there were none. A single token has no ITL."""
 
     p50: float | None
     p95: float | None
@@ -80,7 +80,7 @@ class Outcome(Struct, frozen=True):
     ttft_objective_ms: float
     itl_objective_ms: float
     duration_s: float
-    """Of the trace: GPU-hours and decisions are counted within it."""
+    """Of the trace: GPU-hours, decisions, actions and drains are counted within it."""
     requests: int
     finished: int
     refused: int

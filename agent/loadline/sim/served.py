@@ -55,7 +55,7 @@ class Served:
         self.finished += 1
         self._done[number] = 1
         self._ttft_ms[number] = ttft_ms
-        self._itl_ms[number] = 0.0 if itl_ms is None else itl_ms
+        self._itl_ms[number] = _UNKNOWN if itl_ms is None else itl_ms
 
     def refuse(self, number: int) -> None:
         """No worker could ever take it."""
@@ -65,10 +65,15 @@ class Served:
         self._done[number] = -1
 
     def attainment(self, ttft_ms: float, itl_ms: float) -> Attainment:
-        """Share of all requests within the objectives; a comparison with what is unknown is false."""
+        """Share of all requests within the objectives; a comparison with what is unknown is false.
+
+        One that finished without an ITL has a single token, so no token was late.
+        """
         if not self.requests:
             return Attainment(1.0, 1.0, 1.0)
-        ttft, itl = np.asarray(self._ttft_ms) <= ttft_ms, np.asarray(self._itl_ms) <= itl_ms
+        took_ms = np.asarray(self._itl_ms)
+        single = np.isnan(took_ms) & (np.asarray(self._done) == 1)
+        ttft, itl = np.asarray(self._ttft_ms) <= ttft_ms, single | (took_ms <= itl_ms)
         return Attainment(float(ttft.mean()), float(itl.mean()), float((ttft & itl).mean()))
 
     def ttft(self) -> Percentiles:
@@ -76,7 +81,7 @@ class Served:
         return _percentiles(np.asarray(self._ttft_ms))
 
     def itl(self) -> Percentiles:
-        """Over the requests that finished; a single token counts as 0."""
+        """Over the requests that finished with more than one token."""
         return _percentiles(np.asarray(self._itl_ms))
 
     def by_step(self, step_ms: float, steps: int) -> "ByStep":

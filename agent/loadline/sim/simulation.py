@@ -101,6 +101,7 @@ class Simulation:
         self._start_luck = self.timeline.luck("start_delay")
         self._served = Served()
         self._lives: list[_Life] = []
+        self._alive: dict[str, dict[str, WorkerProcess]] = {name: {} for name in self._pools}
         self._started: dict[str, int] = dict.fromkeys(self._pools, 0)
         self._actions: list[Action] = []
         self._wanted = {name: pool.knobs.workers for name, pool in self._pools.items()}
@@ -131,6 +132,8 @@ class Simulation:
             name: PoolLine(name, pool.role, [], [], [], [], [], [], []) for name, pool in self._pools.items()
         }
         self._queued: list[int] = []
+        self._within: tuple[int, int] | None = None
+        self.timeline.at(self.duration_ms, self._close)
         self.timeline.at(0.0, self._look)
         self._arrive(0)
 
@@ -177,6 +180,7 @@ class Simulation:
             on_change=self._changed,
         )
         self._lives.append(_Life(worker, pool.gpus_per_worker, max(0.0, now_ms - paid_before_ms)))
+        self._alive[name][worker.record.worker] = worker
         return worker
 
     def _record(self, name: str, pool: PoolFleet, now_ms: int) -> WorkerRecord:
@@ -197,10 +201,11 @@ class Simulation:
     def _changed(self, worker: WorkerProcess) -> None:
         self.gateway.changed(worker)
         pool = worker.record.pool
-        serving = sum(life.worker.serving and life.worker.record.pool == pool for life in self._lives)
-        self._most[pool] = max(self._most[pool], serving)
         if not worker.alive:
+            del self._alive[pool][worker.record.worker]
             self._scaler.look()
+        serving = sum(one.serving for one in self._alive[pool].values())
+        self._most[pool] = max(self._most[pool], serving)
 
     # -- what is looked at ---------------------------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class Simulation:
         self._queued.append(self.gateway.queued)
         believed = self.agent.controller.state.fleet.models[self._model.name].pools
         for name, line in self._lines.items():
-            workers = [life.worker for life in self._lives if life.worker.alive and life.worker.record.pool == name]
+            workers = list(self._alive[name].values())
             serving = [worker for worker in workers if worker.serving]
             loads = [worker.engine.load() for worker in workers]
             desired = believed[name].desired
@@ -256,6 +261,14 @@ class Simulation:
             used = sum(worker.engine.load().kv_blocks_used or 0 for worker in serving)
             total = sum(worker.engine.knobs.kv_blocks_total for worker in serving)
             line.kv_usage_ratio.append(used / total if total else 0.0)
+
+    def _close(self) -> None:
+        """The trace ends: what is decided and drained later does not count."""
+        self._within = self._decided_and_drained()
+
+    def _decided_and_drained(self) -> tuple[int, int]:
+        decided = self.agent.controller.state.counters.get("decisions_committed", 0)
+        return decided, sum(life.worker.draining for life in self._lives)
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
@@ -271,7 +284,7 @@ class Simulation:
         digest = sha256(served.digest().encode())
         for payload in self._decisions.values():
             digest.update(payload)
-        counters = self.agent.controller.state.counters
+        decisions, drains = self._within or self._decided_and_drained()
         return Outcome(
             name=scenario.name,
             trace=scenario.trace.name,
@@ -294,10 +307,10 @@ class Simulation:
             gpu_hours=sum(gpu_hours.values()),
             gpu_hours_by_pool=gpu_hours,
             workers_most=self._most,
-            decisions=counters.get("decisions_committed", 0),
+            decisions=decisions,
             scaling_actions=len(self._actions),
             flaps=sum(action.flap for action in self._actions),
-            drains=sum(life.worker.draining for life in self._lives),
+            drains=drains,
             drops=served.requests - served.finished - served.refused - unfinished,
             actions=self._actions,
             lines=Lines(
