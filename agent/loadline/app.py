@@ -22,6 +22,7 @@ from loadline.adapters.process_fitter import ProcessFitter
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
+from loadline.core.query import missing
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
@@ -35,6 +36,8 @@ _bounded = logs.bounded("border")
 
 GARBAGE_OBJECTS_MAX = 50_000
 """The collector of cycles looks when there are so many new objects more than were freed: 5 to 10 MB."""
+MISSING_MAX = 64
+"""Sentences of a probe: more would not be read."""
 TURN_AGE_MAX_S = 10.0
 """Every planner looks at least once in its sampling interval: a loop this far behind is stuck."""
 
@@ -84,6 +87,7 @@ class Agent:
             metrics=self._metrics.render,
             healthy=self._unhealthy,
             ready=self._unready,
+            missing=self._missing,
         )
 
     async def run(self) -> None:
@@ -153,6 +157,11 @@ class Agent:
         elif not state.registry_read:
             problems.append("the registry has not been read yet")
         return problems
+
+    def _missing(self) -> list[str]:
+        state, now = self.runtime.controller.state, self.runtime.clock.now_ms()
+        named = ((model.planner, state.fleet.models[model.name]) for model in self._config.models)
+        return [text for planner, model in named for text in missing(model, planner, now)][:MISSING_MAX]
 
     def _counters(self) -> dict[str, int]:
         runtime = self.runtime

@@ -89,7 +89,10 @@ def test_the_status_is_rendered() -> None:
 def test_http_answers_metrics_and_probes() -> None:
     async def scenario() -> None:
         problems: list[str] = []
-        server = HttpServer("127.0.0.1", 0, metrics=lambda: b"m 1\n", healthy=list, ready=lambda: problems)
+        lacks = ["m: no frontend reports traffic"]
+        server = HttpServer(
+            "127.0.0.1", 0, metrics=lambda: b"m 1\n", healthy=list, ready=lambda: problems, missing=lambda: lacks
+        )
         assert server.port == 0
         await server.start()
         try:
@@ -103,7 +106,8 @@ def test_http_answers_metrics_and_probes() -> None:
                 assert (code, text) == (200, "m 1\n")
                 assert kind.startswith("text/plain; version=")
                 assert (await get("/healthz"))[::2] == (200, "ok\n")
-                assert (await get("/readyz"))[::2] == (200, "ok\n")
+                assert (await get("/readyz"))[::2] == (200, "ok\nm: no frontend reports traffic\n")
+                lacks.clear()
                 problems += ["NATS is away.", "etcd has not been read."]
                 assert (await get("/readyz"))[::2] == (503, "NATS is away.\netcd has not been read.\n")
                 assert (await get("/healthz"))[0] == 200

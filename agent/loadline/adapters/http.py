@@ -20,6 +20,7 @@ class HttpServer:
         metrics: The metrics as Prometheus text.
         healthy: What is wrong with the process, a sentence each; empty: nothing.
         ready: What it still waits for, a sentence each; empty: nothing.
+        missing: What it could do more with, a sentence each: it is ready without.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class HttpServer:
         metrics: Callable[[], bytes],
         healthy: Callable[[], list[str]],
         ready: Callable[[], list[str]],
+        missing: Callable[[], list[str]] = list,
     ) -> None:
         self._host = host
         self._port = port
@@ -39,7 +41,7 @@ class HttpServer:
             [
                 web.get("/metrics", self._serve_metrics),
                 web.get("/healthz", _probe(healthy)),
-                web.get("/readyz", _probe(ready)),
+                web.get("/readyz", _probe(ready, missing)),
             ]
         )
         self._runner = web.AppRunner(
@@ -69,9 +71,11 @@ class HttpServer:
         return web.Response(body=self._metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _probe(problems: Callable[[], list[str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _probe(
+    problems: Callable[[], list[str]], notes: Callable[[], list[str]] = list
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_request: web.Request) -> web.Response:
         found = problems()
-        return web.Response(text="\n".join(found or ["ok"]) + "\n", status=503 if found else 200)
+        return web.Response(text="\n".join([*(found or ["ok"]), *notes()]) + "\n", status=503 if found else 200)
 
     return answer

@@ -77,6 +77,7 @@ def summary(status: ModelStatus) -> list[str]:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
         why = ", ".join(decision.reasons)
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
+    lines += [f"missing: {sentence}" for sentence in status.missing]
     lines += [f"now: {sentence}" for sentence in status.hold]
     return lines
 

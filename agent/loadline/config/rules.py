@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 from loadline.config.engines import profile_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.planners import PLANNERS
+from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.settings import ModelKnobs
 from loadline.errors import ConfigError
 
@@ -52,7 +52,7 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
                 )
         elif model.planner == "hpa":
             _check_hpa(model, f"{place}.hpa")
-        elif model.planner in {"throughput", "sla"}:
+        elif model.planner in BY_TRAFFIC:
             warnings += profile_warnings(model, place)
     return warnings
 

@@ -1,6 +1,9 @@
 """Questions to a state: how is it, and why. Reading changes nothing."""
 
+from loadline.core.belief.fleet import Model
 from loadline.core.decisions.ledger import summarise
+from loadline.core.planning.planners import BY_TRAFFIC
+from loadline.core.planning.planners.sizing import profile_problem
 from loadline.core.report import AgentStatus, DecisionSummary, Explanation, ModelStatus
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State
@@ -41,7 +44,19 @@ def _model_status(state: State, knobs: ModelKnobs, now: int) -> ModelStatus:
         traffic=model.traffic.status(now),
         decision=state.ledger.summary(knobs.name),
         hold=sentences,
+        missing=tuple(missing(model, knobs.planner, now)),
     )
+
+
+def missing(model: Model, planner: str, now: int) -> list[str]:
+    """What the planner of a model needs and has not got: workers, traffic, profiles; a sentence each."""
+    found = [f"{model.name}: no worker of pool {pool.name} is ready" for pool in model.pools.values() if not pool.ready]
+    if planner not in BY_TRAFFIC:
+        return found
+    if not model.traffic.heard(now):
+        found.append(f"{model.name}: no frontend reports traffic")
+    problems = [profile_problem(pool) for pool in model.pools.values()]
+    return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 
 
 def explain(state: State, decision_id: str, model: str) -> list[Explanation]:

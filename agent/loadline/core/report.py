@@ -292,6 +292,8 @@ class ModelStatus(Struct, frozen=True):
     traffic: TrafficStatus
     decision: DecisionSummary | None
     hold: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    """What its planner needs and has not got."""
 
 
 class AgentStatus(Struct, frozen=True):

@@ -20,4 +20,7 @@ PLANNERS: dict[str, type[Planner]] = {
 }
 """Name -> planner. The knobs are the section of the same name in a model's configuration."""
 
-__all__ = ["PLANNERS", "Planner"]
+BY_TRAFFIC = frozenset({SlaPlanner.name, ThroughputPlanner.name})
+"""Planners that size by traffic and engine profiles."""
+
+__all__ = ["BY_TRAFFIC", "PLANNERS", "Planner"]

@@ -1,0 +1,56 @@
+"""What a planner needs and has not got."""
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.events import TrafficReported, WorkerRegistered
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample
+from loadline.core.query import missing, status
+from loadline.core.settings import ModelKnobs, Settings
+from tests.support.belief import START, registered
+
+LINEAR = EngineProfile(linear=LinearKnobs(10.0, 0.1, 5.0, 0.02, 1e6))
+
+
+def controller(planner: str, engine: EngineProfile | None = None) -> Controller:
+    model = ModelKnobs("m", (PoolKnobs("decode", "decode"),), planner=planner)
+    return Controller(Settings("a", "all", (model,), profiles={"m": {"decode": engine}} if engine else {}))
+
+
+def said(made: Controller, now: int = START) -> list[str]:
+    (model,) = made.settings.models
+    return missing(made.state.fleet.models["m"], model.planner, now)
+
+
+def test_workers_traffic_and_profiles_are_named_until_they_are_there() -> None:
+    made = controller("sla")
+    assert [text.split(":")[1] for text in said(made)] == [
+        " no worker of pool decode is ready",
+        " no frontend reports traffic",
+        " decode",
+    ]
+    made = controller("sla", LINEAR)
+    made.handle([WorkerRegistered(registered("w"))], START)
+    assert said(made) == ["m: no frontend reports traffic"]
+    made.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
+    assert said(made) == []
+    found = status(made.settings, made.state, "0", START, START + 6_000)
+    assert found.models[0].missing == ("m: no frontend reports traffic",)
+
+
+def test_a_broken_profile_names_its_remedy() -> None:
+    made = controller("throughput", EngineProfile(problem="d.npz: not one. Profile again."))
+    assert "d.npz: not one. Profile again." in said(made)[-1]
+
+
+def test_a_planner_that_needs_no_profile_lacks_none() -> None:
+    made = controller("threshold")
+    made.handle([WorkerRegistered(registered("w"))], START)
+    assert said(made) == []
+
+
+def test_profiles_are_in_the_settings_and_not_in_a_snapshot() -> None:
+    made, twin = controller("sla", LINEAR), controller("sla", LINEAR)
+    assert b"gamma" not in made.snapshot()
+    twin.restore(made.snapshot())
+    assert twin.state.fleet.models["m"].pools["decode"].engine == LINEAR
