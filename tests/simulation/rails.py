@@ -32,6 +32,7 @@ from loadline.core.handlers import leadership as leadership_handlers
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning import guard
 from loadline.core.planning.guard import Draft, Guard
+from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.report import Code, Reason
 from loadline.ports import Compare
 from loadline.runtime import perform
@@ -123,6 +124,19 @@ def compare(target: str) -> Off:
     return around(perform, "Compare", ignore)
 
 
+def both(*offs: Off) -> Off:
+    """Switch off several at once: each would do."""
+
+    @contextlib.contextmanager
+    def off() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for one in offs:
+                stack.enter_context(one())
+            yield
+
+    return off
+
+
 # -- what takes the place of production code ---------------------------------------------------------------------------
 
 
@@ -208,6 +222,17 @@ def ask_again(old: Any, leadership: Leadership, now: int) -> Any:
 def resign_first(old: Any, turn: Turn) -> Any:
     effects = turn.state.leadership.resign(turn.now) if turn.state.stopping and turn.state.leading else []
     return [*effects, *old(turn)]
+
+
+def give_up(old: Any, leadership: Leadership, *args: Any) -> Any:
+    lost = old(leadership, *args)
+    leadership.campaign_at_ms = NEVER
+    return lost
+
+
+def no_growth(old: Any, planner: ThresholdPlanner, *args: Any) -> Any:
+    verdict = old(planner, *args)
+    return replace(verdict, step=min(0, verdict.step))
 
 
 def no_drain_deadline(old: Any, drains: Drains, *args: Any, **kwargs: Any) -> Any:
@@ -309,6 +334,14 @@ RAILS: dict[str, Rail] = {
     "drains: go on after a takeover": Rail(instead(drain_handlers, "go_on", None), 0, "I16-goes-on"),
     "fleet: newest sample": Rail(around(Fleet, "report", any_sample), 1, "I10-newest"),
     "fleet: forget who is silent": Rail(instead(Pool, "_uncount", None), 0, "I13-finite"),
+    "leadership: campaign when nobody leads": Rail(
+        both(around(Leadership, "lost_campaign", give_up), around(Leadership, "_give_back", give_up)), 4, "L1-leader"
+    ),
+    "decide: ask again for who is missing": Rail(instead(Decider, "_renew_what_is_missing", []), 1, "L3-applied"),
+    "decide: drain who is too much": Rail(instead(Decider, "_renew_what_is_too_much", []), 13, "L3-applied"),
+    "ledger: drop what was refused": Rail(event(ev.CommitRefused, lambda *_args: None), 5, "L4-hold"),
+    "planner: grow": Rail(around(ThresholdPlanner, "_judge_kv", no_growth), 1, "L2-reference"),
+    "controller: wake": Rail(instead(controller.Controller, "next_wake", None), 0, "L5-turning"),
     "scaler: fence": Rail(around(Fence, "judge", never_stale), 12, "I2-applied"),
 }
 
