@@ -1,15 +1,19 @@
 """Where the simulated gateway sends requests, and what becomes of them when workers drain or are lost."""
 
+import random
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 import pytest
 
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.sim.fleet import FleetKnobs
+from loadline.sim.fleet import FleetKnobs, StartDelayKnobs, TransferKnobs
 from loadline.sim.simulation import Scenario, Simulation
 from loadline.sim.traces import Arrival, Trace
-from tests.support.simulated import GUARD, disaggregated, pool_fleet, trace
+from tests.support.simulated import GUARD, aggregated, disaggregated, pool_fleet, trace
 
 Setup = tuple[Settings, FleetKnobs]
 
@@ -65,3 +69,101 @@ def test_what_a_decode_worker_cannot_hold_is_refused_before_it_is_computed() -> 
     single = Arrival(0.0, 2_000, 1)  # needs no decode worker
     outcome = played_out(begun((settings, fleet), among(Arrival(0.0, 2_000, 2), single, SHORT))).outcome()
     assert (outcome.finished, outcome.refused, outcome.unfinished) == (2, 1, 0)
+
+
+def test_who_was_preempted_keeps_its_tokens_when_its_worker_drains() -> None:
+    burst = Trace("burst", [Arrival(0.0, 200, 300)] * 44, 60.0)
+    simulation = begun(aggregated(workers=2, fleet={"drain": "migrate"}, kv_blocks=250), burst)
+    simulation.run(3_000.0)
+    leaving, staying = simulation._alive["both"].values()
+    waiting = list(leaving.engine._queue._waiting.values())
+    progress = [sequence.generated for sequence in waiting if not sequence.cached]
+    assert sum(tokens > 0 for tokens in progress) > 1
+    assert min(progress) == 0  # and one that has only its prompt
+    leaving._begin_to_drain()
+    simulation.run(3_000.0)
+    came = [held.request for held in staying.engine._held.values() if int(held.request.request_id.split(".")[1]) > 44]
+    assert sorted(request.generated_tokens for request in came) == sorted(progress)
+    assert not any(request.prefilled for request in came)
+    assert simulation.gateway.served.migrated == 0
+    outcome = played_out(simulation).outcome()
+    assert (outcome.finished, outcome.retried, outcome.unfinished) == (44, 0, 0)
+    assert 0 < outcome.migrated <= 44 - len(progress)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_cache_that_arrives_at_a_dead_worker_goes_on_to_another_one(others: int) -> None:
+    slow: dict[str, object] = {"transfer": TransferKnobs(bandwidth_gbytes_per_s=0.01)}  # 2.6 s for 200 tokens
+    settings, fleet = disaggregated(fleet=slow, start_delay=StartDelayKnobs("constant", 5.0))
+    decode = msgspec.structs.replace(fleet.pools[1], workers=1 + others)
+    fleet = msgspec.structs.replace(fleet, pools=(fleet.pools[0], decode))
+    simulation = begun((settings, fleet), Trace("one", [Arrival(1.0, 200, 50)], 60.0))
+    simulation.run(2_000.0)
+    assert (simulation.gateway.in_flight, simulation.gateway.queued) == (1, 0)
+    simulation._alive["d"]["d-1"].end()
+    simulation._scaler.look()
+    simulation.run(4_000.0)
+    assert (simulation.gateway.in_flight, simulation.gateway.queued) == (others, 1 - others)
+    outcome = played_out(simulation).outcome()
+    assert (outcome.finished, outcome.retried, outcome.unfinished) == (1, 0, 0)
+    assert outcome.ttft_ms.p50 == pytest.approx(15.0)
+
+
+def kill_one(simulation: Simulation, luck: random.Random) -> None:
+    """A worker that is busy dies where it stands; the scaler sees that and starts another one."""
+    alive = [worker for workers in simulation._alive.values() for worker in workers.values()]
+    busy = [worker for worker in alive if worker.engine.held]
+    if busy:
+        luck.choice(busy).end()
+        simulation._scaler.look()
+
+
+def drain_one(simulation: Simulation, luck: random.Random) -> None:
+    """A worker of the pool that generates begins to drain, as if it had been told to, while there is another one."""
+    pool = "both" if "both" in simulation._alive else "d"
+    serving = [worker for worker in simulation._alive[pool].values() if worker.serving]
+    if len(serving) > 1:
+        luck.choice(serving)._begin_to_drain()
+
+
+def check(simulation: Simulation) -> None:
+    """Every request is at one place, and no worker has less than nothing to do."""
+    gateway, served = simulation.gateway, simulation.gateway.served
+    assert served.requests == served.finished + served.refused + gateway.queued + gateway.in_flight
+    held = [number for station in gateway._stations.values() for number in station.numbers.values()]
+    waiting = [number for lane in gateway._lanes.values() for number, _ in lane.waiting]
+    assert len(set(held + waiting)) == len(held) + len(waiting)
+    for station in gateway._stations.values():
+        assert list(station.numbers) == station.worker.engine.held
+        assert station.prompt_tokens == sum(station._prompts.values()) >= 0
+        assert all(tokens >= 0 for tokens in station._prompts.values())
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("drain", ["finish", "migrate"])
+@pytest.mark.parametrize("fleet", [aggregated, disaggregated])
+def test_no_request_is_lost_or_ends_twice_when_workers_die_and_drain(
+    fleet: Callable[..., Setup], drain: str, seed: int
+) -> None:
+    luck = random.Random(f"{seed}:deaths")
+    # Small caches: about 11 of these requests fit beside each other, so that some wait and some are preempted.
+    # A slow link: a quarter of a second for a cache, so that some are on their way to a worker that dies.
+    knobs = {"drain": drain, "transfer": TransferKnobs(bandwidth_gbytes_per_s=0.2)}
+    setup = fleet(workers=3, fleet=knobs, kv_blocks=300, start_delay=StartDelayKnobs("constant", 5.0))
+    arrivals = [Arrival(luck.uniform(0.0, 30.0), luck.randint(1, 600), luck.randint(1, 300)) for _ in range(600)]
+    arrivals += [Arrival(luck.uniform(0.0, 30.0), 6_000, 10) for _ in range(5)]  # fits nowhere
+    simulation = begun(setup, trace(sorted(arrivals, key=lambda one: one.arrival_s)), seed)
+    simulation.timeline.at(2_000.0, partial(drain_one, simulation, luck))  # all of them serve and are busy
+    for deed in (kill_one, drain_one):
+        for _ in range(5):
+            simulation.timeline.at(luck.uniform(3_000.0, 30_000.0), partial(deed, simulation, luck))
+    for second in range(1, int(simulation.duration_ms / 1_000.0)):
+        simulation.run(second * 1_000.0)
+        check(simulation)
+    outcome = played_out(simulation).outcome()
+    check(simulation)
+    assert (outcome.requests, outcome.finished, outcome.refused, outcome.unfinished) == (605, 600, 5, 0)
+    assert outcome.retried > 0
+    assert outcome.preempted > 0
+    assert (outcome.migrated > 0) == (drain == "migrate")
+    assert all(station.prompt_tokens == 0 for station in simulation.gateway._stations.values())
