@@ -1,32 +1,25 @@
 """The work bound: the GPU time that the requests of a trace need if no worker ever waits.
 
-A request needs ``ISL / prefill throughput + (OSL - 1) / decode throughput`` of a worker, each the best one at which the
-objectives can be met, in batches of requests that are all like this one; its first token comes with the prefill. Where
-a role has several pools, the cheapest in GPU time counts for each request.
+Each request counts with the least that it takes of a worker, whatever it is batched with (``sim.costs``): its prompt,
+and its tokens after the first one. Where a role has several pools, the cheapest in GPU time counts for each request.
 
-Why it is a lower bound: every real fleet does the same work in batches that are at most as good, and beside it starts
-workers, drains them, has them idle between waves of load, and counts whole workers. The exception is narrow: a batch of
-unlike requests may be a few percent cheaper than batches of like ones where the curve of a profile is bent.
+Why it is a lower bound: the costs of all requests in a pass or an iteration add up to no more than its time, and a real
+fleet beside it starts workers, drains them, has them idle between waves of load, and counts whole workers. It binds
+fleets that meet the objectives of every request that can meet them; one that misses some may use larger batches.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from loadline.sim.costs import Lengths, Numbers, decode_ms, prefill_ms
 from loadline.sim.fleet import PoolFleet
-from loadline.sim.throughput import decode_tokens_per_s_max, prefill_tokens_per_s_max
 from loadline.sim.traces import PREFIX_BLOCK_TOKENS, Arrival, Trace
 
-# A decode throughput is looked up for contexts in steps of 2 %, rounded down: towards less work.
-_STEPS_PER_OCTAVE: Final = 32
 _HOUR_S: Final = 3_600.0
-
-Seconds = NDArray[np.float64]
-Lengths = NDArray[np.int64]
 
 
 class WorkBound(Struct, frozen=True):
@@ -58,50 +51,23 @@ def work_bound(trace: Trace, pools: Mapping[str, PoolFleet], objectives: Objecti
     return WorkBound(sum(by_role.values()), by_role)
 
 
-def worker_seconds(arrivals: Sequence[Arrival], pool: PoolFleet, objectives: Objectives) -> Seconds:
+def worker_seconds(arrivals: Sequence[Arrival], pool: PoolFleet, objectives: Objectives) -> Numbers:
     """Seconds of a worker of this pool that each request needs; infinite where it does not fit into one.
 
-    One that can not meet an objective even alone counts with the best throughput that there is.
+    They are meant to be added up: what one request needs depends a little on the others, for they share batches. One
+    that cannot meet an objective even alone counts with the best throughput that there is.
     """
-    isl = np.array([one.isl_tokens for one in arrivals])
-    osl = np.array([one.osl_tokens for one in arrivals])
-    seconds = np.zeros(len(arrivals))
+    isl = np.array([one.isl_tokens for one in arrivals], dtype=np.int64)
+    osl = np.array([one.osl_tokens for one in arrivals], dtype=np.int64)
+    blocks = [pool.engine.blocks_needed(*lengths) for lengths in zip(isl.tolist(), osl.tolist(), strict=True)]
+    fits = np.array(blocks, dtype=np.int64) <= pool.engine.kv_blocks_total
+    computed = np.maximum(isl - _cached(arrivals), 1) if pool.knobs.prefix_cache_blocks else isl
+    seconds = np.where(fits, 0.0, math.inf)
     if pool.role != "decode":
-        computed = np.maximum(isl - _cached(arrivals), 1) if pool.knobs.prefix_cache_blocks else isl
-        seconds += computed * _each(computed, lambda tokens: _prefill_token_s(pool, tokens, objectives.ttft_ms))
+        seconds[fits] += prefill_ms(pool.timing, pool.engine, isl[fits], computed[fits], objectives.ttft_ms) / 1_000.0
     if pool.role != "prefill":
-        seconds += (osl - 1) * _each(
-            _down(isl + osl // 2), lambda tokens: _decode_token_s(pool, tokens, objectives.itl_ms)
-        )
-    blocks = np.array([pool.engine.blocks_needed(*lengths) for lengths in zip(isl.tolist(), osl.tolist(), strict=True)])
-    seconds[blocks > pool.engine.kv_blocks_total] = math.inf
+        seconds[fits] += decode_ms(pool.timing, pool.engine, isl[fits], osl[fits], objectives.itl_ms) / 1_000.0
     return seconds
-
-
-def _prefill_token_s(pool: PoolFleet, tokens: int, ttft_ms: float) -> float:
-    within = prefill_tokens_per_s_max(pool.timing, tokens, ttft_ms, pool.engine)
-    rate = within or prefill_tokens_per_s_max(pool.timing, tokens, math.inf, pool.engine)
-    return 1.0 / rate if rate else math.inf
-
-
-def _decode_token_s(pool: PoolFleet, context_tokens: int, itl_ms: float) -> float:
-    within = decode_tokens_per_s_max(pool.timing, context_tokens, itl_ms, pool.engine)
-    rate = within or decode_tokens_per_s_max(pool.timing, context_tokens, math.inf, pool.engine)
-    return 1.0 / rate if rate else math.inf
-
-
-def _each(lengths: Lengths, cost_s: Callable[[int], float]) -> Seconds:
-    """The cost of each length, computed once for those that are equal."""
-    different, places = np.unique(lengths, return_inverse=True)
-    costs: Seconds = np.array([cost_s(length) for length in different.tolist()])[places]
-    return costs
-
-
-def _down(lengths: Lengths) -> Lengths:
-    """Rounded down to a few different lengths."""
-    steps = np.floor(np.log2(np.maximum(lengths, 1)) * _STEPS_PER_OCTAVE)
-    rounded: Lengths = np.maximum(np.exp2(steps / _STEPS_PER_OCTAVE), 1.0).astype(np.int64)
-    return rounded
 
 
 def _cached(arrivals: Sequence[Arrival]) -> Lengths:
