@@ -55,11 +55,18 @@ def test_a_baseline_keeps_fleet_bounds_and_budget_and_the_guard_stands_aside(nam
 
 
 def test_static_peak_has_workers_for_the_busiest_minute() -> None:
-    # 600 prompts of a second each arrive within a minute: ten workers are busy for all of it.
+    # 600 prompts of a second each arrive within a minute: 14 workers, which are busy for 0.71 of it.
     replicas = (
         baseline("static-peak", SETTINGS, FLEET, busy((0.0, 60), (100.0, 300), (150.0, 300))).models[1].static.replicas
     )
-    assert replicas == {"prefill": 10, "decode": 3}  # decode has nearly nothing to do, but a least count
+    assert replicas == {"prefill": 14, "decode": 3}  # decode has nearly nothing to do, but a least count
+
+
+@pytest.mark.parametrize(("kv_blocks", "full"), [(1_001, 16.0), (10_000, 100.0), (1, 1.0)])
+def test_kpa_asks_for_no_more_requests_at_a_worker_than_its_cache_holds(kv_blocks: int, full: float) -> None:
+    pools = tuple(replace(pool, kv_blocks=kv_blocks) for pool in FLEET.pools)
+    found = baseline("kpa", SETTINGS, replace(FLEET, pools=pools), busy((0.0, 60)))
+    assert found.models[1].kpa.target_concurrency == full  # requests of 1001 tokens, in blocks of 16
 
 
 def test_static_peak_keeps_within_the_bounds() -> None:
@@ -77,4 +84,4 @@ def test_the_cheapest_pool_is_filled_first() -> None:
         pools=tuple(PoolFleetKnobs(name, kv_blocks=10_000, linear=PROFILE) for name in ("dear", "cheap", "decode")),
     )
     found = peak_replicas(pools_of(fleet, model), model, busy((0.0, 600)), OBJECTIVES)
-    assert found == {"cheap": 4, "dear": 6, "decode": 3}
+    assert found == {"cheap": 4, "dear": 10, "decode": 3}

@@ -22,6 +22,8 @@ from loadline.sim.traces import Trace
 
 PEAK_WINDOW_S: Final = 60.0
 """Static peak: the busiest stretch of the trace has this length."""
+PEAK_UTILISATION: Final = 0.75
+"""Static peak: the share of that stretch that its workers are busy for. At 1 every burst within it makes a queue."""
 _STEP_MAX: Final = 1_000_000
 _NO_RAILS: Final = GuardKnobs(
     step_up_max=_STEP_MAX,
@@ -48,7 +50,7 @@ def baseline(name: str, settings: Settings, fleet: FleetKnobs, trace: Trace) -> 
 def peak_replicas(
     pools: Mapping[str, PoolFleet], model: ModelKnobs, trace: Trace, objectives: Objectives
 ) -> dict[str, int]:
-    """Workers that are never idle in the busiest minute of the trace, by the arithmetic of the work bound.
+    """Workers that are busy for ``PEAK_UTILISATION`` of the trace's busiest minute, by the work bound's arithmetic.
 
     A request's work counts in the minute in which it arrives. Of several pools of a role the cheapest takes all it may
     have workers for, then the next. Every pool keeps within its bounds.
@@ -64,7 +66,7 @@ def peak_replicas(
         left = 1.0  # share of the role's work that has no workers yet
         for name in sorted(fits, key=lambda one: (pools[one].gpus_per_worker * float(fits[one].sum()), one)):
             least, most = bounds[name]
-            needed = _busiest(arrived_s, fits[name]) / PEAK_WINDOW_S
+            needed = _busiest(arrived_s, fits[name]) / (PEAK_WINDOW_S * PEAK_UTILISATION)
             counts[name] = min(max(math.ceil(left * needed), least), most)
             left = max(0.0, left - counts[name] / needed) if needed else 0.0
     return counts
@@ -87,8 +89,18 @@ def _hpa(model: ModelKnobs, _fleet: FleetKnobs, _trace: Trace) -> ModelKnobs:
     return replace(model, planner="hpa", hpa=HpaKnobs())
 
 
-def _kpa(model: ModelKnobs, _fleet: FleetKnobs, _trace: Trace) -> ModelKnobs:
-    return replace(model, planner="kpa", kpa=KpaKnobs())
+def _kpa(model: ModelKnobs, fleet: FleetKnobs, trace: Trace) -> ModelKnobs:
+    """Its target concurrency is bounded by the mean requests that the smallest KV cache holds: more never run."""
+    contexts = [one.isl_tokens + one.osl_tokens / 2 for one in trace.arrivals]
+    mean_tokens = max(sum(contexts) / max(len(contexts), 1), 1.0)
+    knobs = KpaKnobs()
+    held = [
+        pool.engine.kv_blocks_total * pool.engine.block_size_tokens / mean_tokens
+        for pool in pools_of(fleet, model).values()
+        if pool.role != "prefill"
+    ]
+    full = max(min(knobs.target_concurrency, *held), 1.0)
+    return replace(model, planner="kpa", kpa=replace(knobs, target_concurrency=full))
 
 
 BASELINES: Final[dict[str, Callable[[ModelKnobs, FleetKnobs, Trace], ModelKnobs]]] = {

@@ -60,11 +60,12 @@ class HpaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     waiting_requests_target: Annotated[Target, Meta(description="Mean requests that wait at an aggregated worker.")] = (
         5.0
     )
-    # Who works on one prefill at a time and has two in hand is busy for 0.67 (M/M/1) to 0.76 (M/D/1) of the time. The
-    # queue alone would say nothing before all are busy.
+    # While there is no queue, the requests in flight are the work that arrives, whatever the count: a target above 1
+    # asks for workers that are busy for more than all of the time. 0.7 leaves room for a queue. The requests that wait
+    # would say nothing before all are busy.
     prefill_requests_target: Annotated[
         Target, Meta(description="Mean requests in flight, waiting or running, at a prefill worker.")
-    ] = 2.0
+    ] = 0.7
 
 
 class Metric(Struct, frozen=True):

@@ -58,11 +58,11 @@ class KpaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     target_concurrency: Annotated[
         Concurrency, Meta(description="Requests in flight that fill a decode or an aggregated worker.")
     ] = 100.0
-    # 2.1 in flight with the target utilization: one in work and one waiting, so that it is busy for about 0.7 of the
-    # time. The 100 of a batching engine would be a queue of tens of seconds here.
+    # While there is no queue, the requests in flight are the work that arrives, whatever the count: 0.7 a worker, with
+    # the target utilization, is a worker busy for 0.5 to 0.7 of the time. A target above 1 asks for more than there is.
     prefill_target_concurrency: Annotated[
         Concurrency, Meta(description="Requests in flight that fill a prefill worker.")
-    ] = 3.0
+    ] = 1.0
     target_utilization: Annotated[
         float, Meta(ge=0.01, le=1, description="Share of the target concurrency to aim for.")
     ] = 0.7
