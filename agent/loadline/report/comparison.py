@@ -1,4 +1,4 @@
-"""The page of a comparison: one table, attainment against GPU-hours next to both bounds, and every run's workers."""
+"""The page of a comparison: one table, attainment against GPU-hours next to the work bound, and every run's workers."""
 
 from itertools import pairwise
 from typing import Any, Final
@@ -17,13 +17,13 @@ _COLOURS = {"config": BLUE, "clairvoyant": ORANGE, "baseline": INK}
 _MARKERS = {"config": "o", "clairvoyant": "D", "baseline": "s"}
 _MEANINGS = {
     "config": "a configuration that was given",
-    "clairvoyant": "the same planner, clairvoyant",
+    "clairvoyant": "reference: the same planner with perfect foresight",
     "baseline": "a built-in baseline",
 }
 _EXPLAINED = (
     "Attainment is the share of all requests that met both objectives. The work bound is what the requests need at "
-    "the best throughput that meets the objectives, with no worker ever idle. Clairvoyant is the same planner told "
-    "what it will see one start-up delay later: what better forecasts could still gain."
+    "the best throughput that meets the objectives, with no worker ever idle: no fleet that meets them needs less. "
+    "Clairvoyant is a reference and no bound: the same planner with perfect foresight of one start-up delay."
 )
 
 
@@ -58,7 +58,7 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
 
 
 def scatter(comparison: Comparison) -> str:
-    """Every run as a labelled point, the two bounds beside them."""
+    """Every run as a labelled point, the work bound beside them."""
     with canvas("scatter", (3.6,)) as figure:
         [panel] = figure.panels
         bound = comparison.work_bound.gpu_hours

@@ -47,7 +47,7 @@ def arrived(outcome: Outcome) -> str:
 
 
 def compared(comparison: Comparison) -> list[Row]:
-    """One row for each run, and the work bound last."""
+    """One row for each run, clairvoyant ones as references, and the work bound last."""
     bound = comparison.work_bound
     requests = comparison.runs[0].outcome.requests
     last = ("work bound", "", "", "", "", "", "", words.hours(bound.gpu_hours), "", "", str(requests))

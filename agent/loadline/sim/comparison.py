@@ -8,7 +8,7 @@ from loadline.sim.bounds import WorkBound
 from loadline.sim.outcome import Outcome
 
 Kind = Literal["config", "clairvoyant", "baseline"]
-"""A configuration that was given, the same with a clairvoyant planner, or a built-in baseline."""
+"""A configuration that was given, the same planner with perfect foresight as a reference, or a built-in baseline."""
 
 
 class Compared(Struct, frozen=True):

@@ -4,7 +4,8 @@
 
 What is clairvoyant: the same planner, told at every moment what the picture will be one start-up delay later. Workers
 that it asked for on what it saw then are there when that comes true. This is the run in which a worker can serve in the
-moment in which it is asked for, with every worker paid for from one start-up delay before that moment.
+moment in which it is asked for, with every worker paid for from one start-up delay before that moment. It is a
+reference and no bound: another policy may do better. A planner that forecasts still forecasts, from what it is told.
 """
 
 from collections.abc import Callable
