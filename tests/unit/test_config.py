@@ -464,11 +464,11 @@ BASELINES = [
     ),
     (
         'planner = "hpa"',
-        ("Every 15 s", "give or take 10%", ": requests in flight to 2.", ": KV usage to 0.7.", "count of 5 min"),
+        ("Every 15 s", "give or take 10%", ": requests in flight to 0.7.", ": KV usage to 0.7.", "count of 5 min"),
     ),
     (
         'planner = "kpa"',
-        ("Every 2 s", "each 2.1 requests", "each 70 requests", "mean of 1 min", "6 s ask for 2 times"),
+        ("Every 2 s", "each 0.7 requests", "each 70 requests", "mean of 1 min", "6 s ask for 2 times"),
     ),
 ]
 

@@ -124,7 +124,7 @@ def test_workers_that_never_came_count_as_the_pending_ones() -> None:
 
 
 def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:
-    bench = Bench(2, "prefill")
+    bench = Bench(2, "prefill", prefill_requests_target=2.0)
     bench.report("p", waiting=3, running=2)  # 7 in flight at two workers, the target is 2: ceil(7 / 2)
     assert bench.look_on().targets == {"p": 4}
 
@@ -254,7 +254,7 @@ def test_a_sync_reaches_twice_or_four_more(workers: int, count: int) -> None:
 
 
 def test_the_limit_is_said() -> None:
-    bench = Bench(2, "prefill")
+    bench = Bench(2, "prefill", prefill_requests_target=2.0)
     bench.tell([50, 50], queue=True)
     opinion = bench.look_on()
     assert [r.code for r in opinion.reasons] == [Code.PREFILL_REQUESTS_TARGET, Code.SCALE_UP_LIMIT]
@@ -263,7 +263,7 @@ def test_the_limit_is_said() -> None:
 
 
 def test_a_window_of_high_recommendations_pulls_up_what_a_limit_held_down() -> None:
-    bench = Bench(4, "prefill")
+    bench = Bench(4, "prefill", prefill_requests_target=2.0)
     assert bench.sync([10] * 4, queue=True) == 8  # asks for 20
     assert bench.sync([1] * 8, queue=True) == 16  # asks for 4, yet 20 is the highest of the window
 

@@ -208,7 +208,7 @@ def test_silent_workers_are_taken_to_be_like_the_others() -> None:
     assert bench.planner.watches["p"].in_flight.values == [40.0]
 
 
-@pytest.mark.parametrize(("role", "target"), [("decode", 70.0), ("aggregated", 70.0), ("prefill", 2.1)])
+@pytest.mark.parametrize(("role", "target"), [("decode", 70.0), ("aggregated", 70.0), ("prefill", 0.7)])
 def test_targets_by_default(role: Role, target: float) -> None:
     (reason,) = Bench(1, role).look_on(in_flight=0).reasons
     assert reason.numbers["target"] == pytest.approx(target)
