@@ -68,9 +68,9 @@ def test_it_grows_where_all_have_too_much_and_one_that_has_not_is_room(desk: Des
 
 
 def test_a_flood_is_answered_in_the_turn_in_which_it_is_seen_and_a_spike_is_not(desk: Desk) -> None:
-    desk.run(500, 500, 500)
+    desk.run(480, 500, 520)
     assert desk.run(900, 950, 810, seconds=1).targets == {}
-    desk.run(500, 500, 500)
+    desk.run(480, 500, 520)
     assert desk.run(1_700, 1_700, 1_700, seconds=1).targets == {"d": 4}
 
 

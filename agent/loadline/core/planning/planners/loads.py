@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.worker import Worker
-from loadline.core.models.regression import Regression
+from loadline.core.models.regression import SAMPLES_MAX, SAMPLES_MIN, Regression
 
 _SPIKE: Final = 2.0
 """A load counts by so much less while its mean is lower: a spike is none, and a flood is one at once."""
@@ -52,6 +52,9 @@ class Loads(Struct):
     isl_tokens: float = 0.0
     """Mean length of the prompts of late."""
     workers: dict[str, WorkerLoad] = field(default_factory=dict)
+    unread: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Samples that are not in the lines yet: to draw a line takes 0.1 ms, which is too much for every report."""
+    drawn_ms: int = -1
 
     def look(self, pool: Pool, now: int) -> None:
         """Take in the samples that are new."""
@@ -61,8 +64,28 @@ class Loads(Struct):
                 self.workers.pop(name, None)
             else:
                 self._take(name, worker, now)
+        if self.unread:
+            self._draw(now)
         if len(self.workers) > pool.fresh:
             self.workers = {name: load for name, load in self.workers.items() if _counts(pool, name)}
+
+    def _lines(self) -> dict[str, Regression]:
+        return {"prefill": self.prefill, "decode": self.decode}
+
+    def _note(self, kind: str, load: float, latency_ms: float) -> None:
+        samples = self.unread.setdefault(kind, [])
+        samples.append((load, latency_ms))
+        del samples[:-SAMPLES_MAX]
+
+    def _draw(self, now: int) -> None:
+        """Take what is unread into the lines: all at once in a while, and at once into one that is not there yet."""
+        due = now - self.drawn_ms >= self.mean_ms
+        if due:
+            self.drawn_ms = now
+        for kind, line in self._lines().items():
+            if due or len(line.loads) < SAMPLES_MIN:
+                for load, latency_ms in self.unread.pop(kind, ()):
+                    line.push(load, latency_ms)
 
     def _take(self, name: str, worker: Worker, now: int) -> None:
         samples = [sample for sample in worker.latest if sample is not None]
@@ -83,10 +106,10 @@ class Loads(Struct):
                 self.isl_tokens += (sample.isl_tokens - self.isl_tokens) / 16 if self.isl_tokens else sample.isl_tokens
             # A worker repeats its last TTFT until there is another: only the first time it belongs to the load.
             if prefill is not None and sample.ttft_ms and sample.ttft_ms != known.ttft_ms:
-                self.prefill.push(prefill + (sample.isl_tokens or 0.0), sample.ttft_ms)
+                self._note("prefill", prefill + (sample.isl_tokens or 0.0), sample.ttft_ms)
                 known.ttft_ms = sample.ttft_ms
             if blocks and sample.itl_ms and sample.running_requests != 0:
-                self.decode.push(blocks, sample.itl_ms)
+                self._note("decode", blocks, sample.itl_ms)
 
 
 def _counts(pool: Pool, name: str) -> bool:

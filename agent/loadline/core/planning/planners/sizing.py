@@ -89,15 +89,12 @@ def _sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
 
 def profile_problem(pool: Pool) -> Reason | None:
     """Why nothing can be planned for a pool by profiles; None where they can be used."""
-    role, gpus, engine = pool.knobs.role, pool.knobs.gpus_per_worker, pool.engine
+    role, engine = pool.knobs.role, pool.engine
     if engine.problem:
         return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=engine.problem)
-    missing = [
-        kind
-        for kind, known in (("prefill", engine.prefill_model(gpus)), ("decode", engine.decode_model(gpus)))
-        if known is None and role in {kind, "aggregated"}
-    ]
-    if not missing:
+    known = {"prefill": engine.prefill is not None, "decode": engine.decode is not None}
+    missing = [kind for kind in known if not known[kind] and role in {kind, "aggregated"}]
+    if engine.linear is not None or not missing:
         return None
     remedy = f"no {missing[0]} profile is configured; set {missing[0]}_profile or linear of the pool"
     return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=remedy)
