@@ -119,7 +119,7 @@ class LoadPlanner(Planner):
     def _weigh(self, pool: Pool, kind: str, values: list[Mean], sla_ms: float, now: int) -> Verdict:
         loads = self.loads[pool.name]
         regression = loads.prefill if kind == "prefill_tokens" else loads.decode
-        idle = all(value.now == 0.0 and value.mean < 1.0 for value in values)
+        idle = all(value.now == 0.0 and value.calm < 1.0 for value in values)
         capacity = self._capacity(pool) if kind == "decode_blocks" else _INFINITE
         line = _line(regression, sla_ms, capacity, loads.isl_tokens if kind == "prefill_tokens" else 0.0)
         if line is None and not idle:
@@ -128,7 +128,7 @@ class LoadPlanner(Planner):
         supply = pool.supply(now)
         share = pool.ready / max(supply.total, 1)
         highs = [value.high * share for value in values]
-        means = [max(value.mean, value.now) for value in values]
+        means = [max(value.mean, value.calm) if kind == "decode_blocks" else value.calm for value in values]
         up, down = (line.up, line.down) if line is not None else (_INFINITE, 1.0)
         sensitivity = self.knobs.scaling_down_sensitivity_ratio
         if load_step(highs, up) > 0:

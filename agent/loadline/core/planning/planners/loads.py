@@ -1,6 +1,6 @@
 """What each worker of a pool has to do, and what latency that gives: new samples are seen once, old ones not at all."""
 
-from math import exp
+from math import expm1
 from typing import Final
 
 from msgspec import Struct, field
@@ -9,19 +9,24 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.worker import Worker
 from loadline.core.models.regression import SAMPLES_MAX, SAMPLES_MIN, Regression
 
+CALM_MS: Final = 60_000
+"""Whether less would do is judged by this long a mean: of many workers, one is always busy for a moment."""
 _SPIKE: Final = 2.0
 """A load counts by so much less while its mean is lower: a spike is none, and a flood is one at once."""
 
 
 class Mean(Struct):
-    """A load now, and its mean over the last while."""
+    """A load now, its mean over the last while, and over a long one: what is held against a lower bound."""
 
     now: float
     mean: float
+    calm: float
 
-    def push(self, value: float, weight: float) -> None:
-        """A new value, which weighs so much (0..1)."""
-        self.now, self.mean = value, self.mean + (value - self.mean) * weight
+    def push(self, value: float, age_ms: int, mean_ms: int) -> None:
+        """A new value, so long after the one before."""
+        self.now = value
+        self.mean += (value - self.mean) * -expm1(-age_ms / mean_ms)
+        self.calm += (value - self.calm) * -expm1(-age_ms / CALM_MS)
 
     @property
     def high(self) -> float:
@@ -87,6 +92,14 @@ class Loads(Struct):
                 for load, latency_ms in self.unread.pop(kind, ()):
                     line.push(load, latency_ms)
 
+    def _pushed(self, mean: Mean | None, value: float | None, age_ms: int) -> Mean | None:
+        if value is None:
+            return None
+        if mean is None:
+            return Mean(value, value, value)
+        mean.push(value, age_ms, self.mean_ms)
+        return mean
+
     def _take(self, name: str, worker: Worker, now: int) -> None:
         samples = [sample for sample in worker.latest if sample is not None]
         sequence = sum(sample.sequence for sample in samples)
@@ -95,12 +108,12 @@ class Loads(Struct):
             known = self.workers[name] = WorkerLoad(worker.record.incarnation, now - self.mean_ms, -1)
         if sequence == known.sequence:
             return
-        weight = 1.0 - exp(-max(0, now - known.seen_ms) / self.mean_ms)
+        age_ms = max(0, now - known.seen_ms)
         known.sequence, known.seen_ms = sequence, now
         block = worker.record.block_size_tokens
         prefill, blocks = _prefill_tokens(worker), _decode_blocks(worker, block)
-        known.prefill_tokens = _pushed(known.prefill_tokens, prefill, weight)
-        known.decode_blocks = _pushed(known.decode_blocks, blocks, weight)
+        known.prefill_tokens = self._pushed(known.prefill_tokens, prefill, age_ms)
+        known.decode_blocks = self._pushed(known.decode_blocks, blocks, age_ms)
         for sample in samples:
             if sample.isl_tokens:
                 self.isl_tokens += (sample.isl_tokens - self.isl_tokens) / 16 if self.isl_tokens else sample.isl_tokens
@@ -115,15 +128,6 @@ class Loads(Struct):
 def _counts(pool: Pool, name: str) -> bool:
     worker = pool.workers.get(name)
     return worker is not None and worker.counted
-
-
-def _pushed(mean: Mean | None, value: float | None, weight: float) -> Mean | None:
-    if value is None:
-        return None
-    if mean is None:
-        return Mean(value, value)
-    mean.push(value, weight)
-    return mean
 
 
 def _prefill_tokens(worker: Worker) -> float | None:
