@@ -22,7 +22,8 @@ def make_store(request: pytest.FixtureRequest) -> MakeStore:
     """Makes clients of one store."""
     if request.param == "etcd":
         etcd_url = request.getfixturevalue("etcd_url")
-        return lambda: EtcdStore(EtcdKnobs(endpoints=(etcd_url,)))
+        # A thousand writes at once on a busy machine take more than the two seconds that a call may take by default.
+        return lambda: EtcdStore(EtcdKnobs(endpoints=(etcd_url,), timeout_ms=10_000))
     driver = Driver(Timeline())
     virtual = VirtualStore(driver.timeline)
     return lambda: DrivenStore(driver, virtual.port())
