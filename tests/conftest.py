@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from loadline.rig.servers import EtcdServer, NatsServer
 
 _names = itertools.count()
+
+# A shell starts what runs in its background deaf to Ctrl-C, and processes inherit that: those of tests must hear it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
