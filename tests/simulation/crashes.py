@@ -3,27 +3,51 @@
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from loadline.core.effects import AnyEffect, FitForecast
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.effects import AnyEffect
 from loadline.core.events import AnyEvent, DrainRequested, PauseRequested
+from loadline.core.forecasts import ForecastKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample
+from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.settings import ModelKnobs, Settings
 from loadline.ports import Write
 from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos import liveness
 from loadline.sim.chaos.invariants import Violation
 from loadline.sim.chaos.judge import Judge
 from loadline.sim.chaos.plan import FaultPlan
+from loadline.sim.chaos.settings import settings
 from loadline.sim.chaos.world import World
+from loadline.sim.timeline import START_MS
+from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
+from loadline.wire.messages import TrafficReport
+from loadline.wire.subjects import Subjects
 
 Side = Literal["before", "after"]
 Way = Literal["restart", "takeover"]
 
-# No planner of the fault world forecasts: what becomes of a fit without an answer is in test_forecast_turns.
-KINDS = tuple(kind.__name__ for kind in get_args(AnyEffect) if kind is not FitForecast)
+KINDS = tuple(kind.__name__ for kind in get_args(AnyEffect))
 SIDES: tuple[Side, ...] = get_args(Side)
 WAYS: tuple[Way, ...] = get_args(Way)
 BASE_MS = 150_000.0
 CALM_MS = 120_000.0
 RESTART_MS = 300.0
+TRAFFIC_MS = 1_000.0
+
+
+def told(agent: str) -> Settings:
+    """The settings of the fault world, and a third model, whose planner asks for forecasts every 10 s."""
+    base = settings(agent)
+    pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
+    knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
+    ahead = ModelKnobs("ahead", (pool,), planner="throughput", throughput=knobs, guard=base.models[0].guard)
+    linear = LinearKnobs(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05, max_kv_tokens=16_000.0)
+    profiles = {"ahead": {"both": EngineProfile(linear=linear)}}
+    return replace(base, models=(*base.models, ahead), profiles=profiles)
 
 
 class Scenario:
@@ -33,7 +57,8 @@ class Scenario:
     """
 
     def __init__(self, agents: int) -> None:
-        self.world = World(FaultPlan(seed=1, agents=agents))
+        self.world = World(FaultPlan(seed=1, agents=agents), told)
+        self._traffic = 0
         self.judge = Judge(self.world)
         self.seen: dict[str, int] = {}
         """How many effects of each kind there were."""
@@ -59,6 +84,8 @@ class Scenario:
 
     def _script(self) -> None:
         world, at = self.world, self.world.timeline.at
+        at(0.0, self._arrive)
+        at(0.0, lambda: world.demand.update({("ahead", "both"): 0.8}))  # one worker is enough
         both, decode, prefill = ("whole", "both"), ("split", "decode"), ("split", "prefill")
         at(15_000.0, lambda: world.demand.update({both: 6.0, decode: 3.5}))
         at(55_000.0, lambda: world.demand.update({both: 1.5, decode: 1.5, prefill: 2.5}))
@@ -67,6 +94,16 @@ class Scenario:
         at(118_000.0, lambda: self._tell(PauseRequested("split", paused=False, by="operator")))
         at(125_000.0, self._stop_leader)
         at(BASE_MS, lambda: world.store.commit([], [Write(Keys("default").pause("split"), None)]))
+
+    def _arrive(self) -> None:
+        """A frontend sees one request a second of the model that looks ahead."""
+        self._traffic += 1
+        sample = TrafficSample(
+            self._traffic, int(TRAFFIC_MS), arrivals=1, completed=1, isl_tokens=100.0, osl_tokens=10.0
+        )
+        report = TrafficReport("ahead", "frontend", START_MS, sample)
+        self.world.rogue.send(Subjects("loadline").traffic("ahead", "frontend"), encode(report))
+        self.world.timeline.after(TRAFFIC_MS, self._arrive)
 
     def _tell(self, event: AnyEvent) -> None:
         for agent in self.world.agents.values():

@@ -47,8 +47,8 @@ def judge_outcome(world: World, report: Report) -> None:
     for agent in world.agents.values():
         wake_ms = agent.controller.next_wake()
         late_ms = agent.clock.now_ms() - (wake_ms or 0)
-        if wake_ms is None or late_ms > _ASLEEP_MS_MAX:
-            report("L5-turning", f"{agent.name} wanted to wake {late_ms} ms ago")
+        if wake_ms is None or abs(late_ms) > _ASLEEP_MS_MAX:  # a wake that is far off is no less stuck than a missed one
+            report("L5-turning", f"{agent.name} wants to wake {-late_ms} ms from now")
     leader = world.leader
     if leader is not None:
         for model in world.models.values():

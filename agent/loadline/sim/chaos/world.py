@@ -7,7 +7,7 @@ from typing import Final
 from loadline.core.effects import AnyEffect
 from loadline.core.events import AnyEvent
 from loadline.core.observed import WorkerRecord
-from loadline.core.settings import ModelKnobs
+from loadline.core.settings import ModelKnobs, Settings
 from loadline.sim.agent import AgentProcess, Clock, Watcher
 from loadline.sim.bus import Bus
 from loadline.sim.chaos.engine import Share, StandIn
@@ -40,14 +40,15 @@ class World:
 
     Args:
         plan: Its seed, and how bad bus, store and clocks are when nothing worse is going on.
+        told: What the agent of a name is told.
     """
 
-    def __init__(self, plan: FaultPlan) -> None:
+    def __init__(self, plan: FaultPlan, told: Callable[[str], Settings] = settings) -> None:
         self.plan = plan
         self.timeline = Timeline(plan.seed)
         self.bus = Bus(self.timeline, faults=plan.bus)
         self.store = Store(self.timeline, faults=plan.store)
-        self.models: dict[str, ModelKnobs] = {model.name: model for model in settings("").models}
+        self.models: dict[str, ModelKnobs] = {model.name: model for model in told("").models}
         self.watchers: list[Watcher] = []
         self.on_journal: Callable[[AgentProcess, SampledJournal], None] = lambda _agent, _journal: None
         """Told of every journal that begins."""
@@ -63,6 +64,7 @@ class World:
         self.moody = MoodyPort(self.bus)
         self.rogue = self.bus.port()
         """The connection of somebody who says what is not so."""
+        self._told = told
         self._luck = self.timeline.luck("world")
         self._serving: dict[Pool, list[str]] = {}
         self._started = 0
@@ -90,7 +92,7 @@ class World:
         journal = SampledJournal(luck.randrange(2**32)) if luck.random() < _JOURNALLED else None
         agent = AgentProcess(
             self.timeline,
-            settings(name),
+            self._told(name),
             self.bus.port(),
             self.store.port(),
             clock=Clock(self.timeline, skew_ms, drift),
