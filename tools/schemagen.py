@@ -15,7 +15,7 @@ from loadline.config import Config
 from loadline.config.reference import reference
 from loadline.core.observed import WorkerRecord
 from loadline.core.targets import Decision
-from loadline.sim.reference import fleet_reference
+from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.messages import MESSAGES
 from loadline.wire.steps import StepInput, StepOutput
 

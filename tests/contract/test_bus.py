@@ -10,8 +10,8 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus
-from loadline.sim.bus import Bus as VirtualBus
-from loadline.sim.timeline import Timeline
+from loadline.sim.world.bus import Bus as VirtualBus
+from loadline.sim.world.timeline import Timeline
 from tests.support.driven import DrivenBus, Driver
 from tests.waiting import until
 

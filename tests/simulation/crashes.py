@@ -14,14 +14,14 @@ from loadline.core.observed import TrafficSample
 from loadline.core.planning.planners.throughput import ThroughputKnobs
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.ports import Write
-from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos import liveness
 from loadline.sim.chaos.invariants import Violation
 from loadline.sim.chaos.judge import Judge
 from loadline.sim.chaos.plan import FaultPlan
 from loadline.sim.chaos.settings import settings
 from loadline.sim.chaos.world import World
-from loadline.sim.timeline import START_MS
+from loadline.sim.world.agent import AgentProcess
+from loadline.sim.world.timeline import START_MS
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import TrafficReport

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import DataError
-from loadline.sim.bus import BusFaults
 from loadline.sim.chaos import kept
 from loadline.sim.chaos.invariants import INVARIANTS, Violation
 from loadline.sim.chaos.plan import FaultPlan, Strike, draw
 from loadline.sim.chaos.shrink import Shrinker
+from loadline.sim.world.bus import BusFaults
 
 NAME = next(iter(INVARIANTS))
 

@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 from loadline.sim.simulation import Scenario, simulate
-from loadline.sim.traces import Arrival
+from loadline.traces import Arrival
 from tests.support.simulated import disaggregated, trace
 
 settings, fleet = disaggregated(workers=2, fleet={"routing": "kv_aware", "drain": "migrate"}, prefix_cache_blocks=8)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loadline.ports import Answer, Change, Compare, Offer, Outcome, Snapshot, Write
-from loadline.sim.bus import BusPort
-from loadline.sim.store import StorePort
-from loadline.sim.tasks import Task
-from loadline.sim.timeline import Timeline
+from loadline.sim.world.bus import BusPort
+from loadline.sim.world.store import StorePort
+from loadline.sim.world.tasks import Task
+from loadline.sim.world.timeline import Timeline
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from loadline.sim.bounds import WorkBound
-from loadline.sim.comparison import Compared, Comparison
+from loadline.sim.compare.bounds import WorkBound
+from loadline.sim.compare.comparison import Compared, Comparison
 from loadline.sim.outcome import Action, Attainment, Lines, Outcome, Percentiles, PoolLine
 
 

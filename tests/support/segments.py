@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos.plan import FaultPlan
 from loadline.sim.chaos.settings import settings
 from loadline.sim.chaos.world import TURN_SPACING_MS, World
+from loadline.sim.world.agent import AgentProcess
 
 
 class Segments:

@@ -8,7 +8,7 @@ from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, StartDelayKnobs
 from loadline.sim.profiles import LinearProfile
-from loadline.sim.traces import Arrival, Trace
+from loadline.traces import Arrival, Trace
 
 LINEAR = LinearProfile(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05)
 """10 ms and a tenth for each request an iteration; 5 ms and 50 us for each token a prompt."""

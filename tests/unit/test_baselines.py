@@ -8,11 +8,11 @@ from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.sim.baselines import BASELINES, baseline, peak_replicas
-from loadline.sim.bounds import Objectives
+from loadline.sim.compare.baselines import BASELINES, baseline, peak_replicas
+from loadline.sim.compare.bounds import Objectives
 from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
 from loadline.sim.profiles import LinearProfile
-from loadline.sim.traces import Arrival, Trace
+from loadline.traces import Arrival, Trace
 
 # A pass of one prompt of 1000 tokens takes 1 s, whatever else there is: a worker computes one a second.
 PROFILE = LinearProfile(alpha=10.0, beta=0.0, gamma=0.0, delta=1.0)

@@ -3,11 +3,11 @@
 import pytest
 
 from loadline.core.scalars import Role
-from loadline.sim.bounds import Objectives, work_bound, worker_seconds
+from loadline.sim.compare.bounds import Objectives, work_bound, worker_seconds
 from loadline.sim.engine import EngineKnobs
 from loadline.sim.fleet import PoolFleet, PoolFleetKnobs
 from loadline.sim.profiles import LinearProfile
-from loadline.sim.traces import Arrival, Trace
+from loadline.traces import Arrival, Trace
 
 # An iteration of a batch of n takes 10 + n ms; a pass over t tokens takes 20 + 0.1 t ms.
 PROFILE = LinearProfile(alpha=10.0, beta=1.0, gamma=20.0, delta=0.1)

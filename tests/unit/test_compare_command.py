@@ -11,7 +11,7 @@ from loadline.cli.compare import unique
 from loadline.cli.main import main
 from loadline.cli.parallel import simulate_all
 from loadline.errors import LoadlineError
-from loadline.sim.comparison import Comparison
+from loadline.sim.compare.comparison import Comparison
 from loadline.sim.simulation import Scenario
 from tests.support.simulated import aggregated, steady
 from tests.support.simulations import CONFIG, written

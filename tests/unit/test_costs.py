@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from loadline.demo.defaults import DECODE_PROFILE, PREFILL_PROFILE
-from loadline.sim.costs import decode_ms, prefill_ms
+from loadline.sim.compare.costs import decode_ms, prefill_ms
 from loadline.sim.engine import Engine, EngineKnobs, Request, Timing
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 

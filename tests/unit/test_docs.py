@@ -16,9 +16,9 @@ from loadline.config import load, parse, validate
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import SENTENCES, Code, Rejection
 from loadline.core.targets import Decision
-from loadline.sim.baselines import BASELINES
+from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
-from loadline.sim.reference import fleet_reference
+from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects

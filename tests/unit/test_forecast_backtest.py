@@ -12,7 +12,7 @@ from loadline.core.forecasts import Forecast, ForecastKnobs, PredictorName, Ques
 from loadline.forecast import forecast, scores
 from loadline.forecast.backtest import Backtest, backtest, moments
 from loadline.report import forecast_page
-from loadline.sim.traces.history import read_history
+from loadline.traces.history import read_history
 
 DAYS = Path(__file__).parent.parent / "data" / "azure2024_conv_bin600.csv"
 NAN = float("nan")

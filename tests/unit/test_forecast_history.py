@@ -7,7 +7,7 @@ import pytest
 from loadline.core.forecasts import POINTS_MAX
 from loadline.errors import ConfigError, DataError
 from loadline.forecast import Interval, binned, gathered
-from loadline.sim.traces.history import read_history
+from loadline.traces.history import read_history
 
 DATA = Path(__file__).parent.parent / "data"
 

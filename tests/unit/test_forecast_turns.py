@@ -18,8 +18,8 @@ from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.report import Opinion
 from loadline.core.settings import ModelKnobs
 from loadline.runtime.perform import Performer
-from loadline.sim.agent import Silent
-from loadline.sim.fitter import InlineFitter
+from loadline.sim.world.agent import Silent
+from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
 from tests.support.belief import START, settings_of

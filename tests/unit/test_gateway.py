@@ -12,7 +12,7 @@ from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.sim.fleet import FleetKnobs, StartDelayKnobs, TransferKnobs
 from loadline.sim.simulation import Scenario, Simulation
-from loadline.sim.traces import Arrival, Trace
+from loadline.traces import Arrival, Trace
 from tests.support.simulated import GUARD, aggregated, disaggregated, pool_fleet, trace
 
 Setup = tuple[Settings, FleetKnobs]

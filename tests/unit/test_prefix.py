@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.sim.prefix import PrefixCache
+from loadline.sim.serving.prefix import PrefixCache
 
 
 def test_only_leading_blocks_count() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from loadline import report
 from loadline.report import words
-from loadline.sim.bounds import WorkBound
-from loadline.sim.comparison import Compared, Comparison
+from loadline.sim.compare.bounds import WorkBound
+from loadline.sim.compare.comparison import Compared, Comparison
 from loadline.sim.outcome import Action
 from tests.support.outcomes import comparison, outcome, pool_line
 

@@ -14,7 +14,7 @@ from loadline.core.observed import RegisteredWorker, WorkerRecord
 from loadline.core.report import AgentStatus
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import STATUS_BYTES_MAX, Service
-from loadline.sim.fitter import InlineFitter
+from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import encode
 from loadline.wire.messages import OperatorReply, PauseCommand
 from tests.support.memory import MemoryBus, MemoryStore

@@ -9,7 +9,7 @@ from loadline.errors import ConfigError
 from loadline.sim.fleet import FleetKnobs, StartDelayKnobs
 from loadline.sim.outcome import Outcome
 from loadline.sim.simulation import Scenario, Simulation, simulate
-from loadline.sim.traces import Arrival, Trace
+from loadline.traces import Arrival, Trace
 from tests.support.simulated import aggregated, disaggregated, steady, trace
 
 

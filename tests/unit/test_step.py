@@ -16,11 +16,11 @@ from loadline.core.targets import Decision
 from loadline.errors import DataError
 from loadline.ports import Write
 from loadline.runtime.turns import FRAME_KINDS
-from loadline.sim.agent import AgentProcess
-from loadline.sim.bus import Bus
 from loadline.sim.step import JUMP_MAX_MS, Stepper
-from loadline.sim.store import Store
-from loadline.sim.timeline import START_MS, Timeline
+from loadline.sim.world.agent import AgentProcess
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.store import Store
+from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision

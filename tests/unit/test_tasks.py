@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from loadline.sim.tasks import Promise, Task
-from loadline.sim.timeline import Timeline
+from loadline.sim.world.tasks import Promise, Task
+from loadline.sim.world.timeline import Timeline
 
 
 def test_a_coroutine_goes_on_when_what_it_awaits_is_there() -> None:

@@ -5,7 +5,7 @@ import pytest
 from loadline.demo.defaults import TRACE
 from loadline.demo.trace import play
 from loadline.errors import DataError
-from loadline.sim.traces import Arrival, Trace, read_trace
+from loadline.traces import Arrival, Trace, read_trace
 
 THREE = Trace("three", [Arrival(0.0, 1, 1), Arrival(10.0, 2, 1), Arrival(20.0, 3, 1)], 20.0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import ConfigError, DataError
-from loadline.sim.traces import REQUESTS_MAX, Arrival, RateKnobs, read_trace, shape
+from loadline.traces import REQUESTS_MAX, Arrival, RateKnobs, read_trace, shape
 
 DATA = Path(__file__).parents[1] / "data"
 HEADER = "arrival_s,isl,osl\n"

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from loadline.errors import DataError
-from loadline.sim.traces import RateKnobs, Trace, lines, read_trace, requests
+from loadline.traces import RateKnobs, Trace, lines, read_trace, requests
 
 OURS = "arrival_s,isl,osl\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadline.errors import DataError
-from loadline.sim.traces import Arrival, RateKnobs, Trace, rates, read_trace
+from loadline.traces import Arrival, RateKnobs, Trace, rates, read_trace
 
 SERIES = Path(__file__).parents[1] / "data" / "servegen_m-mid_cut_bin600.csv"
 HEADER = "t,num_req,mean_isl,mean_osl\n"

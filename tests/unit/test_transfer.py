@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.sim.transfer import LAST_STAGE_TOKENS, STAGES_MAX, Link
+from loadline.sim.serving.transfer import LAST_STAGE_TOKENS, STAGES_MAX, Link
 
 # 0.01 ms a token.
 LINK = Link(bandwidth_gbytes_per_s=16.0, latency_ms=2.0, kv_bytes_per_token=160_000)

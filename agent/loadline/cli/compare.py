@@ -14,12 +14,12 @@ from loadline.cli import inputs, progress, show
 from loadline.cli.parallel import simulate_all
 from loadline.core.settings import Settings
 from loadline.errors import ConfigError
-from loadline.sim.baselines import BASELINES, baseline
-from loadline.sim.bounds import Objectives, work_bound
-from loadline.sim.comparison import Compared, Comparison, Kind
+from loadline.sim.compare.baselines import BASELINES, baseline
+from loadline.sim.compare.bounds import Objectives, work_bound
+from loadline.sim.compare.comparison import Compared, Comparison, Kind
 from loadline.sim.fleet import FleetKnobs, model_of, pools_of
 from loadline.sim.simulation import Scenario
-from loadline.sim.traces import Trace
+from loadline.traces import Trace
 
 _NONE: Final = "none"
 _JOBS_MAX: Final = 256

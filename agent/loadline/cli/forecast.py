@@ -25,7 +25,7 @@ from loadline.core.forecasts import (
 from loadline.errors import ConfigError, DataError
 from loadline.forecast import History, available, require
 from loadline.forecast.backtest import Ask, Backtest, backtest, moments
-from loadline.sim.traces.history import read_history
+from loadline.traces.history import read_history
 
 _NAMES: Final[tuple[AnyPredictor, ...]] = (*get_args(PredictorName), "auto")
 _ORIGINS_MAX: Final = 10_000

@@ -20,7 +20,7 @@ from loadline.core.settings import Settings
 from loadline.errors import ConfigError, DataError
 from loadline.runtime.settings import settings as settings_of
 from loadline.sim.fleet import FleetKnobs, model_of, pools_of, read_fleet
-from loadline.sim.traces import RateKnobs, Trace, read_trace
+from loadline.traces import RateKnobs, Trace, read_trace
 
 Command = Callable[[argparse.Namespace], int]
 # 255 is the most that file systems take; a file is written under a longer name first.

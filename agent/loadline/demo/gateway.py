@@ -41,7 +41,7 @@ from loadline.demo.setup import ROLES
 from loadline.demo.trace import play
 from loadline.errors import BusUnavailable, ConfigError, DataError
 from loadline.ports import Change, Entry, Snapshot
-from loadline.sim.traces import Arrival, RateKnobs, read_trace
+from loadline.traces import Arrival, RateKnobs, read_trace
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import encode_token

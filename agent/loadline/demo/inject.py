@@ -17,7 +17,7 @@ from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.ports import Bus
-from loadline.sim.traces import read_trace
+from loadline.traces import read_trace
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, LoadReport
 from loadline.wire.subjects import Subjects

@@ -6,7 +6,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from loadline.errors import DataError
-from loadline.sim.traces import Arrival, Trace
+from loadline.traces import Arrival, Trace
 
 
 def play(trace: Trace, *, start_s: float = 0.0, requests_max: int = 0, repeat: bool = False) -> Iterator[Arrival]:

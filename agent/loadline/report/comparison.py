@@ -8,7 +8,7 @@ from loadline.report.charts import draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, time_axis
 from loadline.report.rows import COMPARED, arrived, compared, label
-from loadline.sim.comparison import Compared, Comparison
+from loadline.sim.compare.comparison import Compared, Comparison
 
 Box = tuple[float, float, float, float]
 

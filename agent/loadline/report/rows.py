@@ -1,7 +1,7 @@
 """The numbers of a simulation and of a comparison as rows of text: the terminal and the page show the same."""
 
 from loadline.report import words
-from loadline.sim.comparison import Compared, Comparison
+from loadline.sim.compare.comparison import Compared, Comparison
 from loadline.sim.outcome import FLAP_MS, Outcome, Percentiles
 
 Row = tuple[str, ...]

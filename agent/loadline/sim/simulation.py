@@ -19,18 +19,18 @@ from loadline.core import query
 from loadline.core.observed import WorkerRecord
 from loadline.core.settings import Settings
 from loadline.ports import Journal
-from loadline.sim.agent import AgentProcess
-from loadline.sim.bus import Bus
 from loadline.sim.engine import Engine
 from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, pools_of
-from loadline.sim.gateway import Gateway
 from loadline.sim.outcome import FLAP_MS, Action, Lines, Outcome, PoolLine
-from loadline.sim.scaler import ScalerProcess
-from loadline.sim.served import Served
-from loadline.sim.store import Store
-from loadline.sim.timeline import START_MS, Timeline
-from loadline.sim.traces import Trace
-from loadline.sim.worker import WorkerKnobs, WorkerProcess
+from loadline.sim.serving.gateway import Gateway
+from loadline.sim.serving.served import Served
+from loadline.sim.world.agent import AgentProcess
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.scaler import ScalerProcess
+from loadline.sim.world.store import Store
+from loadline.sim.world.timeline import START_MS, Timeline
+from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.traces import Trace
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import ScalingDecision
 from loadline.wire.subjects import Subjects

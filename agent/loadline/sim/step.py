@@ -21,12 +21,12 @@ from loadline.ports import Write
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry
 from loadline.runtime.turns import Turns
-from loadline.sim.agent import BATCH_MAX, FRAME_BYTES_MAX, Silent
-from loadline.sim.bus import Bus
-from loadline.sim.fitter import InlineFitter
-from loadline.sim.store import Store
-from loadline.sim.tasks import Task
-from loadline.sim.timeline import Timeline
+from loadline.sim.world.agent import BATCH_MAX, FRAME_BYTES_MAX, Silent
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.fitter import InlineFitter
+from loadline.sim.world.store import Store
+from loadline.sim.world.tasks import Task
+from loadline.sim.world.timeline import Timeline
 from loadline.wire.codec import Rejected, decode_as, encode, reject
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision

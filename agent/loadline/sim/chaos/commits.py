@@ -6,8 +6,8 @@ from loadline.core.belief.pool import Pool
 from loadline.core.report import Code
 from loadline.core.settings import ModelKnobs
 from loadline.core.targets import Decision, PoolTarget
-from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos.memory import Memory
+from loadline.sim.world.agent import AgentProcess
 
 Report = Callable[[str, str], None]
 """Takes the name of an invariant that does not hold, and what was seen."""

@@ -10,13 +10,13 @@ from loadline.core.report import Code, Explanation
 from loadline.core.targets import Decision
 from loadline.ports import Change
 from loadline.runtime import record
-from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos import beliefs
 from loadline.sim.chaos.commits import CommitJudge, Report, quorate
 from loadline.sim.chaos.invariants import Findings
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.memory import Memory
 from loadline.sim.chaos.world import World
+from loadline.sim.world.agent import AgentProcess
 from loadline.wire.codec import decode_decision
 from loadline.wire.keys import Keys
 

@@ -8,8 +8,8 @@ from loadline.core.belief.pool import Pool
 from loadline.core.decisions.ledger import OPEN
 from loadline.core.report import Code
 from loadline.core.settings import ModelKnobs
-from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos.world import IDLE, World
+from loadline.sim.world.agent import AgentProcess
 from loadline.wire.keys import Keys
 
 Report = Callable[[str, str], None]
@@ -47,7 +47,7 @@ def judge_outcome(world: World, report: Report) -> None:
     for agent in world.agents.values():
         wake_ms = agent.controller.next_wake()
         late_ms = agent.clock.now_ms() - (wake_ms or 0)
-        if wake_ms is None or abs(late_ms) > _ASLEEP_MS_MAX:  # a wake that is far off is no less stuck than a missed one
+        if wake_ms is None or abs(late_ms) > _ASLEEP_MS_MAX:
             report("L5-turning", f"{agent.name} wants to wake {-late_ms} ms from now")
     leader = world.leader
     if leader is not None:

@@ -9,7 +9,7 @@ from loadline.core.decisions.drains import Finished
 from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
 from loadline.core.settings import ModelKnobs
 from loadline.core.targets import Decision
-from loadline.sim.agent import AgentProcess
+from loadline.sim.world.agent import AgentProcess
 
 PoolKey = tuple[str, str]
 _NEVER: Final = -(2**60)

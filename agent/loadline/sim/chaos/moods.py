@@ -6,7 +6,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from loadline.ports import Offer
-from loadline.sim.bus import Bus, BusPort
+from loadline.sim.world.bus import Bus, BusPort
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
 

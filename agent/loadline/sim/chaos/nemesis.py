@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from loadline.core.effects import AnyEffect
 from loadline.core.events import AnyEvent
-from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos.world import World
+from loadline.sim.world.agent import AgentProcess
 
 T = TypeVar("T")
 Undo = Callable[[], object]

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.errors import DataError
-from loadline.sim.bus import BusFaults
-from loadline.sim.store import StoreFaults
+from loadline.sim.world.bus import BusFaults
+from loadline.sim.world.store import StoreFaults
 
 CYCLE_MS: Final = 900_000.0
 CALM_MS: Final = 180_000.0

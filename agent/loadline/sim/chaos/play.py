@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Struct
 
 from loadline.ports import Write
-from loadline.sim.bus import BusFaults
 from loadline.sim.chaos import liveness
 from loadline.sim.chaos.invariants import Violation
 from loadline.sim.chaos.judge import Judge
@@ -16,7 +15,8 @@ from loadline.sim.chaos.nemesis import Nemesis
 from loadline.sim.chaos.plan import CALM_MS, CYCLE_MS, FaultPlan, draw
 from loadline.sim.chaos.strikes import strike
 from loadline.sim.chaos.world import World
-from loadline.sim.store import StoreFaults
+from loadline.sim.world.bus import BusFaults
+from loadline.sim.world.store import StoreFaults
 from loadline.wire.keys import Keys
 
 STEP_MS: Final = 1_000.0

@@ -6,10 +6,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.sim.bus import BusFaults
 from loadline.sim.chaos.invariants import Violation
 from loadline.sim.chaos.plan import HOUR_MS, FaultPlan
-from loadline.sim.store import StoreFaults
+from loadline.sim.world.bus import BusFaults
+from loadline.sim.world.store import StoreFaults
 
 Try = Callable[[FaultPlan], Violation | None]
 """Plays a plan; gives what it broke."""

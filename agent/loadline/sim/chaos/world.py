@@ -8,17 +8,17 @@ from loadline.core.effects import AnyEffect
 from loadline.core.events import AnyEvent
 from loadline.core.observed import WorkerRecord
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.sim.agent import AgentProcess, Clock, Watcher
-from loadline.sim.bus import Bus
 from loadline.sim.chaos.engine import Share, StandIn
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.moods import MoodyPort
 from loadline.sim.chaos.plan import FaultPlan
 from loadline.sim.chaos.settings import REPORT_INTERVAL_MS, settings
-from loadline.sim.scaler import ScalerProcess
-from loadline.sim.store import Store
-from loadline.sim.timeline import START_MS, Timeline
-from loadline.sim.worker import WorkerKnobs, WorkerProcess
+from loadline.sim.world.agent import AgentProcess, Clock, Watcher
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.scaler import ScalerProcess
+from loadline.sim.world.store import Store
+from loadline.sim.world.timeline import START_MS, Timeline
+from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
 
 TURN_SPACING_MS: Final = 50.0
 HAND_OVER_MS: Final = 10_000.0

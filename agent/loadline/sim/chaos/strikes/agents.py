@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from loadline.core.effects import AnyEffect, CommitDecision
-from loadline.sim.agent import AgentProcess
 from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
 from loadline.sim.chaos.plan import Strike, calm_from_ms
 from loadline.sim.chaos.world import World
+from loadline.sim.world.agent import AgentProcess
 
 
 def agent_paused(nemesis: Nemesis, strike: Strike) -> Undo:

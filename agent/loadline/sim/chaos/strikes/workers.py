@@ -7,8 +7,8 @@ from typing import Final
 from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
 from loadline.sim.chaos.plan import Strike
 from loadline.sim.chaos.world import World
-from loadline.sim.timeline import START_MS
-from loadline.sim.worker import WorkerProcess
+from loadline.sim.world.timeline import START_MS
+from loadline.sim.world.worker import WorkerProcess
 
 _FLAP_MS: Final = 2_000.0
 _OLDER_MS: Final = 10_000

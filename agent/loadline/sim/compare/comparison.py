@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from loadline.sim.bounds import WorkBound
+from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.outcome import Outcome
 
 Kind = Literal["config", "clairvoyant", "baseline"]

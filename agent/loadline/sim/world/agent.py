@@ -15,11 +15,11 @@ from loadline.ports import Journal
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry
 from loadline.runtime.turns import FRAME_KINDS, Turns
-from loadline.sim.bus import BusPort
-from loadline.sim.fitter import InlineFitter
-from loadline.sim.store import StorePort
-from loadline.sim.tasks import Task
-from loadline.sim.timeline import START_MS, Timeline
+from loadline.sim.world.bus import BusPort
+from loadline.sim.world.fitter import InlineFitter
+from loadline.sim.world.store import StorePort
+from loadline.sim.world.tasks import Task
+from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import Rejected
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, field
 
 from loadline.sim.engine import Request
-from loadline.sim.prefix import PrefixCache
-from loadline.sim.traces import Arrival
-from loadline.sim.worker import WorkerProcess
+from loadline.sim.serving.prefix import PrefixCache
+from loadline.sim.world.worker import WorkerProcess
+from loadline.traces import Arrival
 
 
 class Station(Struct, eq=False):

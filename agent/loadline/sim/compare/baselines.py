@@ -16,9 +16,9 @@ from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.sim.bounds import Objectives, worker_seconds
+from loadline.sim.compare.bounds import Objectives, worker_seconds
 from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, pools_of
-from loadline.sim.traces import Trace
+from loadline.traces import Trace
 
 PEAK_WINDOW_S: Final = 60.0
 """Static peak: the busiest stretch of the trace has this length."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from loadline.errors import DataError
-from loadline.sim.traces.lines import Lines, shown
+from loadline.traces.lines import Lines, shown
 
 
 class Table(Struct, frozen=True):

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from loadline.sim.traces.lines import Lines
-from loadline.sim.traces.table import Table
-from loadline.sim.traces.trace import PREFIX_BLOCK_TOKENS, REQUESTS_MAX, TIME_S_MAX, TOKENS_MAX, Arrival
+from loadline.traces.lines import Lines
+from loadline.traces.table import Table
+from loadline.traces.trace import PREFIX_BLOCK_TOKENS, REQUESTS_MAX, TIME_S_MAX, TOKENS_MAX, Arrival
 
 # A recording with a coarse clock (3 s in the Mooncake traces) shows bursts that never were; this column spreads them.
 SPREAD = "arrival_dith_s"

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer, Offer
-from loadline.sim.tasks import Promise, Task
-from loadline.sim.timeline import Timeline
+from loadline.sim.world.tasks import Promise, Task
+from loadline.sim.world.timeline import Timeline
 
 # What a client takes to notice that the server is gone, and to come back: 5 s between pings, two may be missed.
 _NOTICED_MS: Final = 10_000.0

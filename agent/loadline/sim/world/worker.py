@@ -14,11 +14,11 @@ from loadline.core.observed import WorkerRecord
 from loadline.core.scalars import WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.ports import Compare, Write
-from loadline.sim.bus import BusPort
 from loadline.sim.engine import Engine, EngineEvent, Request
-from loadline.sim.store import StorePort
-from loadline.sim.tasks import Promise, Task
-from loadline.sim.timeline import START_MS, Timeline
+from loadline.sim.world.bus import BusPort
+from loadline.sim.world.store import StorePort
+from loadline.sim.world.tasks import Promise, Task
+from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport

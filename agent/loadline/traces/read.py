@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from loadline.sim.traces.lines import Lines, opened, shown
-from loadline.sim.traces.mooncake import json_rows
-from loadline.sim.traces.rates import draw
-from loadline.sim.traces.requests import azure_rows, seconds_rows
-from loadline.sim.traces.shape import Taken, take
-from loadline.sim.traces.table import table
-from loadline.sim.traces.trace import RateKnobs, Trace, check_knobs
+from loadline.traces.lines import Lines, opened, shown
+from loadline.traces.mooncake import json_rows
+from loadline.traces.rates import draw
+from loadline.traces.requests import azure_rows, seconds_rows
+from loadline.traces.shape import Taken, take
+from loadline.traces.table import table
+from loadline.traces.trace import RateKnobs, Trace, check_knobs
 
 _ENDINGS = (".gz", ".csv", ".jsonl", ".json")
 _BYTE_ORDER_MARK = "\ufeff"

@@ -8,8 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.errors import DataError
-from loadline.sim.traces.lines import Lines
-from loadline.sim.traces.trace import BLOCKS_MAX, REQUESTS_MAX, Arrival, RateKnobs
+from loadline.traces.lines import Lines
+from loadline.traces.trace import BLOCKS_MAX, REQUESTS_MAX, Arrival, RateKnobs
 
 # Copies are spread by this much: enough to take a burst of single requests apart, too little to move a wave of minutes.
 JITTER_S = 5.0

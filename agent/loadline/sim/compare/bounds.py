@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.sim.costs import Lengths, Numbers, decode_ms, prefill_ms
+from loadline.sim.compare.costs import Lengths, Numbers, decode_ms, prefill_ms
 from loadline.sim.fleet import PoolFleet
-from loadline.sim.traces import PREFIX_BLOCK_TOKENS, Arrival, Trace
+from loadline.traces import PREFIX_BLOCK_TOKENS, Arrival, Trace
 
 _HOUR_S: Final = 3_600.0
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from loadline.sim.traces.table import Table
-from loadline.sim.traces.trace import TIME_S_MAX, TOKENS_MAX
+from loadline.traces.table import Table
+from loadline.traces.trace import TIME_S_MAX, TOKENS_MAX
 
 REQUESTS_PER_BIN_MAX = 1e9  # published bins of 600 s have at most 1.3 million
 BINS_MAX = 1_000_000  # a year in bins of 32 s

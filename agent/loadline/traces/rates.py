@@ -6,11 +6,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from loadline.sim.traces.bins import Bin, read_bins
-from loadline.sim.traces.lines import Lines
-from loadline.sim.traces.shape import Taken, too_many
-from loadline.sim.traces.table import Table
-from loadline.sim.traces.trace import REQUESTS_MAX, TOKENS_MAX, Arrival, RateKnobs
+from loadline.traces.bins import Bin, read_bins
+from loadline.traces.lines import Lines
+from loadline.traces.shape import Taken, too_many
+from loadline.traces.table import Table
+from loadline.traces.trace import REQUESTS_MAX, TOKENS_MAX, Arrival, RateKnobs
 
 _STEPS_MIN = 1_000  # so that a few bursty requests do not take many rounds
 

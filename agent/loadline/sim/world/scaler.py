@@ -9,10 +9,10 @@ from loadline.client.fence import Fence, Verdict
 from loadline.core.targets import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
-from loadline.sim.bus import BusPort
-from loadline.sim.tasks import Task
-from loadline.sim.timeline import Timeline
-from loadline.sim.worker import WorkerProcess
+from loadline.sim.world.bus import BusPort
+from loadline.sim.world.tasks import Task
+from loadline.sim.world.timeline import Timeline
+from loadline.sim.world.worker import WorkerProcess
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from loadline.client.interval import Interval
 from loadline.core.scalars import Role
 from loadline.errors import BusUnavailable
-from loadline.sim.bus import BusPort
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.fleet import FleetKnobs, PoolFleet
-from loadline.sim.prefix import PrefixCache
-from loadline.sim.routing import POLICIES, Lane, Station
-from loadline.sim.served import Served
-from loadline.sim.timeline import START_MS, Timeline
-from loadline.sim.traces import Arrival
-from loadline.sim.transfer import Link
-from loadline.sim.worker import WorkerProcess
+from loadline.sim.serving.prefix import PrefixCache
+from loadline.sim.serving.routing import POLICIES, Lane, Station
+from loadline.sim.serving.served import Served
+from loadline.sim.serving.transfer import Link
+from loadline.sim.world.bus import BusPort
+from loadline.sim.world.timeline import START_MS, Timeline
+from loadline.sim.world.worker import WorkerProcess
+from loadline.traces import Arrival
 from loadline.wire.codec import encode
 from loadline.wire.messages import TrafficReport
 from loadline.wire.subjects import Subjects

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.sim.traces.lines import Lines, shown
-from loadline.sim.traces.requests import check_arrival
-from loadline.sim.traces.trace import PREFIX_BLOCK_TOKENS, Arrival
+from loadline.traces.lines import Lines, shown
+from loadline.traces.requests import check_arrival
+from loadline.traces.trace import PREFIX_BLOCK_TOKENS, Arrival
 
 _BlockId = Annotated[int, Meta(ge=0, le=2**53)]
 

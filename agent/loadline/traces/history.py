@@ -5,10 +5,10 @@ from typing import Final
 
 from loadline.errors import ConfigError
 from loadline.forecast import History, Interval, binned, gathered
-from loadline.sim.traces.bins import Bin, read_bins
-from loadline.sim.traces.lines import opened
-from loadline.sim.traces.read import read_trace
-from loadline.sim.traces.table import table
+from loadline.traces.bins import Bin, read_bins
+from loadline.traces.lines import opened
+from loadline.traces.read import read_trace
+from loadline.traces.table import table
 
 INTERVAL_S: Final = 60.0
 """Of the series of a request trace, where none is asked for."""

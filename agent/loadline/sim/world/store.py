@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from loadline.errors import LoadlineError, OutcomeUnknown, StoreUnavailable
 from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Write
-from loadline.sim.tasks import Promise
-from loadline.sim.timeline import Timeline
+from loadline.sim.world.tasks import Promise
+from loadline.sim.world.timeline import Timeline
 
 T = TypeVar("T")
 

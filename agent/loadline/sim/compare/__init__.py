@@ -1,0 +1,1 @@
+"""A run beside others: baselines, bounds, and what they cost."""

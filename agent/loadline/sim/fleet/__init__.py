@@ -1,0 +1,23 @@
+"""What a simulated fleet is made of: the fleet file, and its reference."""
+
+from loadline.sim.fleet.knobs import (
+    FleetKnobs,
+    PoolFleet,
+    PoolFleetKnobs,
+    StartDelayKnobs,
+    TransferKnobs,
+    model_of,
+    pools_of,
+    read_fleet,
+)
+
+__all__ = [
+    "FleetKnobs",
+    "PoolFleet",
+    "PoolFleetKnobs",
+    "StartDelayKnobs",
+    "TransferKnobs",
+    "model_of",
+    "pools_of",
+    "read_fleet",
+]

@@ -1,0 +1,1 @@
+"""How requests are served in a simulated fleet: gateways, routing, caches, transfers of KV."""
