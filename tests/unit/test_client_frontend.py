@@ -28,6 +28,8 @@ def test_an_interval_says_what_happened_and_the_next_begins_at_zero() -> None:
         async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
             frontend.arrived(100)
             frontend.arrived(300)
+            frontend.looked_up(100, 50)
+            frontend.looked_up(300, 900)
             frontend.queued, frontend.in_flight = 3, 2
             frontend.finished(10, 200.0, 20.0, ttft_met=True, itl_met=False)
             frontend.finished(30, 400.0, None, ttft_met=False, itl_met=False)
@@ -36,9 +38,9 @@ def test_an_interval_says_what_happened_and_the_next_begins_at_zero() -> None:
         first, idle = (report.sample for report in reports(bus))
         assert (first.sequence, first.arrivals, first.completed, first.queued, first.in_flight) == (1, 2, 2, 3, 2)
         assert (first.isl_tokens, first.osl_tokens, first.ttft_ms, first.itl_ms) == (200, 20, 300, 20)
-        assert (first.ttft_met, first.itl_met) == (1, 0)
+        assert (first.ttft_met, first.itl_met, first.kv_hit_rate) == (1, 0, 350 / 400)
         assert (idle.sequence, idle.arrivals, idle.completed, idle.queued) == (2, 0, 0, 3)
-        assert (idle.isl_tokens, idle.ttft_ms, idle.ttft_met) == (None, None, None)
+        assert (idle.isl_tokens, idle.ttft_ms, idle.ttft_met, idle.kv_hit_rate) == (None, None, None, None)
         assert idle.isl_histogram is not None
         assert sum(idle.isl_histogram.counts) == 0
 

@@ -1,9 +1,15 @@
 """The prefix cache: leading blocks count, looking changes nothing, and what is oldest is forgotten."""
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadline.sim.serving.prefix import PrefixCache
+from loadline.sim.simulation import Scenario, Simulation
+from loadline.traces import Arrival
+from tests.support.simulated import aggregated, trace
 
 
 def test_only_leading_blocks_count() -> None:
@@ -39,3 +45,16 @@ def test_it_is_a_list_in_the_order_of_use(prompts: list[list[int]], blocks_max: 
         cache.insert(prompt)
         used = (prompt + [block for block in used if block not in prompt])[:blocks_max]
         assert len(cache) == len(used)
+
+
+def test_the_gateway_says_what_the_caches_of_its_workers_had() -> None:
+    setup = aggregated(2, fleet={"routing": "kv_aware"}, prefix_cache_blocks=100)
+    prompts = [Arrival(1.0 + index, 1_000 + index, 5, prefix=(1, 2 + index)) for index in range(5)]
+    simulation = Simulation(Scenario("test", *setup, trace(prompts)))
+    heard = []
+    simulation.run(0.0)
+    for second in range(2, 8):
+        simulation.run(second * 1_000.0 + 500.0)
+        heard.append(simulation.agent.controller.state.fleet.models["m"].traffic.totals)
+    rates = [after.since(before).kv_hit_rate for before, after in pairwise(heard)]
+    assert rates == [pytest.approx(512 / (1_000 + index)) for index in range(1, 5)] + [0.0]

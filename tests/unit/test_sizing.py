@@ -64,6 +64,18 @@ def test_an_aggregated_worker_decodes_slower_while_it_prefills() -> None:
     assert found.wanted == workers
 
 
+def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
+    hits = replace(demand(730.0), kv_hit_rate=0.5)
+    found = sizes(model(PREFILL, DECODE), hits)
+    assert found["p"].busy == pytest.approx(3.65)
+    assert found["d"] == sizes(model(PREFILL, DECODE), demand(730.0))["d"]
+    assert sizes(model(PREFILL), replace(hits, kv_hit_rate=1.0))["p"].busy == pytest.approx(7.3 * 0.05)
+    both = PoolKnobs("both", "aggregated", replicas_max=50)
+    whole, half = (sizes(model(both), one)["both"] for one in (demand(730.0, 0.95), replace(hits, attainment=0.95)))
+    assert half.wanted < whole.wanted
+    assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].problem is None, "what is left of a prompt takes 5 ms"
+
+
 def test_an_objective_that_nothing_meets_is_said() -> None:
     found = sizes(model(PREFILL, DECODE, ttft_ms=9.0, itl_ms=10.0), demand(100.0))
     for name, best_ms in (("p", 10.0), ("d", 10.0 + 0.08)):

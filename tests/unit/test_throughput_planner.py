@@ -28,12 +28,20 @@ class Desk:
         self.sequence = 0
         self.questions = 0
 
-    def hear(self, requests_per_s: int, seconds: int = 1, frontend: str = "f") -> Opinion:
+    def hear(
+        self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None
+    ) -> Opinion:
         for _ in range(seconds):
             self.world.now += 1_000
             self.sequence += 1
             sample = TrafficSample(
-                self.sequence, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
+                self.sequence,
+                1_000,
+                requests_per_s,
+                requests_per_s,
+                isl_tokens=500.0,
+                kv_hit_rate=kv_hit_rate,
+                osl_tokens=100.0,
             )
             self.world.model.traffic.apply(TrafficReported("m", frontend, 1, sample), self.world.now)
             opinion = self.look()
@@ -104,6 +112,29 @@ def test_a_surge_is_answered_at_once_and_chance_is_not() -> None:
     found = desk.hear(400, 10)
     assert found.targets == {"p": 4, "d": 4}
     assert Code.TRAFFIC_SURGE in codes(found)
+
+
+def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -> None:
+    desk = Desk()
+    desk.hear(400, 181, kv_hit_rate=0.75)
+    assert desk.answer(400 * 180.0).targets == {"p": 1, "d": 4}, "a quarter of 400 prompts a second is left to compute"
+    assert desk.planner.inputs()["kv_hit_rate"] == pytest.approx(0.75)
+    desk.hear(400, 20, kv_hit_rate=0.745)
+    assert desk.planner.sized["p"].replicas == 1, "within chance"
+    found = desk.hear(400, 10)
+    assert found.targets == {"p": 4, "d": 4}
+    assert Code.TRAFFIC_SURGE in codes(found)
+
+
+def test_a_burst_that_no_cache_has_makes_an_interval_busy() -> None:
+    desk = Desk()
+    desk.hear(100, 100, kv_hit_rate=0.9)
+    desk.hear(100, 30, kv_hit_rate=0.6)
+    desk.hear(100, 51, kv_hit_rate=0.9)
+    asked = desk.planner.asked()
+    assert asked is not None
+    work, mean = 40.0, (150 * 10 + 30 * 40) / 180
+    assert asked.questions[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
 
 
 def test_idle_shrinks_and_silence_holds() -> None:

@@ -1,5 +1,7 @@
 """Totals of traffic: intervals are differences, and what nobody heard is not known."""
 
+import pytest
+
 from loadline.core.belief.totals import NO_BINS, Totals
 from loadline.core.belief.traffic import Traffic
 from loadline.core.events import TrafficReported
@@ -28,6 +30,20 @@ def test_an_interval_is_the_difference_of_two_totals() -> None:
     assert (had.heard_ms, had.arrivals, had.requests_per_s) == (2_000, 8, 4.0)
     assert (had.isl_tokens.value, had.osl_tokens.value, had.ttft_ms.value) == (60.0, 50.0, 8.0)
     assert had.itl_ms.value is None
+
+
+def test_hits_weigh_by_prompt_tokens_and_who_says_nothing_had_none() -> None:
+    belief = traffic()
+    belief.apply(report(1, arrivals=1, isl_tokens=9_000.0, kv_hit_rate=0.1), T0)
+    mark = belief.totals
+    belief.apply(report(2, arrivals=1, isl_tokens=3_000.0, kv_hit_rate=0.9), T0 + 1_000)
+    belief.apply(report(3, arrivals=3, isl_tokens=1_000.0, kv_hit_rate=0.6), T0 + 2_000)
+    assert belief.totals.kv_hit_rate == pytest.approx((900 + 2_700 + 1_800) / 15_000)
+    assert belief.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
+    assert belief.recent(2_000, T0 + 2_000).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
+    belief.apply(report(1, "other", arrivals=6, isl_tokens=1_000.0), T0 + 2_000)
+    assert belief.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 12_000)
+    assert Totals().kv_hit_rate == belief.recent(1_000, T0 + 90_000).kv_hit_rate == 0.0
 
 
 def test_idle_is_zero_and_silence_is_not_heard() -> None:

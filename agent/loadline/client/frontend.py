@@ -2,6 +2,7 @@
 
     async with Frontend("llama", "frontend-1", nats=NatsKnobs()) as frontend:
         frontend.arrived(isl_tokens=812)
+        frontend.looked_up(isl_tokens=812, cached_tokens=512)
         frontend.in_flight += 1
         ...
         frontend.in_flight -= 1
@@ -78,6 +79,17 @@ class Frontend:
     def arrived(self, isl_tokens: int) -> None:
         """A request arrived, with so many input tokens."""
         self._interval.arrived(isl_tokens)
+
+    def looked_up(self, isl_tokens: int, cached_tokens: int) -> None:
+        """A prompt was looked up in the prefix cache of its worker.
+
+        Say it when a router knows, or when the engine does: the sooner, the better the fleet fits.
+
+        Args:
+            isl_tokens: Tokens of the whole prompt.
+            cached_tokens: Those of them that need not be computed.
+        """
+        self._interval.looked_up(isl_tokens, cached_tokens)
 
     def finished(
         self,

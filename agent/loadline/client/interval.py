@@ -51,6 +51,23 @@ class _Lengths:
         return Histogram(BOUNDS, tuple(self._counts))
 
 
+class _Hits:
+    """Share of prompt tokens that were found in a prefix cache; None while no prompt was looked up."""
+
+    __slots__ = ("_cached", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = 0
+        self._cached = 0
+
+    def add(self, tokens: int, cached: int) -> None:
+        self._tokens += max(tokens, 0)
+        self._cached += min(max(cached, 0), max(tokens, 0))
+
+    def rate(self) -> float | None:
+        return self._cached / self._tokens if self._tokens else None
+
+
 class _Met:
     """How many requests met an objective; None while nobody said so of any."""
 
@@ -67,12 +84,13 @@ class _Met:
 class Interval:
     """What happened since the last report."""
 
-    __slots__ = ("_arrivals", "_completed", "_isl", "_itl", "_itl_met", "_osl", "_ttft", "_ttft_met")
+    __slots__ = ("_arrivals", "_completed", "_hits", "_isl", "_itl", "_itl_met", "_osl", "_ttft", "_ttft_met")
 
     def __init__(self) -> None:
         self._arrivals = 0
         self._completed = 0
         self._isl = _Lengths()
+        self._hits = _Hits()
         self._osl = _Lengths()
         self._ttft = _Mean()
         self._itl = _Mean()
@@ -83,6 +101,10 @@ class Interval:
         """A request arrived."""
         self._arrivals += 1
         self._isl.add(isl_tokens)
+
+    def looked_up(self, isl_tokens: int, cached_tokens: int) -> None:
+        """A prompt was looked up in the prefix cache of its worker."""
+        self._hits.add(isl_tokens, cached_tokens)
 
     def finished(
         self,
@@ -111,6 +133,7 @@ class Interval:
             queued=max(queued, 0),
             in_flight=max(in_flight, 0),
             isl_tokens=self._isl.mean(),
+            kv_hit_rate=self._hits.rate(),
             osl_tokens=self._osl.mean(),
             ttft_ms=self._ttft.value(),
             itl_ms=self._itl.value(),

@@ -79,6 +79,9 @@ class TrafficSample(Struct, frozen=True, omit_defaults=True):
     queued: Annotated[Count, Meta(description="Requests held because no worker could take them.")] = 0
     in_flight: Annotated[Count, Meta(description="Requests that workers hold.")] = 0
     isl_tokens: Annotated[Tokens | None, Meta(description="Mean input length of the arrivals.")] = None
+    kv_hit_rate: Annotated[
+        Ratio | None, Meta(description="Share of the prompt tokens that a prefix cache had; unsaid: none of them.")
+    ] = None
     osl_tokens: Annotated[Tokens | None, Meta(description="Mean output length of the completed.")] = None
     ttft_ms: Annotated[Milliseconds | None, Meta(description="Mean time to first token.")] = None
     itl_ms: Annotated[Milliseconds | None, Meta(description="Mean inter-token latency.")] = None

@@ -41,6 +41,8 @@ class Totals(Struct, frozen=True):
     """Time in which some frontend was heard: what is not heard is not known, and no time without requests."""
     arrivals: int = 0
     isl_tokens: Mean = NO_MEAN
+    cached_tokens: float = 0.0
+    """Prompt tokens that prefix caches had, of those in ``isl_tokens``."""
     osl_tokens: Mean = NO_MEAN
     ttft_ms: Mean = NO_MEAN
     itl_ms: Mean = NO_MEAN
@@ -54,6 +56,7 @@ class Totals(Struct, frozen=True):
             self.heard_ms + heard_ms,
             self.arrivals + arrived,
             _with(self.isl_tokens, sample.isl_tokens, arrived),
+            self.cached_tokens + cached_tokens(sample),
             _with(self.osl_tokens, sample.osl_tokens, done),
             _with(self.ttft_ms, sample.ttft_ms, done),
             _with(self.itl_ms, sample.itl_ms, done),
@@ -67,6 +70,7 @@ class Totals(Struct, frozen=True):
             self.heard_ms - earlier.heard_ms,
             self.arrivals - earlier.arrivals,
             self.isl_tokens.minus(earlier.isl_tokens),
+            self.cached_tokens - earlier.cached_tokens,
             self.osl_tokens.minus(earlier.osl_tokens),
             self.ttft_ms.minus(earlier.ttft_ms),
             self.itl_ms.minus(earlier.itl_ms),
@@ -78,6 +82,21 @@ class Totals(Struct, frozen=True):
     def requests_per_s(self) -> float:
         """Rate of arrivals over the time that was heard; 0 of none."""
         return self.arrivals * 1_000.0 / self.heard_ms if self.heard_ms > 0 else 0.0
+
+    @property
+    def kv_hit_rate(self) -> float:
+        """Share (0..1) of the prompt tokens that prefix caches had; 0 where nobody says."""
+        return hit_rate(self.cached_tokens, self.isl_tokens.total)
+
+
+def cached_tokens(sample: TrafficSample) -> float:
+    """Prompt tokens of the arrivals of a report that prefix caches had. A frontend that says nothing had no hits."""
+    return (sample.kv_hit_rate or 0.0) * (sample.isl_tokens or 0.0) * sample.arrivals
+
+
+def hit_rate(cached: float, tokens: float) -> float:
+    """Cached by all prompt tokens; 0 of none."""
+    return min(max(cached / tokens, 0.0), 1.0) if tokens > 0.0 else 0.0
 
 
 def _with(mean: Mean, value: float | None, count: int) -> Mean:

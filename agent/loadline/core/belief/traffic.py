@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from loadline.core.belief.totals import Totals
+from loadline.core.belief.totals import Totals, cached_tokens, hit_rate
 from loadline.core.events import TrafficReported
 from loadline.core.report import Rejection, TrafficStatus
 
@@ -18,6 +18,7 @@ class Bucket(Struct):
     arrivals: int = 0
     isl_sum: float = 0.0
     isl_count: int = 0
+    cached_sum: float = 0.0
     osl_sum: float = 0.0
     osl_count: int = 0
     ttft_sum: float = 0.0
@@ -43,6 +44,8 @@ class Recent(Struct, frozen=True):
     arrivals: int
     isl_sum: float
     isl_count: int
+    cached_sum: float
+    """Of ``isl_sum``, what prefix caches had."""
 
     @property
     def requests_per_s(self) -> float:
@@ -53,6 +56,11 @@ class Recent(Struct, frozen=True):
     def isl_tokens(self) -> float | None:
         """Mean length of the prompts; None where it is not known."""
         return _mean(self.isl_sum, self.isl_count)
+
+    @property
+    def kv_hit_rate(self) -> float:
+        """Share (0..1) of the prompt tokens that prefix caches had; 0 where nobody says."""
+        return hit_rate(self.cached_sum, self.isl_sum)
 
 
 def _mean(total: float, count: int) -> float | None:
@@ -94,6 +102,7 @@ class Traffic(Struct):
         if sample.isl_tokens is not None and sample.arrivals:
             bucket.isl_sum += sample.isl_tokens * sample.arrivals
             bucket.isl_count += sample.arrivals
+            bucket.cached_sum += cached_tokens(sample)
         if sample.completed:
             if sample.osl_tokens is not None:
                 bucket.osl_sum += sample.osl_tokens * sample.completed
@@ -147,6 +156,7 @@ class Traffic(Struct):
             sum(bucket.arrivals for bucket in newest),
             sum(bucket.isl_sum for bucket in newest),
             sum(bucket.isl_count for bucket in newest),
+            sum(bucket.cached_sum for bucket in newest),
         )
 
     def status(self, now: int) -> TrafficStatus:

@@ -36,6 +36,10 @@ class Lengths(Struct, frozen=True):
         """Mean of the squared lengths."""
         return fsum(token * token * share for token, share in zip(self.tokens, self.shares, strict=True))
 
+    def scaled(self, factor: float) -> "Lengths":
+        """Every length multiplied by ``factor``, which is above 0."""
+        return Lengths(tuple(token * factor for token in self.tokens), self.shares)
+
     def quantile(self, share: float) -> float:
         """The least length that at least ``share`` (0..1) of the requests do not exceed."""
         passed = 0.0
@@ -72,7 +76,7 @@ def lengths_of(histogram: Histogram, mean_tokens: float | None = None) -> Length
     found = [(middle, count / total) for middle, count in zip(middles, counts, strict=True) if count]
     measured = fsum(middle * share for middle, share in found)
     scale = mean_tokens / measured if mean_tokens else 1.0
-    return Lengths(tuple(middle * scale for middle, _ in found), tuple(share for _, share in found))
+    return Lengths(tuple(middle for middle, _ in found), tuple(share for _, share in found)).scaled(scale)
 
 
 def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:

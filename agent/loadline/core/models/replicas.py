@@ -63,6 +63,9 @@ def concurrency(requests: float, replicas: int, request_ms: float, interval_ms: 
 
 
 def computed_isl(isl_tokens: float, hit_rate: float) -> float:
-    """Prompt tokens that are left to compute after the prefix cache. An unknown rate (NaN) is 0."""
+    """Prompt tokens that are left to compute after the prefix cache, which has a share ``hit_rate`` (0..1) of them.
+
+    An unknown rate (NaN) is 0. The cap and the rule are those of Dynamo 1.6.
+    """
     rate = min(max(hit_rate, 0.0), HIT_RATE_MAX) if isfinite(hit_rate) else 0.0
     return isl_tokens * (1.0 - rate)

@@ -191,6 +191,7 @@ class Gateway:
             station.worker.submit(replace(request, request_id=name))
         else:
             hit_tokens = self._hit(station, self._arrivals[number])
+            self._interval.looked_up(request.isl_tokens, hit_tokens)
             station.hold(name, number, request.isl_tokens + request.generated_tokens)
             station.worker.submit(replace(request, request_id=name, cached_tokens=hit_tokens))
 

@@ -50,7 +50,8 @@ def _prefill(pool: Pool, had: Totals) -> float:
     model, isl, ttft_ms = pool.engine.prefill_model(pool.knobs.gpus_per_worker), had.isl_tokens.value, had.ttft_ms.value
     if model is None or isl is None or ttft_ms is None:
         return 1.0
-    return replicas.correction(ttft_ms, float(model.ttft_ms(np.asarray(isl))))
+    computed = replicas.computed_isl(isl, had.kv_hit_rate)
+    return replicas.correction(ttft_ms, float(model.ttft_ms(np.asarray(computed))))
 
 
 def _decode(pool: Pool, had: Totals, interval_ms: int) -> float:

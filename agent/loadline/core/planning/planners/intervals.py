@@ -8,6 +8,7 @@ from loadline.core.belief.totals import NO_BINS, Totals
 from loadline.core.belief.traffic import BUCKET_MS, Traffic
 from loadline.core.forecasts import HORIZON_MAX, Forecast, ForecastKnobs, Question, Series
 from loadline.core.models.lengths import Lengths, all_of, lengths_of
+from loadline.core.models.replicas import computed_isl
 from loadline.core.observed import Histogram
 
 KEPT: Final = 2_048
@@ -24,6 +25,8 @@ class Outlook(Struct, frozen=True):
     requests_per_s: float
     isl_tokens: float | None
     osl_tokens: float | None
+    kv_hit_rate: float = 0.0
+    """Share (0..1) of the prompt tokens that prefix caches have."""
 
 
 class Intervals(Struct):
@@ -38,10 +41,13 @@ class Intervals(Struct):
     requests: list[float | None] = field(default_factory=list)
     isl_tokens: list[float | None] = field(default_factory=list)
     osl_tokens: list[float | None] = field(default_factory=list)
+    kv_hit_rate: float = 0.0
+    """Of the newest interval that had prompts."""
     isl_bins: Histogram = NO_BINS
     osl_bins: Histogram = NO_BINS
     peak_requests_per_s: float = 0.0
-    peak_isl_tokens_per_s: float = 0.0
+    peak_computed_tokens_per_s: float = 0.0
+    """Prompt tokens that no prefix cache had."""
 
     def begin(self, traffic: Traffic, now: int) -> None:
         """Begin the first interval."""
@@ -53,7 +59,8 @@ class Intervals(Struct):
         if recent.span_ms >= self.busiest_ms - BUCKET_MS:
             rate = recent.requests_per_s
             self.peak_requests_per_s = max(self.peak_requests_per_s, rate)
-            self.peak_isl_tokens_per_s = max(self.peak_isl_tokens_per_s, rate * (recent.isl_tokens or 0.0))
+            computed = computed_isl(recent.isl_tokens or 0.0, recent.kv_hit_rate)
+            self.peak_computed_tokens_per_s = max(self.peak_computed_tokens_per_s, rate * computed)
 
     @property
     def ends_ms(self) -> int:
@@ -78,17 +85,18 @@ class Intervals(Struct):
             self.osl_tokens.append(_carried(self.osl_tokens, had.osl_tokens.value))
         if known and had.arrivals:
             self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
+            self.kv_hit_rate = had.kv_hit_rate
         for series in (self.requests, self.isl_tokens, self.osl_tokens):
             del series[:-KEPT]
         self.began_ms += over * self.interval_ms
         self.mark = traffic.totals
-        self.peak_requests_per_s = self.peak_isl_tokens_per_s = 0.0
+        self.peak_requests_per_s = self.peak_computed_tokens_per_s = 0.0
         return had
 
     def _busiest(self, had: Totals) -> float:
-        """Requests a second of the busiest part, where those of mean length count as one."""
-        isl = had.isl_tokens.value
-        by_tokens = self.peak_isl_tokens_per_s / isl if isl else 0.0
+        """Requests a second of the busiest part, where those of mean prefill work count as one."""
+        isl = computed_isl(had.isl_tokens.value or 0.0, had.kv_hit_rate)
+        by_tokens = self.peak_computed_tokens_per_s / isl if isl else 0.0
         return max(had.requests_per_s, self.peak_requests_per_s, by_tokens)
 
     def questions(self, ahead_ms: float, knobs: ForecastKnobs) -> list[Question]:
@@ -116,7 +124,7 @@ class Intervals(Struct):
         return self._outlook(most, isl, osl)
 
     def _outlook(self, requests: float, isl: float | None, osl: float | None) -> Outlook:
-        return Outlook(requests * 1_000.0 / self.interval_ms, isl, osl)
+        return Outlook(requests * 1_000.0 / self.interval_ms, isl, osl, self.kv_hit_rate)
 
     def lengths(self, outlook: Outlook, traffic: Traffic) -> tuple[Lengths, Lengths] | None:
         """ISL and OSL as distributions of those means, where frontends report any; None where a mean is not known."""

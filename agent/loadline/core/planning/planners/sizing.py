@@ -39,6 +39,8 @@ class Demand(Struct, frozen=True):
     """Share (0..1) of the requests that is to be in time; 0: on average there is enough, as with the original."""
     prefill_correction: float = 1.0
     decode_correction: float = 1.0
+    kv_hit_rate: float = 0.0
+    """Share (0..1) of the prompt tokens that prefix caches have: they take room, but are not computed."""
 
 
 class Size(Struct, frozen=True):
@@ -116,7 +118,8 @@ def _prefill_of(pool: Pool, demand: Demand) -> _Prefill:
     model = pool.engine.prefill_model(gpus)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    correction, isl = min(1.0, demand.prefill_correction), demand.isl
+    correction = min(1.0, demand.prefill_correction)
+    isl = demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
     rate = prefill_throughput_over(model, isl) * pool.engine.prefill_gpus(gpus)
     service_s = isl.mean * correction / rate if rate > 0.0 else 0.0
     spread = 0.5 * isl.mean_square / (isl.mean * isl.mean) if isl.mean > 0.0 else 0.5

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.fleet import Model
@@ -22,6 +23,7 @@ from loadline.core.belief.traffic import Recent
 from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.forecasts import ForecastKnobs
 from loadline.core.models.lengths import all_of
+from loadline.core.models.replicas import computed_isl
 from loadline.core.models.throughput import STEP_MAX, bounded
 from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.correction import Correction
@@ -152,6 +154,7 @@ class ThroughputPlanner(Planner):
                 for name, value in (("isl_tokens", self.outlook.isl_tokens), ("osl_tokens", self.outlook.osl_tokens))
                 if value is not None
             }
+            found["kv_hit_rate"] = self.outlook.kv_hit_rate
         return found
 
     @property
@@ -188,7 +191,7 @@ class ThroughputPlanner(Planner):
             # What has been arriving for a minute is no less likely than what a model says of the next.
             measured = self._measured(model, _RECENT_MS, now)
             if measured.requests_per_s > outlook.requests_per_s:
-                outlook = Outlook(measured.requests_per_s, outlook.isl_tokens, outlook.osl_tokens)
+                outlook = msgspec.structs.replace(outlook, requests_per_s=measured.requests_per_s)
             self._size(intervals, outlook, model, now, surge=False)
 
     def _surging(self, model: Model, now: int) -> bool:
@@ -204,10 +207,11 @@ class ThroughputPlanner(Planner):
         recent = model.traffic.recent(span_ms, now)
         had = self.intervals.so_far(model.traffic) if self.intervals is not None else model.traffic.totals
         before = self.outlook or (self.intervals.last() if self.intervals is not None else None)
-        isl, osl = recent.isl_tokens, had.osl_tokens.value
+        isl, osl, hit_rate = recent.isl_tokens, had.osl_tokens.value, recent.kv_hit_rate
         if before is not None:
-            isl, osl = before.isl_tokens if isl is None else isl, before.osl_tokens or osl
-        return Outlook(recent.requests_per_s, isl, osl)
+            isl, hit_rate = (before.isl_tokens, before.kv_hit_rate) if isl is None else (isl, hit_rate)
+            osl = before.osl_tokens or osl
+        return Outlook(recent.requests_per_s, isl, osl, hit_rate)
 
     # -- sizing --------------------------------------------------------------------------------------------------------
 
@@ -233,7 +237,15 @@ class ThroughputPlanner(Planner):
         lengths = intervals.lengths(outlook, model.traffic)
         isl, osl = lengths if lengths is not None else (_NONE, _NONE)
         correction = self.correction
-        demand = Demand(outlook.requests_per_s, isl, osl, self.knobs.attainment, correction.prefill, correction.decode)
+        demand = Demand(
+            outlook.requests_per_s,
+            isl,
+            osl,
+            self.knobs.attainment,
+            correction.prefill,
+            correction.decode,
+            outlook.kv_hit_rate,
+        )
         return sizes(model, demand)
 
     def _sized(self, pool: Pool, size: Size, outlook: Outlook, now: int, *, surge: bool) -> Sized:
@@ -288,13 +300,16 @@ class ThroughputPlanner(Planner):
 
 
 def _surely_above(recent: Recent, outlook: Outlook) -> bool:
-    """Whether requests or prompt tokens arrive faster than was expected, beyond what chance explains."""
+    """Whether requests or prompt tokens to compute come faster than was expected, beyond what chance explains."""
     if not recent.arrivals:
         return False
     surely = max(0.0, 1.0 - _SIGMAS / math.sqrt(recent.arrivals))
     if recent.requests_per_s * surely > outlook.requests_per_s:
         return True
-    isl = recent.isl_tokens
-    if isl is None or outlook.isl_tokens is None:
+    if recent.isl_tokens is None or outlook.isl_tokens is None:
         return False
-    return recent.requests_per_s * isl * surely > outlook.requests_per_s * outlook.isl_tokens
+    isl, expected = (
+        computed_isl(recent.isl_tokens, recent.kv_hit_rate),
+        computed_isl(outlook.isl_tokens, outlook.kv_hit_rate),
+    )
+    return recent.requests_per_s * isl * surely > outlook.requests_per_s * expected
