@@ -6,8 +6,11 @@ first request that waits for compilation is no sample of the load. What lies far
 up to 29 % of the samples cannot move, is left out of the least squares.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
-from math import fsum, isfinite
+from itertools import compress
+from math import fsum, inf, isfinite
+from operator import mul
 from typing import Final
 
 import numpy as np
@@ -44,13 +47,17 @@ class Regression(Struct):
 
     def push(self, load: float, latency_ms: float) -> None:
         """Add a sample; one that is not above 0 and finite says nothing and is dropped."""
-        if not (load > 0.0 and latency_ms > 0.0 and isfinite(load) and isfinite(latency_ms)):
-            return
-        self.loads.append(load)
-        self.latencies_ms.append(latency_ms)
-        if len(self.loads) > self.samples_max:
-            del self.loads[0], self.latencies_ms[0]
-        self.fitted = None
+        self.extend([(load, latency_ms)])
+
+    def extend(self, samples: Iterable[tuple[float, float]]) -> None:
+        """Add samples as ``push`` does, oldest first."""
+        loads, latencies_ms = self.loads, self.latencies_ms
+        for load, latency_ms in samples:
+            if 0.0 < load < inf and 0.0 < latency_ms < inf:
+                loads.append(load)
+                latencies_ms.append(latency_ms)
+                self.fitted = None
+        del loads[: -self.samples_max], latencies_ms[: -self.samples_max]
 
     def line(self) -> Line | None:
         """Least squares through the samples that are no outliers; None before there are ``SAMPLES_MIN``.
@@ -81,29 +88,34 @@ def _least_squares(loads: list[float], latencies: list[float]) -> Line:
     """Sums are exact before they are rounded once, so their order makes no difference."""
     count = len(loads)
     load, latency = fsum(loads) / count, fsum(latencies) / count
-    spread = fsum((x - load) * (x - load) for x in loads)
+    runs = [x - load for x in loads]
+    spread = fsum(map(mul, runs, runs))
     if spread == 0.0:
         return Line(0.0, latency)
-    slope = fsum((x - load) * (y - latency) for x, y in zip(loads, latencies, strict=True)) / spread
+    slope = fsum(map(mul, runs, [y - latency for y in latencies])) / spread
     return Line(slope, latency - slope * load)
 
 
 def _without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[float], list[float]]:
-    x, y = np.asarray(loads), np.asarray(latencies)
-    off = np.abs(y - _theil_sen(x, y))
-    far = max(_FAR * _median(off), _EXACT * float(np.max(y)))
-    near = off <= far
-    return x[near].tolist(), y[near].tolist()
+    slope, intercept_ms = _theil_sen(np.asarray(loads), np.asarray(latencies))
+    off = [abs(y - (slope * x + intercept_ms)) for x, y in zip(loads, latencies, strict=True)]
+    far = max(_FAR * sorted(off)[(len(off) - 1) // 2], _EXACT * max(latencies))
+    near = [distance <= far for distance in off]
+    return list(compress(loads, near)), list(compress(latencies, near))
 
 
-def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Latencies on the line whose slope is the median of those of all pairs of samples."""
+def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
+    """The slope that is the median of those of all pairs of samples, and the intercept that goes with it."""
     first, second = _pairs(len(x))
-    runs = x[second] - x[first]
-    apart = runs != 0.0
-    slope = _median((y[second] - y[first])[apart] / runs[apart]) if apart.any() else 0.0
-    line: NDArray[np.float64] = slope * x + _median(y - slope * x)
-    return line
+    runs, rises = x.take(second), y.take(second)
+    runs -= x.take(first)
+    rises -= y.take(first)
+    if not runs.all():  # samples of the same load tell no slope
+        apart = runs != 0.0
+        runs, rises = runs[apart], rises[apart]
+    rises /= runs
+    slope = _median(rises) if len(rises) else 0.0
+    return slope, _median(y - slope * x)
 
 
 @lru_cache(SAMPLES_MAX)
@@ -112,6 +124,7 @@ def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def _median(values: NDArray[np.float64]) -> float:
-    """A value that is there: the lower of the two in the middle."""
+    """A value that is there: the lower of the two in the middle. Leaves the values in another order."""
     middle = (len(values) - 1) // 2
-    return float(np.partition(values, middle)[middle])
+    values.partition(middle)
+    return float(values[middle])

@@ -1,0 +1,211 @@
+"""What a turn takes that plans 100 models at once by the SLA planner, all of whose workers and frontends have reported.
+
+Eight workers a model, prefill and decode, sized by measured profiles. Three kinds of turns: an ordinary one, one in
+which the intervals of all models end and forecasts are asked, and one in which the answers of the Kalman filter come
+and all pools are sized. Forecasts are made between the turns and do not count. Times are those of the core on which
+the turn runs. Beside each: the same turn with the static planner, which takes in as many reports and plans nothing.
+
+  python tools/bench/plan.py [--quick]
+"""
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from loadline.app import calm_collector
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, FitForecast
+from loadline.core.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    DecisionsRead,
+    ForecastFitted,
+    LeadershipWon,
+    LeaseRenewed,
+    LoadReported,
+    RegistryRead,
+    StoreConnectionChanged,
+    TrafficReported,
+)
+from loadline.core.forecasts import ForecastKnobs
+from loadline.core.models.engine import EngineProfile
+from loadline.core.observed import Histogram, RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.planning.planners.load import LoadKnobs
+from loadline.core.planning.planners.sla import SlaKnobs
+from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.scalars import Role
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.forecast import forecast
+from loadline.rig.measure import options, percentile, result, say
+
+MODELS: Final = 100
+WORKERS: Final = 4
+"""Of each pool."""
+POINTS: Final = 500
+"""Intervals that lie behind each model."""
+INTERVAL_MS: Final = 30_000
+TTL_S: Final = 10
+BLOCKS: Final = 20_000
+BLOCK_TOKENS: Final = 16
+BOUNDS: Final = tuple(float(2**power) for power in range(5, 17))
+ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
+START_MS: Final = 1_700_000_000_000
+LEASE: Final = 1
+DATA: Final = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
+ENGINE: Final = "dynamo_h100_llama3.3-70b-fp8_tp2"
+
+
+class World:
+    """A controller that leads, and models whose workers and frontends report in the same moment once a second."""
+
+    def __init__(self, planner: str, seed: int) -> None:
+        self.now = START_MS
+        self._random = random.Random(f"{seed}:plan")  # noqa: S311 - repeatable
+        self._sequence = 0
+        self._models = [f"model-{number:03}" for number in range(MODELS)]
+        self._controller = Controller(_settings(self._models, planner))
+        records = [
+            WorkerRecord(
+                model, role, f"{role}-{number}", role, 1, kv_blocks_total=BLOCKS, block_size_tokens=BLOCK_TOKENS
+            )
+            for model in self._models
+            for role in ROLES
+            for number in range(WORKERS)
+        ]
+        scope = self._controller.settings.scope
+        self._controller.handle([BusConnectionChanged(connected=True), StoreConnectionChanged(connected=True)], self.now)
+        self._controller.handle([LeadershipWon(scope, 1, LEASE, self.now)], self.now)
+        registered = [RegisteredWorker(record, LEASE) for record in records]
+        request = self._controller.state.read_request
+        self._controller.handle([RegistryRead(registered), DecisionsRead(request, [], 1)], self.now)
+        if planner == "sla":
+            self._remember()
+
+    def turn(self, more: Sequence[AnyEvent] = ()) -> tuple[float, list[AnyEffect]]:
+        """The next second: how long its turn took, in ms, and what followed from it."""
+        self.now += 1_000
+        self._sequence += 1
+        events: list[AnyEvent] = [
+            LeaseRenewed(self._controller.settings.scope, LEASE, self.now),
+            *(self._load(model, role, number) for model in self._models for role in ROLES for number in range(WORKERS)),
+            *(self._traffic(model) for model in self._models),
+            *more,
+        ]
+        began_s = time.thread_time()
+        effects = self._controller.handle(events, self.now)
+        return (time.thread_time() - began_s) * 1e3, effects
+
+    def _load(self, model: str, role: Role, number: int) -> LoadReported:
+        """Loads swing, and latencies follow with some noise: so there are lines to draw, and new ones all the time."""
+        share, noise = self._random.uniform(0.6, 0.9), self._random.uniform(0.98, 1.02)
+        sample = WorkerSample(
+            self._sequence,
+            self.now,
+            kv_blocks_used=int(share * BLOCKS),
+            waiting_requests=0,
+            running_requests=40,
+            queued_prefill_tokens=int(share * 4_000) if role == "prefill" else None,
+            active_prefill_tokens=2_048 if role == "prefill" else None,
+            ttft_ms=(100.0 + 440.0 * share) * noise if role == "prefill" else None,
+            itl_ms=(10.0 + 40.0 * share) * noise if role == "decode" else None,
+            isl_tokens=1_000.0 * noise,
+        )
+        return LoadReported(model, role, f"{role}-{number}", 1, [sample])
+
+    def _traffic(self, model: str) -> TrafficReported:
+        arrivals = self._random.randint(8, 12)
+        counts = [self._random.randint(0, 2) for _ in range(len(BOUNDS) + 1)]
+        counts[5] = arrivals
+        bins = Histogram(BOUNDS, tuple(counts))
+        sample = TrafficSample(
+            self._sequence,
+            1_000,
+            arrivals,
+            arrivals,
+            isl_tokens=1_000.0 + arrivals,
+            osl_tokens=200.0 + arrivals,
+            ttft_ms=200.0,
+            itl_ms=25.0,
+            isl_histogram=bins,
+            osl_histogram=bins,
+        )
+        return TrafficReported(model, "frontend", 1, sample)
+
+    def _remember(self) -> None:
+        """Put hours into the planners, by way of a snapshot."""
+        snapshot = msgspec.json.decode(self._controller.snapshot())
+        for one in snapshot["planners"].values():
+            intervals = one["parts"]["throughput"]["intervals"]
+            waves = [math.sin(at * math.tau / 144) + self._random.uniform(-0.1, 0.1) for at in range(POINTS)]
+            intervals["requests"] = [INTERVAL_MS / 1_000 * (10.0 + 2.0 * wave) for wave in waves]
+            intervals["isl_tokens"] = [1_000.0 + 10.0 * wave for wave in waves]
+            intervals["osl_tokens"] = [200.0 + 10.0 * wave for wave in waves]
+        self._controller.restore(msgspec.json.encode(snapshot))
+
+
+def _settings(models: Sequence[str], planner: str) -> Settings:
+    profiles = {
+        "prefill": EngineProfile(prefill=read_prefill(DATA / f"{ENGINE}_prefill.npz")),
+        "decode": EngineProfile(decode=read_decode(DATA / f"{ENGINE}_decode.npz")),
+    }
+    pools = tuple(PoolKnobs(role, role, gpus_per_worker=2, replicas_max=16) for role in ROLES)
+    throughput = ThroughputKnobs(INTERVAL_MS, forecast=ForecastKnobs("kalman"))
+    knobs = SlaKnobs(throughput, LoadKnobs())
+    made = tuple(ModelKnobs(model, pools, planner, sla=knobs) for model in models)
+    return Settings("bench", "all", made, profiles=dict.fromkeys(models, profiles))
+
+
+def _answers(effects: Sequence[AnyEffect]) -> list[ForecastFitted]:
+    return [
+        ForecastFitted(effect.model, effect.request, [forecast(question) for question in effect.questions])
+        for effect in effects
+        if isinstance(effect, FitForecast)
+    ]
+
+
+def turns_ms(planner: str, intervals: int, seed: int) -> dict[str, list[float]]:
+    """How long turns of each kind took: ``ordinary``, ``closing`` and ``sizing``."""
+    world = World(planner, seed)
+    for _ in range(2 * INTERVAL_MS // 1_000):  # lines are learned, and windows are full
+        _, effects = world.turn()
+        world.turn(_answers(effects))
+    calm_collector()
+    found: dict[str, list[float]] = {"ordinary": [], "closing": [], "sizing": []}
+    waiting: list[ForecastFitted] = []
+    for _ in range(intervals * INTERVAL_MS // 1_000):
+        took_ms, effects = world.turn(waiting)
+        answers = _answers(effects)
+        if answers and len(answers) != MODELS:
+            raise RuntimeError(f"{len(answers)} of {MODELS} models ask for forecasts")
+        found["sizing" if waiting else "closing" if answers else "ordinary"].append(took_ms)
+        waiting = answers
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    rounds, intervals = (3, 3) if options(__doc__) else (7, 10)
+    ours: dict[str, list[float]] = {}
+    medians: dict[str, list[float]] = {}
+    bare: list[float] = []
+    for number in range(1, rounds + 1):
+        bare.append(percentile(turns_ms("static", intervals, number)["ordinary"], 0.5))
+        for kind, found in turns_ms("sla", intervals, number).items():
+            ours.setdefault(kind, []).extend(found)
+            medians.setdefault(kind, []).append(percentile(found, 0.5))
+        told = ", ".join(f"{kind} {of[-1]:.2f} ms" for kind, of in medians.items())
+        say(f"round {number}/{rounds}: {told}; static {bare[-1]:.2f} ms")
+    for kind, values in medians.items():
+        more: dict[str, Any] = {"p99": round(percentile(ours[kind], 0.99), 3), "turns": len(ours[kind])}
+        result(f"plan_{kind}", "ms", values, bare, **more)
+
+
+if __name__ == "__main__":
+    main()
