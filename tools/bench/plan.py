@@ -80,7 +80,9 @@ class World:
             for number in range(WORKERS)
         ]
         scope = self._controller.settings.scope
-        self._controller.handle([BusConnectionChanged(connected=True), StoreConnectionChanged(connected=True)], self.now)
+        self._controller.handle(
+            [BusConnectionChanged(connected=True), StoreConnectionChanged(connected=True)], self.now
+        )
         self._controller.handle([LeadershipWon(scope, 1, LEASE, self.now)], self.now)
         registered = [RegisteredWorker(record, LEASE) for record in records]
         request = self._controller.state.read_request

@@ -75,7 +75,7 @@ class Decider:
         for pool in overdue:
             pool.renewed_at_ms = now
             self.state.renewals[model.name] = None
-        names = ", ".join(f"{pool.supply(now).missing} of {pool.name}" for pool in overdue)
+        names = ", ".join(f"{pool.missing(now)} of {pool.name}" for pool in overdue)
         return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
 
     def _renew_what_is_too_much(self, model: Model, now: int) -> list[Effect]:

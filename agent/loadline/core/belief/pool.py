@@ -99,23 +99,33 @@ class Pool(Struct):
 
     def supply(self, now: int) -> Supply:
         """The workers by how near they are to serving."""
-        given_up = bisect_left(self.gaps, now - self.knobs.start_deadline_ms)
-        starting, pending = self.starting - self.late, len(self.gaps) - given_up
-        return Supply(self.ready, starting, pending, self.late + given_up)
+        given_up = self._given_up(now)
+        return Supply(self.ready, self.starting - self.late, len(self.gaps) - given_up, self.late + given_up)
+
+    def total(self, now: int) -> int:
+        """Workers that may be counted on: those of ``supply``."""
+        return self.ready + self.starting - self.late + len(self.gaps) - self._given_up(now)
+
+    def missing(self, now: int) -> int:
+        """Workers that were asked for or are starting, past the deadline: those of ``supply``."""
+        return self.late + self._given_up(now)
+
+    def _given_up(self, now: int) -> int:
+        return bisect_left(self.gaps, now - self.knobs.start_deadline_ms) if self.gaps else 0
 
     def target_now(self, now: int) -> int:
         """The count that stands: the decision's, or what there is while there is none."""
-        return self.supply(now).total if self.desired is None else self.desired
+        return self.total(now) if self.desired is None else self.desired
 
     def overdue(self, now: int) -> bool:
         """Whether workers did not come in time, and were not asked for again within another start deadline."""
         asked_again = self.renewed_at_ms >= 0 and now - self.renewed_at_ms <= self.knobs.start_deadline_ms
-        return self.supply(now).missing > 0 and not asked_again
+        return self.missing(now) > 0 and not asked_again
 
     def base(self, now: int) -> int:
         """The count from which to step: what stands, less what was asked for and did not come in time."""
-        supply = self.supply(now)
-        return supply.total if self.desired is None else min(self.desired, supply.total)
+        total = self.total(now)
+        return total if self.desired is None else min(self.desired, total)
 
     def draining(self) -> int:
         """Workers on their way out, which still occupy their GPUs; O(workers)."""

@@ -3,7 +3,8 @@
 So each planner has intervals of its own, of any length, and no report is counted twice or lost between two of them.
 """
 
-import msgspec
+from operator import add
+
 from msgspec import Struct
 
 from loadline.core.observed import Histogram, TrafficSample
@@ -109,7 +110,7 @@ def _added(bins: Histogram, more: Histogram | None) -> Histogram:
         return bins
     if bins.bounds != more.bounds:
         return more
-    return msgspec.structs.replace(bins, counts=tuple(map(sum, zip(bins.counts, more.counts, strict=True))))
+    return Histogram(bins.bounds, tuple(map(add, bins.counts, more.counts)))
 
 
 def _less(bins: Histogram, earlier: Histogram) -> Histogram:

@@ -23,9 +23,9 @@ def load_step(loads: Sequence[float], target: float, sensitivity: float = SENSIT
     count = len(loads)
     if count == 0 or not target > 0.0:
         return 0
-    if all(load > target for load in loads):
+    if min(loads) > target:
         return 1
-    if count > 1 and all(load < target * (count - 1) / count * sensitivity for load in loads):
+    if count > 1 and max(loads) < target * (count - 1) / count * sensitivity:
         return -1
     return 0
 

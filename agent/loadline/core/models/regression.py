@@ -97,7 +97,7 @@ def _least_squares(loads: list[float], latencies: list[float]) -> Line:
 
 
 def _without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[float], list[float]]:
-    slope, intercept_ms = _theil_sen(np.asarray(loads), np.asarray(latencies))
+    slope, intercept_ms = _theil_sen(np.asarray(loads, np.float64), np.asarray(latencies, np.float64))
     off = [abs(y - (slope * x + intercept_ms)) for x, y in zip(loads, latencies, strict=True)]
     far = max(_FAR * sorted(off)[(len(off) - 1) // 2], _EXACT * max(latencies))
     near = [distance <= far for distance in off]

@@ -95,8 +95,9 @@ class LoadPlanner(Planner):
         for pool in model.pools.values():
             for kind, values in _by_kind(pool, self.loads[pool.name]).items():
                 if values:
-                    found[f"{pool.name}.{kind}_least"] = min(value.now for value in values)
-                    found[f"{pool.name}.{kind}_most"] = max(value.now for value in values)
+                    loads = [value.now for value in values]
+                    found[f"{pool.name}.{kind}_least"] = min(loads)
+                    found[f"{pool.name}.{kind}_most"] = max(loads)
         return found
 
     def judge(self, model: Model, pool: Pool, now: int) -> Verdict:
@@ -125,8 +126,8 @@ class LoadPlanner(Planner):
         if line is None and not idle:
             known = len(regression.loads)
             return Verdict(0, Reason.of(Code.LOAD_LEARNING, pool.name, known=known, needed=SAMPLES_MIN))
-        supply = pool.supply(now)
-        share = pool.ready / max(supply.total, 1)
+        total = pool.total(now)
+        share = pool.ready / max(total, 1)
         highs = [value.high * share for value in values]
         means = [max(value.mean, value.calm) if kind == "decode_blocks" else value.calm for value in values]
         up, down = (line.up, line.down) if line is not None else (_INFINITE, 1.0)
@@ -134,7 +135,7 @@ class LoadPlanner(Planner):
         if load_step(highs, up) > 0:
             numbers = {"target": up, "latency_ms": sla_ms, "least": min(highs)}
             return Verdict(1, Reason.of(Code.LOAD_HIGH, pool.name, **numbers))
-        complete = len(values) >= pool.ready and supply.total == pool.ready
+        complete = len(values) >= pool.ready and total == pool.ready
         if complete and load_step(means, down, sensitivity) < 0:
             bound = down * (pool.ready - 1) / pool.ready * sensitivity
             fitted = regression.line()
@@ -147,8 +148,8 @@ class LoadPlanner(Planner):
     def _capacity(self, pool: Pool) -> float:
         """KV blocks that a worker may use; infinite where no worker says how many it has."""
         for worker in pool.workers.values():
-            totals = [sample.kv_blocks_total for sample in worker.latest if sample is not None]
-            total = worker.record.kv_blocks_total or next((total for total in totals if total), None)
+            said = (sample.kv_blocks_total for sample in worker.latest if sample is not None)
+            total = worker.record.kv_blocks_total or next(filter(None, said), None)
             if total:
                 return total * self.knobs.kv_usage_max
         return _INFINITE
@@ -166,10 +167,12 @@ class LoadPlanner(Planner):
 
 def _by_kind(pool: Pool, loads: Loads) -> dict[str, list[Mean]]:
     """The known loads of what the workers of a pool do."""
-    kinds = {"prefill": ("prefill_tokens",), "decode": ("decode_blocks",)}
-    names = kinds.get(pool.knobs.role, ("prefill_tokens", "decode_blocks"))
-    workers = loads.workers.values()
-    return {name: [load for one in workers if (load := getattr(one, name)) is not None] for name in names}
+    workers, role, found = loads.workers.values(), pool.knobs.role, {}
+    if role != "decode":
+        found["prefill_tokens"] = [load for one in workers if (load := one.prefill_tokens) is not None]
+    if role != "prefill":
+        found["decode_blocks"] = [load for one in workers if (load := one.decode_blocks) is not None]
+    return found
 
 
 def _line(regression: Regression, sla_ms: float, capacity: float, own: float) -> Line | None:

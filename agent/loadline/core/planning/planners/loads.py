@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.worker import Worker
 from loadline.core.models.regression import SAMPLES_MAX, SAMPLES_MIN, Regression
+from loadline.core.observed import WorkerSample
 
 CALM_MS: Final = 60_000
 """Whether less would do is judged by this long a mean: of many workers, one is always busy for a moment."""
@@ -22,11 +23,11 @@ class Mean(Struct):
     mean: float
     calm: float
 
-    def push(self, value: float, age_ms: int, mean_ms: int) -> None:
-        """A new value, so long after the one before."""
+    def push(self, value: float, share: float, calm_share: float) -> None:
+        """A new value, and how much of it each mean takes up."""
         self.now = value
-        self.mean += (value - self.mean) * -expm1(-age_ms / mean_ms)
-        self.calm += (value - self.calm) * -expm1(-age_ms / CALM_MS)
+        self.mean += (value - self.mean) * share
+        self.calm += (value - self.calm) * calm_share
 
     @property
     def high(self) -> float:
@@ -89,40 +90,43 @@ class Loads(Struct):
             self.drawn_ms = now
         for kind, line in self._lines().items():
             if due or len(line.loads) < SAMPLES_MIN:
-                for load, latency_ms in self.unread.pop(kind, ()):
-                    line.push(load, latency_ms)
-
-    def _pushed(self, mean: Mean | None, value: float | None, age_ms: int) -> Mean | None:
-        if value is None:
-            return None
-        if mean is None:
-            return Mean(value, value, value)
-        mean.push(value, age_ms, self.mean_ms)
-        return mean
+                line.extend(self.unread.pop(kind, ()))
 
     def _take(self, name: str, worker: Worker, now: int) -> None:
         samples = [sample for sample in worker.latest if sample is not None]
-        sequence = sum(sample.sequence for sample in samples)
+        sequence = 0
+        for sample in samples:
+            sequence += sample.sequence
         known = self.workers.get(name)
         if known is None or known.incarnation != worker.record.incarnation:
             known = self.workers[name] = WorkerLoad(worker.record.incarnation, now - self.mean_ms, -1)
         if sequence == known.sequence:
             return
         age_ms = max(0, now - known.seen_ms)
+        shares = -expm1(-age_ms / self.mean_ms), -expm1(-age_ms / CALM_MS)
         known.sequence, known.seen_ms = sequence, now
-        block = worker.record.block_size_tokens
-        prefill, blocks = _prefill_tokens(worker), _decode_blocks(worker, block)
-        known.prefill_tokens = self._pushed(known.prefill_tokens, prefill, age_ms)
-        known.decode_blocks = self._pushed(known.decode_blocks, blocks, age_ms)
+        prefill, blocks = _prefill_tokens(samples), _decode_blocks(samples, worker.record.block_size_tokens)
+        known.prefill_tokens = _pushed(known.prefill_tokens, prefill, *shares)
+        known.decode_blocks = _pushed(known.decode_blocks, blocks, *shares)
         for sample in samples:
-            if sample.isl_tokens:
-                self.isl_tokens += (sample.isl_tokens - self.isl_tokens) / 16 if self.isl_tokens else sample.isl_tokens
+            isl, ttft_ms, itl_ms = sample.isl_tokens, sample.ttft_ms, sample.itl_ms
+            if isl:
+                self.isl_tokens += (isl - self.isl_tokens) / 16 if self.isl_tokens else isl
             # A worker repeats its last TTFT until there is another: only the first time it belongs to the load.
-            if prefill is not None and sample.ttft_ms and sample.ttft_ms != known.ttft_ms:
-                self._note("prefill", prefill + (sample.isl_tokens or 0.0), sample.ttft_ms)
-                known.ttft_ms = sample.ttft_ms
-            if blocks and sample.itl_ms and sample.running_requests != 0:
-                self._note("decode", blocks, sample.itl_ms)
+            if ttft_ms and prefill is not None and ttft_ms != known.ttft_ms:
+                self._note("prefill", prefill + (isl or 0.0), ttft_ms)
+                known.ttft_ms = ttft_ms
+            if itl_ms and blocks and sample.running_requests != 0:
+                self._note("decode", blocks, itl_ms)
+
+
+def _pushed(mean: Mean | None, value: float | None, share: float, calm_share: float) -> Mean | None:
+    if value is None:
+        return None
+    if mean is None:
+        return Mean(value, value, value)
+    mean.push(value, share, calm_share)
+    return mean
 
 
 def _counts(pool: Pool, name: str) -> bool:
@@ -130,21 +134,23 @@ def _counts(pool: Pool, name: str) -> bool:
     return worker is not None and worker.counted
 
 
-def _prefill_tokens(worker: Worker) -> float | None:
+def _prefill_tokens(samples: list[WorkerSample]) -> float | None:
     """Prompt tokens that wait or are computed, of the rank mean; None where it is not said."""
-    said = [
-        (sample.queued_prefill_tokens or 0) + (sample.active_prefill_tokens or 0)
-        for sample in worker.latest
-        if sample is not None and not (sample.queued_prefill_tokens is None and sample.active_prefill_tokens is None)
-    ]
-    return sum(said) / len(said) if said else None
+    total = said = 0
+    for sample in samples:
+        queued, active = sample.queued_prefill_tokens, sample.active_prefill_tokens
+        if queued is not None or active is not None:
+            total += (queued or 0) + (active or 0)
+            said += 1
+    return total / said if said else None
 
 
-def _decode_blocks(worker: Worker, block_size_tokens: int | None) -> float | None:
+def _decode_blocks(samples: list[WorkerSample], block_size_tokens: int | None) -> float | None:
     """KV blocks in use, and those that computed prompts wait for, of the rank mean; None where it is not said."""
-    said = [
-        sample.kv_blocks_used + ((sample.waiting_to_decode_tokens or 0) / block_size_tokens if block_size_tokens else 0)
-        for sample in worker.latest
-        if sample is not None and sample.kv_blocks_used is not None
-    ]
-    return sum(said) / len(said) if said else None
+    total, said = 0.0, 0
+    for sample in samples:
+        used, waiting = sample.kv_blocks_used, sample.waiting_to_decode_tokens
+        if used is not None:
+            total += used + waiting / block_size_tokens if waiting and block_size_tokens else used
+            said += 1
+    return total / said if said else None

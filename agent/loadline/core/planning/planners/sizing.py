@@ -94,11 +94,15 @@ def profile_problem(pool: Pool) -> Reason | None:
     role, engine = pool.knobs.role, pool.engine
     if engine.problem:
         return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=engine.problem)
-    known = {"prefill": engine.prefill is not None, "decode": engine.decode is not None}
-    missing = [kind for kind in known if not known[kind] and role in {kind, "aggregated"}]
-    if engine.linear is not None or not missing:
+    if engine.linear is not None:
         return None
-    remedy = f"no {missing[0]} profile is configured; set {missing[0]}_profile or linear of the pool"
+    if engine.prefill is None and role != "decode":
+        missing = "prefill"
+    elif engine.decode is None and role != "prefill":
+        missing = "decode"
+    else:
+        return None
+    remedy = f"no {missing} profile is configured; set {missing}_profile or linear of the pool"
     return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=remedy)
 
 

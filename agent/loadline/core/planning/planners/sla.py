@@ -95,7 +95,7 @@ class SlaPlanner(Planner):
             if wanted < floor.replicas:
                 numbers = {"wanted": wanted, "allowed": floor.replicas}
                 wanted, reasons = floor.replicas, [Reason.of(Code.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
-        missing = pool.supply(now).missing
+        missing = pool.missing(now)
         if missing and base < wanted:
             reasons.append(Reason.of(Code.PENDING_UNREACHED, pool.name, missing=missing))
         return Recommendation(None if wanted == standing else wanted, tuple(reasons))
