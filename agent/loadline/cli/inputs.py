@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from loadline import report
+from loadline.cli import warmup
 from loadline.cli.show import printable
 from loadline.config import load, validate
 from loadline.core.settings import Settings
@@ -36,6 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write the result as JSON")
     add("--html", type=Path, metavar="FILE", help="write a report with plots, as one page")
     add("--quiet", action="store_true", help="show no progress")
+    warmup.arguments(parser)
     part = parser.add_argument_group("how much of the trace")
     part.add_argument("--start", type=float, default=0.0, metavar="S", help="begin so many seconds into it")
     part.add_argument("--duration", type=float, metavar="S", help="take so many seconds (default: to its end)")
@@ -107,7 +109,7 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: FleetKnobs) -
         DataError: A profile cannot be used.
     """
     with _of(path):
-        config = load(path)
+        config = warmup.warmed(load(path), options)
         for warning in validate(config):
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
         found = settings_of(config)

@@ -22,7 +22,7 @@ _NEEDED: Final = {
 
 
 def located(config: Config, folder: Path) -> Config:
-    """The configuration with paths of profiles that count from the folder that its file is in."""
+    """The configuration with paths of profiles and traces that count from the folder that its file is in."""
     return replace(config, models=tuple(_located(model, folder) for model in config.models))
 
 
@@ -34,7 +34,7 @@ def _located(model: ModelKnobs, folder: Path) -> ModelKnobs:
         replace(pool, prefill_profile=full(pool.prefill_profile), decode_profile=full(pool.decode_profile))
         for pool in model.pools
     )
-    return replace(model, pools=pools)
+    return replace(model, pools=pools, load_predictor_warmup_trace=full(model.load_predictor_warmup_trace))
 
 
 def read_engines(config: Config) -> dict[str, dict[str, EngineProfile]]:

@@ -164,6 +164,10 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
         if pool.replicas_min > pool.replicas_max:
             problem = f"{pool.replicas_min} is above replicas_max {pool.replicas_max}"
             raise ConfigError(f"{place}.pools[{index}].replicas_min", problem, "Lower it or raise replicas_max.")
+    if model.load_predictor_warmup_trace and model.planner not in BY_TRAFFIC:
+        problem = f"is set, and the {model.planner} planner forecasts nothing"
+        remedy = f"Leave it out, or choose one of {', '.join(sorted(BY_TRAFFIC))}."
+        raise ConfigError(f"{place}.load_predictor_warmup_trace", problem, remedy)
     roles = {pool.role for pool in model.pools}
     if "aggregated" in roles and len(roles) > 1:
         problem = f"mixes aggregated with {' and '.join(sorted(roles - {'aggregated'}))}"

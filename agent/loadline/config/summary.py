@@ -51,6 +51,8 @@ def _about_agent(config: Config) -> Iterator[str]:
 def _about_model(model: ModelKnobs) -> Iterator[str]:
     deed = "advises, and decides nothing" if model.no_operation else "decides"
     yield f"Model {model.name}: the {model.planner} planner {deed}."
+    if model.load_predictor_warmup_trace:
+        yield f"  It starts warm: its first forecasts are made from {model.load_predictor_warmup_trace}."
     for pool in model.pools:
         yield f"  {_about_pool(pool)}"
         yield from (f"    {line}" for line in _ABOUT_PLANNER.get(model.planner, _about_nothing)(model, pool))

@@ -7,6 +7,7 @@ a child process or a simulation, needs nothing but the question.
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 POINTS_MAX = 4_096  # two weeks of five minutes; 40 kB of JSON
 HORIZON_MAX = 288  # a day of five minutes
@@ -25,6 +26,19 @@ class Series(Struct, frozen=True):
     interval_ms: Annotated[int, Meta(ge=1, le=86_400_000)]
     end_ms: int = 0
     """End of the last interval, Unix ms."""
+
+
+class History(Struct, frozen=True):
+    """The load of a model, in three series of the same intervals."""
+
+    requests: Series
+    isl_tokens: Series
+    """Mean over the requests of the interval."""
+    osl_tokens: Series
+
+    def ending(self, end_ms: int) -> "History":
+        """The same load as though it had ended at ``end_ms``, Unix ms: a past for who has none."""
+        return History(*(replace(one, end_ms=end_ms) for one in (self.requests, self.isl_tokens, self.osl_tokens)))
 
 
 class KalmanKnobs(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.forecasts import History
 from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
@@ -33,6 +34,14 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
     objectives: ObjectiveKnobs = ObjectiveKnobs()
+    load_predictor_warmup_trace: Annotated[
+        str,
+        Meta(
+            max_length=4_096,
+            description="Trace of the load before the agent starts, so that the first forecast has a past; from this"
+            " file on. For the planners throughput and sla.",
+        ),
+    ] = ""
     guard: GuardKnobs = GuardKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
     static: StaticKnobs = StaticKnobs()
@@ -55,3 +64,5 @@ class Settings(Struct, frozen=True):
     drain: DrainKnobs = DrainKnobs()
     profiles: dict[str, dict[str, EngineProfile]] = {}
     """Engine profiles by model and pool, as data: a replay needs no file."""
+    histories: dict[str, History] = {}
+    """The load before the start by model, as data too: what a planner starts warm with."""

@@ -119,8 +119,11 @@ def _engine(settings: Settings, model: str, pool: str) -> EngineProfile:
 
 
 def initial_planners(settings: Settings) -> dict[str, Planner]:
-    """One planner for each model, by the name in its knobs."""
-    return {m.name: PLANNERS[m.planner](getattr(m, m.planner)) for m in settings.models}
+    """One planner for each model, by the name in its knobs, with the past that it is given."""
+    planners = {m.name: PLANNERS[m.planner](getattr(m, m.planner)) for m in settings.models}
+    for name, history in settings.histories.items():
+        planners[name].warm(history)
+    return planners
 
 
 def picture(state: State, planners: dict[str, Planner]) -> Callable[[], dict[str, Any]]:

@@ -7,22 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from loadline.core.forecasts import POINTS_MAX, Series
-
-
-class History(Struct, frozen=True):
-    """The load of a model, in three series of the same intervals."""
-
-    requests: Series
-    isl_tokens: Series
-    """Mean over the requests of the interval."""
-    osl_tokens: Series
-
-    def ending(self, end_ms: int) -> "History":
-        """The same load as though it had ended at ``end_ms``, Unix ms: a past for who has none."""
-        return History(*(replace(one, end_ms=end_ms) for one in (self.requests, self.isl_tokens, self.osl_tokens)))
+from loadline.core.forecasts import POINTS_MAX, History, Series
 
 
 class Interval(Struct, frozen=True):

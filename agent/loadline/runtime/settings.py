@@ -2,10 +2,17 @@
 
 import os
 import socket
+from pathlib import Path
+from typing import Final
 
 from loadline.config import Config, read_engines
-from loadline.core.settings import Settings
+from loadline.core.forecasts import History
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.errors import DataError
+from loadline.traces.warmup import read_warmup
 from loadline.wire.keys import LEADER_SCOPE_ALL
+
+_MS: Final = 1_000.0
 
 
 def agent_name(config: Config) -> str:
@@ -14,7 +21,11 @@ def agent_name(config: Config) -> str:
 
 
 def settings(config: Config) -> Settings:
-    """What the core is told."""
+    """What the core is told.
+
+    Raises:
+        DataError: A trace to start warm with cannot be used.
+    """
     return Settings(
         agent=agent_name(config),
         scope=LEADER_SCOPE_ALL,
@@ -24,4 +35,22 @@ def settings(config: Config) -> Settings:
         decisions=config.decisions,
         drain=config.drain,
         profiles=read_engines(config),
+        histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
+
+
+def _history(model: ModelKnobs) -> History:
+    """The past that a model starts with, in the intervals of its planner."""
+    knobs = model.sla.throughput if model.planner == "sla" else model.throughput
+    interval_s, path = knobs.throughput_adjustment_interval_ms / _MS, Path(model.load_predictor_warmup_trace)
+    place = f"load_predictor_warmup_trace of model {model.name}"
+    try:
+        history = read_warmup(path, interval_s, knobs.busiest_ms / _MS)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
+    known = sum(value is not None for value in history.requests.values)
+    if known < knobs.forecast.min_points:
+        problem = f"{path} has {known} whole intervals of {interval_s:g} s, and a forecast needs min_points"
+        remedy = "Name a longer trace, or shorten throughput_adjustment_interval_ms."
+        raise DataError(f"{place}: {problem}, {knobs.forecast.min_points}. {remedy}")
+    return history

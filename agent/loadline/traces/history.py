@@ -33,7 +33,7 @@ def read_history(path: Path, interval_s: float | None = None) -> History:
         raise ConfigError(
             "interval_s", f"is {interval_s:g}", f"Write {_INTERVAL_S_MIN:g} to {_INTERVAL_S_MAX:g} seconds."
         )
-    bins = _bins(path)
+    bins = rate_bins(path)
     if bins is not None:
         return _of_bins(bins, interval_s)
     trace = read_trace(path)
@@ -41,8 +41,12 @@ def read_history(path: Path, interval_s: float | None = None) -> History:
     return binned(arrivals, interval_s or INTERVAL_S, trace.duration_s)
 
 
-def _bins(path: Path) -> list[Bin] | None:
-    """The bins of a rate series; None where the file is another kind of trace."""
+def rate_bins(path: Path) -> list[Bin] | None:
+    """The bins of a rate series; None where the file is another kind of trace.
+
+    Raises:
+        DataError: The file cannot be used; the text names file, line and remedy.
+    """
     with opened(path) as lines:
         first = next(iter(lines), "").removeprefix(_BYTE_ORDER_MARK)
         if not first or first.lstrip().startswith("{"):

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from loadline.core.belief.fleet import Model
 from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.forecasts import Question
+from loadline.core.forecasts import History, Question
 from loadline.core.report import Opinion
 
 
@@ -27,6 +27,9 @@ class Planner(Struct):
     name: ClassVar[str] = ""
 
     knobs: Any
+
+    def warm(self, history: History) -> None:
+        """Take what was before the first look for the past. Most have no use for it."""
 
     def plan(self, model: Model, now: int) -> Opinion:
         """Give an opinion at ``now`` (ms). Called whenever the model's picture changed, and at ``next_wake``.

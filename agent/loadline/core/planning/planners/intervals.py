@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from loadline.core.belief.totals import NO_BINS, Totals
 from loadline.core.belief.traffic import BUCKET_MS, Traffic
-from loadline.core.forecasts import HORIZON_MAX, Forecast, ForecastKnobs, Question, Series
+from loadline.core.forecasts import HORIZON_MAX, Forecast, ForecastKnobs, History, Question, Series
 from loadline.core.models.lengths import Lengths, all_of, lengths_of
 from loadline.core.models.replicas import computed_isl
 from loadline.core.observed import Histogram
@@ -48,6 +48,12 @@ class Intervals(Struct):
     peak_requests_per_s: float = 0.0
     peak_computed_tokens_per_s: float = 0.0
     """Prompt tokens that no prefix cache had."""
+
+    def recall(self, history: History) -> None:
+        """Take this for what was before the first interval, whenever that begins."""
+        self.requests = list(history.requests.values[-KEPT:])
+        self.isl_tokens = list(history.isl_tokens.values[-KEPT:])
+        self.osl_tokens = list(history.osl_tokens.values[-KEPT:])
 
     def begin(self, traffic: Traffic, now: int) -> None:
         """Begin the first interval."""

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.forecasts import History
 from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
 from loadline.core.planning.planners.recommendation import Recommendation, opinion
@@ -50,6 +51,10 @@ class SlaPlanner(Planner):
     def _parts(self) -> Parts:
         assert self.parts is not None  # noqa: S101 - set when it is made
         return self.parts
+
+    def warm(self, history: History) -> None:
+        """For the throughput planner."""
+        self._parts.throughput.warm(history)
 
     def next_wake(self) -> int:
         """The first that either part wants."""

@@ -21,7 +21,7 @@ from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.traffic import Recent
 from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.forecasts import ForecastKnobs
+from loadline.core.forecasts import ForecastKnobs, History
 from loadline.core.models.lengths import all_of
 from loadline.core.models.replicas import computed_isl
 from loadline.core.models.throughput import STEP_MAX, bounded
@@ -104,6 +104,19 @@ class ThroughputPlanner(Planner):
     answer: ForecastFitted | ForecastFailed | None = None
     next_ms: int = 0
 
+    def __post_init__(self) -> None:
+        if self.intervals is None:
+            self.intervals = Intervals(self.knobs.throughput_adjustment_interval_ms, self.knobs.busiest_ms)
+
+    @property
+    def _intervals(self) -> Intervals:
+        assert self.intervals is not None  # noqa: S101 - set when it is made
+        return self.intervals
+
+    def warm(self, history: History) -> None:
+        """Forecast from the first look on."""
+        self._intervals.recall(history)
+
     def next_wake(self) -> int:
         """The end of the interval, or the next look at who is fresh."""
         return self.next_ms
@@ -130,19 +143,21 @@ class ThroughputPlanner(Planner):
         self.next_ms = now + WAKE_MS
         for pool in model.pools.values():
             self.startups.note(pool)
-        if self.intervals is None:
-            self.intervals = Intervals(self.knobs.throughput_adjustment_interval_ms, self.knobs.busiest_ms)
-            self.intervals.begin(model.traffic, now)
-        self.intervals.note(model.traffic, now)
-        if now >= self.intervals.ends_ms:
-            self._close(self.intervals, model, now)
-        self.next_ms = min(self.next_ms, self.intervals.ends_ms)
+        intervals = self._intervals
+        if intervals.began_ms < 0:
+            intervals.begin(model.traffic, now)
+            if intervals.requests:  # a warm start: there is a past to forecast from
+                self._ask()
+        intervals.note(model.traffic, now)
+        if now >= intervals.ends_ms:
+            self._close(model, now)
+        self.next_ms = min(self.next_ms, intervals.ends_ms)
         if not model.traffic.heard(now):
             return
         if self.answer is not None:
-            self._foresee(self.intervals, model, now)
+            self._foresee(model, now)
         elif self._surging(model, now):
-            self._size(self.intervals, self._measured(model, self.knobs.surge_window_ms, now), model, now, surge=True)
+            self._size(self._measured(model, now), model, now, surge=True)
 
     def inputs(self) -> dict[str, float]:
         """What the pools are sized for."""
@@ -164,49 +179,55 @@ class ThroughputPlanner(Planner):
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def _close(self, intervals: Intervals, model: Model, now: int) -> None:
+    def _close(self, model: Model, now: int) -> None:
         """An interval is over: correct, and ask for what comes."""
+        intervals = self._intervals
         had = intervals.close(model.traffic, now)
         if not self.knobs.no_correction:
             self.correction.note(model, had, intervals.interval_ms, now)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask for what comes after the newest interval."""
         self.request += 1
         self.waiting, self.answer = True, None
         # Workers asked for now are there after a start-up, and have to do until those of the next look are.
-        ahead_ms = self.start_up_ms + intervals.interval_ms
-        self.unsent = Asked(self.request, intervals.questions(ahead_ms, self.knobs.forecast))
+        ahead_ms = self.start_up_ms + self._intervals.interval_ms
+        self.unsent = Asked(self.request, self._intervals.questions(ahead_ms, self.knobs.forecast))
 
-    def _foresee(self, intervals: Intervals, model: Model, now: int) -> None:
+    def _foresee(self, model: Model, now: int) -> None:
         """The forecast is there, or there is none."""
         answer, self.answer, self.notes = self.answer, None, []
         outlook: Outlook | None = None
         if isinstance(answer, ForecastFitted):
-            outlook = intervals.outlook(answer.forecasts, upper=self.knobs.demand == "upper")
+            outlook = self._intervals.outlook(answer.forecasts, upper=self.knobs.demand == "upper")
             used = next(iter(answer.forecasts), None)
             if used is not None and used.fallback in {"failed", "not_finite", "absurd", "late", "away"}:
                 self.notes.append(Reason(Code.FORECAST_FALLBACK, detail=used.detail or used.fallback))
         elif isinstance(answer, ForecastFailed):
             self.notes.append(Reason(Code.FORECAST_FALLBACK, detail=answer.detail))
-        outlook = outlook or intervals.last()
+        outlook = outlook or self._intervals.last()
         if outlook is not None:
             # What has been arriving for a minute is no less likely than what a model says of the next.
-            measured = self._measured(model, _RECENT_MS, now)
-            if measured.requests_per_s > outlook.requests_per_s:
-                outlook = msgspec.structs.replace(outlook, requests_per_s=measured.requests_per_s)
-            self._size(intervals, outlook, model, now, surge=False)
+            recent = model.traffic.recent(_RECENT_MS, now)
+            if self._tells(recent) and recent.requests_per_s > outlook.requests_per_s:
+                outlook = msgspec.structs.replace(outlook, requests_per_s=recent.requests_per_s)
+            self._size(outlook, model, now, surge=False)
 
     def _surging(self, model: Model, now: int) -> bool:
         """Whether surely more arrives than the pools are sized for, or they are not sized yet."""
-        window_ms = self.knobs.surge_window_ms
-        recent = model.traffic.recent(window_ms, now)
-        if recent.span_ms < window_ms - WAKE_MS:
-            return False
-        return self.outlook is None or _surely_above(recent, self.outlook)
+        recent = model.traffic.recent(self.knobs.surge_window_ms, now)
+        return self._tells(recent) and (self.outlook is None or _surely_above(recent, self.outlook))
 
-    def _measured(self, model: Model, span_ms: int, now: int) -> Outlook:
-        """As it has been for a while. Outputs are known when they end: their length is that of the interval."""
-        recent = model.traffic.recent(span_ms, now)
-        had = self.intervals.so_far(model.traffic) if self.intervals is not None else model.traffic.totals
-        before = self.outlook or (self.intervals.last() if self.intervals is not None else None)
+    def _tells(self, recent: Recent) -> bool:
+        """Whether enough was heard for a rate: the requests of the first second say nothing."""
+        return recent.span_ms >= self.knobs.surge_window_ms - WAKE_MS
+
+    def _measured(self, model: Model, now: int) -> Outlook:
+        """As it has been for a surge window. Outputs are known when they end: their length is that of the interval."""
+        recent = model.traffic.recent(self.knobs.surge_window_ms, now)
+        had = self._intervals.so_far(model.traffic)
+        before = self.outlook or self._intervals.last()
         isl, osl, hit_rate = recent.isl_tokens, had.osl_tokens.value, recent.kv_hit_rate
         if before is not None:
             isl, hit_rate = (before.isl_tokens, before.kv_hit_rate) if isl is None else (isl, hit_rate)
@@ -215,13 +236,13 @@ class ThroughputPlanner(Planner):
 
     # -- sizing --------------------------------------------------------------------------------------------------------
 
-    def _size(self, intervals: Intervals, outlook: Outlook, model: Model, now: int, *, surge: bool) -> None:
+    def _size(self, outlook: Outlook, model: Model, now: int, *, surge: bool) -> None:
         """Size all pools for an outlook. What is a surge only adds."""
-        lengths = intervals.lengths(outlook, model.traffic)
+        lengths = self._intervals.lengths(outlook, model.traffic)
         if lengths is None and outlook.requests_per_s > 0.0:
             return  # nothing has finished yet: it will, or nobody says how long outputs are
         self.outlook = outlook
-        found = self._sizes(outlook, intervals, model)
+        found = self._sizes(outlook, model)
         self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
         for pool in model.pools.values():
             size = found[pool.name]
@@ -233,8 +254,8 @@ class ThroughputPlanner(Planner):
                 continue
             self.sized[pool.name] = self._sized(pool, size, outlook, now, surge=surge)
 
-    def _sizes(self, outlook: Outlook, intervals: Intervals, model: Model) -> dict[str, Size]:
-        lengths = intervals.lengths(outlook, model.traffic)
+    def _sizes(self, outlook: Outlook, model: Model) -> dict[str, Size]:
+        lengths = self._intervals.lengths(outlook, model.traffic)
         isl, osl = lengths if lengths is not None else (_NONE, _NONE)
         correction = self.correction
         demand = Demand(

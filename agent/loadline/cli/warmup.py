@@ -1,0 +1,63 @@
+"""``--load-predictor-warmup-trace``: the past that models start warm with, for every command that runs planners."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.config import Config
+from loadline.core.planning.planners import BY_TRAFFIC
+from loadline.errors import ConfigError
+
+OPTION: Final = "--load-predictor-warmup-trace"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The option."""
+    parser.add_argument(
+        OPTION,
+        dest="warmup",
+        action="append",
+        default=[],
+        metavar="[MODEL=]FILE",
+        help="a trace of the load before the start, so that the first forecast has a past; once for each model",
+    )
+
+
+def warmed(config: Config, options: argparse.Namespace) -> Config:
+    """The configuration, with the traces that the option names in the place of its own.
+
+    Raises:
+        ConfigError: A model is not there or named twice, its planner forecasts nothing, or it is not clear which one
+            is meant.
+    """
+    planners = {model.name: model.planner for model in config.models}
+    traces: dict[str, str] = {}
+    for text in options.warmup:
+        name, file = _named(text, planners)
+        if name in traces:
+            raise ConfigError(OPTION, f"model {name} is there twice", "Name one trace for each model.")
+        if planners[name] not in BY_TRAFFIC:
+            problem = f"the {planners[name]} planner of model {name} forecasts nothing"
+            raise ConfigError(OPTION, problem, f"Choose one of {', '.join(sorted(BY_TRAFFIC))}, or leave it out.")
+        traces[name] = file
+    models = (
+        replace(model, load_predictor_warmup_trace=traces.get(model.name, model.load_predictor_warmup_trace))
+        for model in config.models
+    )
+    return replace(config, models=tuple(models))
+
+
+def _named(text: str, planners: dict[str, str]) -> tuple[str, str]:
+    """Model and file."""
+    name, equals, file = text.partition("=")
+    if equals and name in planners:
+        return name, file
+    if equals and not Path(text).exists():  # a file's name may have an = too
+        raise ConfigError(OPTION, f"{name!r} is no model", f"Known are: {', '.join(sorted(planners))}.")
+    able = sorted(name for name, planner in planners.items() if planner in BY_TRAFFIC)
+    if len(able) > 1:
+        remedy = f"Write MODEL={text}, once for each model."
+        raise ConfigError(OPTION, f"{text} could be for {' or '.join(able)}", remedy)
+    return (able or sorted(planners))[0], text
