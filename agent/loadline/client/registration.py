@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
+from loadline.client.leased import LeasedKey, Step
 from loadline.client.resources import wait_at_most
-from loadline.errors import LoadlineError, StoreUnavailable
-from loadline.ports import Compare, Entry, Store, Write
+from loadline.errors import LoadlineError
+from loadline.ports import Store
 
 # A blip costs 0.2 s; after an outage of any length the worker is back within 5 s.
 _RETRY_FIRST_S = 0.2
@@ -18,10 +19,7 @@ _log = bounded("registration")
 
 
 class Registration:
-    """One key under one lease. ``run`` is the only one that talks to the store, so no two calls can cross.
-
-    A key that somebody else holds is only taken over from an earlier owner: an owner that was frozen while a later one
-    took its place gives up when it wakes.
+    """A leased key with a task of its own, ``run``, which alone talks to the store.
 
     Args:
         store: Where the key lives.
@@ -34,90 +32,44 @@ class Registration:
     def __init__(
         self, store: Store, key: str, value: bytes, lease_ttl_s: int, is_later: Callable[[bytes], bool]
     ) -> None:
-        self._store = store
-        self._key = key
-        self._wanted = value
-        self._written: bytes | None = None
-        self._revision = 0  # of the key as we know it; 0: it is not there
+        self._leased = LeasedKey(store, key, value, lease_ttl_s, is_later)
         self._lease_ttl_s = lease_ttl_s
-        self._is_later = is_later
-        self._lease_id = 0
-        self._lease_ends_s = 0.0
-        self._replace_lost = True
-        self._withdrawn = False
         self._wake = asyncio.Event()
         self.gone = asyncio.Event()
         """Set once the key is gone for good: revoked, run out because the store was away, or another's now."""
 
     def write(self, value: bytes, *, replace_lost: bool = True) -> None:
         """Change the value as soon as the store can be reached. ``replace_lost`` False: a lost lease stays lost."""
-        self._wanted = value
-        self._replace_lost = replace_lost
+        self._leased.write(value, replace_lost=replace_lost)
         self._wake.set()
 
     def withdraw(self) -> None:
         """Revoke the lease as soon as the store can be reached, and register no more."""
-        self._withdrawn = True
+        self._leased.withdraw()
         self._wake.set()
 
     async def run(self) -> None:
         """Keep the key until it is withdrawn, or lost for good. Survives outages of the store of any length."""
         waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
-        while not self.gone.is_set():
+        while True:
             self._wake.clear()
             try:
-                await (self._revoke() if self._withdrawn else self._keep())
+                step = await self._leased.step(time.monotonic())
             except LoadlineError as error:
-                _log.warning("registration_retried", key=self._key, error=str(error))
+                _log.warning("registration_retried", key=self._leased.key, error=str(error))
                 delay_s = next(waits)
-                if self._withdrawn and time.monotonic() > self._lease_ends_s:
-                    self.gone.set()
             else:
+                self._log_step(step)
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
-                delay_s = self._lease_ttl_s / 3
-            if not self.gone.is_set():
-                await wait_at_most(self._wake, delay_s)
-
-    async def _keep(self) -> None:
-        """Extend the lease or get a new one, then write the value if it is not there yet."""
-        asked_s = time.monotonic()
-        if self._lease_id and await self._store.keep_alive(self._lease_id) == 0:
-            _log.warning("lease_lost", key=self._key, replaced=self._replace_lost)
-            self._lease_id, self._written, self._revision = 0, None, 0
-            if not self._replace_lost:
+                delay_s = 0.0 if step is Step.LOST else self._lease_ttl_s / 3
+            if self._leased.gone:
                 self.gone.set()
                 return
-        if not self._lease_id:
-            self._lease_id = await self._store.grant(self._lease_ttl_s)
-        self._lease_ends_s = asked_s + self._lease_ttl_s
-        if self._written != self._wanted:
-            value = self._wanted
-            if await self._put(value):
-                self._written = value
-            else:
-                remedy = "end this worker, or give each worker a name of its own"
-                _log.error("registration_superseded", key=self._key, remedy=remedy)
-                await self._revoke()
+            await wait_at_most(self._wake, delay_s)
 
-    async def _put(self, value: bytes) -> bool:
-        """Write the value; false, and nothing is written, when a later owner holds the key."""
-        for _ in range(2):
-            compare = Compare(self._key, "mod", self._revision)
-            outcome = await self._store.commit([compare], [Write(self._key, value, self._lease_id)])
-            if outcome.committed:
-                self._revision = outcome.revision
-                return True
-            held = await self._held()
-            if held is not None and held.lease_id != self._lease_id and self._is_later(held.value):
-                return False
-            self._revision = held.mod_revision if held is not None else 0
-        raise StoreUnavailable(f"{self._key} is being written by another")
-
-    async def _held(self) -> Entry | None:
-        entries = (await self._store.read(self._key)).entries  # by prefix: decode-1 is one of decode-17 too
-        return next((entry for entry in entries if entry.key == self._key), None)
-
-    async def _revoke(self) -> None:
-        if self._lease_id:
-            await self._store.revoke(self._lease_id)
-        self.gone.set()
+    def _log_step(self, step: Step) -> None:
+        if step is Step.LOST:
+            _log.warning("lease_lost", key=self._leased.key, replaced=not self._leased.gone)
+        elif step is Step.SUPERSEDED:
+            remedy = "end this worker, or give each worker a name of its own"
+            _log.error("registration_superseded", key=self._leased.key, remedy=remedy)

@@ -21,6 +21,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
+from loadline.client.life import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, Life
 from loadline.client.registration import Registration
 from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
@@ -29,14 +30,11 @@ from loadline.core.scalars import WorkerPhase
 from loadline.ports import Bus, Store
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
+from loadline.wire.messages import DrainCommand
 from loadline.wire.subjects import Subjects
 
 # A sample is at most about 600 bytes of JSON, so a frame stays below the 256 KiB that agents take.
 SAMPLES_IN_FRAME_MAX: Final = 256
-# Messages may be lost, so `drained` is said again until the process leaves, for ten minutes at most.
-DRAINED_INTERVAL_S: Final = 1.0
-DRAINED_REPEATS_MAX: Final = 600
 # With NATS away the worker waits this many intervals to be heard once; its lost lease tells the rest.
 DRAINED_UNHEARD_MAX: Final = 10
 # Leaving takes one call to the store; when that does not answer, the lease runs out by itself.
@@ -90,9 +88,7 @@ class Worker:
         self._on_drain = on_drain
         self._report_interval_s = report_interval_ms / 1_000
         self._lease_ttl_s = lease_ttl_s
-        self._sequence = 0
-        self._highest_epoch = 0
-        self._drain_id = ""
+        self._life = Life(record)
         self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
         self._stack = AsyncExitStack()
 
@@ -104,7 +100,7 @@ class Worker:
             enter = stack.enter_async_context
             self._bus = await enter(bus_of(bus, nats, f"loadline-worker-{record.worker}"))
             self._registration = Registration(
-                await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s, self._is_later
+                await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s, self._life.is_later
             )
             # Listening comes before registering: whoever reads the record can reach the worker.
             await self._bus.answer(self._subjects.drain(record.worker), self._answer_drain)
@@ -121,7 +117,7 @@ class Worker:
 
     async def ready(self) -> None:
         """The engine can serve: register as ``ready`` as soon as the store can be reached, and report at once."""
-        if not self._drain_id:
+        if not self._life.drain_id:
             self._register("ready")
         await self.report_now()
 
@@ -139,23 +135,13 @@ class Worker:
         return sent
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:
-        record, now_ms = self.record, time.time_ns() // 1_000_000
-        numbered = []
-        for sample in samples:
-            self._sequence += 1
-            timestamp_ms = sample.timestamp_ms or now_ms
-            numbered.append(replace(sample, sequence=self._sequence, timestamp_ms=timestamp_ms))
-        report = LoadReport(record.model, record.pool, record.worker, record.incarnation, numbered)
+        record = self.record
+        report = self._life.report(samples, time.time_ns() // 1_000_000)
         return await publish_now(self._bus, self._subjects.load(record.model, record.pool, record.worker), report)
 
     async def _report_on(self) -> None:
         while not await wait_at_most(self.drained, self._report_interval_s):
             await self.report_now()
-
-    def _is_later(self, value: bytes) -> bool:
-        """Whether a record under our name is of a worker that started after us."""
-        record = decode_as(WorkerRecord, value, self._key)
-        return not isinstance(record, Rejected) and record.incarnation > self.record.incarnation
 
     def _register(self, state: WorkerPhase) -> None:
         self.record = replace(self.record, state=state)
@@ -166,30 +152,12 @@ class Worker:
         if isinstance(command, Rejected):
             _log.warning("drain_command_ignored", worker=self.record.worker, detail=command.detail)
             return None
-        if not self._concerns(command):
+        reply = self._life.answer(command, drained=self.drained.is_set())
+        if reply is None:
             return None
-        refusal = self._refusal(command)
-        if not refusal:
-            self._highest_epoch, self._drain_id = command.epoch, command.drain_id
-            if self._commands.empty():
-                self._commands.put_nowait(command)
-        return encode(DrainReply(command.drain_id, accepted=not refusal, detail=refusal))
-
-    def _concerns(self, command: DrainCommand) -> bool:
-        """False where another worker of this name listens too, which will answer: in another pool, or started later."""
-        mine, its = self.record, command
-        same = (its.model, its.pool, its.worker) == (mine.model, mine.pool, mine.worker)
-        return same and its.incarnation <= mine.incarnation
-
-    def _refusal(self, command: DrainCommand) -> str:
-        """Why the command is refused; empty: it is not."""
-        if command.incarnation < self.record.incarnation:
-            return f"gone already: this is incarnation {self.record.incarnation}"
-        if command.epoch < self._highest_epoch:
-            return f"a leader of epoch {self._highest_epoch} was heard"
-        if self.drained.is_set() and command.drain_id != self._drain_id:
-            return "drained already"
-        return ""
+        if reply.accepted and self._commands.empty():
+            self._commands.put_nowait(command)
+        return encode(reply)
 
     async def _drain_out(self) -> None:
         """Once told to: leave the routers' sight, wait until empty, say so. No worker says so that is not."""
@@ -220,16 +188,14 @@ class Worker:
         return True
 
     async def _say_drained(self) -> None:
-        record = self.record
-        subject = self._subjects.drained(record.worker)
+        subject = self._subjects.drained(self.record.worker)
         heard = False
         for repeat in range(DRAINED_REPEATS_MAX):
-            report = DrainReport(record.model, record.pool, record.worker, record.incarnation, self._drain_id)
-            heard |= await publish_now(self._bus, subject, report)
+            heard |= await publish_now(self._bus, subject, self._life.drain_report())
             if (heard or repeat >= DRAINED_UNHEARD_MAX) and not self.drained.is_set():
                 await self._leave()
                 self.drained.set()
-            await asyncio.sleep(DRAINED_INTERVAL_S)
+            await asyncio.sleep(DRAINED_INTERVAL_MS / 1_000)
 
     async def _leave(self) -> None:
         self._registration.withdraw()

@@ -10,10 +10,11 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.client.leased import LeasedKey, Step
+from loadline.client.life import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, Life
 from loadline.core.observed import WorkerRecord
 from loadline.core.scalars import WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
-from loadline.ports import Compare, Write
 from loadline.sim.engine import Engine, EngineEvent, Request
 from loadline.sim.world.bus import BusPort
 from loadline.sim.world.store import StorePort
@@ -21,12 +22,10 @@ from loadline.sim.world.tasks import Promise, Task
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
+from loadline.wire.messages import DrainCommand
 from loadline.wire.subjects import Subjects
 
 _RETRY_MS: Final = 500.0
-_DRAINED_INTERVAL_MS: Final = 1_000.0
-_DRAINED_REPEATS_MAX: Final = 600
 
 
 class WorkerKnobs(Struct, frozen=True):
@@ -91,15 +90,10 @@ class WorkerProcess:
         self._load_subject = subjects.load(record.model, record.pool, record.worker)
         self._drain_subject = subjects.drain(record.worker)
         self._drained_subject = subjects.drained(record.worker)
-        self._key = Keys(namespace).worker(record.model, record.pool, record.worker)
-        self._sequence = 0
+        self._life = Life(record)
+        key = Keys(namespace).worker(record.model, record.pool, record.worker)
+        self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._life.is_later)
         self._planned_ms: float | None = None
-        self._highest_epoch = 0
-        self._drain_id = ""
-        self._lease_id = 0
-        self._written: bytes | None = None
-        self._revision = 0
-        self._withdrawn = False
         self._news = Promise[None]()
         self._tasks = [Task(self.bus.answer(self._drain_subject, self._answer_drain)), Task(self._stay_registered())]
         timeline.after(knobs.start_ms, self._become_ready)
@@ -175,11 +169,7 @@ class WorkerProcess:
     def _report(self) -> None:
         if self._timeline.now_ms < self.muted_until_ms:
             return
-        record = self.record
-        self._sequence += 1
-        timestamp_ms = START_MS + int(self._timeline.now_ms)
-        sample = replace(self.engine.load(), sequence=self._sequence, timestamp_ms=timestamp_ms)
-        report = LoadReport(record.model, record.pool, record.worker, record.incarnation, [sample])
+        report = self._life.report([self.engine.load()], START_MS + int(self._timeline.now_ms))
         self._say(self._load_subject, report)
 
     def _say(self, subject: str, message: Struct) -> None:
@@ -192,23 +182,15 @@ class WorkerProcess:
 
     async def _answer_drain(self, payload: bytes) -> bytes | None:
         command = decode_as(DrainCommand, payload, self._drain_subject)
-        record = self.record
         if isinstance(command, Rejected) or not self.alive:
             return None
-        if (command.model, command.pool, command.worker) != (record.model, record.pool, record.worker):
+        reply = self._life.answer(command, drained=self.drained)
+        if reply is None:
             return None
-        refusal = ""
-        if command.incarnation != record.incarnation:
-            refusal = f"this is incarnation {record.incarnation}"
-        elif command.epoch < self._highest_epoch:
-            refusal = f"a leader of epoch {self._highest_epoch} was heard"
-        elif self.drained and command.drain_id != self._drain_id:
-            refusal = "drained already"
-        else:
-            self._highest_epoch, self._drain_id = command.epoch, command.drain_id
+        if reply.accepted:
             # After the reply, as a real worker does it: being empty is told by a report of its own.
             self._timeline.after(0.0, self._begin_to_drain)
-        return encode(DrainReply(command.drain_id, accepted=not refusal, detail=refusal))
+        return encode(reply)
 
     def _begin_to_drain(self) -> None:
         if self.draining or not self.alive:
@@ -228,56 +210,30 @@ class WorkerProcess:
         self._timeline.after(self._knobs.drained_linger_ms, self.end)
 
     def _say_drained(self, repeats: int) -> None:
-        if not self.alive or repeats == _DRAINED_REPEATS_MAX:
-            return
-        record = self.record
-        report = DrainReport(record.model, record.pool, record.worker, record.incarnation, self._drain_id)
-        self._say(self._drained_subject, report)
-        self._timeline.after(_DRAINED_INTERVAL_MS, partial(self._say_drained, repeats + 1))
+        if self.alive and repeats < DRAINED_REPEATS_MAX:
+            self._say(self._drained_subject, self._life.drain_report())
+            self._timeline.after(DRAINED_INTERVAL_MS, partial(self._say_drained, repeats + 1))
 
     # -- the registry --------------------------------------------------------------------------------------------------
 
     def _register(self, state: WorkerPhase) -> None:
         self.record = replace(self.record, state=state)
+        self._leased.write(encode(self.record), replace_lost=state != "draining")
         self._news.keep(None)
 
     def _withdraw(self) -> None:
-        self._withdrawn = True
+        self._leased.withdraw()
         self._news.keep(None)
 
     async def _stay_registered(self) -> None:
         """Keep the record under a lease until it is withdrawn; the store may be away for any time."""
-        while True:
+        while not self._leased.gone:
             self._news = Promise[None]()
             wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0
             try:
-                if self._withdrawn:
-                    if self._lease_id:
-                        await self.store.revoke(self._lease_id)
-                    return
-                await self._register_once()
+                if await self._leased.step(self._timeline.now_ms / 1_000.0) is Step.LOST:
+                    continue
             except LoadlineError:
                 wait_ms = _RETRY_MS
             self._timeline.after(wait_ms, partial(self._news.keep, None))
             await self._news
-
-    async def _register_once(self) -> None:
-        """Extend the lease or get a new one, then write the record if it is not there yet."""
-        if self._lease_id and await self.store.keep_alive(self._lease_id) == 0:
-            self._lease_id, self._written, self._revision = 0, None, 0
-            if self.draining:
-                self._withdrawn = True
-                return
-        if not self._lease_id:
-            self._lease_id = await self.store.grant(self._knobs.lease_ttl_s)
-        wanted = encode(self.record)
-        if self._written == wanted:
-            return
-        compare = Compare(self._key, "mod", self._revision)
-        outcome = await self.store.commit([compare], [Write(self._key, wanted, self._lease_id)])
-        if outcome.committed:
-            self._written, self._revision = wanted, outcome.revision
-            return
-        found = [entry for entry in (await self.store.read(self._key)).entries if entry.key == self._key]
-        self._revision = found[0].mod_revision if found else 0
-        self._news.keep(None)  # try again at once, over what is there

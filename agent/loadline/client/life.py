@@ -1,0 +1,72 @@
+"""One life of a worker among others of its name: what it says, which drains concern it, whose its key is. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.wire.codec import Rejected, decode_as
+from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
+
+# Messages may be lost, so `drained` is said again until the process leaves, for ten minutes at most.
+DRAINED_INTERVAL_MS: Final = 1_000
+DRAINED_REPEATS_MAX: Final = 600
+
+
+class Life:
+    """One life of one worker.
+
+    Args:
+        record: What the worker is, in whatever state.
+    """
+
+    def __init__(self, record: WorkerRecord) -> None:
+        self.drain_id = ""
+        """Of the newest drain command that was accepted; empty: none was."""
+        self._record = record
+        self._sequence = 0
+        self._highest_epoch = 0
+
+    def report(self, samples: Sequence[WorkerSample], now_ms: int) -> LoadReport:
+        """The samples, numbered; those whose ``timestamp_ms`` is 0 are stamped with Unix time ``now_ms``."""
+        record, numbered = self._record, []
+        for sample in samples:
+            self._sequence += 1
+            numbered.append(replace(sample, sequence=self._sequence, timestamp_ms=sample.timestamp_ms or now_ms))
+        return LoadReport(record.model, record.pool, record.worker, record.incarnation, numbered)
+
+    def drain_report(self) -> DrainReport:
+        """It is empty."""
+        record = self._record
+        return DrainReport(record.model, record.pool, record.worker, record.incarnation, self.drain_id)
+
+    def answer(self, command: DrainCommand, *, drained: bool) -> DrainReply | None:
+        """The answer to a drain command, given whether the worker is empty already.
+
+        None where another worker of this name listens too, which will answer: in another pool, or started later.
+        """
+        mine, its = self._record, command
+        if (its.model, its.pool, its.worker) != (mine.model, mine.pool, mine.worker):
+            return None
+        if its.incarnation > mine.incarnation:
+            return None
+        refusal = self._refusal(command, drained=drained)
+        if not refusal:
+            self._highest_epoch, self.drain_id = command.epoch, command.drain_id
+        return DrainReply(command.drain_id, accepted=not refusal, detail=refusal)
+
+    def _refusal(self, command: DrainCommand, *, drained: bool) -> str:
+        """Why the command is refused; empty: it is not."""
+        if command.incarnation < self._record.incarnation:
+            return f"gone already: this is incarnation {self._record.incarnation}"
+        if command.epoch < self._highest_epoch:
+            return f"a leader of epoch {self._highest_epoch} was heard"
+        if drained and command.drain_id != self.drain_id:
+            return "drained already"
+        return ""
+
+    def is_later(self, value: bytes) -> bool:
+        """Whether a record under our name is of a worker that started after us."""
+        record = decode_as(WorkerRecord, value, self._record.worker)
+        return not isinstance(record, Rejected) and record.incarnation > self._record.incarnation

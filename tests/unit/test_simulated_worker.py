@@ -1,0 +1,106 @@
+"""A worker in virtual time among others of its name: it behaves as the worker client does."""
+
+import msgspec
+import pytest
+
+from loadline.core.observed import WorkerRecord
+from loadline.ports import Write
+from loadline.sim.engine import Engine, EngineKnobs
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.store import Store
+from loadline.sim.world.tasks import Task
+from loadline.sim.world.timeline import Timeline
+from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.wire.codec import encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply
+from loadline.wire.subjects import Subjects
+from tests.support.simulated import LINEAR
+
+INCARNATION = 1_000
+KEY = Keys("default").worker("m", "p", "w")
+
+
+def record(incarnation: int = INCARNATION) -> WorkerRecord:
+    return WorkerRecord("m", "p", "w", "decode", incarnation)
+
+
+class Bench:
+    """A bus, a store, a worker, and somebody who asks."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.bus, self.store = Bus(self.timeline), Store(self.timeline)
+        self.asking = self.bus.port()
+        self.worker = self.life(INCARNATION)
+        self.pass_ms(100.0)
+
+    def life(self, incarnation: int) -> WorkerProcess:
+        return WorkerProcess(
+            self.timeline,
+            record(incarnation),
+            Engine(EngineKnobs("decode", 1_000), LINEAR),
+            self.bus.port(),
+            self.store.port(),
+            knobs=WorkerKnobs(),
+            on_event=lambda _worker, _event: None,
+            on_change=lambda _worker: None,
+        )
+
+    def pass_ms(self, wait_ms: float) -> None:
+        self.timeline.run(self.timeline.now_ms + wait_ms)
+
+    def held(self) -> int | None:
+        """The incarnation under the key."""
+        entry = self.store.keys.get(KEY)
+        return msgspec.json.decode(entry.value, type=WorkerRecord).incarnation if entry else None
+
+    def command(self, drain_id: str = "d", *, incarnation: int = INCARNATION, epoch: int = 1) -> list[DrainReply]:
+        """What comes back to a drain command within 100 ms."""
+        command = DrainCommand(drain_id, "m", "p", "w", "decode", incarnation, epoch, 60_000)
+        replies: list[DrainReply] = []
+
+        async def ask() -> None:
+            reply = await self.asking.request(Subjects("loadline").drain("w"), encode(command), 10.0)
+            replies.append(msgspec.json.decode(reply, type=DrainReply))
+
+        Task(ask())
+        self.pass_ms(100.0)
+        return replies
+
+
+def test_a_command_for_a_later_life_is_left_to_that_life() -> None:
+    bench = Bench()
+    bench.life(INCARNATION + 1)
+    assert bench.command(incarnation=INCARNATION + 1) == [DrainReply("d", accepted=True)]
+    assert not bench.worker.draining
+
+
+def test_a_command_for_an_earlier_life_or_of_an_earlier_leader_is_refused() -> None:
+    bench = Bench()
+    assert bench.command(incarnation=INCARNATION - 1) == [
+        DrainReply("d", accepted=False, detail=f"gone already: this is incarnation {INCARNATION}")
+    ]
+    assert bench.command("a", epoch=2) == [DrainReply("a", accepted=True)]
+    assert bench.command("b", epoch=1) == [DrainReply("b", accepted=False, detail="a leader of epoch 2 was heard")]
+
+
+@pytest.mark.parametrize("lease_lost", [True, False])
+def test_the_key_of_a_later_life_is_left_to_it(lease_lost: bool) -> None:  # noqa: FBT001
+    bench = Bench()
+    assert bench.held() == INCARNATION
+    if lease_lost:
+        bench.store.revoke(bench.store.keys[KEY].lease_id)
+    later = encode(record(INCARNATION + 1))
+    bench.store.commit([], [Write(KEY, later, bench.store.grant(60))])
+    bench.worker._register("starting")
+    bench.pass_ms(30_000.0)
+    assert bench.store.keys[KEY].value == later
+
+
+def test_the_key_of_an_earlier_life_is_taken_over() -> None:
+    bench = Bench()
+    bench.store.revoke(bench.store.keys[KEY].lease_id)
+    bench.store.commit([], [Write(KEY, encode(record(INCARNATION - 1)), bench.store.grant(60))])
+    bench.pass_ms(30_000.0)
+    assert bench.held() == INCARNATION
