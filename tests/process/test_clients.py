@@ -215,7 +215,7 @@ def test_a_worker_survives_nats(etcd_url: str, own_name: str, private_nats: Call
             await until(lambda: not agent.bus.connected, "NATS is away")
             before = await agent.entry()
             assert not await worker.report_now()
-            missed = worker._sequence
+            missed = worker._life.sequence
             await nats.start_async()
             await agent.hears_load()
             # What could not be sent then is not sent now.

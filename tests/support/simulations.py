@@ -4,7 +4,6 @@ from pathlib import Path
 
 TRACE = "arrival_s,isl,osl\n" + "".join(f"{n / 2},{200 + n},20\n" for n in range(120))
 FLEET = """
-ttft_ms = 500
 [[pools]]
 name = "main"
 kv_blocks = 2000

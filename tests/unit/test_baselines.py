@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.sim.compare.baselines import BASELINES, baseline, peak_replicas
-from loadline.sim.compare.bounds import Objectives
 from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
@@ -25,7 +25,7 @@ SETTINGS = Settings("agent", "all", (replace(MODEL, name="other"), MODEL))
 FLEET = FleetKnobs(
     tuple(PoolFleetKnobs(pool.name, kv_blocks=10_000, linear=PROFILE) for pool in POOLS), "llama", ttft_ms=5_000.0
 )
-OBJECTIVES = Objectives(FLEET.ttft_ms, FLEET.itl_ms)
+OBJECTIVES = ObjectiveKnobs(5_000.0, 50.0)
 
 
 def busy(*waves: tuple[float, int]) -> Trace:

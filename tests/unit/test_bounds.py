@@ -2,8 +2,9 @@
 
 import pytest
 
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.scalars import Role
-from loadline.sim.compare.bounds import Objectives, work_bound, worker_seconds
+from loadline.sim.compare.bounds import work_bound, worker_seconds
 from loadline.sim.engine import EngineKnobs
 from loadline.sim.fleet import PoolFleet, PoolFleetKnobs
 from loadline.sim.profiles import LinearProfile
@@ -11,7 +12,7 @@ from loadline.traces import Arrival, Trace
 
 # An iteration of a batch of n takes 10 + n ms; a pass over t tokens takes 20 + 0.1 t ms.
 PROFILE = LinearProfile(alpha=10.0, beta=1.0, gamma=20.0, delta=0.1)
-OBJECTIVES = Objectives(ttft_ms=1_000.0, itl_ms=20.0)
+OBJECTIVES = ObjectiveKnobs(ttft_ms=1_000.0, itl_ms=20.0)
 
 
 def pool(

@@ -42,6 +42,16 @@ def test_configurations_stand_beside_baselines_and_both_bounds(
     assert "hpa-2, clairvoyant" in html.read_text("utf-8")
 
 
+def test_all_are_judged_by_the_objectives_of_the_first(tmp_path: Path) -> None:
+    other, json = tmp_path / "other.toml", tmp_path / "out.json"
+    other.write_text(CONFIG + "objectives = { ttft_ms = 100.0, itl_ms = 10.0 }\n", "utf-8")
+    options = ["--config", str(other), "--baseline", "static-peak", "--json", str(json)]
+    assert main(["compare", *written(tmp_path), *options]) == 0
+    found = msgspec.json.decode(json.read_bytes(), type=Comparison)
+    judged = {(run.outcome.ttft_objective_ms, run.outcome.itl_objective_ms) for run in found.runs}
+    assert judged == {(500.0, 50.0)}
+
+
 def test_the_number_of_jobs_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = written(tmp_path)
     results = []

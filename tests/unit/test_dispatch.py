@@ -5,11 +5,12 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.observed import WorkerRecord
 from loadline.core.scalars import Role, WorkerPhase
 from loadline.demo.dispatch import SILENT_S, Dispatcher
 from loadline.demo.link import ResultBatch, Submission
-from loadline.demo.served import Latencies, Objectives, Served, Summary
+from loadline.demo.served import Latencies, Served, Summary
 from loadline.sim.engine import EngineEvent
 
 TICK_S = 0.1
@@ -23,7 +24,7 @@ P1, P2, D1 = record("p1", "prefill"), record("p2", "prefill"), record("d1", "dec
 
 
 def fleet(*records: WorkerRecord) -> tuple[Dispatcher, Served]:
-    served = Served(Objectives())
+    served = Served(ObjectiveKnobs())
     roles: tuple[Role, ...] = ("prefill", "decode")
     dispatcher = Dispatcher("g", roles, served)
     dispatcher.see(records, 0.0)

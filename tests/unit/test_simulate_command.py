@@ -26,6 +26,17 @@ def test_it_prints_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.err == ""
 
 
+@pytest.mark.parametrize(("judged", "ttft"), [("", "300"), ("ttft_ms = 400.0", "400")])
+def test_requests_are_judged_by_what_is_planned_for_unless_the_fleet_says_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], judged: str, ttft: str
+) -> None:
+    planned = CONFIG + "objectives = { ttft_ms = 300.0, itl_ms = 20.0 }\n"
+    assert main(["simulate", *written(tmp_path, config=planned, fleet=judged + FLEET)]) == 0
+    printed = capsys.readouterr().out
+    assert f"within {ttft} ms; p50" in printed
+    assert "within 20 ms; p50" in printed
+
+
 def test_the_same_seed_gives_the_same_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["simulate", *written(tmp_path, trace=RATES), "--osl-tokens", "10"]
     results = []

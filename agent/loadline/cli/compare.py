@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from loadline import report
 from loadline.cli import inputs, progress, show
@@ -15,9 +16,9 @@ from loadline.cli.parallel import simulate_all
 from loadline.core.settings import Settings
 from loadline.errors import ConfigError
 from loadline.sim.compare.baselines import BASELINES, baseline
-from loadline.sim.compare.bounds import Objectives, work_bound
+from loadline.sim.compare.bounds import work_bound
 from loadline.sim.compare.comparison import Compared, Comparison, Kind
-from loadline.sim.fleet import FleetKnobs, model_of, pools_of
+from loadline.sim.fleet import FleetKnobs, model_of, objectives_of, pools_of
 from loadline.sim.simulation import Scenario
 from loadline.traces import Trace
 
@@ -49,13 +50,16 @@ def compare(options: argparse.Namespace) -> int:
     inputs.check_outputs(options, options.trace, options.fleet, *options.config)
     fleet = inputs.fleet(options)
     configs = [inputs.settings(path, options, fleet) for path in options.config]
+    first = model_of(fleet, configs[0])
+    objectives = objectives_of(fleet, first)
+    fleet = replace(fleet, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms)  # all runs are judged alike
     trace = inputs.trace(options)
     named = list(_named([path.stem for path in options.config], configs, wanted, fleet, trace))
     plan = [
         (kind, Scenario(name, settings, fleet, trace, options.seed, clairvoyant=kind == "clairvoyant"))
         for name, settings, kind in named
     ]
-    bound = work_bound(trace, pools_of(fleet, model_of(fleet, configs[0])), Objectives(fleet.ttft_ms, fleet.itl_ms))
+    bound = work_bound(trace, pools_of(fleet, first), objectives)
     with progress.shown(f"simulating {trace.name} {len(plan)} times", quiet=options.quiet) as on_progress:
         outcomes = simulate_all([scenario for _, scenario in plan], jobs, on_progress)
     runs = [Compared(kind, outcome) for (kind, _), outcome in zip(plan, outcomes, strict=True)]

@@ -24,16 +24,17 @@ class Life:
     def __init__(self, record: WorkerRecord) -> None:
         self.drain_id = ""
         """Of the newest drain command that was accepted; empty: none was."""
+        self.sequence = 0
+        """Of the newest sample; 0: none was reported."""
         self._record = record
-        self._sequence = 0
         self._highest_epoch = 0
 
     def report(self, samples: Sequence[WorkerSample], now_ms: int) -> LoadReport:
         """The samples, numbered; those whose ``timestamp_ms`` is 0 are stamped with Unix time ``now_ms``."""
         record, numbered = self._record, []
         for sample in samples:
-            self._sequence += 1
-            numbered.append(replace(sample, sequence=self._sequence, timestamp_ms=sample.timestamp_ms or now_ms))
+            self.sequence += 1
+            numbered.append(replace(sample, sequence=self.sequence, timestamp_ms=sample.timestamp_ms or now_ms))
         return LoadReport(record.model, record.pool, record.worker, record.incarnation, numbered)
 
     def drain_report(self) -> DrainReport:

@@ -24,6 +24,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.frontend import Frontend
 from loadline.client.resources import running, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.observed import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.dispatch import Dispatcher
@@ -36,7 +37,7 @@ from loadline.demo.link import (
     submit_subject,
     unpack_results,
 )
-from loadline.demo.served import Objectives, Served, Summary
+from loadline.demo.served import Served, Summary
 from loadline.demo.setup import ROLES
 from loadline.demo.trace import play
 from loadline.errors import BusUnavailable, ConfigError, DataError
@@ -101,7 +102,7 @@ class Gateway:
         self._bus = bus
         self._frontend = frontend
         self._clock = VirtualClock(options.speed)
-        self._served = Served(Objectives(options.ttft_ms, options.itl_ms))
+        self._served = Served(ObjectiveKnobs(options.ttft_ms, options.itl_ms))
         self._dispatcher = Dispatcher(self.name, ROLES[options.mode], self._served)
         self._began_ms: float | None = None
         self._ticked_s = time.monotonic()

@@ -4,15 +4,10 @@ import math
 
 from msgspec import Struct
 
+from loadline.core.models.engine import ObjectiveKnobs
+
 # Buckets 1% apart: a percentile is exact to 1%, and ten thousand hours fit into 2,500 of them.
 _RATIO = math.log(1.01)
-
-
-class Objectives(Struct, frozen=True):
-    """What users are promised, in virtual ms."""
-
-    ttft_ms: float = 500.0
-    itl_ms: float = 50.0
 
 
 class Latencies:
@@ -80,7 +75,7 @@ class Summary(Struct, frozen=True):
 class Served:
     """Counts what was served."""
 
-    def __init__(self, objectives: Objectives) -> None:
+    def __init__(self, objectives: ObjectiveKnobs) -> None:
         self.arrived = 0
         self.retried = 0
         self.finished = 0

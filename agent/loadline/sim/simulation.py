@@ -20,7 +20,7 @@ from loadline.core.observed import WorkerRecord
 from loadline.core.settings import Settings
 from loadline.ports import Journal
 from loadline.sim.engine import Engine
-from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, pools_of
+from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, objectives_of, pools_of
 from loadline.sim.outcome import FLAP_MS, Action, Lines, Outcome, PoolLine
 from loadline.sim.serving.gateway import Gateway
 from loadline.sim.serving.served import Served
@@ -96,6 +96,7 @@ class Simulation:
         settings, fleet = scenario.settings, scenario.fleet
         self._model = model_of(fleet, settings)
         self._pools = pools_of(fleet, self._model)
+        self._objectives = objectives_of(fleet, self._model)
         self.duration_ms = scenario.trace.duration_s * 1_000.0
         self.timeline = Timeline(scenario.seed)
         self._bus, self._store = Bus(self.timeline), Store(self.timeline)
@@ -115,6 +116,7 @@ class Simulation:
             self._pools,
             fleet,
             self._bus.port(),
+            objectives=self._objectives,
             served=self._served,
             prefix_block_tokens=scenario.trace.prefix_block_tokens,
         )
@@ -275,7 +277,7 @@ class Simulation:
 
     def outcome(self) -> Outcome:
         """Everything, as of now."""
-        scenario, served, fleet = self._scenario, self._served, self._scenario.fleet
+        scenario, served, objectives = self._scenario, self._served, self._objectives
         by_step = served.by_step(self._step_ms, len(self._looks))
         unfinished = self.gateway.queued + self.gateway.in_flight
         gpu_hours = dict.fromkeys(self._pools, 0.0)
@@ -292,8 +294,8 @@ class Simulation:
             seed=scenario.seed,
             model=self._model.name,
             planner=self._model.planner,
-            ttft_objective_ms=fleet.ttft_ms,
-            itl_objective_ms=fleet.itl_ms,
+            ttft_objective_ms=objectives.ttft_ms,
+            itl_objective_ms=objectives.itl_ms,
             duration_s=scenario.trace.duration_s,
             requests=served.requests,
             finished=served.finished,
@@ -302,7 +304,7 @@ class Simulation:
             retried=served.retried,
             preempted=served.preempted,
             migrated=served.migrated,
-            attainment=served.attainment(fleet.ttft_ms, fleet.itl_ms),
+            attainment=served.attainment(objectives.ttft_ms, objectives.itl_ms),
             ttft_ms=served.ttft(),
             itl_ms=served.itl(),
             gpu_hours=sum(gpu_hours.values()),

@@ -11,13 +11,14 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.sim.compare.bounds import Objectives, worker_seconds
-from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, pools_of
+from loadline.sim.compare.bounds import worker_seconds
+from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, objectives_of, pools_of
 from loadline.traces import Trace
 
 PEAK_WINDOW_S: Final = 60.0
@@ -48,7 +49,7 @@ def baseline(name: str, settings: Settings, fleet: FleetKnobs, trace: Trace) -> 
 
 
 def peak_replicas(
-    pools: Mapping[str, PoolFleet], model: ModelKnobs, trace: Trace, objectives: Objectives
+    pools: Mapping[str, PoolFleet], model: ModelKnobs, trace: Trace, objectives: ObjectiveKnobs
 ) -> dict[str, int]:
     """Workers that are busy for ``PEAK_UTILISATION`` of the trace's busiest minute, by the work bound's arithmetic.
 
@@ -81,7 +82,7 @@ def _busiest(arrived_s: np.ndarray, seconds: np.ndarray) -> float:
 
 def _static_peak(model: ModelKnobs, fleet: FleetKnobs, trace: Trace) -> ModelKnobs:
     pools = pools_of(fleet, model)
-    replicas = peak_replicas(pools, model, trace, Objectives(fleet.ttft_ms, fleet.itl_ms))
+    replicas = peak_replicas(pools, model, trace, objectives_of(fleet, model))
     return replace(model, planner="static", static=StaticKnobs(replicas))
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.sim.compare.costs import Lengths, Numbers, decode_ms, prefill_ms
 from loadline.sim.fleet import PoolFleet
 from loadline.traces import PREFIX_BLOCK_TOKENS, Arrival, Trace
@@ -29,14 +30,7 @@ class WorkBound(Struct, frozen=True):
     gpu_hours_by_role: dict[str, float]
 
 
-class Objectives(Struct, frozen=True):
-    """What every request is to meet."""
-
-    ttft_ms: float
-    itl_ms: float
-
-
-def work_bound(trace: Trace, pools: Mapping[str, PoolFleet], objectives: Objectives) -> WorkBound:
+def work_bound(trace: Trace, pools: Mapping[str, PoolFleet], objectives: ObjectiveKnobs) -> WorkBound:
     """The work bound of a trace on the pools of a model."""
     by_role: dict[str, float] = {}
     for role in sorted({pool.role for pool in pools.values()}):
@@ -51,7 +45,7 @@ def work_bound(trace: Trace, pools: Mapping[str, PoolFleet], objectives: Objecti
     return WorkBound(sum(by_role.values()), by_role)
 
 
-def worker_seconds(arrivals: Sequence[Arrival], pool: PoolFleet, objectives: Objectives) -> Numbers:
+def worker_seconds(arrivals: Sequence[Arrival], pool: PoolFleet, objectives: ObjectiveKnobs) -> Numbers:
     """Seconds of a worker of this pool that each request needs; infinite where it does not fit into one.
 
     They are meant to be added up: what one request needs depends a little on the others, for they share batches. One

@@ -7,6 +7,7 @@ from loadline.sim.fleet.knobs import (
     StartDelayKnobs,
     TransferKnobs,
     model_of,
+    objectives_of,
     pools_of,
     read_fleet,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "StartDelayKnobs",
     "TransferKnobs",
     "model_of",
+    "objectives_of",
     "pools_of",
     "read_fleet",
 ]

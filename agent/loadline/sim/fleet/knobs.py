@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from loadline.config import load_as
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.scalars import Name, Role
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.errors import ConfigError
@@ -92,8 +93,14 @@ class FleetKnobs(_Knobs, frozen=True):
     model: Annotated[
         str, Meta(max_length=100, description="The model that the trace is for; empty: the only one there is.")
     ] = ""
-    ttft_ms: Annotated[PositiveNumber, Meta(description="Objective: time to first token of a request.")] = 1_000.0
-    itl_ms: Annotated[PositiveNumber, Meta(description="Objective: mean inter-token latency of a request.")] = 50.0
+    ttft_ms: Annotated[
+        PositiveNumber | None,
+        Meta(description="Time to first token that a request is judged by; none: the configuration's objective."),
+    ] = None
+    itl_ms: Annotated[
+        PositiveNumber | None,
+        Meta(description="Mean inter-token latency that a request is judged by; none: the configuration's objective."),
+    ] = None
     routing: Annotated[
         Literal["round_robin", "least_loaded", "kv_aware"],
         Meta(description="Who gets a request: the next, the one with least to do, or that and most of the prompt."),
@@ -156,6 +163,15 @@ def model_of(fleet: FleetKnobs, settings: Settings) -> ModelKnobs:
         return settings.models[0]
     problem = f"is {fleet.model!r}, the configuration has {', '.join(names)}"
     raise ConfigError("model of the fleet", problem, "Name one of them.")
+
+
+def objectives_of(fleet: FleetKnobs, model: ModelKnobs) -> ObjectiveKnobs:
+    """What every request is judged by: what the fleet file says, else what the planner is told."""
+    planned = model.objectives
+    return ObjectiveKnobs(
+        planned.ttft_ms if fleet.ttft_ms is None else fleet.ttft_ms,
+        planned.itl_ms if fleet.itl_ms is None else fleet.itl_ms,
+    )
 
 
 def pools_of(fleet: FleetKnobs, model: ModelKnobs) -> dict[str, PoolFleet]:

@@ -11,6 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from loadline.client.interval import Interval
+from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.scalars import Role
 from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
@@ -37,8 +38,9 @@ class Gateway:
         timeline: Virtual time.
         model: The model that it serves.
         pools: The model's pools.
-        fleet: How requests are routed and moved, and the objectives.
+        fleet: How requests are routed and moved.
         bus: Its connection to the bus.
+        objectives: What every request is judged by.
         served: The account.
         prefix_block_tokens: Tokens of one prefix block of the trace.
         root: First tokens of all subjects.
@@ -52,6 +54,7 @@ class Gateway:
         fleet: FleetKnobs,
         bus: BusPort,
         *,
+        objectives: ObjectiveKnobs,
         served: Served,
         prefix_block_tokens: int,
         root: str = "loadline",
@@ -62,6 +65,7 @@ class Gateway:
         self._model = model
         self._pools = pools
         self._fleet = fleet
+        self._objectives = objectives
         self._bus = bus
         self._policy = POLICIES[fleet.routing]
         self._luck = timeline.luck("prefix")
@@ -290,9 +294,10 @@ class Gateway:
         itl_ms = (at_ms - first_ms) / following if following else None
         self._end(number)
         self.served.finish(number, ttft_ms, itl_ms)
-        fleet = self._fleet
-        itl_met = itl_ms is None or itl_ms <= fleet.itl_ms
-        self._interval.finished(arrival.osl_tokens, ttft_ms, itl_ms, ttft_met=ttft_ms <= fleet.ttft_ms, itl_met=itl_met)
+        objectives = self._objectives
+        ttft_met = ttft_ms <= objectives.ttft_ms
+        itl_met = itl_ms is None or itl_ms <= objectives.itl_ms
+        self._interval.finished(arrival.osl_tokens, ttft_ms, itl_ms, ttft_met=ttft_met, itl_met=itl_met)
 
     def _end(self, number: int) -> None:
         del self._arrivals[number]
