@@ -1,6 +1,5 @@
 """Crash points: an agent dies before it performs an effect, or after it and before it hears of the result."""
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from loadline.sim.chaos.judge import Judge
 from loadline.sim.chaos.plan import FaultPlan
 from loadline.sim.chaos.settings import settings
 from loadline.sim.chaos.world import World
-from loadline.sim.world.agent import AgentProcess
+from loadline.sim.world.agent import AgentProcess, Watcher
 from loadline.sim.world.timeline import START_MS
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
@@ -50,7 +49,7 @@ def told(agent: str) -> Settings:
     return replace(base, models=(*base.models, ahead), profiles=profiles)
 
 
-class Scenario:
+class Scenario(Watcher):
     """A short life with everything in it: growth, shrink, drains, a worker that never answers, a pause, a hand-over.
 
     ``kill`` is asked at every effect, before and after it, and tells whether the agent dies there.
@@ -124,14 +123,6 @@ class Scenario:
             self.world.timeline.after(12_000.0, lambda: self.world.join_again(leader.name))
 
     # -- as a watcher --------------------------------------------------------------------------------------------------
-
-    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
-        """Nothing."""
-
-    def after_turn(
-        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
-    ) -> None:
-        """Nothing."""
 
     def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
         """Count it, and die there if it is the one; what comes too late to get over it counts for nothing."""

@@ -37,7 +37,6 @@ def test_azure_times_may_have_an_offset_from_utc(tmp_path: Path) -> None:
 
 def test_mooncake_names_the_blocks_of_a_prompt() -> None:
     trace = read_trace(DATA / "mooncake_synthetic_cut.jsonl")
-    assert trace.prefix_block_tokens == 512
     assert trace.arrivals[0] == Arrival(12.772, 913, 3, (1205, 1206))
     assert trace.arrivals[2].prefix == (708, 709, 710, 711, 712, 1469)
     assert trace.duration_s == 19.152

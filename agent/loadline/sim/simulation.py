@@ -118,7 +118,6 @@ class Simulation:
             self._bus.port(),
             objectives=self._objectives,
             served=self._served,
-            prefix_block_tokens=scenario.trace.prefix_block_tokens,
         )
         self._scaler = ScalerProcess(
             self.timeline, {self._model.name: tuple(self._pools)}, self._bus.port(), self._start_worker

@@ -26,7 +26,7 @@ class Arrival(Struct, frozen=True, order=True, gc=False):
     isl_tokens: int
     osl_tokens: int
     prefix: tuple[int, ...] = ()
-    """Ids of the prompt's leading cache blocks, where the trace names them; the last block may be a partial one."""
+    """Ids of the prompt's leading blocks, where the trace names them; all have ``PREFIX_BLOCK_TOKENS`` but the last."""
     hit_tokens: int = 0
     """Prompt tokens that the trace says had been seen before, where it says no more than that; at most the ISL."""
 
@@ -38,8 +38,6 @@ class Trace(Struct):
     arrivals: list[Arrival]
     duration_s: float
     """Length of the window that was asked for, or up to the end of the data: the last arrival or the last bin."""
-    prefix_block_tokens: int = PREFIX_BLOCK_TOKENS
-    """Tokens of one block of ``Arrival.prefix``."""
 
 
 class RateKnobs(Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from loadline.sim.chaos.invariants import Findings
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.memory import Memory
 from loadline.sim.chaos.world import World
-from loadline.sim.world.agent import AgentProcess
+from loadline.sim.world.agent import AgentProcess, Watcher
 from loadline.wire.codec import decode_decision
 from loadline.wire.keys import Keys
 
@@ -24,7 +24,7 @@ _BACK_OFF_AFTER = frozenset({"commit_refused", "decision_refused", "decision_exp
 """Alarms that tell of a decision that came to nothing."""
 
 
-class Judge:
+class Judge(Watcher):
     """The invariants of safety.
 
     Args:
@@ -87,9 +87,6 @@ class Judge:
         """Count it."""
         del agent
         self._count(type(effect).__name__)
-
-    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
-        """Its result is judged in the turn that hears of it."""
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1

@@ -5,9 +5,8 @@ from functools import partial
 from typing import TypeVar
 
 from loadline.core.effects import AnyEffect
-from loadline.core.events import AnyEvent
 from loadline.sim.chaos.world import World
-from loadline.sim.world.agent import AgentProcess
+from loadline.sim.world.agent import AgentProcess, Watcher
 
 T = TypeVar("T")
 Undo = Callable[[], object]
@@ -22,7 +21,7 @@ def pick(those: Sequence[T], level: float) -> list[T]:
     return [those[int(level * len(those)) % len(those)]] if those else []
 
 
-class Nemesis:
+class Nemesis(Watcher):
     """Strikes a world.
 
     Args:
@@ -60,19 +59,8 @@ class Nemesis:
 
     # -- as a watcher --------------------------------------------------------------------------------------------------
 
-    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
-        """Nothing."""
-
-    def after_turn(
-        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
-    ) -> None:
-        """Nothing."""
-
     def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
         """Spring the traps that wait for this."""
         for trap in [trap for trap in self._traps if trap[0] is None or isinstance(effect, trap[0])]:
             self._traps.remove(trap)
             trap[1](agent)
-
-    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
-        """Nothing."""

@@ -35,7 +35,7 @@ _OVERLOADED_WAITING: Final = 12.0
 Pool = tuple[str, str]
 
 
-class World:
+class World(Watcher):
     """All of it. ``watchers`` see every turn and every effect of every agent.
 
     Args:

@@ -23,7 +23,7 @@ from loadline.sim.serving.transfer import Link
 from loadline.sim.world.bus import BusPort
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.sim.world.worker import WorkerProcess
-from loadline.traces import Arrival
+from loadline.traces import PREFIX_BLOCK_TOKENS, Arrival
 from loadline.wire.codec import encode
 from loadline.wire.messages import TrafficReport
 from loadline.wire.subjects import Subjects
@@ -42,7 +42,6 @@ class Gateway:
         bus: Its connection to the bus.
         objectives: What every request is judged by.
         served: The account.
-        prefix_block_tokens: Tokens of one prefix block of the trace.
         root: First tokens of all subjects.
     """
 
@@ -56,11 +55,9 @@ class Gateway:
         *,
         objectives: ObjectiveKnobs,
         served: Served,
-        prefix_block_tokens: int,
         root: str = "loadline",
     ) -> None:
         self.served = served
-        self._block_tokens = prefix_block_tokens
         self._timeline = timeline
         self._model = model
         self._pools = pools
@@ -117,7 +114,7 @@ class Gateway:
         station = self._stations.get(name)
         if station is None:
             blocks = self._pools[worker.record.pool].knobs.prefix_cache_blocks
-            station = Station(worker, name, PrefixCache(blocks, self._block_tokens) if blocks else None)
+            station = Station(worker, name, PrefixCache(blocks, PREFIX_BLOCK_TOKENS) if blocks else None)
             self._stations[name] = station
         lanes = [lane for pools, lane in self._lanes.items() if worker.record.pool in pools]
         for lane in lanes:

@@ -5,7 +5,7 @@ the core wants to be woken, and never sooner than ``turn_spacing_ms`` after the 
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from loadline.core.controller import Controller
 from loadline.core.effects import AnyEffect
@@ -66,8 +66,8 @@ class Silent:
         raise  # noqa: PLE0704 - called from within an except clause
 
 
-class Watcher(Protocol):
-    """Whoever looks at every turn of an agent."""
+class Watcher:
+    """Whoever looks at every turn of an agent; here nothing comes of it."""
 
     def before_turn(self, agent: "AgentProcess", events: Sequence[AnyEvent], now: int) -> None:
         """These events are about to be handled; ``now`` is what the agent's clock shows."""
