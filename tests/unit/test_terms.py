@@ -5,8 +5,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.controller import HANDLERS, Controller
+from loadline.core.controller import HANDLERS
 from loadline.core.effects import (
     AnnounceDecision,
     AnyEffect,
@@ -22,100 +21,26 @@ from loadline.core.events import (
     BusConnectionChanged,
     CommitRefused,
     CommitUnknown,
-    DecisionAnswered,
     DecisionCommitted,
     DecisionsRead,
     DrainAnswered,
     DrainRequested,
     LeadershipWon,
-    LeaseRenewalFailed,
     LoadReported,
     RegistryRead,
     ShutdownRequested,
     WorkerDeregistered,
     WorkerDrained,
-    WorkerRegistered,
 )
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.observed import RegisteredWorker
 from loadline.core.targets import Decision, PoolTarget, StoredDecision
-from tests.support.belief import START, sample, settings_of
-
-DEADLINE_MS = 60_000
-
-READ_AT = 10_000
-"""The revision at which the store was read: after everything here."""
-
-
-def make_settings() -> Settings:
-    pool = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)
-    threshold = ThresholdKnobs(new_decode_worker_grace_intervals=0)
-    return settings_of(*(ModelKnobs(name, (pool,), threshold=threshold) for name in ("m", "n")))
-
-
-class Desk:
-    """A controller whose effects the test answers, one by one."""
-
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.controller = Controller(settings or make_settings())
-        self.now = START
-        self.sequence = 0
-        self.epoch = 10
-        self.workers: dict[tuple[str, str], WorkerRecord] = {}
-        self.kv = {"m": 0.7, "n": 0.7}
-
-    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
-        return self.controller.handle(events, self.now)
-
-    def register(self, *names: str, models: str = "mn", incarnation: int = 1) -> None:
-        for model in models:
-            for name in names:
-                record = WorkerRecord(model, "decode", name, "decode", incarnation)
-                self.workers[model, name] = record
-                self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
-
-    def pass_time(self, seconds: int) -> list[AnyEffect]:
-        """A report of every worker a second, and a lease that lives on."""
-        effects: list[AnyEffect] = []
-        for _ in range(seconds):
-            self.now += 1_000
-            self.sequence += 1
-            self.controller.state.leadership._extend(self.now)
-            effects += self.tell(
-                *(
-                    LoadReported(model, "decode", name, r.incarnation, [sample(self.sequence, self.kv[model])])
-                    for (model, name), r in self.workers.items()
-                )
-            )
-        return effects
-
-    def win(self, *stored: StoredDecision) -> list[AnyEffect]:
-        """A campaign that succeeds, and the read after it."""
-        self.epoch += 10
-        (request,) = [e for e in self.tell(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
-        return self.tell(DecisionsRead(request.request, list(stored), READ_AT))
-
-    def lose(self) -> None:
-        self.tell(LeaseRenewalFailed("all", 7, lost=True))
-        assert not self.controller.leading
-
-    def commit_of(self, effects: list[AnyEffect], model: str = "m") -> Decision:
-        (commit,) = [e for e in effects if isinstance(e, CommitDecision) and e.decision.model == model]
-        return commit.decision
-
-    def desired(self, model: str = "m") -> int | None:
-        return self.controller.state.fleet.models[model].pools["decode"].desired
+from tests.support.belief import sample
+from tests.support.desk import READ_AT, Desk, leading, make_settings
 
 
 @pytest.fixture
 def desk() -> Desk:
-    """Two models of two workers each; leading, and everything read."""
-    made = Desk()
-    made.tell(BusConnectionChanged(connected=True), RegistryRead([]))
-    made.register("a", "b")
-    made.win()
-    return made
+    return leading()
 
 
 def shrinking(desk: Desk) -> tuple[Decision, str]:
@@ -202,63 +127,6 @@ def test_silence_on_a_bus_that_is_away_kills_no_drain(desk: Desk) -> None:
     desk.controller.state.leadership._extend(desk.now)
     desk.tell()
     assert [f.ending for f in desk.controller.state.drains.finished] == ["died"]
-
-
-def growing(desk: Desk) -> Decision:
-    """A committed decision to go from two to three."""
-    desk.kv["m"] = 1.0
-    decision = desk.commit_of(desk.pass_time(31))
-    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
-    assert desk.desired() == 3
-    return decision
-
-
-def refusal(decision: Decision) -> DecisionAnswered:
-    return DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "refused", {})
-
-
-def test_a_refused_growth_is_no_shrink(desk: Desk) -> None:
-    decision = growing(desk)
-    del desk.workers["m", "b"]
-    desk.tell(WorkerDeregistered("m", "decode", "b"))
-    desk.tell(refusal(decision))
-    assert desk.desired() == 2, "one is away for a moment: there were two, and no rail allowed a shrink"
-
-
-def test_a_refusal_that_is_repeated_changes_nothing_again(desk: Desk) -> None:
-    decision = growing(desk)
-    alarms = [e for e in desk.tell(refusal(decision)) if isinstance(e, RaiseAlarm)]
-    assert [alarm.kind for alarm in alarms] == ["decision_refused"]
-    desk.register("c", models="m")
-    assert desk.tell(refusal(decision)) == []
-    assert desk.desired() == 2
-
-
-def test_a_refusal_after_the_end_takes_nothing_back(desk: Desk) -> None:
-    decision = growing(desk)
-    desk.tell(msgspec.structs.replace(refusal(decision), status="done"))
-    desk.tell(refusal(decision))
-    assert desk.desired() == 3
-
-
-def test_what_is_desired_is_never_above_the_maximum(desk: Desk) -> None:
-    decision = growing(desk)
-    desk.register(*(f"extra{n}" for n in range(9)), models="m")
-    desk.tell(refusal(decision))
-    assert desk.desired() == 8
-
-
-def test_after_an_expiry_a_snapshot_knows_what_is_to_be_planned(desk: Desk) -> None:
-    decision = growing(desk)
-    desk.now = decision.expires_at_ms
-    desk.controller.state.leadership._extend(desk.now)
-    desk.controller.state.due = dict.fromkeys(desk.controller.state.due, desk.now + 500)
-    assert [e.kind for e in desk.tell() if isinstance(e, RaiseAlarm)] == ["decision_expired"]
-    twin = Controller(make_settings())
-    twin.restore(desk.controller.snapshot())
-    assert twin.next_wake() == desk.controller.next_wake() == desk.now
-    assert twin.handle([], desk.now + 1) == desk.controller.handle([], desk.now + 1)
-    assert twin.snapshot() == desk.controller.snapshot()
 
 
 def test_a_read_under_way_does_not_answer_for_a_later_unknown(desk: Desk) -> None:
@@ -425,14 +293,3 @@ def test_counts_beyond_the_bounds_are_not_announced(desk: Desk) -> None:
     effects = desk.win(StoredDecision(beyond, 77))
     announced = [e for e in [*effects, *desk.pass_time(5)] if isinstance(e, AnnounceDecision)]
     assert all(t.replicas <= 8 for e in announced for t in e.decision.targets)
-
-
-def test_done_with_other_counts_is_not_done(desk: Desk) -> None:
-    desk.kv["m"] = 1.0
-    decision = desk.commit_of(desk.pass_time(31))
-    desk.tell(DecisionCommitted(decision.decision_id, "m", 90))
-    answer = DecisionAnswered(decision.decision_id, "m", decision.epoch, decision.sequence, "s", "done", {"decode": 99})
-    desk.tell(answer)
-    assert desk.controller.state.ledger.live, "still announced"
-    desk.tell(msgspec.structs.replace(answer, observed={t.pool: t.replicas for t in decision.targets}))
-    assert not desk.controller.state.ledger.live

@@ -2,72 +2,9 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
-from loadline.core.report import Code, Opinion, Reason
-from tests.support.belief import STALE_MS, Line
-
-PREFILL = PoolKnobs("prefill", "prefill", start_deadline_ms=60_000)
-DECODE = PoolKnobs("decode", "decode", start_deadline_ms=60_000)
-BOTH = PoolKnobs("agg", "aggregated")
-PULL_MS = 1_000
-INTERVAL_MS = 30_000
-
-
-class Bench(Line):
-    """Pools of workers before a planner; a second passes with every look."""
-
-    def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: float) -> None:
-        super().__init__(pools, workers)
-        self.planner = ThresholdPlanner(ThresholdKnobs(**knobs))  # type: ignore[arg-type]
-        self.queue = 0
-        self.kv = 0.7
-        self.running = 1
-        self.silent = 0
-
-    def look_once(self) -> Opinion:
-        for name, pool in self.model.pools.items():
-            waiting = self.queue if pool.knobs.role != "decode" else 0
-            self.report(name, self.kv, waiting, self.running, self.silent)
-        return self.plan()
-
-    def plan(self) -> Opinion:
-        return self.planner.plan(self.look(), self.now)
-
-    def run(self, seconds: int) -> Opinion:
-        """Look once at once, and then once a second."""
-        opinion = self.look_once()
-        for _ in range(seconds):
-            self.now += PULL_MS
-            opinion = self.look_once()
-        return opinion
-
-    def follow(self, *values: float) -> Opinion:
-        """Queue (whole numbers) or KV usage, a value a second."""
-        opinion = Opinion("", {}, (), {})
-        for number, value in enumerate(values):
-            self.now += PULL_MS if number else 0
-            self.queue, self.kv = int(value), min(1.0, float(value))
-            opinion = self.look_once()
-        return opinion
-
-
-def prefill(**knobs: float) -> Bench:
-    return Bench(PREFILL, workers=2, **knobs)
-
-
-def decode(**knobs: float) -> Bench:
-    return Bench(DECODE, workers=2, **knobs)
-
-
-def reason(opinion: Opinion, pool: str) -> Reason:
-    (found,) = [r for r in opinion.reasons if r.pool == pool]
-    return found
-
-
-def codes(opinion: Opinion) -> set[Code]:
-    return {r.code for r in opinion.reasons}
-
+from loadline.core.report import Code
+from tests.support.belief import STALE_MS
+from tests.support.threshold import BOTH, DECODE, PREFILL, PULL_MS, Bench, codes, decode, prefill, reason
 
 # -- the prefill queue -------------------------------------------------------------------------------------------------
 
@@ -250,76 +187,6 @@ def test_no_change_of_a_pool_within_an_interval_of_its_last_decision(replicas: i
     assert Code.ADJUSTMENT_INTERVAL in codes(bench.run(29))
 
 
-# -- workers that are missing ------------------------------------------------------------------------------------------
-
-
-def test_no_workers_and_no_data_are_holds() -> None:
-    bench = Bench(DECODE, workers=0)
-    assert codes(bench.run(40)) == {Code.NO_WORKERS}
-    bench.grow("decode", 2)
-    bench.now += 40_000
-    assert codes(bench.plan()) == {Code.NO_DATA}
-
-
-def test_growth_waits_for_workers_that_are_on_their_way() -> None:
-    bench = decode()
-    bench.kv = 1.0
-    bench.pool("decode").set_desired(3, bench.now)
-    opinion = bench.run(40)
-    assert (opinion.targets, codes(opinion)) == ({}, {Code.WORKERS_PENDING})
-    opinion = bench.run(21)
-    assert (opinion.targets, codes(opinion)) == ({}, {Code.PENDING_UNREACHED})
-    assert reason(opinion, "decode").numbers["missing"] == 1
-
-
-def test_a_shrink_starts_from_what_there_is_once_the_rest_is_late() -> None:
-    bench = decode()
-    bench.kv = 0.1
-    bench.pool("decode").set_desired(5, bench.now)
-    assert bench.run(60).targets == {"decode": 4}
-    assert bench.run(1).targets == {"decode": 1}
-
-
-def test_pending_workers_of_one_pool_do_not_hold_another() -> None:
-    bench = Bench(PREFILL, DECODE)
-    bench.pool("prefill").set_desired(3, bench.now)
-    bench.kv, bench.queue = 1.0, 3
-    assert bench.run(31).targets == {"decode": 3}
-
-
-@pytest.mark.parametrize(("kv", "silent", "targets"), [(0.3, 1, {}), (0.3, 0, {"decode": 3}), (0.1, 1, {"decode": 3})])
-def test_a_silent_worker_counts_as_full_when_shrinking(kv: float, silent: int, targets: dict[str, int]) -> None:
-    bench = Bench(DECODE, workers=4)
-    bench.kv = kv  # with one of four silent: 0.3 is at most 0.475, above 0.45, and 0.1 is at most 0.325
-    bench.planner = ThresholdPlanner(ThresholdKnobs(decode_kv_scale_down_threshold=0.45))
-    bench.silent = silent
-    assert bench.run(30).targets == targets
-
-
-@pytest.mark.parametrize(("silent", "targets"), [(1, {}), (0, {"decode": 5})])
-def test_a_silent_worker_counts_as_empty_when_growing(silent: int, targets: dict[str, int]) -> None:
-    bench = Bench(DECODE, workers=4)
-    bench.kv = 1.0  # with one of four silent: at least 0.75
-    bench.silent = silent
-    assert bench.run(30).targets == targets
-
-
-def test_a_silent_prefill_worker_may_have_a_queue() -> None:
-    bench = prefill()
-    bench.silent = 1
-    assert bench.run(30).targets == {}
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_what_a_worker_does_not_say_is_unknown_and_not_zero(role: str) -> None:
-    bench = Bench(PREFILL if role == "prefill" else DECODE)
-    for _ in range(31):
-        bench.now += PULL_MS
-        bench.say_nothing_of_load(role)
-        opinion = bench.plan()
-    assert opinion.targets == {}, "an engine that does not publish the signal must not look idle"
-
-
 # -- aggregated --------------------------------------------------------------------------------------------------------
 
 
@@ -345,66 +212,6 @@ def test_an_aggregated_worker_does_both_jobs(queue: int, kv: float, target: int 
 def test_a_low_queue_alone_says_that_signals_are_within() -> None:
     bench = Bench(BOTH)
     assert codes(bench.run(30)) == {Code.WITHIN_THRESHOLDS}
-
-
-# -- the acceptance cases of the original planner ----------------------------------------------------------------------
-
-
-def original(p: int, d: int, interval_ms: int) -> Bench:
-    bench = Bench(
-        PREFILL,
-        DECODE,
-        workers=0,
-        adjustment_interval_ms=interval_ms,
-        prefill_queue_scale_up_threshold=5,
-        prefill_queue_scale_down_threshold=0.2,
-    )
-    bench.grow("prefill", p)
-    bench.grow("decode", d)
-    return bench
-
-
-def play(bench: Bench, queue: list[int], kv: float) -> Opinion:
-    bench.kv = kv
-    for number, value in enumerate(queue):
-        bench.now += PULL_MS if number else 0
-        bench.queue = value
-        opinion = bench.look_once()
-    return opinion
-
-
-def test_original_trend_blocks() -> None:
-    opinion = play(original(1, 1, 2_000), [10, 8, 6], 0.7)
-    assert opinion.targets == {}
-    assert reason(opinion, "prefill").numbers["predicted"] == -6
-    assert reason(opinion, "prefill").code == Code.QUEUE_TREND_FALLING
-
-
-def test_original_prefill_up() -> None:
-    opinion = play(original(1, 1, 2_000), [6, 7, 8], 0.7)
-    assert opinion.targets == {"prefill": 2}
-    assert reason(opinion, "prefill").numbers["predicted"] == 14
-
-
-def test_original_prefill_down() -> None:
-    assert play(original(3, 1, 2_000), [0, 0, 0], 0.7).targets == {"prefill": 2}
-
-
-def test_original_decode_down() -> None:
-    assert play(original(1, 2, 2_000), [1, 1, 1], 0.2).targets == {"decode": 1}
-
-
-def test_original_workers_changed_but_each_pool_minds_its_own() -> None:
-    """There a change of one role's workers stopped both roles: one worker that flaps would stop the model for ever."""
-    bench = original(1, 1, 2_000)
-    bench.pool("prefill").set_desired(1, bench.now)
-    play(bench, [9, 9], 0.95)
-    bench.pool("prefill").set_desired(2, bench.now)
-    bench.grow("prefill", 1)
-    bench.now += PULL_MS
-    opinion = bench.look_once()
-    assert opinion.targets == {"decode": 2}
-    assert Code.ADJUSTMENT_INTERVAL in codes(opinion)
 
 
 # -- what it says of itself --------------------------------------------------------------------------------------------

@@ -1,0 +1,38 @@
+"""Texts of configurations, and what is said of them."""
+
+import pytest
+
+from loadline.config import parse, validate
+from loadline.errors import ConfigError
+
+PLANNERS = ("hpa", "kpa", "load", "sla", "static", "threshold", "throughput")
+BASE = """
+[[models]]
+name = "llama"
+[[models.pools]]
+name = "prefill"
+role = "prefill"
+[[models.pools]]
+name = "decode"
+role = "decode"
+"""
+
+
+def judge(text: str, *, base: str = BASE, environ: dict[str, str] | None = None) -> list[str]:
+    return validate(parse(base + text, "loadline.toml", environ or {}), PLANNERS)
+
+
+def refusal(text: str, *, base: str = BASE, environ: dict[str, str] | None = None) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        judge(text, base=base, environ=environ)
+    assert caught.value.remedy.endswith((".", "?"))
+    return caught.value
+
+
+def model(body: str = "", *pools: str) -> str:
+    return f'[[models]]\nname = "m"\n{body}\n' + "".join(f"[[models.pools]]\n{pool}\n" for pool in pools)
+
+
+AGGREGATED = 'name = "a"\nrole = "aggregated"'
+DECODE = 'name = "d"\nrole = "decode"'
+FIXED = "\nreplicas_min = 3\nreplicas_max = 3"

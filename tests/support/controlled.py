@@ -1,0 +1,118 @@
+"""A store, a bus and workers around a real controller, which do what they are told."""
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, Campaign, CommitDecision, RaiseAlarm, ReadDecisions, RenewLease, SendDrain
+from loadline.core.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    CommitRefused,
+    DecisionCommitted,
+    DecisionsRead,
+    DrainAnswered,
+    LeadershipWon,
+    LeaseRenewed,
+    LoadReported,
+    RegistryRead,
+    WorkerRegistered,
+)
+from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.settings import ModelKnobs
+from loadline.core.targets import StoredDecision
+from tests.support.belief import START, sample, settings_of
+
+
+class World:
+    """A store, a bus and workers that do what they are told, around a real controller."""
+
+    def __init__(self, **knobs: object) -> None:
+        pools = (PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode"))
+        self.settings = settings_of(ModelKnobs("m", pools, **knobs))  # type: ignore[arg-type]
+        self.controller = Controller(self.settings)
+        self.now = START
+        self.stored: dict[str, StoredDecision] = {}
+        self.revision = 10
+        self.effects: list[AnyEffect] = []
+        self.sequence = 0
+        self.answer_commits = True
+        self.drains_answered: bool | None = True
+        self.workers: dict[str, WorkerRecord] = {}
+        self.kv = 0.7
+        self.queue = 0
+
+    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
+        """Hand events in, perform what comes out, and give all effects of it."""
+        seen: list[AnyEffect] = []
+        pending: list[AnyEvent] = list(events)
+        first = True
+        while pending or first:
+            first = False
+            effects = self.controller.handle(pending, self.now)
+            seen += effects
+            pending = [event for effect in effects for event in self.perform(effect)]
+        self.effects += seen
+        return seen
+
+    def perform(self, effect: AnyEffect) -> list[AnyEvent]:  # noqa: PLR0911 - one return for each effect
+        match effect:
+            case Campaign(scope=scope, asked_at_ms=asked):
+                self.revision += 1
+                return [LeadershipWon(scope, self.revision, 77, asked)]
+            case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
+                return [LeaseRenewed(scope, lease, asked)]
+            case ReadDecisions(request=request):
+                return [DecisionsRead(request, list(self.stored.values()), self.revision)]
+            case CommitDecision(decision=decision, expected_revision=expected) if self.answer_commits:
+                have = self.stored[decision.model].revision if decision.model in self.stored else 0
+                if have != expected:
+                    return [CommitRefused(decision.decision_id, decision.model, fenced=True)]
+                self.revision += 1
+                self.stored[decision.model] = StoredDecision(decision, self.revision)
+                return [DecisionCommitted(decision.decision_id, decision.model, self.revision)]
+            case SendDrain(model=model, pool=pool, worker=worker, drain_id=drain_id):
+                return [DrainAnswered(model, pool, worker, drain_id, self.drains_answered)]
+        return []
+
+    def register(self, pool: str, *names: str, state: str = "ready") -> None:
+        for name in names:
+            record = WorkerRecord("m", pool, name, pool, 1, state)  # type: ignore[arg-type]
+            self.workers[name] = record
+            self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+
+    def report(self, *, only: set[str] | None = None) -> list[AnyEffect]:
+        self.sequence += 1
+        events: list[AnyEvent] = []
+        for name, record in self.workers.items():
+            if only is not None and name not in only:
+                continue
+            first_prefill = name == "p1"
+            kv = self.kv if record.role == "decode" else 0.0
+            said = sample(self.sequence, kv, self.queue if first_prefill else 0)
+            events.append(LoadReported("m", record.pool, name, 1, [said]))
+        return self.tell(*events)
+
+    def run(self, seconds: float, *, only: set[str] | None = None) -> list[AnyEffect]:
+        """Let time pass, one report of every worker a second."""
+        seen: list[AnyEffect] = []
+        for _ in range(int(seconds)):
+            self.now += 1_000
+            seen += self.report(only=only)
+        return seen
+
+    def boot(self) -> None:
+        self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+        self.register("prefill", "p1", "p2")
+        self.register("decode", "d1", "d2")
+
+    def decisions(self, effects: list[AnyEffect]) -> list[dict[str, int]]:
+        return [{t.pool: t.replicas for t in e.decision.targets} for e in effects if isinstance(e, CommitDecision)]
+
+
+def booted(**knobs: object) -> World:
+    world = World(**knobs)
+    world.boot()
+    return world
+
+
+def alarms(effects: list[AnyEffect]) -> list[str]:
+    return [e.kind for e in effects if isinstance(e, RaiseAlarm)]

@@ -1,0 +1,94 @@
+"""A controller whose effects a test answers, one by one."""
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, CommitDecision, ReadDecisions
+from loadline.core.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    DecisionsRead,
+    LeadershipWon,
+    LeaseRenewalFailed,
+    LoadReported,
+    RegistryRead,
+    WorkerRegistered,
+)
+from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.targets import Decision, StoredDecision
+from tests.support.belief import START, sample, settings_of
+
+DEADLINE_MS = 60_000
+
+READ_AT = 10_000
+"""The revision at which the store was read: after everything here."""
+
+
+def make_settings() -> Settings:
+    pool = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)
+    threshold = ThresholdKnobs(new_decode_worker_grace_intervals=0)
+    return settings_of(*(ModelKnobs(name, (pool,), threshold=threshold) for name in ("m", "n")))
+
+
+class Desk:
+    """A controller whose effects the test answers, one by one."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.controller = Controller(settings or make_settings())
+        self.now = START
+        self.sequence = 0
+        self.epoch = 10
+        self.workers: dict[tuple[str, str], WorkerRecord] = {}
+        self.kv = {"m": 0.7, "n": 0.7}
+
+    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
+        return self.controller.handle(events, self.now)
+
+    def register(self, *names: str, models: str = "mn", incarnation: int = 1) -> None:
+        for model in models:
+            for name in names:
+                record = WorkerRecord(model, "decode", name, "decode", incarnation)
+                self.workers[model, name] = record
+                self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+
+    def pass_time(self, seconds: int) -> list[AnyEffect]:
+        """A report of every worker a second, and a lease that lives on."""
+        effects: list[AnyEffect] = []
+        for _ in range(seconds):
+            self.now += 1_000
+            self.sequence += 1
+            self.controller.state.leadership._extend(self.now)
+            effects += self.tell(
+                *(
+                    LoadReported(model, "decode", name, r.incarnation, [sample(self.sequence, self.kv[model])])
+                    for (model, name), r in self.workers.items()
+                )
+            )
+        return effects
+
+    def win(self, *stored: StoredDecision) -> list[AnyEffect]:
+        """A campaign that succeeds, and the read after it."""
+        self.epoch += 10
+        (request,) = [e for e in self.tell(LeadershipWon("all", self.epoch, 7, self.now)) if type(e) is ReadDecisions]
+        return self.tell(DecisionsRead(request.request, list(stored), READ_AT))
+
+    def lose(self) -> None:
+        self.tell(LeaseRenewalFailed("all", 7, lost=True))
+        assert not self.controller.leading
+
+    def commit_of(self, effects: list[AnyEffect], model: str = "m") -> Decision:
+        (commit,) = [e for e in effects if isinstance(e, CommitDecision) and e.decision.model == model]
+        return commit.decision
+
+    def desired(self, model: str = "m") -> int | None:
+        return self.controller.state.fleet.models[model].pools["decode"].desired
+
+
+def leading() -> Desk:
+    """Two models of two workers each; leading, and everything read."""
+    made = Desk()
+    made.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+    made.register("a", "b")
+    made.win()
+    return made

@@ -1,0 +1,67 @@
+"""Pools of workers before a threshold planner."""
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
+from loadline.core.report import Code, Opinion, Reason
+from tests.support.belief import Line
+
+PREFILL = PoolKnobs("prefill", "prefill", start_deadline_ms=60_000)
+DECODE = PoolKnobs("decode", "decode", start_deadline_ms=60_000)
+BOTH = PoolKnobs("agg", "aggregated")
+PULL_MS = 1_000
+INTERVAL_MS = 30_000
+
+
+class Bench(Line):
+    """Pools of workers before a planner; a second passes with every look."""
+
+    def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: float) -> None:
+        super().__init__(pools, workers)
+        self.planner = ThresholdPlanner(ThresholdKnobs(**knobs))  # type: ignore[arg-type]
+        self.queue = 0
+        self.kv = 0.7
+        self.running = 1
+        self.silent = 0
+
+    def look_once(self) -> Opinion:
+        for name, pool in self.model.pools.items():
+            waiting = self.queue if pool.knobs.role != "decode" else 0
+            self.report(name, self.kv, waiting, self.running, self.silent)
+        return self.plan()
+
+    def plan(self) -> Opinion:
+        return self.planner.plan(self.look(), self.now)
+
+    def run(self, seconds: int) -> Opinion:
+        """Look once at once, and then once a second."""
+        opinion = self.look_once()
+        for _ in range(seconds):
+            self.now += PULL_MS
+            opinion = self.look_once()
+        return opinion
+
+    def follow(self, *values: float) -> Opinion:
+        """Queue (whole numbers) or KV usage, a value a second."""
+        opinion = Opinion("", {}, (), {})
+        for number, value in enumerate(values):
+            self.now += PULL_MS if number else 0
+            self.queue, self.kv = int(value), min(1.0, float(value))
+            opinion = self.look_once()
+        return opinion
+
+
+def prefill(**knobs: float) -> Bench:
+    return Bench(PREFILL, workers=2, **knobs)
+
+
+def decode(**knobs: float) -> Bench:
+    return Bench(DECODE, workers=2, **knobs)
+
+
+def reason(opinion: Opinion, pool: str) -> Reason:
+    (found,) = [r for r in opinion.reasons if r.pool == pool]
+    return found
+
+
+def codes(opinion: Opinion) -> set[Code]:
+    return {r.code for r in opinion.reasons}

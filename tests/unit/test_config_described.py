@@ -1,0 +1,52 @@
+"""`loadline check` says in sentences what a configuration will do."""
+
+import pytest
+
+from loadline.config import describe, parse
+from tests.support.configs import AGGREGATED, BASE, DECODE, FIXED, model
+
+
+def test_describe_says_what_will_be_done() -> None:
+    text = (
+        model("gpu_budget_max = 9\nno_operation = true", AGGREGATED + FIXED)
+        + '[journal]\ndirectory = "/j"\n[http]\nport = 0'
+    )
+    told = describe(parse(BASE + text, "x"))
+    for words in (
+        "nats://127.0.0.1:4222",
+        "/loadline/default/",
+        "Model llama: the threshold planner decides.",
+        "Pool prefill (prefill): 1 to 8 workers of 1 GPU.",
+        "Mean prefill queue above 0.5",
+        "Mean KV load above 0.9",
+        "Model m: the threshold planner advises, and decides nothing.",
+        "always 3 workers",
+        "at most 9 GPUs",
+        "Either signal adds",
+        "no port is opened",
+        "Journal: /j, 1024 MiB at most.",
+        "30 s",
+    ):
+        assert words in told
+
+
+BASELINES = [
+    (
+        'planner = "static"\nstatic.replicas.p = 3',
+        ("Fixed at 3, whatever the load.", "No fixed count: what stands stays."),
+    ),
+    (
+        'planner = "hpa"',
+        ("Every 15 s", "give or take 10%", ": requests in flight to 0.7.", ": KV usage to 0.7.", "count of 5 min"),
+    ),
+    (
+        'planner = "kpa"',
+        ("Every 2 s", "each 0.7 requests", "each 70 requests", "mean of 1 min", "6 s ask for 2 times"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), BASELINES)
+def test_describe_says_what_a_baseline_will_do(body: str, words: tuple[str, ...]) -> None:
+    told = describe(parse(model(body, 'name = "p"\nrole = "prefill"', DECODE), "x"))
+    assert all(word in told for word in words), told

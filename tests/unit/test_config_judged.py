@@ -1,0 +1,227 @@
+"""Configurations that can be read: contradictions are refused, what is surely unwanted is warned of."""
+
+import pytest
+
+from tests.support.configs import AGGREGATED, BASE, DECODE, FIXED, judge, model, refusal
+
+CONTRADICTIONS = [
+    ("", model("", DECODE) * 2, "models", "'m' is there 2 times", "own name"),
+    ("", model("", DECODE, DECODE), "models[0].pools", "'d' is there 2 times", "own name"),
+    (
+        "",
+        model("", DECODE + "\nreplicas_min = 9"),
+        "models[0].pools[0].replicas_min",
+        "above replicas_max 8",
+        "replicas_max",
+    ),
+    ("", model("", AGGREGATED, DECODE), "models[0].pools", "mixes aggregated with decode", "aggregated"),
+    ("", model("", 'name = "p"\nrole = "prefill"'), "models[0].pools", "no decode", 'role = "decode"'),
+    ("", model('planner = "treshold"', DECODE), "models[0].planner", "no planner", "Did you mean threshold?"),
+    (
+        "",
+        model('planner = "q"', DECODE),
+        "models[0].planner",
+        "no planner",
+        "Known are: hpa, kpa, load, sla, static, threshold, throughput",
+    ),
+    (
+        "",
+        model("gpu_budget_min = 5\ngpu_budget_max = 4", DECODE),
+        "models[0].gpu_budget_min",
+        "above gpu_budget_max 4",
+        "gpu_budget_max",
+    ),
+    (
+        "",
+        model("gpu_budget_max = 3", DECODE + "\ngpus_per_worker = 2\nreplicas_min = 2"),
+        "models[0].gpu_budget_max",
+        "fewer than the 4",
+        "replicas_min",
+    ),
+    ("", model("gpu_budget_min = 9", DECODE), "models[0].gpu_budget_min", "more than the 8", "replicas_max"),
+    (
+        "[models.threshold]\nprefill_queue_scale_up_threshold = 0.2",
+        BASE,
+        "models[0].threshold.prefill_queue_scale_up_threshold",
+        "0.2 is not above",
+        "gap",
+    ),
+    (
+        "[models.threshold]\ndecode_kv_scale_down_threshold = 0.95",
+        BASE,
+        "models[0].threshold.decode_kv_scale_up_threshold",
+        "0.9 is not above",
+        "gap",
+    ),
+    (
+        "",
+        model('planner = "static"\nstatic.replicas = {e = 1}', DECODE),
+        "models[0].static.replicas.e",
+        "no pool of this model",
+        "Known are: d.",
+    ),
+    (
+        "",
+        model('planner = "static"\nstatic.replicas.d = 9', DECODE),
+        "models[0].static.replicas.d",
+        "9 is not between replicas_min 1 and replicas_max 8",
+        "bounds",
+    ),
+    (
+        "",
+        model('planner = "static"\nstatic.replicas.d = 0', DECODE),
+        "models[0].static.replicas.d",
+        "0 is not between",
+        "bounds",
+    ),
+    (
+        "",
+        model('planner = "hpa"\nhpa.kv_usage_target = 0', DECODE),
+        "models[0].hpa.kv_usage_target",
+        "decode workers without a metric",
+        "above 0",
+    ),
+    (
+        "",
+        model('planner = "hpa"\nhpa.kv_usage_target = 0\nhpa.waiting_requests_target = 0', AGGREGATED),
+        "models[0].hpa.kv_usage_target",
+        "aggregated workers without a metric",
+        "above 0",
+    ),
+    (
+        "",
+        model('planner = "hpa"\nhpa.prefill_requests_target = 0', 'name = "p"\nrole = "prefill"', DECODE),
+        "models[0].hpa.prefill_requests_target",
+        "prefill workers without a metric",
+        "above 0",
+    ),
+    ("[leadership]\nmargin_ms = 10000", BASE, "leadership.margin_ms", "no time to lead", "lease_ttl_s"),
+    ("[journal]\nbytes_max = 1", BASE, "journal.segment_bytes_max", "above bytes_max 1", "bytes_max"),
+    ("[decisions]\nretry_backoff_max_ms = 1", BASE, "decisions.retry_backoff_ms", "above", "retry_backoff_max_ms"),
+    (
+        "[decisions]\nannounce_interval_max_ms = 1",
+        BASE,
+        "decisions.announce_interval_ms",
+        "above",
+        "announce_interval_max_ms",
+    ),
+    ('[etcd]\nendpoints = ["http://etcd:2379"]', BASE, "etcd.endpoints[0]", "not encrypted", "etcd.insecure = true"),
+    ('[etcd]\nendpoints = ["etcd:2379"]', BASE, "etcd.endpoints[0]", "not http://", "http://host:port"),
+    ('[nats]\nservers = ["http://a:1"]', BASE, "nats.servers[0]", "not nats:// or tls://", "nats://host:port"),
+    ('[nats]\nservers = ["nats://a:port"]', BASE, "nats.servers[0]", "not a URL", "nats://host:port"),
+    ('[nats]\nservers = ["nats://[::1"]', BASE, "nats.servers[0]", "not a URL", "nats://host:port"),
+    ('[nats]\nservers = ["nats://"]', BASE, "nats.servers[0]", "not nats:// or tls://", "nats://host:port"),
+    ('[nats]\nuser = "u"', BASE, "nats.password_file", "missing while user is set", "[nats]"),
+    ('[etcd]\npassword_file = "f"', BASE, "etcd.user", "missing while password_file is set", "[etcd]"),
+    ('[etcd]\ncert_file = "f"', BASE, "etcd.key_file", "missing", "together"),
+    ('[etcd]\nkey_file = "f"', BASE, "etcd.cert_file", "missing", "together"),
+    (
+        '[nats]\nuser = "u"\npassword_file = "f"\ncredentials_file = "c"',
+        BASE,
+        "nats.credentials_file",
+        "both set",
+        "one way",
+    ),
+    ('[agent]\nroot = "a..b"', BASE, "agent.root", "empty token", "one dot"),
+]
+
+
+@pytest.mark.parametrize(("text", "base", "place", "problem", "remedy"), CONTRADICTIONS)
+def test_contradictions_name_key_and_remedy(text: str, base: str, place: str, problem: str, remedy: str) -> None:
+    error = refusal(text, base=base)
+    assert error.place == place
+    assert problem in error.problem
+    assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    "text", ['[nats]\nservers = ["nats://u:hunter2@h:1"]', '[etcd]\nendpoints = ["https://hunter2@h:1"]']
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(text: str) -> None:
+    error = refusal(text)
+    assert "holds a login" in error.problem
+    assert "password_file" in error.remedy
+    assert "hunter2" not in str(error)
+
+
+WARNINGS = [
+    ('[http]\nhost = "0.0.0.0"', BASE, "http.host", "127.0.0.1"),
+    ("[leadership]\nretry_ms = 5000", BASE, "leadership.retry_ms", "2000 or less"),
+    ("[etcd]\ntimeout_ms = 8000", BASE, "etcd.timeout_ms", "leadership.lease_ttl_s"),
+    ("[drain]\nttl_ms = 840000", BASE, "decisions.ttl_ms", "above 900000"),
+    ("[runtime]\ninbox_frames_max = 10", BASE, "runtime.batch_max", "inbox_frames_max"),
+    ('[nats]\nservers = ["nats://h"]\nuser = "u"\npassword_file = "f"', BASE, "nats.servers", "tls://"),
+    (
+        '[etcd]\nendpoints = ["http://h"]\ninsecure = true\nuser = "u"\npassword_file = "f"',
+        BASE,
+        "etcd.endpoints",
+        "https://",
+    ),
+    ("[fleet]\nstale_after_ms = 999", BASE, "fleet.stale_after_ms", "Set it to several times"),
+    ("[models.threshold]\nadjustment_interval_ms = 500", BASE, "models[0].threshold.adjustment_interval_ms", "Set it"),
+    (
+        "[models.threshold]\ndecode_kv_scale_up_threshold = 1.5",
+        BASE,
+        "models[0].threshold.decode_kv_scale_up_threshold",
+        "25 requests",
+    ),
+    (
+        "[models.threshold]\ndecode_kv_scale_up_threshold = 1.0\nwaiting_request_kv_ratio = 0.0",
+        BASE,
+        "models[0].threshold.decode_kv_scale_up_threshold",
+        "never fires",
+    ),
+    (
+        "[models.threshold]\ndecode_kv_scale_down_threshold = 0.0",
+        BASE,
+        "models[0].threshold.decode_kv_scale_down_threshold",
+        "never shrinks",
+    ),
+    (
+        "[models.threshold]\nprefill_queue_scale_down_threshold = 0.0",
+        BASE,
+        "models[0].threshold.prefill_queue_scale_down_threshold",
+        "never shrinks",
+    ),
+    ("", model('planner = "static"', AGGREGATED), "models[0].static.replicas", "nothing changes"),
+    ("[models.guard]\nstabilisation_ms = 7200000", BASE, "models[0].guard.stabilisation_ms", "2 hours"),
+    ("", model("", AGGREGATED + FIXED), "models[0].pools", "no_operation = true"),
+    ("", model("", DECODE), "models[0].pools", 'role = "aggregated"'),
+    ("", model("gpu_budget_max = 1", AGGREGATED), "models[0].gpu_budget_max", "nothing can grow"),
+    ("", model("gpu_budget_min = 8", AGGREGATED), "models[0].gpu_budget_min", "nothing can shrink"),
+    ("", model("", AGGREGATED + "\nreplicas_min = 0"), "models[0].pools[0].replicas_min", "replicas_min = 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "base", "place", "words"), WARNINGS)
+def test_what_is_surely_unwanted_is_one_warning(text: str, base: str, place: str, words: str) -> None:
+    (warning,) = judge(text, base=base)
+    assert warning.startswith(f"{place}: ")
+    assert words in warning
+    assert warning.endswith(".")
+
+
+def test_thresholds_are_not_judged_where_another_planner_decides() -> None:
+    text = model('planner = "load"', AGGREGATED) + "[models.threshold]\ndecode_kv_scale_up_threshold = 0.1"
+    assert judge(text, base="") == []
+
+
+LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (LINEAR, []),
+        ("", ["models[0].pools[0].prefill_profile: nothing is known of the engines"]),
+        ('prefill_profile = "p.npz"', ["decode_profile is missing"]),
+        ('prefill_profile = "no.npz"\ndecode_profile = "no.npz"', ["no.npz"]),
+        (f'prefill_profile = "p.npz"\n{LINEAR}', ["prefill_profile and linear are both set"]),
+        (LINEAR.replace("gamma = 5, delta = 0.02", "gamma = 0, delta = 0"), ["work takes no time"]),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_a_warning(keys: str, words: list[str]) -> None:
+    pool = f'[[models.pools]]\nname = "a"\nrole = "aggregated"\n{keys}\n'
+    warnings = judge(f'[[models]]\nname = "m"\nplanner = "sla"\n{pool}', base="")
+    assert len(warnings) == len(words)
+    assert all(word in warning for word, warning in zip(words, warnings, strict=True))

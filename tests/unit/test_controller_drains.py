@@ -1,0 +1,92 @@
+"""The whole core, with workers on their way out."""
+
+from loadline.core.effects import RevokeWorkerLease, SendDrain
+from loadline.core.events import (
+    BusConnectionChanged,
+    DrainRequested,
+    RegistryRead,
+    WorkerDeregistered,
+    WorkerDrained,
+    WorkerRegistered,
+)
+from loadline.core.observed import RegisteredWorker
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from tests.support.controlled import World, alarms, booted
+
+
+def test_a_shrink_drains_the_worker_with_the_least_work() -> None:
+    world = booted()
+    world.kv, world.queue = 0.3, 1
+    world.queue = 0
+    world.run(31)
+    target = {t.pool: t for t in world.stored["m"].decision.targets}
+    assert target["decode"].replicas == 1
+    drains = [e for e in world.effects if isinstance(e, SendDrain) and e.pool == "decode"]
+    assert [d.worker for d in drains] == [v.worker for v in target["decode"].victims] == ["d1"]
+    victim = drains[0].worker
+    world.tell(WorkerDeregistered("m", "decode", victim))
+    assert victim in world.controller.state.fleet.models["m"].pools["decode"].workers, "it still has work"
+    world.tell(WorkerDrained("m", "decode", victim, 1))
+    assert victim not in world.controller.state.fleet.models["m"].pools["decode"].workers
+    assert world.controller.state.drains.finished[-1].ending == "drained"
+
+
+def test_a_silent_victim_has_its_lease_revoked() -> None:
+    world = booted()
+    world.kv, world.queue = 0.3, 0
+    world.drains_answered = None
+    effects = world.run(45)
+    assert any(isinstance(e, RevokeWorkerLease) for e in effects)
+    assert "drain_unanswered" in alarms(effects)
+
+
+def test_a_victim_that_comes_back_from_the_dead_is_drained_again() -> None:
+    world = booted()
+    world.kv, world.queue = 0.3, 0
+    world.run(31)
+    victim = next(e for e in world.effects if isinstance(e, SendDrain) and e.pool == "decode").worker
+    record = world.workers.pop(victim)
+    world.tell(WorkerDeregistered("m", "decode", victim))
+    world.run(7)
+    assert world.controller.state.drains.finished[-1].ending == "died"
+    effects = world.tell(WorkerRegistered(RegisteredWorker(record, 6)))
+    assert [e.worker for e in effects if isinstance(e, SendDrain)] == [victim]
+    assert world.controller.state.fleet.models["m"].pools["decode"].ready == 1, "it is no supply"
+
+
+def test_an_order_to_drain_outlives_the_leader_that_took_it() -> None:
+    world = booted()
+    world.run(10)
+    effects = world.tell(DrainRequested("m", "decode", "d1", "me"))
+    assert [e.worker for e in effects if isinstance(e, SendDrain)] == ["d1"]
+    (target,) = [t for t in world.stored["m"].decision.targets if t.pool == "decode"]
+    assert (target.replicas, [v.worker for v in target.victims]) == (2, ["d1"]), "its place is to be filled"
+    other = World()
+    other.stored, other.now, other.revision = world.stored, world.now, 900
+    other.tell(BusConnectionChanged(connected=True))
+    other.tell(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
+    assert [e.worker for e in other.effects if isinstance(e, SendDrain)] == ["d1"]
+
+
+def test_workers_above_the_decided_count_are_drained_with_an_alarm() -> None:
+    world = booted(threshold=ThresholdKnobs(prefill_queue_scale_down_threshold=0))
+    world.kv = 0.95
+    world.run(31)
+    world.kv = 0.7
+    world.register("decode", "d3", "d4", "d5")
+    assert not any(isinstance(e, SendDrain) for e in world.run(55))
+    effects = world.run(10)
+    assert alarms(effects) == ["workers_surplus"]
+    assert len([e for e in effects if isinstance(e, SendDrain)]) == 2
+
+
+def test_without_a_bus_no_worker_is_blamed_for_its_silence() -> None:
+    world = booted()
+    world.kv, world.queue = 0.3, 0
+    world.run(31)
+    world.controller.state.drains.open.clear()
+    world.drains_answered = None
+    world.tell(DrainRequested("m", "decode", "d1", "me"))
+    world.tell(BusConnectionChanged(connected=False))
+    effects = world.run(12)
+    assert not any(isinstance(e, SendDrain | RevokeWorkerLease) for e in effects)
