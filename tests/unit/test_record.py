@@ -212,9 +212,15 @@ def test_a_segment_without_its_beginning(recorded: Segments) -> None:
         replay([recorded[0][1:]])
 
 
-def test_another_format_is_refused(recorded: Segments) -> None:
+@pytest.mark.parametrize("renamed", [b"stabilisation_ms", b'"snapshot"'])
+def test_another_format_is_refused_whatever_its_fields_are(recorded: Segments, renamed: bytes) -> None:
+    start = recorded[0][0]
+    assert renamed in start
+    start = start.replace(renamed, renamed.replace(b"s", b"z", 1))
+    with pytest.raises(JournalError, match="not a journal record"):
+        replay([[start]])
     with pytest.raises(JournalError, match="format 99 was written by loadline sim"):
-        replay([[recorded[0][0].replace(b'"format":1', b'"format":99')]])
+        replay([[start.replace(b'"format":2', b'"format":99')]])
 
 
 def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:

@@ -5,6 +5,7 @@ turn a ``Turn`` (the events and the time) and, where the turn had any, its ``Eff
 handled, so a replay sees exactly what the core saw.
 """
 
+import contextlib
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
@@ -17,7 +18,9 @@ from loadline.core.events import AnyEvent
 from loadline.core.settings import Settings
 from loadline.errors import JournalError
 
-FORMAT = 1
+FORMAT = 2
+"""Raised with a version whose records, settings or snapshots have other fields than those of the one before it."""
+
 S = TypeVar("S")
 
 
@@ -31,6 +34,13 @@ class Start(Struct, Generic[S], frozen=True, tag="start", tag_field="kind"):
     """Whether this is where the segment before it ended: same process, nothing lost in between."""
     settings: Settings
     snapshot: S
+
+
+class _Header(Struct, frozen=True, tag="start", tag_field="kind"):
+    """What the start record of every format says, whatever else is in it."""
+
+    format: int
+    version: str
 
 
 class Turn(Struct, frozen=True, tag="turn", tag_field="kind"):
@@ -47,6 +57,7 @@ class Effects(Struct, frozen=True, tag="effects", tag_field="kind"):
 
 
 encode = msgspec.json.Encoder().encode
+_headers = msgspec.json.Decoder(_Header)
 _records: msgspec.json.Decoder[Start[Raw] | Turn | Effects] = msgspec.json.Decoder(Start[Raw] | Turn | Effects)
 
 
@@ -115,10 +126,6 @@ def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> boo
 
 def _begin(start: Start[Raw], place: str, found: Replayed) -> bool:
     known = found.controller
-    if start.format != FORMAT:
-        raise JournalError(
-            f"{place}: format {start.format} was written by loadline {start.version}; replay it with that"
-        )
     if known is not None and start.continues:
         if found.unconfirmed:
             return _differ(found, place, _missing(found.unconfirmed))
@@ -137,9 +144,21 @@ def _begin(start: Start[Raw], place: str, found: Replayed) -> bool:
 
 def _parse(line: bytes, place: str) -> Start[Raw] | Turn | Effects:
     try:
-        return _records.decode(line)
+        record = _records.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            _check_format(_headers.decode(line), place)  # rather than name a knob that was another one then
         raise JournalError(f"{place}: not a journal record: {error}") from error
+    if isinstance(record, Start):
+        _check_format(record, place)
+    return record
+
+
+def _check_format(start: Start[Raw] | _Header, place: str) -> None:
+    if start.format != FORMAT:
+        raise JournalError(
+            f"{place}: format {start.format} was written by loadline {start.version}; replay it with that"
+        )
 
 
 def _missing(effects: bytes) -> str:
