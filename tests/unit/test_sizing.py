@@ -11,7 +11,7 @@ from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
-from loadline.core.models.lengths import all_of
+from loadline.core.models.lengths import Lengths, all_of
 from loadline.core.models.waiting import workers_within
 from loadline.core.planning.planners.sizing import Demand, sizes
 from loadline.core.report import Code
@@ -46,7 +46,7 @@ def test_for_the_mean_it_is_work_by_capacity(requests_per_s: float, workers: int
 
 def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> None:
     found = sizes(model(PREFILL, DECODE), demand(730.0, 0.95))
-    assert found["p"].wanted == workers_within(7.3, 10.0, 490.0, 0.95)
+    assert found["p"].wanted == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)
     assert found["d"].wanted == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
     tight = sizes(model(PREFILL, DECODE, ttft_ms=11.0), demand(730.0, 0.95))
     assert tight["p"].wanted > found["p"].wanted
@@ -73,16 +73,39 @@ def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
     both = PoolKnobs("both", "aggregated", replicas_max=50)
     whole, half = (sizes(model(both), one)["both"] for one in (demand(730.0, 0.95), replace(hits, attainment=0.95)))
     assert half.wanted < whole.wanted
-    assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].problem is None, "what is left of a prompt takes 5 ms"
+    assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "what is left of a prompt takes 5 ms"
 
 
-def test_an_objective_that_nothing_meets_is_said() -> None:
-    found = sizes(model(PREFILL, DECODE, ttft_ms=9.0, itl_ms=10.0), demand(100.0))
+def test_an_objective_that_nothing_meets_is_said_and_the_work_is_sized_for() -> None:
+    found = sizes(model(PREFILL, DECODE, ttft_ms=9.0, itl_ms=10.0), demand(730.0))
     for name, best_ms in (("p", 10.0), ("d", 10.0 + 0.08)):
-        problem = found[name].problem
+        infeasible = found[name].infeasible
+        assert infeasible is not None
+        assert infeasible.code == Code.SLA_INFEASIBLE
+        assert infeasible.numbers["best_ms"] == pytest.approx(best_ms)
+    # All 1,000 requests of the largest batch take 90 ms an iteration: 11,111 tokens a second.
+    assert {name: size.wanted for name, size in found.items()} == {"p": 8, "d": 7}
+    both = sizes(model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=9.0, itl_ms=10.0), demand(730.0))
+    assert both["both"].infeasible is not None
+    assert both["both"].wanted >= 7.3 + 6.57
+
+
+def test_prompts_that_cannot_be_in_time_do_not_hurry_the_others() -> None:
+    mixed = Lengths((100.0, 40_000.0), (0.5, 0.5))
+    needs = Demand(5.0, mixed, all_of(100.0), 0.95)
+    found = sizes(model(PREFILL), needs)["p"]
+    # Half of the prompts take 2 ms and may wait for 498 ms, the others take 800 ms and are late whatever happens.
+    service_ms, spread = 401.0, 0.5 * mixed.mean_square / mixed.mean**2
+    assert found.wanted == workers_within(5.0 * 0.401, service_ms, [(498.0, 1.0)], 0.95, spread)
+    assert found.infeasible is None, "half of them can be"
+
+
+def test_a_cache_that_holds_not_one_request_is_a_problem() -> None:
+    tiny = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=100.0))
+    for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
+        problem = sizes(model(pool, engine=tiny), demand(10.0))[pool.name].problem
         assert problem is not None
         assert problem.code == Code.SLA_INFEASIBLE
-        assert problem.numbers["best_ms"] == pytest.approx(best_ms)
 
 
 def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:

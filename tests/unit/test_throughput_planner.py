@@ -5,7 +5,7 @@ import pytest
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.events import ForecastFailed, ForecastFitted, TrafficReported
 from loadline.core.forecasts import Forecast, ForecastKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.observed import TrafficSample
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from loadline.core.report import Code, Opinion
@@ -216,3 +216,11 @@ def test_a_pool_without_a_profile_holds_and_the_other_goes_on() -> None:
     assert "p: the engine profile cannot be used: p.npz: not a profile. Profile again" in [
         reason.sentence() for reason in opinion.reasons
     ]
+
+
+def test_an_objective_that_cannot_be_met_is_said_and_the_pools_grow_all_the_same() -> None:
+    desk = Desk()
+    desk.world.model.objectives = ObjectiveKnobs(ttft_ms=9.0, itl_ms=50.0)
+    found = desk.hear(470, 10)
+    assert found.targets == {"p": 5, "d": 5}
+    assert Code.SLA_INFEASIBLE in codes(found)

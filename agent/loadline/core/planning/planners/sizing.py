@@ -1,9 +1,9 @@
 """How many workers of each pool a demand needs, by the profiles of their engines and the objectives of the model.
 
-A prefill worker takes one prompt after the other: enough of them that the share of prompts that is to be in time waits
-no longer than the objective leaves. A decode worker runs a batch: enough of them that the requests of that share of all
-moments fit into batches within the objective. An aggregated worker does both, and decodes the slower the more it
-prefills. Where a role has several pools, the one that takes the fewest GPUs for it comes first.
+A prefill worker takes one prompt after the other: enough of them that, of the prompts that can be in time, the share
+that is to be waits no longer than the objective leaves to each. A decode worker runs a batch: enough of them that the
+requests of that share of all moments fit into batches within the objective. An aggregated worker does both, and decodes
+the slower the more it prefills. Where a role has several pools, the one that takes the fewest GPUs for it comes first.
 """
 
 import math
@@ -50,6 +50,8 @@ class Size(Struct, frozen=True):
     """Workers that are busy on average."""
     wanted: int = 0
     problem: Reason | None = None
+    infeasible: Reason | None = None
+    """That the objective cannot be met, and by how much: the size is for the work, and the least lateness."""
 
 
 Sizer = Callable[[float], Size]
@@ -74,7 +76,7 @@ def _shared(pools: list[tuple[Pool, Sizer]]) -> dict[str, Size]:
     for pool, sizer, _ in sorted(able, key=lambda one: (one[2].busy * one[0].knobs.gpus_per_worker, one[0].name)):
         size = sizer(left)
         wanted = min(max(size.wanted, pool.knobs.replicas_min), pool.knobs.replicas_max)
-        found[pool.name] = Size(size.busy, wanted)
+        found[pool.name] = Size(size.busy, wanted, infeasible=size.infeasible)
         left = max(0.0, left * (1.0 - wanted / size.wanted)) if size.wanted else 0.0
     return found
 
@@ -112,12 +114,13 @@ class _Prefill(Struct, frozen=True):
     busy: float
     """Workers that all of it keeps busy."""
     service_ms: float
-    ttft_ms: float
-    """Mean, of prompts that do not wait."""
+    waits: tuple[tuple[float, float], ...]
+    """How long (ms) the prompts that can be in time may wait, and which part of them; of none, all within the TTFT."""
     spread: float
+    infeasible: Reason | None
 
 
-def _prefill_of(pool: Pool, demand: Demand) -> _Prefill:
+def _prefill_of(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> _Prefill:
     gpus = pool.knobs.gpus_per_worker
     model = pool.engine.prefill_model(gpus)
     if model is None:  # ``profile_problem`` was asked first
@@ -127,18 +130,27 @@ def _prefill_of(pool: Pool, demand: Demand) -> _Prefill:
     rate = prefill_throughput_over(model, isl) * pool.engine.prefill_gpus(gpus)
     service_s = isl.mean * correction / rate if rate > 0.0 else 0.0
     spread = 0.5 * isl.mean_square / (isl.mean * isl.mean) if isl.mean > 0.0 else 0.5
-    return _Prefill(demand.requests_per_s * service_s, service_s * 1_000.0, ttft_over(model, isl) * correction, spread)
+    own_ms = (model.ttft_ms(np.asarray(isl.tokens)) * correction).tolist()
+    slacks = [(objectives.ttft_ms - own, part) for own, part in zip(own_ms, isl.shares, strict=True)]
+    able = math.fsum(part for slack_ms, part in slacks if slack_ms > 0.0)
+    waits = tuple((slack_ms, part / able) for slack_ms, part in slacks if slack_ms > 0.0)
+    mean_ms = ttft_over(model, isl) * correction
+    return _Prefill(
+        demand.requests_per_s * service_s,
+        service_s * 1_000.0,
+        waits or ((objectives.ttft_ms, 1.0),),
+        spread,
+        _infeasible(pool, mean_ms, objectives.ttft_ms) if mean_ms > objectives.ttft_ms else None,
+    )
 
 
 def _prefill(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
-    work = _prefill_of(pool, demand)
-    if work.ttft_ms > objectives.ttft_ms:
-        return _never(pool, work.ttft_ms, objectives.ttft_ms)
-    slack_ms = objectives.ttft_ms - work.ttft_ms
+    work = _prefill_of(pool, objectives, demand)
 
     def size(share: float) -> Size:
         busy = work.busy * share
-        return Size(busy, workers_within(busy, work.service_ms, slack_ms, demand.attainment, work.spread))
+        workers = workers_within(busy, work.service_ms, work.waits, demand.attainment, work.spread)
+        return Size(busy, workers, infeasible=work.infeasible)
 
     return size
 
@@ -180,13 +192,18 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
         raise AssertionError(pool.name)
     context = decode_context(demand.isl, demand.osl)
     itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
+    infeasible = None
     batch = _batch(pool, model, itl_ms, context)
     if batch is None:
-        return _never(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
+        infeasible = _infeasible(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
+        batch = _batch(pool, model, math.inf, context)
+    if batch is None:  # not even one request fits into the cache
+        return lambda _share: Size(problem=infeasible)
+    best = batch
 
     def size(share: float) -> Size:
-        busy = demand.requests_per_s * demand.osl.mean * share / batch.tokens_per_s
-        return Size(busy, _with_room(busy, batch.requests, demand.attainment))
+        busy = demand.requests_per_s * demand.osl.mean * share / best.tokens_per_s
+        return Size(busy, _with_room(busy, best.requests, demand.attainment), infeasible=infeasible)
 
     return size
 
@@ -201,17 +218,18 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
     model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    work, context = _prefill_of(pool, demand), decode_context(demand.isl, demand.osl)
-    if work.ttft_ms > objectives.ttft_ms:
-        return _never(pool, work.ttft_ms, objectives.ttft_ms)
+    work, context = _prefill_of(pool, objectives, demand), decode_context(demand.isl, demand.osl)
     itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
+    infeasible = work.infeasible
     if _batch(pool, model, itl_ms, context) is None:
-        return _never(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
-    slack_ms = objectives.ttft_ms - work.ttft_ms
+        infeasible = _infeasible(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
+        itl_ms = math.inf
+        if _batch(pool, model, itl_ms, context) is None:
+            return lambda _share: Size(problem=infeasible)
 
     def size(share: float) -> Size:
         prefill = work.busy * share
-        workers = workers_within(prefill, work.service_ms, slack_ms, demand.attainment, work.spread)
+        workers = workers_within(prefill, work.service_ms, work.waits, demand.attainment, work.spread)
         busy = prefill
         for _ in range(_STEPS_MAX):
             # While it prefills it does not decode, so an iteration takes that much longer.
@@ -222,11 +240,10 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
                 if _with_room(busy, batch.requests, demand.attainment) <= workers:
                     break
             workers += max(1, workers // 8)
-        return Size(busy, workers)
+        return Size(busy, workers, infeasible=infeasible)
 
     return size
 
 
-def _never(pool: Pool, best_ms: float, objective_ms: float) -> Sizer:
-    reason = Reason.of(Code.SLA_INFEASIBLE, pool.name, best_ms=best_ms, objective_ms=objective_ms)
-    return lambda _share: Size(problem=reason)
+def _infeasible(pool: Pool, best_ms: float, objective_ms: float) -> Reason:
+    return Reason.of(Code.SLA_INFEASIBLE, pool.name, best_ms=best_ms, objective_ms=objective_ms)

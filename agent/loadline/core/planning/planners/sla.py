@@ -76,7 +76,7 @@ class SlaPlanner(Planner):
         said = {pool.name: self._say(model, pool, now) for pool in model.pools.values()}
         inputs = parts.throughput.inputs() | parts.load.inputs(model)
         found = opinion(self.name, model, said, inputs, now)
-        return Opinion(found.planner, found.targets, (*found.reasons, *parts.throughput.notes), found.inputs)
+        return Opinion(found.planner, found.targets, (*found.reasons, *parts.throughput.remarks()), found.inputs)
 
     def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
         """The load planner's step, but not below the floor."""

@@ -96,6 +96,7 @@ class ThroughputPlanner(Planner):
     """What the pools are sized for; None before the first look."""
     sized: dict[str, Sized] = field(default_factory=dict)
     problems: dict[str, Reason] = field(default_factory=dict)
+    infeasible: dict[str, Reason] = field(default_factory=dict)
     notes: list[Reason] = field(default_factory=list)
     request: int = 0
     waiting: bool = False
@@ -136,7 +137,11 @@ class ThroughputPlanner(Planner):
         self.observe(model, now)
         said = {pool.name: self._say(model, pool, now) for pool in model.pools.values()}
         found = opinion(self.name, model, said, self.inputs(), now)
-        return Opinion(found.planner, found.targets, (*found.reasons, *self.notes), found.inputs)
+        return Opinion(found.planner, found.targets, (*found.reasons, *self.remarks()), found.inputs)
+
+    def remarks(self) -> list[Reason]:
+        """What is said beside the reasons: how good the forecast is, and the objectives that cannot be met."""
+        return [*self.notes, *self.infeasible.values()]
 
     def observe(self, model: Model, now: int) -> None:
         """Take note of what has happened, and size the pools anew where that is due or called for."""
@@ -244,6 +249,7 @@ class ThroughputPlanner(Planner):
         self.outlook = outlook
         found = self._sizes(outlook, model)
         self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
+        self.infeasible = {name: size.infeasible for name, size in found.items() if size.infeasible is not None}
         for pool in model.pools.values():
             size = found[pool.name]
             if size.problem is not None:
