@@ -63,8 +63,8 @@ def outcome(**changes: Any) -> Outcome:
         "drains": 1,
         "drops": 0,
         "actions": [
-            Action(61.0, "decode", 1, 2, ["decode: it was full"], flap=False),
-            Action(179.0, "decode", 2, 1, ["decode: it was empty", "the guard agreed"], flap=True),
+            Action("a1", 61.0, "decode", 1, 2, ["decode: it was full"], flap=False),
+            Action("a2", 179.0, "decode", 2, 1, ["decode: it was empty", "the guard agreed"], flap=True),
         ],
         "lines": lines,
         "digest": "0123456789abcdef" * 4,

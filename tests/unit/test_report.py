@@ -121,7 +121,7 @@ def test_the_same_outcome_gives_the_same_page(usual: str) -> None:
 def test_names_cannot_break_a_page() -> None:
     lines = outcome().lines
     lines.pools[0] = pool_line(EVIL, "prefill")
-    actions = [Action(1.0, EVIL, 1, 2, [EVIL], flap=False)]
+    actions = [Action("1", 1.0, EVIL, 1, 2, [EVIL], flap=False)]
     changed = outcome(name=EVIL, trace=EVIL, model=EVIL, planner=EVIL, lines=lines, actions=actions)
     check_contained(report.simulation_page(changed, EVIL, EVIL))
     both = comparison()
@@ -138,7 +138,9 @@ def test_an_empty_time_is_drawn_too() -> None:
 
 
 def test_many_decisions_do_not_cover_their_plot() -> None:
-    many = [Action(float(at), "decode", 1 + at % 2, 2 - at % 2, ["why"], flap=at % 2 == 0) for at in range(200)]
+    many = [
+        Action(str(at), float(at), "decode", 1 + at % 2, 2 - at % 2, ["why"], flap=at % 2 == 0) for at in range(200)
+    ]
     texts = {text.strip() for text in Outline(simulation_page(actions=many)).texts}
     assert "flap" in texts
     assert not {"flap to grow", "decision to shrink"} & texts

@@ -1,6 +1,7 @@
 """`loadline simulate`: what it prints and writes, and what it says of nonsense."""
 
 import os
+from errno import ENOSPC
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,42 @@ def test_the_page_says_how_to_reproduce_it(tmp_path: Path) -> None:
     assert "a page.html" in text
     assert "the static planner decides" in text  # what the configuration does, in sentences
     assert "&quot;ttft_ms&quot;: 500.0" in text  # and every knob
+
+
+def test_a_journal_replays_and_explains_what_was_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal, json = tmp_path / "a" / "journal", tmp_path / "out.json"
+    options = ["simulate", *written(tmp_path), "--quiet", "--json", str(json)]
+    assert main(options) == 0
+    without = msgspec.json.decode(json.read_bytes(), type=Outcome)
+    assert main([*options, "--journal", str(journal)]) == 0
+    outcome = msgspec.json.decode(json.read_bytes(), type=Outcome)
+    assert replace(outcome, wall_s=0.0) == replace(without, wall_s=0.0)
+    capsys.readouterr()
+    assert main(["replay", str(journal)]) == 0
+    assert capsys.readouterr().out.startswith("the replay is exact: 1 segments, ")
+    [action] = outcome.actions
+    assert main(["explain", action.decision_id, "--journal", str(journal)]) == 0
+    explained = capsys.readouterr().out
+    assert action.decision_id in explained
+    assert all(reason in explained for reason in action.reasons)
+    assert main([*options, "--journal", str(journal)]) == 2
+    assert "is not empty. Name a new folder." in capsys.readouterr().err
+    assert main([*options, "--journal", str(json)]) == 2
+    assert "cannot be made" in capsys.readouterr().err
+
+
+def test_a_journal_that_could_not_be_written_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadline.adapters.file_journal.os.write", full_disk)
+    assert main(["simulate", *written(tmp_path), "--quiet", "--journal", str(tmp_path / "journal")]) == 1
+    printed = capsys.readouterr()
+    assert "records could not be written. Is the disk full?" in printed.err
+    assert "120 finished" in printed.out, "what was found is told all the same"
+
+
+def full_disk(_file: int, _data: bytes) -> int:
+    raise OSError(ENOSPC, "No space left on device")
 
 
 def test_a_part_of_the_trace_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

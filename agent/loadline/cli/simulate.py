@@ -1,15 +1,23 @@
 """``simulate``: what would come of a configuration on a trace."""
 
 import argparse
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 from loadline import report
+from loadline.adapters.file_journal import FileJournal
 from loadline.cli import inputs, progress, show
 from loadline.config import describe, load
+from loadline.config.knobs import JournalKnobs
+from loadline.errors import ConfigError, JournalError
+from loadline.ports import Journal
+from loadline.sim.outcome import Outcome
 from loadline.sim.simulation import Scenario
 from loadline.sim.simulation import simulate as run
 
@@ -18,6 +26,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``simulate``."""
     inputs.arguments(parser)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's configuration")
+    parser.add_argument(
+        "--journal", type=Path, metavar="DIRECTORY", help="write the agent's journal, for `replay` and `explain`"
+    )
 
 
 @inputs.refusing
@@ -27,16 +38,50 @@ def simulate(options: argparse.Namespace) -> int:
     fleet = inputs.fleet(options)
     settings = inputs.settings(options.config, options, fleet)
     scenario = Scenario(options.config.stem, settings, fleet, inputs.trace(options), options.seed)
-    with progress.shown(f"simulating {scenario.trace.name}", quiet=options.quiet) as on_progress:
-        began_s = time.perf_counter()
-        outcome = run(scenario, on_progress)
-    outcome = replace(outcome, wall_s=time.perf_counter() - began_s)
+    with _journal(options.journal) as journal:
+        with progress.shown(f"simulating {scenario.trace.name}", quiet=options.quiet) as on_progress:
+            began_s = time.perf_counter()
+            outcome = run(scenario, on_progress, journal)
+        _tell(options, scenario, replace(outcome, wall_s=time.perf_counter() - began_s))
+    return 0
+
+
+def _tell(options: argparse.Namespace, scenario: Scenario, outcome: Outcome) -> None:
+    """Print what came of it, and write the files that are asked for."""
     print(show.printable("\n".join(f"{name:<12}{text}" for name, text in report.results(outcome))))
     contents = {}
     if options.json is not None:
         contents[options.json] = msgspec.json.encode(outcome) + b"\n"
     if options.html is not None:
-        configuration = f"{describe(load(options.config))}\n\n{inputs.knobs_text(settings, fleet)}"
+        configuration = f"{describe(load(options.config))}\n\n{inputs.knobs_text(scenario.settings, scenario.fleet)}"
         contents[options.html] = report.simulation_page(outcome, configuration, options.line).encode()
     inputs.write(contents)
-    return 0
+
+
+@contextmanager
+def _journal(directory: Path | None) -> Iterator[Journal | None]:
+    """A journal in a new folder. The simulation does not wait for the disk: what is to be written waits in memory.
+
+    Raises:
+        ConfigError: The folder cannot be made, or is none of its own.
+        JournalError: Not all could be written.
+    """
+    if directory is None:
+        yield None
+        return
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise ConfigError("--journal", f"{directory} is not empty", "Name a new folder.")
+    except OSError as error:
+        problem = f"{directory} cannot be made: {error.strerror}"
+        raise ConfigError("--journal", problem, "Name a new folder.") from error
+    journal = FileJournal(
+        directory, JournalKnobs().segment_bytes_max, bytes_max=sys.maxsize, queue_bytes_max=sys.maxsize
+    )
+    try:
+        yield journal
+    finally:
+        journal.close()
+    if journal.lost:
+        raise JournalError(f"{directory}: {journal.lost} records could not be written. Is the disk full?")

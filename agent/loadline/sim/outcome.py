@@ -59,6 +59,7 @@ class Lines(Struct, frozen=True):
 class Action(Struct, frozen=True):
     """A decision that changed a count."""
 
+    decision_id: str
     at_s: float
     pool: str
     before: int

@@ -230,7 +230,8 @@ class Simulation:
                 flap = before != direction and now_ms - at_ms <= FLAP_MS
                 self._turned[target.pool] = (direction, now_ms)
                 reasons = [text for pool, text in said if pool in {"", target.pool}]
-                self._actions.append(Action(now_ms / 1_000.0, target.pool, count, target.replicas, reasons, flap))
+                at_s, replicas = now_ms / 1_000.0, target.replicas
+                self._actions.append(Action(decision.decision_id, at_s, target.pool, count, replicas, reasons, flap))
 
     def _why(self, decision_id: str) -> list[tuple[str, str]]:
         found = query.explain(self.agent.controller.state, decision_id, self._model.name)
