@@ -6,7 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -33,6 +36,21 @@ def run(config: Path, lines: bytes, **environ: str) -> "subprocess.CompletedProc
     return subprocess.run(
         [*STEP, str(config)], input=lines, capture_output=True, timeout=TIMEOUT_S, check=False, env=os.environ | environ
     )
+
+
+@contextmanager
+def answering(config: Path) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes], IO[bytes], IO[bytes]]]:
+    """The command when it has answered once; and its stdin, stdout and stderr."""
+    command = [*STEP, str(config)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b'{"now_ms": 0}\n')
+        process.stdin.flush()
+        assert process.stdout.readline()
+        yield process, process.stdin, process.stdout, process.stderr
 
 
 def test_the_program_in_the_document_says_what_is_shown(tmp_path: Path) -> None:
@@ -139,32 +157,16 @@ def test_it_starts_without_what_it_does_not_need(config: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_in_peace(config: Path) -> None:
-    with subprocess.Popen(
-        [*STEP, str(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write(b'{"now_ms": 0}\n')
-        process.stdin.flush()
-        assert process.stdout.readline()
-        process.stdout.close()
-        process.stdin.write(b'{"now_ms": 1}\n')
-        process.stdin.flush()
+    with answering(config) as (process, stdin, stdout, stderr):
+        stdout.close()
+        stdin.write(b'{"now_ms": 1}\n')
+        stdin.flush()
         assert process.wait(TIMEOUT_S) == 0
-        assert process.stderr.read() == b""
+        assert stderr.read() == b""
 
 
 def test_ctrl_c_ends_it_in_peace(config: Path) -> None:
-    with subprocess.Popen(
-        [*STEP, str(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write(b'{"now_ms": 0}\n')
-        process.stdin.flush()
-        assert process.stdout.readline()
+    with answering(config) as (process, _, _, stderr):
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
-        assert process.stderr.read() == b""
+        assert stderr.read() == b""

@@ -1,7 +1,6 @@
-"""What comes from outside: the scaler's moods, operators, users, and somebody who says what is not so."""
+"""What comes from outside: operators, users, a scaler that asks, and somebody who says what is not so."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -9,7 +8,6 @@ from msgspec.structs import replace
 from loadline.core.events import AnnouncementRequested, DrainRequested, PauseRequested
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.ports import Write
-from loadline.sim.chaos.moods import Mood
 from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
 from loadline.sim.chaos.plan import Strike
 from loadline.wire.codec import encode
@@ -21,51 +19,7 @@ _BY: Final = "nemesis"
 _KEYS: Final = Keys("default")
 _SUBJECTS: Final = Subjects("loadline")
 _DEMANDS: Final = (0.0, 0.1, 0.7, 1.5, 2.5, 3.5, 6.0, 12.0)
-_OBEDIENT: Final[frozenset[Mood]] = frozenset({"good", "slow", "mute", "repeats"})
 _HUGE: Final = WorkerSample(0, 0, kv_blocks_used=2**50, kv_blocks_total=1, waiting_requests=2**50)
-
-
-def scaler_slow(nemesis: Nemesis, strike: Strike) -> Undo:
-    """It hears of decisions late."""
-    del strike
-    return _feel(nemesis, "slow")
-
-
-def scaler_mute(nemesis: Nemesis, strike: Strike) -> Undo:
-    """It answers nothing."""
-    del strike
-    return _feel(nemesis, "mute")
-
-
-def scaler_refuses(nemesis: Nemesis, strike: Strike) -> Undo:
-    """It refuses every decision."""
-    del strike
-    return _feel(nemesis, "refuses")
-
-
-def scaler_lies(nemesis: Nemesis, strike: Strike) -> Undo:
-    """It says that all is done, and does nothing."""
-    del strike
-    return _feel(nemesis, "lies")
-
-
-def scaler_contradicts(nemesis: Nemesis, strike: Strike) -> Undo:
-    """It says that it is done, with other counts."""
-    del strike
-    return _feel(nemesis, "contradicts")
-
-
-def scaler_repeats(nemesis: Nemesis, strike: Strike) -> Undo:
-    """It says what it said before again, with everything that it says."""
-    del strike
-    return _feel(nemesis, "repeats")
-
-
-def scaler_off_bus(nemesis: Nemesis, strike: Strike) -> Undo:
-    """It is cut off."""
-    del strike
-    nemesis.world.moody.set_cut(cut=True)
-    return partial(nemesis.world.moody.set_cut, cut=False)
 
 
 def model_paused(nemesis: Nemesis, strike: Strike) -> Undo:
@@ -151,14 +105,3 @@ def _strange_records(record: WorkerRecord) -> Iterator[Write]:
 def _tell_all(nemesis: Nemesis, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
     for _, agent in sorted(nemesis.world.agents.items()):
         agent.inbox.put(event)
-
-
-def _feel(nemesis: Nemesis, mood: Mood) -> Undo:
-    world = nemesis.world
-
-    def feel(mood: Mood) -> None:
-        world.moody.mood = mood
-        world.scaler.obedient = mood in _OBEDIENT
-
-    feel(mood)
-    return partial(feel, "good")
