@@ -1,9 +1,11 @@
-"""What a turn takes that plans 100 models at once by the SLA planner, all of whose workers and frontends have reported.
+"""What a turn takes that plans 100 models at once by the SLA planner, with as many reports as a turn may bring.
 
-Eight workers a model, prefill and decode, sized by measured profiles. Three kinds of turns: an ordinary one, one in
-which the intervals of all models end and forecasts are asked, and one in which the answers of the Kalman filter come
-and all pools are sized. Forecasts are made between the turns and do not count. Times are those of the core on which
-the turn runs. Beside each: the same turn with the static planner, which takes in as many reports and plans nothing.
+Eight workers a model, prefill and decode, sized by measured profiles. All report in the same moment once a second, and
+so do the frontends: a turn takes 500 of the reports, five of each model, and the next turn the rest. Three kinds of
+turns: an ordinary one, one in which the intervals of all models end and forecasts are asked, and one in which the
+answers of the Kalman filter come and all pools are sized. Forecasts are made between the turns and do not count. Times
+are those of the core on which the turn runs. Beside each: an ordinary turn of the static planner, which takes in as
+many reports and plans nothing.
 
   python tools/bench/plan.py [--quick]
 """
@@ -11,7 +13,7 @@ the turn runs. Beside each: the same turn with the static planner, which takes i
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +50,9 @@ from loadline.rig.measure import options, percentile, result, say
 MODELS: Final = 100
 WORKERS: Final = 4
 """Of each pool."""
+REPORTS: Final = 5
+"""Of a model in one turn: with 100 models as good as all that ``runtime.batch_max`` allows."""
+SPACING_MS: Final = 2
 POINTS: Final = 500
 """Intervals that lie behind each model."""
 INTERVAL_MS: Final = 30_000
@@ -90,19 +95,22 @@ class World:
         if planner == "sla":
             self._remember()
 
-    def turn(self, more: Sequence[AnyEvent] = ()) -> tuple[float, list[AnyEffect]]:
-        """The next second: how long its turn took, in ms, and what followed from it."""
+    def second(self, answers: Sequence[AnyEvent]) -> Iterator[tuple[float, list[AnyEffect]]]:
+        """The turns of the next second: how long each took, in ms, and what followed. The first brings ``answers``."""
         self.now += 1_000
         self._sequence += 1
-        events: list[AnyEvent] = [
-            LeaseRenewed(self._controller.settings.scope, LEASE, self.now),
-            *(self._load(model, role, number) for model in self._models for role in ROLES for number in range(WORKERS)),
-            *(self._traffic(model) for model in self._models),
-            *more,
-        ]
-        began_s = time.thread_time()
-        effects = self._controller.handle(events, self.now)
-        return (time.thread_time() - began_s) * 1e3, effects
+        renewed = LeaseRenewed(self._controller.settings.scope, LEASE, self.now)
+        reports = [self._reports(model) for model in self._models]
+        for turn, first in enumerate(range(0, len(reports[0]), REPORTS)):
+            events = [report for of_model in reports for report in of_model[first : first + REPORTS]]
+            events += [renewed, *answers] if turn == 0 else ()
+            began_s = time.thread_time()
+            effects = self._controller.handle(events, self.now + turn * SPACING_MS)
+            yield (time.thread_time() - began_s) * 1e3, effects
+
+    def _reports(self, model: str) -> list[AnyEvent]:
+        workers = (self._load(model, role, number) for number in range(WORKERS) for role in ROLES)
+        return [self._traffic(model), *workers]
 
     def _load(self, model: str, role: Role, number: int) -> LoadReported:
         """Loads swing, and latencies follow with some noise: so there are lines to draw, and new ones all the time."""
@@ -175,25 +183,26 @@ def _answers(effects: Sequence[AnyEffect]) -> list[ForecastFitted]:
 def turns_ms(planner: str, intervals: int, seed: int) -> dict[str, list[float]]:
     """How long turns of each kind took: ``ordinary``, ``closing`` and ``sizing``."""
     world = World(planner, seed)
-    for _ in range(2 * INTERVAL_MS // 1_000):  # lines are learned, and windows are full
-        _, effects = world.turn()
-        world.turn(_answers(effects))
-    calm_collector()
     found: dict[str, list[float]] = {"ordinary": [], "closing": [], "sizing": []}
     waiting: list[ForecastFitted] = []
-    for _ in range(intervals * INTERVAL_MS // 1_000):
-        took_ms, effects = world.turn(waiting)
-        answers = _answers(effects)
-        if answers and len(answers) != MODELS:
-            raise RuntimeError(f"{len(answers)} of {MODELS} models ask for forecasts")
-        found["sizing" if waiting else "closing" if answers else "ordinary"].append(took_ms)
-        waiting = answers
+    learning, seconds = INTERVAL_MS // 1_000 + 1, intervals * INTERVAL_MS // 1_000
+    for second in range(learning + seconds):
+        answers, waiting = waiting, []
+        if second == learning:  # lines are learned, and windows are full
+            calm_collector()
+        for took_ms, effects in world.second(answers):
+            asked = _answers(effects)
+            if asked and len(asked) != MODELS:
+                raise RuntimeError(f"{len(asked)} of {MODELS} models ask for forecasts")
+            if second >= learning:
+                found["sizing" if answers else "closing" if asked else "ordinary"].append(took_ms)
+            waiting, answers = waiting or asked, []
     return found
 
 
 def main() -> None:
     """Measure and print."""
-    rounds, intervals = (3, 3) if options(__doc__) else (7, 10)
+    rounds, intervals = (3, 2) if options(__doc__) else (7, 7)
     ours: dict[str, list[float]] = {}
     medians: dict[str, list[float]] = {}
     bare: list[float] = []

@@ -34,21 +34,23 @@ class Curve:
         steps = np.diff(self.at)
         secants = np.diff(self.values) / steps
         slopes = _spline_slopes(steps.tolist(), secants.tolist())
-        self._left, self._right = _limited(slopes[:-1], secants), _limited(slopes[1:], secants)
-        self._steps = steps
+        low, high = self.values[:-1], self.values[1:]
+        d0, d1, rise = _limited(slopes[:-1], secants) * steps, _limited(slopes[1:], secants) * steps, high - low
+        # Of each piece: where it begins, its length, a Hermite cubic in Horner's form, and what it must not leave.
+        second, third = 3.0 * rise - 2.0 * d0 - d1, d0 + d1 - 2.0 * rise
+        self._pieces: Numbers = np.stack(
+            [self.at[:-1], steps, low, d0, second, third, np.minimum(low, high), np.maximum(low, high)]
+        )
 
     def __call__(self, places: Numbers) -> Numbers:
         """Values at many places."""
         inside = np.minimum(np.maximum(places, self.at[0]), self.at[-1])
-        piece = np.minimum(np.searchsorted(self.at, inside, side="right") - 1, len(self._steps) - 1)
-        step = self._steps[piece]
-        t = (inside - self.at[piece]) / step
-        low, high = self.values[piece], self.values[piece + 1]
-        # Horner's form of the Hermite cubic: low + t*(d0 + t*(c2 + t*c3)).
-        d0, d1, rise = self._left[piece] * step, self._right[piece] * step, high - low
-        value = low + t * (d0 + t * (3.0 * rise - 2.0 * d0 - d1 + t * (d0 + d1 - 2.0 * rise)))
+        piece = np.minimum(self.at.searchsorted(inside, side="right") - 1, len(self.at) - 2)
+        begin, step, low, first, second, third, least, most = self._pieces.take(piece, axis=1)
+        t = (inside - begin) / step
+        value = low + t * (first + t * (second + t * third))
         # What rounding adds at the ends of a piece must not leave it.
-        bounded: Numbers = np.minimum(np.maximum(value, np.minimum(low, high)), np.maximum(low, high))
+        bounded: Numbers = np.minimum(np.maximum(value, least), most)
         return bounded
 
 

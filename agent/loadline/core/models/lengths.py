@@ -4,7 +4,10 @@ Long prompts take more than their share of the time, and long outputs stay longe
 reports a histogram, capacity is counted over it; where it does not, all requests have the mean length.
 """
 
+from functools import lru_cache
+from itertools import compress, pairwise
 from math import fsum
+from operator import ge, mul
 from typing import Final
 
 import numpy as np
@@ -18,6 +21,8 @@ Numbers = NDArray[np.float64]
 
 _OVERFLOW: Final = 1.5
 """What is above the last bound is taken for this many times it: nothing is known but that it is longer."""
+_BOUNDS_MAX: Final = 1_024
+"""Of bins, whose middles are kept: frontends do not change theirs."""
 
 
 class Lengths(Struct, frozen=True):
@@ -29,12 +34,12 @@ class Lengths(Struct, frozen=True):
     @property
     def mean(self) -> float:
         """Mean length."""
-        return fsum(token * share for token, share in zip(self.tokens, self.shares, strict=True))
+        return fsum(map(mul, self.tokens, self.shares))
 
     @property
     def mean_square(self) -> float:
         """Mean of the squared lengths."""
-        return fsum(token * token * share for token, share in zip(self.tokens, self.shares, strict=True))
+        return fsum(map(mul, map(mul, self.tokens, self.tokens), self.shares))
 
     def scaled(self, factor: float) -> "Lengths":
         """Every length multiplied by ``factor``, which is above 0."""
@@ -65,18 +70,22 @@ def lengths_of(histogram: Histogram, mean_tokens: float | None = None) -> Length
     Returns:
         None where the histogram is empty, or its bounds do not rise from above 0, or bounds and counts do not match.
     """
-    bounds, counts = histogram.bounds, histogram.counts
+    middles, counts = _middles(histogram.bounds), histogram.counts
     total = sum(counts)
-    edges = (0.0, *bounds)
-    rising = all(low < high for low, high in zip(edges, bounds, strict=False))
-    if not bounds or not total or not rising or len(counts) != len(bounds) + 1:
+    if not middles or not total or len(counts) != len(middles):
         return None
-    middles = [(low + high) / 2.0 for low, high in zip(edges, bounds, strict=False)]
-    middles.append(bounds[-1] * _OVERFLOW)
-    found = [(middle, count / total) for middle, count in zip(middles, counts, strict=True) if count]
-    measured = fsum(middle * share for middle, share in found)
-    scale = mean_tokens / measured if mean_tokens else 1.0
-    return Lengths(tuple(middle for middle, _ in found), tuple(share for _, share in found)).scaled(scale)
+    shares = tuple(count / total for count in counts if count)
+    measured = Lengths(tuple(compress(middles, counts)), shares)
+    return measured.scaled(mean_tokens / measured.mean if mean_tokens else 1.0)
+
+
+@lru_cache(_BOUNDS_MAX)
+def _middles(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """Where the requests of each bin stand, and those above the last bound; empty where bounds do not rise."""
+    edges = (0.0, *bounds)
+    if not bounds or any(map(ge, edges, bounds)):
+        return ()
+    return (*((low + high) / 2.0 for low, high in pairwise(edges)), bounds[-1] * _OVERFLOW)
 
 
 def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:
@@ -95,7 +104,7 @@ def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:
 def ttft_over(model: PrefillModel, isl: Lengths) -> float:
     """Mean time to the first token of such a mix, in ms, of prompts that do not wait."""
     times = model.ttft_ms(np.asarray(isl.tokens)).tolist()
-    return fsum(time * share for time, share in zip(times, isl.shares, strict=True))
+    return fsum(map(mul, times, isl.shares))
 
 
 def ttft_quantile(model: PrefillModel, isl: Lengths, share: float) -> float:

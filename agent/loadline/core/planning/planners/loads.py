@@ -105,7 +105,9 @@ class Loads(Struct):
         age_ms = max(0, now - known.seen_ms)
         shares = -expm1(-age_ms / self.mean_ms), -expm1(-age_ms / CALM_MS)
         known.sequence, known.seen_ms = sequence, now
-        prefill, blocks = _prefill_tokens(samples), _decode_blocks(samples, worker.record.block_size_tokens)
+        role, block = worker.record.role, worker.record.block_size_tokens
+        prefill = _prefill_tokens(samples) if role != "decode" else None
+        blocks = _decode_blocks(samples, block) if role != "prefill" else None
         known.prefill_tokens = _pushed(known.prefill_tokens, prefill, *shares)
         known.decode_blocks = _pushed(known.decode_blocks, blocks, *shares)
         for sample in samples:

@@ -73,8 +73,8 @@ def _shared(pools: list[tuple[Pool, Sizer]]) -> dict[str, Size]:
     able = [one for one in whole.values() if one[2].problem is None]
     found = {name: size for name, (_, _, size) in whole.items() if size.problem is not None}
     left = 1.0
-    for pool, sizer, _ in sorted(able, key=lambda one: (one[2].busy * one[0].knobs.gpus_per_worker, one[0].name)):
-        size = sizer(left)
+    for pool, sizer, alone in sorted(able, key=lambda one: (one[2].busy * one[0].knobs.gpus_per_worker, one[0].name)):
+        size = sizer(left) if left < 1.0 else alone
         wanted = min(max(size.wanted, pool.knobs.replicas_min), pool.knobs.replicas_max)
         found[pool.name] = Size(size.busy, wanted, infeasible=size.infeasible)
         left = max(0.0, left * (1.0 - wanted / size.wanted)) if size.wanted else 0.0

@@ -22,7 +22,7 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.traffic import Recent
 from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.forecasts import ForecastKnobs, History
-from loadline.core.models.lengths import all_of
+from loadline.core.models.lengths import Lengths, all_of
 from loadline.core.models.replicas import computed_isl
 from loadline.core.models.throughput import STEP_MAX, bounded
 from loadline.core.planning.planners.base import Asked, Planner
@@ -247,7 +247,7 @@ class ThroughputPlanner(Planner):
         if lengths is None and outlook.requests_per_s > 0.0:
             return  # nothing has finished yet: it will, or nobody says how long outputs are
         self.outlook = outlook
-        found = self._sizes(outlook, model)
+        found = self._sizes(outlook, lengths or (_NONE, _NONE), model)
         self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
         self.infeasible = {name: size.infeasible for name, size in found.items() if size.infeasible is not None}
         for pool in model.pools.values():
@@ -260,14 +260,11 @@ class ThroughputPlanner(Planner):
                 continue
             self.sized[pool.name] = self._sized(pool, size, outlook, now, surge=surge)
 
-    def _sizes(self, outlook: Outlook, model: Model) -> dict[str, Size]:
-        lengths = self._intervals.lengths(outlook, model.traffic)
-        isl, osl = lengths if lengths is not None else (_NONE, _NONE)
+    def _sizes(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> dict[str, Size]:
         correction = self.correction
         demand = Demand(
             outlook.requests_per_s,
-            isl,
-            osl,
+            *lengths,
             self.knobs.attainment,
             correction.prefill,
             correction.decode,
