@@ -11,7 +11,7 @@ from loadline.client.worker import Samples, Worker
 from loadline.core.events import LoadReported, WorkerDrained
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.scalars import Role
-from loadline.ports import Write
+from loadline.ports import Entry, Write
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
@@ -59,8 +59,19 @@ class Bench:
 
     @property
     def state(self) -> str | None:
-        held = self.store.keys.get(KEY)
-        return msgspec.json.decode(held[0], type=WorkerRecord).state if held else None
+        held = self.held
+        return msgspec.json.decode(held.value, type=WorkerRecord).state if held else None
+
+    @property
+    def held(self) -> Entry | None:
+        return self.store.server.keys.get(KEY)
+
+    def lose_lease(self) -> int:
+        """The lease of what is registered runs out; gives its id."""
+        held = self.held
+        assert held is not None
+        self.store.server.revoke(held.lease_id)
+        return held.lease_id
 
     def heard(self) -> list[LoadReported | WorkerDrained]:
         decoded = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
@@ -232,28 +243,26 @@ def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
     async def scenario() -> None:
         async with bench("prefill") as made:
             await until(lambda: made.state == "starting", "registered")
-            made.store.end(1)
-            await until(lambda: made.store.leases == {2} and made.state == "starting", "registered again")
+            made.lose_lease()
+            await until(lambda: made.state == "starting", "registered again")
             await made.command()
             await until(lambda: made.state == "draining", "draining")
-            made.store.end(2)
+            made.lose_lease()
             await until(made.worker._registration.gone.is_set, "the loss was noticed")
-            assert made.store.leases == set()
+            assert made.held is None
             assert not made.worker.drained.is_set()
             made.empty.set()
             await made.worker.drained.wait()
-            assert made.store.leases == set()
+            assert made.held is None
 
     asyncio.run(scenario())
 
 
-async def replaced_by(made: Bench, incarnation: int) -> bytes:
-    """Another worker of the same name registers, as if this one's lease had run out while it was frozen."""
-    lease_id = await made.store.grant(10)
-    value = encode(WorkerRecord("m", "p", "w", "decode", incarnation))
-    made.store.end(1)
-    await made.store.commit([], [Write(KEY, value, lease_id)])
-    return value
+def registered(made: Bench, value: bytes) -> Entry:
+    """Another worker of the same name registers, as if this one had been frozen for a while."""
+    made.store.server.commit([], [Write(KEY, value, made.store.server.grant(10))])
+    assert made.held is not None
+    return made.held
 
 
 @pytest.mark.parametrize("lease_lost", [True, False])
@@ -262,15 +271,15 @@ def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement(lease_lost
         made = Bench("decode", IDLE)
         async with asyncio.timeout(60), made.worker:
             await until(lambda: made.state == "starting")
-            value = await replaced_by(made, INCARNATION + 1)
-            if not lease_lost:
-                made.store.leases.add(1)
+            assert made.held is not None
+            own = made.lose_lease() if lease_lost else made.held.lease_id
+            later = registered(made, encode(WorkerRecord("m", "p", "w", "decode", INCARNATION + 1)))
             await made.worker.ready()
             await made.worker._registration.gone.wait()
-            assert made.store.keys[KEY] == (value, 2)
+            assert made.held == later
             await made.worker.ready()
-        assert made.store.keys[KEY] == (value, 2)
-        assert made.store.leases == {2}, "its own lease is given back"
+        assert made.held == later
+        assert made.store.server.keep_alive(own) == 0, "its own lease is given back"
 
     asyncio.run(scenario())
 
@@ -279,9 +288,9 @@ def test_a_worker_that_was_replaced_leaves_the_key_to_its_replacement(lease_lost
 def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
     async def scenario() -> None:
         made = Bench("decode", IDLE)
-        await made.store.commit([], [Write(KEY, value, await made.store.grant(10))])
+        before = registered(made, value)
         async with asyncio.timeout(60), made.worker:
-            await until(lambda: made.store.keys[KEY][1] == 2)
+            await until(lambda: made.held != before)
             assert made.state == "starting"
 
     asyncio.run(scenario())
@@ -290,11 +299,11 @@ def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
 def test_the_store_may_be_away_when_the_worker_starts() -> None:
     async def scenario() -> None:
         made = Bench("decode", IDLE)
-        made.store.reachable = False
+        made.store.set_cut(cut=True)
         async with asyncio.timeout(60), made.worker:
             await made.worker.ready()
             assert made.heard()
-            made.store.reachable = True
+            made.store.set_cut(cut=False)
             await until(lambda: made.state == "ready", "registered")
 
     asyncio.run(scenario())
@@ -305,7 +314,7 @@ def test_a_worker_drains_even_while_the_store_is_away() -> None:
         made = Bench("decode", IDLE)
         async with asyncio.timeout(60), made.worker:
             await until(lambda: made.state == "starting", "registered")
-            made.store.reachable = False
+            made.store.set_cut(cut=True)
             made.empty.set()
             assert (await made.command()).accepted
             await made.worker.drained.wait()

@@ -235,10 +235,12 @@ class StorePort:
     async def _call(self, do: Callable[[], T], *, repeatable: bool = True) -> T:
         """Ask the server. A call may be lost on its way there, and its answer on the way back."""
         store = self._store
+        away = StoreUnavailable("the store is away")
         if store.latency_ms == 0.0:
+            if not self.reachable:
+                raise away
             return do()
         promise, timeline, luck, faults = Promise[T](), store.timeline, store.luck, store.faults
-        away = StoreUnavailable("the store is away")
         unclear: LoadlineError = away if repeatable else OutcomeUnknown("the answer was lost")
         if not self.reachable:
             timeline.after(store.latency_ms, partial(promise.fail, away))
