@@ -5,10 +5,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from loadline.rig.servers import EtcdServer, NatsServer
+
+S = TypeVar("S", NatsServer, EtcdServer)
 
 _names = itertools.count()
 
@@ -37,26 +40,21 @@ def etcd_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def private_nats(tmp_path: Path) -> Iterator[Callable[..., NatsServer]]:
     """Makes running servers of this test's own; an argument is text of the configuration file."""
-    servers: list[NatsServer] = []
-
-    def make(config: str = "") -> NatsServer:
-        server = NatsServer(tmp_path / f"nats-{len(servers)}", config)
-        servers.append(server)
-        server.start()
-        return server
-
-    yield make
-    for server in servers:
-        server.stop()
+    yield from _running(lambda number, config="": NatsServer(tmp_path / f"nats-{number}", config))
 
 
 @pytest.fixture
 def private_etcd(tmp_path: Path) -> Iterator[Callable[[], EtcdServer]]:
     """Makes running servers of this test's own."""
-    servers: list[EtcdServer] = []
+    yield from _running(lambda number: EtcdServer(tmp_path / f"etcd-{number}"))
 
-    def make() -> EtcdServer:
-        server = EtcdServer(tmp_path / f"etcd-{len(servers)}")
+
+def _running(made: Callable[..., S]) -> Iterator[Callable[..., S]]:
+    """Makes servers, by their number and whatever else is said, and stops them when the test is over."""
+    servers: list[S] = []
+
+    def make(*more: str) -> S:
+        server = made(len(servers), *more)
         servers.append(server)
         server.start()
         return server

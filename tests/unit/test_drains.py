@@ -242,12 +242,17 @@ def test_another_life_can_be_a_victim_after_the_drain_of_the_one_before_was_clos
     assert scene.pool.workers["a"].draining
 
 
-def test_without_a_lease_it_lives_as_long_as_it_reports() -> None:
+def draining_without_a_lease() -> Scene:
     scene = Scene()
     scene.start()
     scene.tick(START)
     scene.answer(START, accepted=True)
     scene.fleet.deregister("m", "decode", "a", START)
+    return scene
+
+
+def test_without_a_lease_it_lives_as_long_as_it_reports() -> None:
+    scene = draining_without_a_lease()
     last = START + 30_000
     for number, now in enumerate(range(START, last + 1, 5_000)):
         scene.fleet.report(reported("a", sample(number)), now)
@@ -268,11 +273,7 @@ def test_a_registered_victim_may_be_silent() -> None:
 
 
 def test_silence_means_nothing_before_anybody_could_be_heard() -> None:
-    scene = Scene()
-    scene.start()
-    scene.tick(START)
-    scene.answer(START, accepted=True)
-    scene.fleet.deregister("m", "decode", "a", START)
+    scene = draining_without_a_lease()
     now = START + 30_000
     assert scene.tick(now, hearing_since_ms=now) == []
     assert scene.tick(now + STALE_MS, hearing_since_ms=now) == []
