@@ -54,7 +54,7 @@ class Decider:
             return []
         alarms = [*self._renew_what_is_missing(model, now), *self._renew_what_is_too_much(model, now)]
         draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now)
-        unchanged = all(draft.targets[pool.name] == pool.target_now(now) for pool in model.pools.values())
+        unchanged = all(draft.targets[pool] == one.target_now(now) for pool, one in model.pools.items())
         if unchanged and name not in state.renewals:
             self._hold(model, opinion, draft, None, now)
             return alarms
@@ -174,7 +174,7 @@ class Decider:
         rails: list[Reason],
         now: int,
     ) -> Explanation:
-        current = {pool.name: pool.target_now(now) for pool in model.pools.values()}
+        current = {name: pool.target_now(now) for name, pool in model.pools.items()}
         return Explanation(
             model=model.name,
             at_ms=now,

@@ -43,7 +43,7 @@ class Lengths(Struct, frozen=True):
 
     def scaled(self, factor: float) -> "Lengths":
         """Every length multiplied by ``factor``, which is above 0."""
-        return Lengths(tuple(token * factor for token in self.tokens), self.shares)
+        return self if factor == 1.0 else Lengths(tuple(token * factor for token in self.tokens), self.shares)
 
     def quantile(self, share: float) -> float:
         """The least length that at least ``share`` (0..1) of the requests do not exceed."""

@@ -48,6 +48,8 @@ class Intervals(Struct):
     peak_requests_per_s: float = 0.0
     peak_computed_tokens_per_s: float = 0.0
     """Prompt tokens that no prefix cache had."""
+    noted_ms: int = -1
+    """When these two were last seen to; -1 since the interval began."""
 
     def recall(self, history: History) -> None:
         """Take this for what was before the first interval, whenever that begins."""
@@ -61,6 +63,10 @@ class Intervals(Struct):
 
     def note(self, traffic: Traffic, now: int) -> None:
         """See whether the interval under way is busier now than it was before."""
+        since_ms, before_ms = now - self.busiest_ms, self.noted_ms - self.busiest_ms
+        if traffic.heard_at_ms < self.noted_ms and since_ms // BUCKET_MS == before_ms // BUCKET_MS:
+            return  # the same buckets, and nothing new in them: a model is planned for each report of its workers
+        self.noted_ms = now
         recent = traffic.recent(self.busiest_ms, now)
         if recent.span_ms >= self.busiest_ms - BUCKET_MS:
             rate = recent.requests_per_s
@@ -97,6 +103,7 @@ class Intervals(Struct):
         self.began_ms += over * self.interval_ms
         self.mark = traffic.totals
         self.peak_requests_per_s = self.peak_computed_tokens_per_s = 0.0
+        self.noted_ms = -1
         return had
 
     def _busiest(self, had: Totals) -> float:

@@ -84,20 +84,20 @@ class LoadPlanner(Planner):
     def observe(self, model: Model, now: int) -> None:
         """Take in what is new."""
         self.next_ms = now + WAKE_MS
-        for pool in model.pools.values():
-            if pool.name not in self.loads:
-                self.loads[pool.name] = Loads(self.knobs.load_adjustment_interval_ms)
-            self.loads[pool.name].look(pool, now)
+        for name, pool in model.pools.items():
+            if name not in self.loads:
+                self.loads[name] = Loads(self.knobs.load_adjustment_interval_ms)
+            self.loads[name].look(pool, now)
 
     def inputs(self, model: Model) -> dict[str, float]:
         """The loads of each pool."""
         found: dict[str, float] = {}
-        for pool in model.pools.values():
-            for kind, values in _by_kind(pool, self.loads[pool.name]).items():
+        for name, pool in model.pools.items():
+            for kind, values in _by_kind(pool, self.loads[name]).items():
                 if values:
                     loads = [value.now for value in values]
-                    found[f"{pool.name}.{kind}_least"] = min(loads)
-                    found[f"{pool.name}.{kind}_most"] = max(loads)
+                    found[f"{name}.{kind}_least"] = min(loads)
+                    found[f"{name}.{kind}_most"] = max(loads)
         return found
 
     def judge(self, model: Model, pool: Pool, now: int) -> Verdict:

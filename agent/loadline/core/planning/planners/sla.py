@@ -73,7 +73,7 @@ class SlaPlanner(Planner):
         parts = self._parts
         parts.throughput.observe(model, now)
         parts.load.observe(model, now)
-        said = {pool.name: self._say(model, pool, now) for pool in model.pools.values()}
+        said = {name: self._say(model, pool, now) for name, pool in model.pools.items()}
         inputs = parts.throughput.inputs() | parts.load.inputs(model)
         found = opinion(self.name, model, said, inputs, now)
         return Opinion(found.planner, found.targets, (*found.reasons, *parts.throughput.remarks()), found.inputs)
