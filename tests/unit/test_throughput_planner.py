@@ -1,12 +1,15 @@
 """The throughput planner: when it looks, what it believes, and what it does not."""
 
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.events import ForecastFailed, ForecastFitted, TrafficReported
 from loadline.core.forecasts import Forecast, ForecastKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
-from loadline.core.observed import TrafficSample
+from loadline.core.observed import Histogram, TrafficSample
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from loadline.core.report import Code, Opinion
 from tests.support.belief import Line
@@ -29,7 +32,7 @@ class Desk:
         self.questions = 0
 
     def hear(
-        self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None
+        self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None, **said: Any
     ) -> Opinion:
         for _ in range(seconds):
             self.world.now += 1_000
@@ -43,6 +46,7 @@ class Desk:
                 kv_hit_rate=kv_hit_rate,
                 osl_tokens=100.0,
             )
+            sample = replace(sample, **said)
             self.world.model.traffic.apply(TrafficReported("m", frontend, 1, sample), self.world.now)
             opinion = self.look()
         return opinion
@@ -224,3 +228,44 @@ def test_an_objective_that_cannot_be_met_is_said_and_the_pools_grow_all_the_same
     found = desk.hear(470, 10)
     assert found.targets == {"p": 5, "d": 5}
     assert Code.SLA_INFEASIBLE in codes(found)
+
+
+def test_prompts_that_differ_in_length_are_no_surge_while_it_may_be_chance() -> None:
+    # 160 prompts in 10 s, 40 % longer than usual: 2.2 times what counts alone would swing, 1.1 times what lengths do.
+    bins = Histogram((500.0, 10_000.0), (15, 1, 0))
+    for histogram, surge in ((bins, False), (None, True)):
+        desk = Desk()
+        desk.hear(16, 181, isl_tokens=500.0, isl_histogram=histogram)
+        desk.answer(16 * 180.0)
+        found = desk.hear(16, 10, isl_tokens=700.0, isl_histogram=histogram)
+        assert desk.planner.outlook is not None
+        assert (found.inputs["isl_tokens"] > 500.0) is surge
+
+
+def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> None:
+    desk = Desk(workers=1)
+    desk.hear(150, 120)
+    desk.hear(150, 61, isl_tokens=2_000.0)
+    opinion = desk.answer(297 * 180.0)
+    assert opinion.targets == {"p": 3, "d": 2}, "150 prompts of 2,000 tokens a second count as 297 of the mean length"
+
+
+def test_what_has_not_ended_yet_is_long() -> None:
+    desk = Desk()
+    desk.hear(470, 10, completed=235, osl_tokens=100.0)
+    assert desk.planner.outlook is not None
+    assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
+    assert desk.hear(470, 20, completed=400, osl_tokens=300.0).targets["d"] == 17, "more of them ended, and later"
+    assert desk.hear(470, 151).targets["d"] == 17
+    asked = desk.planner.asked()
+    assert asked is not None
+    (osl,) = asked.questions[2].series.values
+    ended = 10 * 235 + 20 * 400 + 150 * 470
+    assert osl == pytest.approx((235_000 + 2_400_000 + 7_050_000) / ended * (180 * 470) / ended, rel=0.01)
+
+
+def test_most_unended_requests_are_not_believed_to_be_endless() -> None:
+    desk = Desk()
+    desk.hear(470, 10, completed=10, osl_tokens=100.0)
+    assert desk.planner.outlook is not None
+    assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)

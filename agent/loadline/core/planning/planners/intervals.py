@@ -1,11 +1,12 @@
 """The traffic of a model as series of equal intervals, and the questions about its future."""
 
+from math import sqrt
 from typing import Final
 
 from msgspec import Struct, field
 
 from loadline.core.belief.totals import NO_BINS, Totals
-from loadline.core.belief.traffic import BUCKET_MS, Traffic
+from loadline.core.belief.traffic import BUCKET_MS, Recent, Traffic
 from loadline.core.forecasts import HORIZON_MAX, Forecast, ForecastKnobs, History, Question, Series
 from loadline.core.models.lengths import Lengths, all_of, lengths_of
 from loadline.core.models.replicas import computed_isl
@@ -17,16 +18,41 @@ SERIES: Final = 3
 """Requests, ISL and OSL."""
 HEARD_LEAST: Final = 0.5
 """Share of an interval that must have been heard: of less it is not known what it was."""
+_SIGMAS: Final = 2.0
+"""Traffic has risen when the lower end of what was just seen, by so many standard deviations, is above the outlook."""
+_UNENDED_MAX: Final = 2.0
+"""Where fewer than half of the requests have ended, or say so, nothing is concluded of the others."""
 
 
 class Outlook(Struct, frozen=True):
     """Requests to be ready for, and their mean lengths; a length is None where nothing ever finished."""
 
     requests_per_s: float
+    """Where prompts are longer than usual they count for more."""
     isl_tokens: float | None
     osl_tokens: float | None
     kv_hit_rate: float = 0.0
     """Share (0..1) of the prompt tokens that prefix caches have."""
+    decode_share: float = 1.0
+    """Requests that decode, of ``requests_per_s``: a long prompt is much work for prefill, one request for decode."""
+
+    def exceeded(self, recent: Recent, isl_spread: float) -> bool:
+        """Whether requests or prompt tokens to compute come faster than this, beyond what chance explains.
+
+        Args:
+            recent: What came.
+            isl_spread: ``1 + cv^2`` of the prompts' lengths: their sum swings by so much more than their number.
+        """
+        if not recent.arrivals:
+            return False
+        surely = max(0.0, 1.0 - _SIGMAS / sqrt(recent.arrivals))
+        if recent.requests_per_s * surely > self.requests_per_s:
+            return True
+        if recent.isl_tokens is None or self.isl_tokens is None:
+            return False
+        surely = max(0.0, 1.0 - _SIGMAS * sqrt(isl_spread / recent.arrivals))
+        computed = recent.requests_per_s * computed_isl(recent.isl_tokens, recent.kv_hit_rate)
+        return computed * surely > self.requests_per_s * computed_isl(self.isl_tokens, self.kv_hit_rate)
 
 
 class Intervals(Struct):
@@ -43,6 +69,8 @@ class Intervals(Struct):
     osl_tokens: list[float | None] = field(default_factory=list)
     kv_hit_rate: float = 0.0
     """Of the newest interval that had prompts."""
+    decode_share: float = 1.0
+    """Of the newest interval that had requests: see ``Outlook``."""
     isl_bins: Histogram = NO_BINS
     osl_bins: Histogram = NO_BINS
     peak_requests_per_s: float = 0.0
@@ -94,10 +122,11 @@ class Intervals(Struct):
         for _ in range(min(over, KEPT)):
             self.requests.append(self._busiest(had) * self.interval_ms / 1_000.0 if known else None)
             self.isl_tokens.append(_carried(self.isl_tokens, had.isl_tokens.value))
-            self.osl_tokens.append(_carried(self.osl_tokens, had.osl_tokens.value))
+            self.osl_tokens.append(_carried(self.osl_tokens, osl_tokens(had)))
         if known and had.arrivals:
             self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
             self.kv_hit_rate = had.kv_hit_rate
+            self.decode_share = max(had.requests_per_s, self.peak_requests_per_s) / self._busiest(had)
         for series in (self.requests, self.isl_tokens, self.osl_tokens):
             del series[:-KEPT]
         self.began_ms += over * self.interval_ms
@@ -137,7 +166,7 @@ class Intervals(Struct):
         return self._outlook(most, isl, osl)
 
     def _outlook(self, requests: float, isl: float | None, osl: float | None) -> Outlook:
-        return Outlook(requests * 1_000.0 / self.interval_ms, isl, osl, self.kv_hit_rate)
+        return Outlook(requests * 1_000.0 / self.interval_ms, isl, osl, self.kv_hit_rate, self.decode_share)
 
     def lengths(self, outlook: Outlook, traffic: Traffic) -> tuple[Lengths, Lengths] | None:
         """ISL and OSL as distributions of those means, where frontends report any; None where a mean is not known."""
@@ -148,6 +177,16 @@ class Intervals(Struct):
         isl = lengths_of(isl_bins, outlook.isl_tokens) or all_of(outlook.isl_tokens)
         osl = lengths_of(osl_bins, outlook.osl_tokens) or all_of(outlook.osl_tokens)
         return isl, osl
+
+
+def osl_tokens(had: Totals) -> float | None:
+    """Mean length of the outputs of an interval; None where none ended.
+
+    Outputs that last are not among those that have ended yet: while more requests come than end, as they do after a
+    start, what has ended is too short. What has not is taken for as long so far, for at most as many as have ended.
+    """
+    ended = had.osl_tokens.value
+    return ended and ended * min(max(1.0, had.arrivals / had.osl_tokens.count), _UNENDED_MAX)
 
 
 def _carried(before: list[float | None], value: float | None) -> float | None:

@@ -41,6 +41,13 @@ class Demand(Struct, frozen=True):
     decode_correction: float = 1.0
     kv_hit_rate: float = 0.0
     """Share (0..1) of the prompt tokens that prefix caches have: they take room, but are not computed."""
+    decode_share: float = 1.0
+    """Requests that decode, of ``requests_per_s``."""
+
+    @property
+    def decoded_per_s(self) -> float:
+        """Requests that come to decode in a second."""
+        return self.requests_per_s * self.decode_share
 
 
 class Size(Struct, frozen=True):
@@ -202,7 +209,7 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     best = batch
 
     def size(share: float) -> Size:
-        busy = demand.requests_per_s * demand.osl.mean * share / best.tokens_per_s
+        busy = demand.decoded_per_s * demand.osl.mean * share / best.tokens_per_s
         return Size(busy, _with_room(busy, best.requests, demand.attainment), infeasible=infeasible)
 
     return size
@@ -235,7 +242,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
             # While it prefills it does not decode, so an iteration takes that much longer.
             batch = _batch(pool, model, itl_ms * (1.0 - prefill / max(workers, 1)), context)
             if batch is not None:
-                decode = demand.requests_per_s * demand.osl.mean * share / batch.tokens_per_s
+                decode = demand.decoded_per_s * demand.osl.mean * share / batch.tokens_per_s
                 busy = prefill + decode
                 if _with_room(busy, batch.requests, demand.attainment) <= workers:
                     break

@@ -10,7 +10,6 @@ come, sizes each pool for the busiest interval of that time, and says so until t
 - a forecast moves a pool by at most ``replicas_step_max`` a look; what was measured may move it further.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final, Literal
 
@@ -23,18 +22,15 @@ from loadline.core.belief.traffic import Recent
 from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.forecasts import ForecastKnobs, History
 from loadline.core.models.lengths import Lengths, all_of
-from loadline.core.models.replicas import computed_isl
 from loadline.core.models.throughput import STEP_MAX, bounded
 from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.correction import Correction
-from loadline.core.planning.planners.intervals import Intervals, Outlook
+from loadline.core.planning.planners.intervals import Intervals, Outlook, osl_tokens
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
 from loadline.core.planning.planners.sizing import Demand, Size, profile_problem, sizes
 from loadline.core.planning.planners.startups import StartUps
 from loadline.core.report import Code, Opinion, Reason
 
-_SIGMAS: Final = 2.0
-"""Traffic has risen when the lower end of what was just seen, by so many standard deviations, is above the outlook."""
 _NONE: Final = all_of(0.0)
 _RECENT_MS: Final = 60_000
 """What arrived in this time is expected to go on, whatever the forecast: the window of the traffic's belief."""
@@ -94,6 +90,9 @@ class ThroughputPlanner(Planner):
     correction: Correction = field(default_factory=Correction)
     outlook: Outlook | None = None
     """What the pools are sized for; None before the first look."""
+    sized_ms: int = -1
+    isl_spread: float = 1.0
+    """``1 + cv^2`` of the prompts: sums of lengths swing by so much more than counts do."""
     sized: dict[str, Sized] = field(default_factory=dict)
     problems: dict[str, Reason] = field(default_factory=dict)
     infeasible: dict[str, Reason] = field(default_factory=dict)
@@ -222,7 +221,12 @@ class ThroughputPlanner(Planner):
     def _surging(self, model: Model, now: int) -> bool:
         """Whether surely more arrives than the pools are sized for, or they are not sized yet."""
         recent = model.traffic.recent(self.knobs.surge_window_ms, now)
-        return self._tells(recent) and (self.outlook is None or _surely_above(recent, self.outlook))
+        if not self._tells(recent):
+            return False
+        if self.outlook is None or self.outlook.exceeded(recent, self.isl_spread):
+            return True
+        # Before the first interval is over it is not known how long outputs are: every few seconds more of them ended.
+        return not self._intervals.requests and now - self.sized_ms >= self.knobs.surge_window_ms
 
     def _tells(self, recent: Recent) -> bool:
         """Whether enough was heard for a rate: the requests of the first second say nothing."""
@@ -231,12 +235,12 @@ class ThroughputPlanner(Planner):
     def _measured(self, model: Model, now: int) -> Outlook:
         """As it has been for a surge window. Outputs are known when they end: their length is that of the interval."""
         recent = model.traffic.recent(self.knobs.surge_window_ms, now)
-        had = self._intervals.so_far(model.traffic)
         before = self.outlook or self._intervals.last()
-        isl, osl, hit_rate = recent.isl_tokens, had.osl_tokens.value, recent.kv_hit_rate
+        isl, osl, hit_rate = recent.isl_tokens, osl_tokens(self._intervals.so_far(model.traffic)), recent.kv_hit_rate
         if before is not None:
             isl, hit_rate = (before.isl_tokens, before.kv_hit_rate) if isl is None else (isl, hit_rate)
-            osl = before.osl_tokens or osl
+            first, other = (before.osl_tokens, osl) if self._intervals.requests else (osl, before.osl_tokens)
+            osl = first or other
         return Outlook(recent.requests_per_s, isl, osl, hit_rate)
 
     # -- sizing --------------------------------------------------------------------------------------------------------
@@ -246,7 +250,9 @@ class ThroughputPlanner(Planner):
         lengths = self._intervals.lengths(outlook, model.traffic)
         if lengths is None and outlook.requests_per_s > 0.0:
             return  # nothing has finished yet: it will, or nobody says how long outputs are
-        self.outlook = outlook
+        self.outlook, self.sized_ms = outlook, now
+        if lengths is not None:
+            self.isl_spread = lengths[0].mean_square / max(lengths[0].mean, 1.0) ** 2
         found = self._sizes(outlook, lengths or (_NONE, _NONE), model)
         self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
         self.infeasible = {name: size.infeasible for name, size in found.items() if size.infeasible is not None}
@@ -269,6 +275,7 @@ class ThroughputPlanner(Planner):
             correction.prefill,
             correction.decode,
             outlook.kv_hit_rate,
+            outlook.decode_share,
         )
         return sizes(model, demand)
 
@@ -321,19 +328,3 @@ class ThroughputPlanner(Planner):
         if pool.grown_at_ms >= 0 and age_ms < self.start_up_ms:
             # Given up before it has come, a worker was asked for in vain; what called for it may come back.
             yield Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=self.start_up_ms)
-
-
-def _surely_above(recent: Recent, outlook: Outlook) -> bool:
-    """Whether requests or prompt tokens to compute come faster than was expected, beyond what chance explains."""
-    if not recent.arrivals:
-        return False
-    surely = max(0.0, 1.0 - _SIGMAS / math.sqrt(recent.arrivals))
-    if recent.requests_per_s * surely > outlook.requests_per_s:
-        return True
-    if recent.isl_tokens is None or outlook.isl_tokens is None:
-        return False
-    isl, expected = (
-        computed_isl(recent.isl_tokens, recent.kv_hit_rate),
-        computed_isl(outlook.isl_tokens, outlook.kv_hit_rate),
-    )
-    return recent.requests_per_s * isl * surely > outlook.requests_per_s * expected
