@@ -30,6 +30,7 @@ from loadline.core.effects import AnnounceDecision
 from loadline.core.handlers import drains as drain_handlers
 from loadline.core.handlers import leadership as leadership_handlers
 from loadline.core.handlers.turn import Turn
+from loadline.core.models.budget import Band
 from loadline.core.planning import guard
 from loadline.core.planning.guard import Draft, Guard
 from loadline.core.planning.planners.threshold import ThresholdPlanner
@@ -144,6 +145,18 @@ def always_warm(old: Any, rails: Guard, pool: Pool, proposed: int, now: int) -> 
     track = old(rails, pool, proposed, now)
     track.quorate_since_ms = -1
     return track
+
+
+def no_ceiling(old: Any, legs: Any, band: Band, _free: int | None) -> Any:
+    return old(legs, Band(floor=band.floor), None)
+
+
+def no_floor(old: Any, legs: Any, band: Band, free: int | None) -> Any:
+    return old(legs, Band(ceiling=band.ceiling), free)
+
+
+def nobody_leaves(old: Any, legs: Any, band: Band, _free: int | None) -> Any:
+    return old(legs, band, None)
 
 
 def forget_unknown(_old: Any, turn: Turn, event: ev.CommitUnknown) -> None:
@@ -286,9 +299,9 @@ def another_id() -> AbstractContextManager[Any]:
 RAILS: dict[str, Rail] = {
     "guard: replicas_min": Rail(bound(Code.REPLICAS_MIN), 0, "I4-replicas"),
     "guard: replicas_max": Rail(bound(Code.REPLICAS_MAX), 0, "I4-replicas"),
-    "guard: gpu_budget_max": Rail(instead(Guard, "_budget_max", None), 1, "I4-budget"),
-    "guard: gpu_budget_min": Rail(instead(Guard, "_budget_min", None), 0, "I4-budget"),
-    "guard: GPUs of who drains are occupied": Rail(instead(guard, "_leaving_gpus", 0), 2, "I4-occupied"),
+    "guard: gpu_budget_max": Rail(around(guard, "_bounded", no_ceiling), 1, "I4-budget"),
+    "guard: gpu_budget_min": Rail(around(guard, "_bounded", no_floor), 0, "I4-budget"),
+    "guard: GPUs of who drains are occupied": Rail(around(guard, "_bounded", nobody_leaves), 3, "I4-occupied"),
     "guard: no data, no shrink": Rail(bound(Code.NO_DATA_NO_SHRINK), 32, "I6-data"),
     "guard: quorum": Rail(instead(Pool, "quorate", value=True), 32, "I6-data"),
     "guard: step_up": Rail(bound(Code.STEP_UP), 0, "I5-step"),

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from loadline.core.models.direction import Leg, settle_pair
+from loadline.core.models.budget import Band
+from loadline.core.models.direction import Leg, settle
 from loadline.core.models.load import SENSITIVITY, Levels, can_consolidate
 from loadline.core.models.regression import Line, Regression
-from loadline.core.models.throughput import lower_bounds
 from tests.vectors.answering import Answer, NotCovered, only
-from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, gpus_of, learned, least_of, leg_of
+from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, gpus_of, learned, least_of, leg_of, word
 
 LEVELS = {
     ("throughput", "prefill"): Levels(1.0, 0.1, up_inclusive=True),
@@ -31,17 +31,22 @@ def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
     else:
         steps = [_step(given, config, role) for role in ROLES]
     legs = [leg_of(config, *one) for one in zip(ROLES, counts, given.get("raw", [None, None]), strict=True)]
-    bounds = list(lower_bounds(legs[0], legs[1], band_of(config).ceiling)) if "raw" in given else [0, 0]
+    bounds = list(settle(legs, Band(ceiling=band_of(config).ceiling)).counts) if "raw" in given else [0, 0]
     proposed = [
         Leg(now, max(now + step, bound, least_of(config, role)), gpus_of(config, role), least_of(config, role))
         for role, now, step, bound in zip(ROLES, counts, steps, bounds, strict=True)
     ]
-    settled = settle_pair(proposed[0], proposed[1], band_of(config))
-    final = [settled.prefill, settled.decode]
+    settled = settle(proposed, band_of(config))
+    final = list(settled.counts)
     reasons = {
         f"load_{role[0]}": {1: "scale_up", -1: "scale_down"}.get(step) for role, step in zip(ROLES, steps, strict=True)
     }
-    return {"decision": final if final != counts else None, "bounds": bounds, "load": settled.why, **reasons}
+    return {
+        "decision": final if final != counts else None,
+        "bounds": bounds,
+        "load": word(settled.why),
+        **reasons,
+    }
 
 
 def _step(given: dict[str, Any], config: dict[str, Any], role: str) -> int:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.models import budget, capacity, direction, load, replicas, throughput
+from loadline.core.models import budget, capacity, direction, load, replicas
 from loadline.core.models.profile import DecodeSurface, PrefillCurve
 from loadline.core.models.regression import Regression
 from tests.vectors.answering import Answer, NotCovered, only
-from tests.vectors.dynamo_terms import LIMITS, ROLES, band, band_of, learned, least_of, leg_of
+from tests.vectors.dynamo_terms import LIMITS, ROLES, band, band_of, learned, least_of, leg_of, word
 
 DATA = Path(__file__).parent / "data"
 STEPS = {1: "up", 0: None, -1: "down"}
@@ -77,25 +77,21 @@ def replicas_1_0(given: dict[str, Any]) -> dict[str, Any]:
         rate, given["isl"], given["p_thpt"], gpus=gpus[0], correction=given.get("p_corr", 1.0), least=least
     )
     decode = replicas.decode_replicas(rate, given["osl"], given["d_thpt"], gpus=gpus[1], least=least)
-    final = budget.fit_pair(
-        budget.Share(prefill, gpus[0], least),
-        budget.Share(decode, gpus[1], least),
-        band(-1, config.get("max_gpu_budget", 8)),
-    )
-    return {"raw": [prefill, decode], "final": list(final)}
+    shares = [budget.Share(prefill, gpus[0], least), budget.Share(decode, gpus[1], least)]
+    return {"raw": [prefill, decode], "final": budget.fit(shares, band(-1, config.get("max_gpu_budget", 8)))}
 
 
 def budget_pair_1_0(given: dict[str, Any]) -> list[int]:
     only(given, "p", "d", "p_gpu", "d_gpu", "max_gpu", "min_endpoint")
     least = given.get("min_endpoint", 1)
     shares = (budget.Share(given["p"], given["p_gpu"], least), budget.Share(given["d"], given["d_gpu"], least))
-    return list(budget.fit_pair(*shares, band(-1, given["max_gpu"])))
+    return budget.fit(shares, band(-1, given["max_gpu"]))
 
 
 def budget_single_1_0(given: dict[str, Any]) -> int:
     only(given, "n", "gpu", "max_gpu", "min_endpoint")
     share = budget.Share(given["n"], given["gpu"], given.get("min_endpoint", 1))
-    return budget.fit_single(share, band(-1, given["max_gpu"]))
+    return budget.fit([share], band(-1, given["max_gpu"]))[0]
 
 
 def interpolation(given: dict[str, Any]) -> dict[str, Any]:
@@ -129,35 +125,31 @@ def _bounds(gpus: int, floor: int, ceiling: int, tolerance: int) -> list[Any]:
 def _clamp_pair(p: int, d: int, p_gpu: int, d_gpu: int, *rest: int) -> list[int]:
     floor, ceiling, p_least, *d_least = rest
     shares = (budget.Share(p, p_gpu, p_least), budget.Share(d, d_gpu, (d_least or [p_least])[0]))
-    return list(budget.fit_pair(*shares, band(floor, ceiling)))
+    return budget.fit(shares, band(floor, ceiling))
 
 
-def _legs(p: int, d: int, p_new: int, d_new: int, *rest: int) -> tuple[direction.Leg, direction.Leg, budget.Band]:
+def _legs(p: int, d: int, p_new: int, d_new: int, *rest: int) -> tuple[list[direction.Leg], budget.Band]:
     p_gpu, d_gpu, floor, ceiling, p_least, d_least = rest
-    return (
-        direction.Leg(p, p_new, p_gpu, p_least),
-        direction.Leg(d, d_new, d_gpu, d_least),
-        band(floor, ceiling),
-    )
+    return [direction.Leg(p, p_new, p_gpu, p_least), direction.Leg(d, d_new, d_gpu, d_least)], band(floor, ceiling)
 
 
-def _guard_pair(*args: int) -> list[Any]:
-    guarded = direction.guard_pair(*_legs(*args))
-    return [guarded.prefill, guarded.decode, guarded.why]
+def _settled(legs: list[direction.Leg], limits: budget.Band) -> list[Any]:
+    settled = direction.settle(legs, limits)
+    return [*settled.counts, word(settled.why)]
 
 
 BUDGETS: dict[str, Any] = {
     "compute_tolerance": lambda widths: budget.widest(*widths),
     "bounds_for_total": _bounds,
     "proportional_clamp_pair": _clamp_pair,
-    "proportional_clamp_single": lambda n, gpu, floor, ceiling, least: budget.fit_single(
-        budget.Share(n, gpu, least), band(floor, ceiling)
-    ),
-    "guard_single_scaling_budget": lambda now, new, gpu, floor, ceiling, least: list(
-        direction.guard_single(direction.Leg(now, new, gpu, least), band(floor, ceiling))
+    "proportional_clamp_single": lambda n, gpu, floor, ceiling, least: budget.fit(
+        [budget.Share(n, gpu, least)], band(floor, ceiling)
+    )[0],
+    "guard_single_scaling_budget": lambda now, new, gpu, floor, ceiling, least: _settled(
+        [direction.Leg(now, new, gpu, least)], band(floor, ceiling)
     ),
     "fit_directional_budget_pair": lambda *args: list(direction.fit_direction(*_legs(*args))),
-    "guard_disagg_scaling_budget": _guard_pair,
+    "guard_disagg_scaling_budget": lambda *args: _settled(*_legs(*args)),
 }
 
 
@@ -195,23 +187,17 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
         for role, rate in zip(ROLES, given["rps"], strict=True)
     ]
     legs = [leg_of(config, *one) for one in zip(ROLES, given["counts"], needs, strict=True)]
-    if mode != "disagg":
-        return _throughput_of_one(config, legs, needs, 0 if mode == "prefill" else 1)
-    settled = direction.settle_pair(legs[0], legs[1], band_of(config))
-    bounds = list(throughput.lower_bounds(legs[0], legs[1], band_of(config).ceiling))
-    counts: list[int | None] = [settled.prefill, settled.decode]
-    return _throughput(config, "model_not_ready" if None in needs else settled.why, legs, counts, bounds)
-
-
-def _throughput_of_one(
-    config: dict[str, Any], legs: list[direction.Leg], needs: list[int | None], at: int
-) -> dict[str, Any]:
-    """Of the only role of a planner; an aggregated one stands in the place of decode."""
-    count, why = direction.guard_single(legs[at], band_of(config))
+    planned = [at for at, role in enumerate(ROLES) if mode == "disagg" or (role == "prefill") == (mode == "prefill")]
+    own = [legs[at] for at in planned]
+    settled = direction.settle(own, band_of(config))
+    lowest = direction.settle(own, budget.Band(ceiling=band_of(config).ceiling))
     counts: list[int | None] = [None, None]
     bounds: list[int | None] = [None, None]
-    counts[at], bounds[at] = count, throughput.lower_bound(legs[at], band_of(config).ceiling)
-    return _throughput(config, "model_not_ready" if needs[at] is None else why, legs, counts, bounds)
+    for at, count, bound in zip(planned, settled.counts, lowest.counts, strict=True):
+        counts[at], bounds[at] = count, bound
+    ready = all(needs[at] is not None for at in planned)
+    why = word(settled.why) if ready else "model_not_ready"
+    return _throughput(config, why, legs, counts, bounds)
 
 
 def _throughput(

@@ -6,6 +6,7 @@ from loadline.core.models.budget import Band
 from loadline.core.models.direction import Leg
 from loadline.core.models.regression import Regression
 from loadline.core.models.throughput import STEP_MAX, bounded
+from loadline.core.report import Code
 
 ROLES = ("prefill", "decode")
 LIMITS = (
@@ -42,6 +43,11 @@ def gpus_of(config: dict[str, Any], role: str) -> int:
     return int(config.get(f"{role}_engine_num_gpu", 1))
 
 
+def word(code: Code | None) -> str | None:
+    """A reason as it is written."""
+    return None if code is None else code.value
+
+
 def band_of(config: dict[str, Any]) -> Band:
     """The GPUs that a configuration allows."""
     return band(config.get("min_gpu_budget", -1), config.get("max_gpu_budget", 8))
@@ -51,4 +57,5 @@ def leg_of(config: dict[str, Any], role: str, current: int, needed: int | None) 
     """A role between what stands and what it needs, bounded."""
     least = least_of(config, role)
     step_max = config.get("max_throughput_scaling_replicas", STEP_MAX)
-    return Leg(current, bounded(current, needed, least, step_max), gpus_of(config, role), least)
+    wanted = bounded(current, current if needed is None else needed, least, step_max)
+    return Leg(current, wanted, gpus_of(config, role), least)

@@ -15,7 +15,7 @@ import numpy as np
 
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.models.budget import Band
-from loadline.core.models.direction import Leg, guard_pair
+from loadline.core.models.direction import Leg, settle
 from loadline.core.models.profile import DecodeSurface, PrefillCurve
 from loadline.core.models.regression import Regression
 from loadline.rig.measure import options, result, say
@@ -62,7 +62,7 @@ def main() -> None:
     singles: dict[str, Callable[[], object]] = {
         "best_us": lambda: decode.find_best_throughput_per_gpu(30.0, 3_000.0),
         "regression_us": lambda: fit(regression),
-        "budget_us": lambda: guard_pair(*legs, Band(88, 88)),
+        "budget_us": lambda: settle(legs, Band(88, 88)),
     }
     slowest: list[float] = []
     bare: list[float] = []

@@ -56,6 +56,11 @@ class Code(StrEnum):
     REPLICAS_MAX = "replicas_max"
     GPU_BUDGET_MAX = "gpu_budget_max"
     GPU_BUDGET_MIN = "gpu_budget_min"
+    GPU_BUDGET_GUARD_HOLD = "gpu_budget_guard_hold"
+    GPU_BUDGET_RECONCILE = "gpu_budget_reconcile"
+    GPU_BUDGET_GIVES_WAY = "gpu_budget_gives_way"
+    FLEET_GPU_BUDGET_MAX = "fleet_gpu_budget_max"
+    FLEET_GPU_BUDGET_MIN = "fleet_gpu_budget_min"
     NO_DATA_NO_SHRINK = "no_data_no_shrink"
     STEP_UP = "step_up"
     STEP_DOWN = "step_down"
@@ -138,6 +143,17 @@ SENTENCES: dict[Code, str] = {
     Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
     Code.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",
     Code.GPU_BUDGET_MIN: "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs would be below gpu_budget_min {budget:g}",
+    Code.GPU_BUDGET_GUARD_HOLD: "{wanted:g} held at {allowed:g}: {gpus:g} GPUs stand, the budget allows no such step",
+    Code.GPU_BUDGET_RECONCILE: "{wanted:g} set to {allowed:g}: {gpus:g} GPUs stood out of the budget or bounds",
+    Code.GPU_BUDGET_GIVES_WAY: "{wanted:g} lowered to {allowed:g}: another model waits for these GPUs",
+    Code.FLEET_GPU_BUDGET_MAX: (
+        "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs of all models are taken or promised, fleet.gpu_budget_max is "
+        "{budget:g}"
+    ),
+    Code.FLEET_GPU_BUDGET_MIN: (
+        "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs of all models are taken or promised, fleet.gpu_budget_min is "
+        "{budget:g}"
+    ),
     Code.NO_DATA_NO_SHRINK: "{wanted:g} held at {allowed:g}: {fresh:g} of {ready:g} workers report",
     Code.STEP_UP: "{wanted:g} cut to {allowed:g}: the largest step up",
     Code.STEP_DOWN: "{wanted:g} raised to {allowed:g}: the largest step down",

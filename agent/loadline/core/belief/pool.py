@@ -128,8 +128,12 @@ class Pool(Struct):
         return total if self.desired is None else min(self.desired, total)
 
     def draining(self) -> int:
-        """Workers on their way out, which still occupy their GPUs; O(workers)."""
-        return sum(1 for worker in self.workers.values() if worker.standing == "out")
+        """Workers on their way out, which still occupy their GPUs."""
+        return len(self.workers) - self.ready - self.starting
+
+    def occupied(self, now: int) -> int:
+        """Workers whose GPUs are taken or promised: those that there are, will be, or must always be."""
+        return max(self.target_now(now), self.ready + self.starting, self.knobs.replicas_min) + self.draining()
 
     def quorate(self, ratio: float) -> bool:
         """Whether enough of the ready workers are fresh to believe in a low load."""

@@ -1,9 +1,11 @@
-"""Counts of one or two pools within a band of GPUs.
+"""Counts of pools within a band of GPUs.
 
-The arithmetic is that of Dynamo's planners. The ceiling is hard. The floor is relaxed by the widest worker where there
-is a ceiling too: steps of unequal width cannot meet every total. Shares stay in proportion both ways.
+The arithmetic is that of Dynamo's planners, for any number of pools. The ceiling is hard. The floor is relaxed by the
+widest worker where there is a ceiling too: steps of unequal width cannot meet every total. Shares stay in proportion
+both ways.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -17,14 +19,20 @@ class Share(Struct, frozen=True):
 
     replicas: int
     gpus: int
-    """Of one worker."""
+    """Of one worker; 1 or more."""
     least: int = 1
     """Replicas that it always gets."""
+    most: int | None = None
+    """Replicas that it never exceeds; None: no such bound."""
 
     @property
     def total(self) -> int:
         """GPUs in all."""
         return self.replicas * self.gpus
+
+    def capped(self, count: int) -> int:
+        """A count, but no more than the most."""
+        return count if self.most is None else min(count, self.most)
 
 
 class Band(Struct, frozen=True):
@@ -59,63 +67,66 @@ def widest(*widths: int) -> int:
     return max((width for width in widths if width > 0), default=0)
 
 
-def fit_pair(prefill: Share, decode: Share, band: Band) -> tuple[int, int]:
-    """Both counts, shrunk below the ceiling or grown to the floor in proportion.
-
-    Returns:
-        The counts as they are where a width is unknown, the band holds them, or the floor cannot be met below the
-        ceiling; ``INFEASIBLE`` for both where not even the least counts fit below the ceiling.
-    """
-    asked = (prefill.replicas, decode.replicas)
-    if prefill.gpus <= 0 or decode.gpus <= 0:
-        return asked
-    gpus = prefill.total + decode.total
-    if band.ceiling is not None and gpus > band.ceiling:
-        return _shrunk(prefill, decode, gpus, band.ceiling)
-    if band.floor is None or band.holds(gpus, band.tolerance(prefill.gpus, decode.gpus)):
-        return asked
-    grown = _grown(prefill, decode, gpus, band.floor, band.ceiling)
-    return asked if band.above(grown[0] * prefill.gpus + grown[1] * decode.gpus) else grown
-
-
-def fit_single(pool: Share, band: Band) -> int:
-    """The count of the only pool; see ``fit_pair``."""
-    if pool.gpus <= 0:
-        return pool.replicas
-    if band.ceiling is not None and pool.total > band.ceiling:
-        return INFEASIBLE if pool.least * pool.gpus > band.ceiling else max(pool.least, band.ceiling // pool.gpus)
-    if band.floor is None or band.holds(pool.total, band.tolerance(pool.gpus)):
-        return pool.replicas
-    grown = max(pool.least, ceil_div(band.floor, pool.gpus))
-    # The floor is missed rather than the ceiling exceeded.
-    fits = grown if band.ceiling is None else min(grown, band.ceiling // pool.gpus)
-    return fits if fits >= max(pool.least, pool.replicas) else pool.replicas
-
-
 def ceil_div(numerator: int, denominator: int) -> int:
     """Quotient, rounded up."""
     return -(-numerator // denominator)
 
 
-def _shrunk(prefill: Share, decode: Share, gpus: int, ceiling: int) -> tuple[int, int]:
-    if prefill.least * prefill.gpus + decode.least * decode.gpus > ceiling:
-        return INFEASIBLE, INFEASIBLE
-    most = (ceiling - decode.least * decode.gpus) // prefill.gpus
-    first = max(prefill.least, min(most, prefill.replicas * ceiling // gpus))
-    return first, max(decode.least, (ceiling - first * prefill.gpus) // decode.gpus)
+def total_of(pools: Sequence[Share], counts: Sequence[int]) -> int:
+    """GPUs of so many workers of each pool."""
+    return sum(count * pool.gpus for pool, count in zip(pools, counts, strict=True))
 
 
-def _grown(prefill: Share, decode: Share, gpus: int, least: int, ceiling: int | None) -> tuple[int, int]:
-    if gpus <= 0:
-        first = max(prefill.least, ceil_div(least, 2 * prefill.gpus))
-    else:
-        first = max(prefill.least, ceil_div(prefill.replicas * least, gpus))
-    rest = max(0, least - first * prefill.gpus)
-    second = max(decode.least, ceil_div(rest, decode.gpus))
-    if second >= decode.replicas:
-        return first, second
-    # The wide steps of prefill reach the floor alone: that is no reason to take from decode.
-    second = decode.replicas
-    if ceiling is not None:
-        first = min(first, (ceiling - second * decode.gpus) // prefill.gpus)
-    return max(prefill.replicas, first), second
+def fit(pools: Sequence[Share], band: Band) -> list[int]:
+    """The counts, shrunk below the ceiling or grown to the floor in proportion.
+
+    Returns:
+        The counts as they are where the band holds them, or the floor cannot be met below the ceiling; ``INFEASIBLE``
+        for all where not even the least counts fit below the ceiling.
+    """
+    asked = [pool.replicas for pool in pools]
+    gpus = sum(pool.total for pool in pools)
+    if band.ceiling is not None and gpus > band.ceiling:
+        return _shrunk(pools, gpus, band.ceiling)
+    if band.floor is None or band.holds(gpus, band.tolerance(*(pool.gpus for pool in pools))):
+        return asked
+    grown = _grown(pools, gpus, band.floor, band.ceiling)
+    return asked if band.above(total_of(pools, grown)) else grown
+
+
+def _shrunk(pools: Sequence[Share], gpus: int, ceiling: int) -> list[int]:
+    """Each pool gets its share of what those before it have left, less what those behind it need at least."""
+    least = sum(pool.least * pool.gpus for pool in pools)
+    if least > ceiling:
+        return [INFEASIBLE] * len(pools)
+    counts: list[int] = []
+    for pool in pools:
+        least -= pool.least * pool.gpus
+        share = pool.replicas * ceiling // gpus if gpus else 0
+        counts.append(max(pool.least, min(pool.replicas, share, (ceiling - least) // pool.gpus)))
+        ceiling -= counts[-1] * pool.gpus
+        gpus -= pool.total
+    return counts
+
+
+def _grown(pools: Sequence[Share], gpus: int, floor: int, ceiling: int | None) -> list[int]:
+    """Each pool gets its share of what those before it lack, rounded up; no pool is shrunk by that."""
+    shares: list[int] = []
+    lacking = floor
+    for number, pool in enumerate(pools):
+        evenly = ceil_div(lacking, (len(pools) - number) * pool.gpus)
+        share = ceil_div(pool.replicas * lacking, gpus) if gpus > 0 else evenly
+        shares.append(pool.capped(max(pool.least, share)))
+        lacking = max(0, lacking - shares[-1] * pool.gpus)
+        gpus -= pool.total
+    counts = [max(share, pool.replicas) for share, pool in zip(shares, pools, strict=True)]
+    for number, pool in enumerate(pools):  # what a pool could not take because of its most
+        lacking = floor - total_of(pools, counts)
+        counts[number] = max(counts[number], pool.capped(counts[number] + max(0, ceil_div(lacking, pool.gpus))))
+    # Wide steps of the first pools may reach the floor alone. That is no reason to take from the others, so the first
+    # give back what is too much. Where the rounding alone goes too far the floor is missed instead.
+    if ceiling is not None and (len(pools) == 1 or counts != shares):
+        for number, pool in enumerate(pools):
+            over = max(0, total_of(pools, counts) - ceiling)
+            counts[number] = max(pool.least, pool.replicas, counts[number] - ceil_div(over, pool.gpus))
+    return counts

@@ -2,18 +2,16 @@
 
 A bound may suppress a step, never turn it around: no pool is shrunk that was to be held, so that another may grow. Two
 opposite steps happen both or neither, for one that only gives and feeds nobody is a loss. Only a fleet that is outside
-of its band already is brought back whatever was proposed, and so is a pool below its least count.
+of its band already is brought back whatever was proposed, and so is a pool outside of its own bounds.
 """
 
-from typing import Final, Literal
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 from msgspec import Struct
 
-from loadline.core.models.budget import Band, Share, ceil_div, fit_pair, fit_single
-
-HELD: Final = "gpu_budget_guard_hold"
-RECONCILED: Final = "gpu_budget_reconcile"
-Why = Literal["gpu_budget_guard_hold", "gpu_budget_reconcile"] | None
+from loadline.core.models.budget import Band, Share, fit, total_of
+from loadline.core.report import Code
 
 
 class Leg(Struct, frozen=True):
@@ -22,8 +20,10 @@ class Leg(Struct, frozen=True):
     current: int
     proposed: int
     gpus: int
-    """Of one worker."""
+    """Of one worker; 1 or more."""
     least: int = 1
+    most: int | None = None
+    """None: no such bound."""
 
     @property
     def step(self) -> int:
@@ -36,107 +36,88 @@ class Leg(Struct, frozen=True):
 
     def standing(self) -> Share:
         """Its claim as it is."""
-        return Share(self.current, self.gpus, self.least)
+        return Share(self.current, self.gpus, self.least, self.most)
 
     def wanted(self) -> Share:
-        """Its claim as proposed."""
-        return Share(self.proposed, self.gpus, self.least)
+        """Its claim as proposed, within its bounds."""
+        share = Share(max(self.proposed, self.least), self.gpus, self.least, self.most)
+        return Share(share.capped(share.replicas), self.gpus, self.least, self.most)
+
+    def outside(self) -> bool:
+        """Whether it stands outside of its bounds."""
+        return self.current < self.least or (self.most is not None and self.current > self.most)
 
 
-class Guarded(Struct, frozen=True):
-    """The counts of both pools, and why they are others than the proposed, where they are."""
+class Settled(Struct, frozen=True):
+    """The counts of all pools, and why they are not what was proposed; None: they are, or as near as they can be."""
 
-    prefill: int
-    decode: int
-    why: Why = None
+    counts: tuple[int, ...]
+    why: Code | None = None
 
 
-def guard_pair(prefill: Leg, decode: Leg, band: Band) -> Guarded:
-    """Both counts within the band, each between what stands and what is proposed."""
-    if prefill.gpus <= 0 or decode.gpus <= 0:
-        return Guarded(prefill.proposed, decode.proposed)
-    tolerance = band.tolerance(prefill.gpus, decode.gpus)
-    standing = prefill.standing().total + decode.standing().total
+def settle(legs: Sequence[Leg], band: Band) -> Settled:
+    """What a proposal may become: each count between what stands and what is proposed, all within the band."""
+    if any(leg.outside() for leg in legs):
+        # Its bounds are the operator's word: it is brought in, if need be at the others' expense.
+        return Settled(tuple(fit([leg.wanted() for leg in legs], band)), Code.GPU_BUDGET_RECONCILE)
+    shares = [leg.standing() for leg in legs]
+    tolerance = band.tolerance(*(leg.gpus for leg in legs))
+    standing = sum(share.total for share in shares)
     if not band.holds(standing, tolerance):
-        return Guarded(*fit_pair(prefill.standing(), decode.standing(), band), RECONCILED)
-    steps = (prefill.step, decode.step)
-    opposite = prefill.step * decode.step < 0
-    held = Guarded(prefill.current, decode.current, HELD)
-    if not opposite and ((band.spent(standing) and -1 in steps) or (band.full(standing) and 1 in steps)):
+        return Settled(tuple(fit(shares, band)), Code.GPU_BUDGET_RECONCILE)
+    held = Settled(tuple(leg.current for leg in legs), Code.GPU_BUDGET_GUARD_HOLD)
+    steps = {leg.step for leg in legs}
+    opposite, full, spent = {1, -1} <= steps, band.full(standing), band.spent(standing)
+    if not opposite and ((spent and -1 in steps) or (full and 1 in steps)):
         return held
-    if opposite and (band.spent(standing) or band.full(standing)):
-        fitted = fit_direction(prefill, decode, band)
-        return held if fitted == (prefill.current, decode.current) else Guarded(*fitted)
-    first, second = fit_pair(prefill.wanted(), decode.wanted(), band)
-    within = band.holds(first * prefill.gpus + second * decode.gpus, tolerance)
-    return Guarded(first, second) if within and prefill.between(first) and decode.between(second) else held
+    proposed = total_of(shares, [leg.proposed for leg in legs])
+    if band.above(proposed) or (opposite and (spent or full)):
+        nearest = fit_direction(legs, band)
+        return held if nearest == held.counts else Settled(nearest)
+    counts = tuple(fit([Share(leg.proposed, leg.gpus, leg.least, leg.most) for leg in legs], band))
+    within = band.holds(total_of(shares, counts), tolerance)
+    kept = within and all(leg.between(count) for leg, count in zip(legs, counts, strict=True))
+    return Settled(counts) if kept else held
 
 
-def guard_single(pool: Leg, band: Band) -> tuple[int, Why]:
-    """The count of the only pool; see ``guard_pair``."""
-    if pool.gpus <= 0:
-        return pool.proposed, None
-    standing = pool.standing().total
-    if not band.holds(standing, band.tolerance(pool.gpus)):
-        return fit_single(pool.standing(), band), RECONCILED
-    if (band.spent(standing) and pool.step < 0) or (band.full(standing) and pool.step > 0):
-        return pool.current, HELD
-    count = fit_single(pool.wanted(), band)
-    return (count, None) if pool.between(count) else (pool.current, HELD)
-
-
-def settle_pair(prefill: Leg, decode: Leg, band: Band) -> Guarded:
-    """What a planner's proposal may become: ``guard_pair``, unless a pool is below its least count.
-
-    That one is brought up, if need be at the other's expense: a least count is the operator's word.
-    """
-    if prefill.gpus <= 0 or decode.gpus <= 0 or (prefill.current >= prefill.least and decode.current >= decode.least):
-        return guard_pair(prefill, decode, band)
-    first = Share(max(prefill.proposed, prefill.least), prefill.gpus, prefill.least)
-    second = Share(max(decode.proposed, decode.least), decode.gpus, decode.least)
-    return Guarded(*fit_pair(first, second, band), RECONCILED)
-
-
-def fit_direction(prefill: Leg, decode: Leg, band: Band) -> tuple[int, int]:
+def fit_direction(legs: Sequence[Leg], band: Band) -> tuple[int, ...]:
     """The counts nearest to the proposal that the band holds, each between what stands and what is proposed.
 
-    Of equally near ones: that which moves both in proportion, then that which moves most. Opposite steps move both or
-    none. What stands, where the band holds nothing. Callers bound the steps first: it tries each count of prefill.
+    One worker after the other moves, as long as the band holds: the narrowest first, of equally wide ones that of the
+    pool that has moved by the smallest share. Where none can move alone a shrink and a growth move together. Opposite
+    steps move pools both ways or none.
+
+    Args:
+        legs: What stands in the band.
+        band: GPUs of all together.
     """
-    tolerance = band.tolerance(prefill.gpus, decode.gpus)
-    wanted = prefill.wanted().total + decode.wanted().total
-    allowed = prefill.proposed >= prefill.least and decode.proposed >= decode.least
-    if prefill.gpus <= 0 or decode.gpus <= 0 or (allowed and band.holds(wanted, tolerance)):
-        return prefill.proposed, decode.proposed
-    best = min(_candidates(prefill, decode, band, tolerance), default=None)
-    return (prefill.current, decode.current) if best is None else best[-2:]
+    tolerance = band.tolerance(*(leg.gpus for leg in legs))
+    counts = [leg.current for leg in legs]
+    gpus = sum(leg.current * leg.gpus for leg in legs)
+    while move := _next_move(legs, counts, gpus, band, tolerance):
+        for at in move:
+            counts[at] += legs[at].step
+            gpus += legs[at].step * legs[at].gpus
+    moved = {leg.step for leg, count in zip(legs, counts, strict=True) if count != leg.current}
+    alone = {leg.step for leg in legs} >= {1, -1} and not moved >= {1, -1}
+    return tuple(leg.current for leg in legs) if alone else tuple(counts)
 
 
-def _candidates(prefill: Leg, decode: Leg, band: Band, tolerance: int) -> list[tuple[int, int, int, int, int]]:
-    """For each count of prefill the nearest of decode, as (distance, skew, -moved, prefill, decode)."""
-    found = []
-    opposite = prefill.step * decode.step < 0
-    asked = (abs(prefill.proposed - prefill.current), abs(decode.proposed - decode.current))
-    lowest = max(min(prefill.current, prefill.proposed), prefill.least)
-    for first in range(lowest, max(prefill.current, prefill.proposed) + 1):
-        moved = abs(first - prefill.current)
-        low = max(min(decode.current, decode.proposed), decode.least)
-        high = max(decode.current, decode.proposed)
-        if opposite and moved == 0:
-            low, high = max(low, decode.current), min(high, decode.current)
-        elif opposite and decode.step > 0:
-            low = max(low, decode.current + 1)
-        elif opposite:
-            high = min(high, decode.current - 1)
-        cost = first * prefill.gpus
-        if band.floor is not None:
-            low = max(low, ceil_div(band.floor - tolerance - cost, decode.gpus))
-        if band.ceiling is not None:
-            high = min(high, (band.ceiling - cost) // decode.gpus)
-        if low > high:
-            continue
-        second = min(max(decode.proposed, low), high)
-        other = abs(second - decode.current)
-        distance = abs(prefill.proposed - first) + abs(decode.proposed - second)
-        found.append((distance, abs(moved * asked[1] - other * asked[0]), -(moved + other), first, second))
-    return found
+def _next_move(
+    legs: Sequence[Leg], counts: Sequence[int], gpus: int, band: Band, tolerance: int
+) -> tuple[int, ...] | None:
+    """The pools of which one worker each moves next; None where none can."""
+
+    def effort(move: tuple[int, ...]) -> tuple[int, float, tuple[int, ...]]:
+        moved = (abs(counts[at] - legs[at].current) / abs(legs[at].proposed - legs[at].current) for at in move)
+        return sum(legs[at].gpus for at in move), sum(moved), move
+
+    def possible(moves: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return [
+            move for move in moves if band.holds(gpus + sum(legs[at].step * legs[at].gpus for at in move), tolerance)
+        ]
+
+    left = [at for at, leg in enumerate(legs) if (leg.wanted().replicas - counts[at]) * leg.step > 0]
+    down, up = ([at for at in left if legs[at].step == step] for step in (-1, 1))
+    moves = possible((at,) for at in left) or possible(product(down, up))
+    return min(moves, key=effort, default=None)

@@ -2,16 +2,19 @@
 
 Each rail is a small step over a draft that notes a reason when it bites. They run from the weakest to the strongest, so
 the stronger has the last word: cooldown, stabilisation, warm-up, step < no data, no shrink < replica bounds and GPU
-budget.
+budgets, that of the model and that of all models.
 """
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingMax
+from loadline.core.models.budget import Band
+from loadline.core.models.direction import Leg, fit_direction, settle
 from loadline.core.report import Code, Reason
 
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -51,11 +54,39 @@ class Track(Struct):
     quorate_since_ms: int = -1
 
 
+class Allowance(Struct, frozen=True):
+    """What the GPU budget over all models leaves to one model; None: there is no such bound."""
+
+    floor: int | None = None
+    """GPUs of its own below which it must not shrink."""
+    ceiling: int | None = None
+    """GPUs of its own above which it must not grow, once all workers that leave have left."""
+    free: int | None = None
+    """GPUs that it may add at once."""
+    gives: dict[str, int] = {}
+    """Pools that give GPUs to other models, and the counts to which they shrink for it."""
+    gpus: int = 0
+    """GPUs that all models occupy: for people, as are the bounds."""
+    most: int = 0
+    least: int = 0
+
+    def within(self, own: Band) -> Band:
+        """This, and the budget of the model itself. The ceilings are the stronger."""
+        ceiling = _least_of(own.ceiling, self.ceiling)
+        floors = [floor for floor in (own.floor, self.floor) if floor is not None]
+        return Band(_least_of(ceiling, max(floors)) if floors else None, ceiling)
+
+
+UNBOUNDED: Final = Allowance()
+
+
 class Draft(Struct):
     """A proposal on its way through the rails."""
 
     targets: dict[str, int]
     rails: list[Reason] = field(default_factory=list)
+    wanted: dict[str, int] = {}
+    """What the targets were before the GPU budget over all models bounded them."""
 
     def bound(self, code: Code, pool: str, allowed: int, **numbers: float) -> None:
         """Set a pool to what a rail allows, and say so."""
@@ -70,7 +101,14 @@ class Guard(Struct):
     limits: Limits
     tracks: dict[str, Track] = field(default_factory=dict)
 
-    def apply(self, model: Model, proposed: dict[str, int], acting_since_ms: int, now: int) -> Draft:
+    def apply(
+        self,
+        model: Model,
+        proposed: dict[str, int],
+        acting_since_ms: int,
+        now: int,
+        allowance: Allowance = UNBOUNDED,
+    ) -> Draft:
         """Bound a proposal.
 
         Args:
@@ -78,6 +116,7 @@ class Guard(Struct):
             proposed: Absolute counts by pool; a pool that is left out is proposed as it stands.
             acting_since_ms: Since when this agent has been deciding: nothing shrinks until it has warmed up.
             now: In ms.
+            allowance: What the GPU budget over all models leaves to this one.
 
         Returns:
             Counts for all pools of the model, with a reason for each rail that bit.
@@ -93,8 +132,11 @@ class Guard(Struct):
             if draft.targets[pool.name] < standing and not pool.quorate(self.limits.quorum_ratio):
                 draft.bound(Code.NO_DATA_NO_SHRINK, pool.name, standing, fresh=pool.fresh, ready=pool.ready)
             self._replica_bounds(draft, pool)
-        self._budget_max(draft, model, now)
-        self._budget_min(draft, model, now)
+        for name, replicas in allowance.gives.items():
+            pool = model.pools[name]
+            if draft.targets[name] <= pool.target_now(now) and pool.quorate(self.limits.quorum_ratio):
+                draft.bound(Code.GPU_BUDGET_GIVES_WAY, name, replicas)
+        self._gpu_budget(draft, model, allowance, now)
         draft.rails.reverse()  # the strongest first
         return draft
 
@@ -144,62 +186,66 @@ class Guard(Struct):
         elif wanted > pool.knobs.replicas_max:
             draft.bound(Code.REPLICAS_MAX, pool.name, pool.knobs.replicas_max)
 
-    def _budget_max(self, draft: Draft, model: Model, now: int) -> None:
-        """Cut growth, the last pool's first, then the fleet itself, until the GPUs fit.
-
-        The GPUs of workers that drain are still occupied: growth waits for them rather than exceed the budget. What a
-        minimum asks for does not wait: bounds always hold.
-        """
-        budget = self.limits.gpu_budget_max
-        if budget is None:
-            return
-        over = _gpus(draft, model) - budget
-        if over <= 0 and not any(draft.targets[p.name] > p.target_now(now) for p in model.pools.values()):
-            return
-        leaving = _leaving_gpus(draft, model, now)
-        for pool in reversed(model.pools.values()):
-            over = _gpus(draft, model) + leaving - budget
-            grown = draft.targets[pool.name] - max(pool.target_now(now), pool.knobs.replicas_min)
-            if over > 0 and grown > 0:
-                cut = min(grown, -(-over // pool.knobs.gpus_per_worker))
-                gpus = over + budget
-                draft.bound(Code.GPU_BUDGET_MAX, pool.name, draft.targets[pool.name] - cut, gpus=gpus, budget=budget)
-        # Only a budget below what stands gets here with too many: the widest pool gives way first.
-        for pool in sorted(model.pools.values(), key=lambda p: (-p.knobs.gpus_per_worker, p.name)):
-            over = _gpus(draft, model) - budget
-            spare = draft.targets[pool.name] - pool.knobs.replicas_min
-            if over > 0 and spare > 0:
-                cut = min(spare, -(-over // pool.knobs.gpus_per_worker))
-                gpus = over + budget
-                draft.bound(Code.GPU_BUDGET_MAX, pool.name, draft.targets[pool.name] - cut, gpus=gpus, budget=budget)
-
-    def _budget_min(self, draft: Draft, model: Model, now: int) -> None:
-        """Raise the pools in their order until the GPUs reach the floor, as far as the other bounds allow."""
-        budget = self.limits.gpu_budget_min
-        for pool in model.pools.values():
-            gpus = _gpus(draft, model)
-            room = pool.knobs.replicas_max - draft.targets[pool.name]
-            raised = min(room, -(-(budget - gpus) // pool.knobs.gpus_per_worker))
-            most = self.limits.gpu_budget_max
-            if most is not None:
-                # To keep what stands needs no GPU that somebody else is still leaving; to grow does.
-                kept = max(0, pool.target_now(now) - draft.targets[pool.name])
-                free = max(0, most - gpus - _leaving_gpus(draft, model, now))
-                raised = min(
-                    raised, kept + free // pool.knobs.gpus_per_worker, (most - gpus) // pool.knobs.gpus_per_worker
-                )
-            if raised > 0:
-                allowed = draft.targets[pool.name] + raised
-                draft.bound(Code.GPU_BUDGET_MIN, pool.name, allowed, gpus=gpus, budget=budget)
+    def _gpu_budget(self, draft: Draft, model: Model, allowance: Allowance, now: int) -> None:
+        """Bound what the rails have left by the model's own budget, then by what that of all models leaves to it."""
+        pools = list(model.pools.values())
+        legs = [_leg(pool, draft.targets[pool.name], now) for pool in pools]
+        own = Band(self.limits.gpu_budget_min or None, self.limits.gpu_budget_max)
+        occupied = sum(pool.occupied(now) * pool.knobs.gpus_per_worker for pool in pools)
+        free = None if own.ceiling is None else own.ceiling - occupied
+        counts, why = _bounded(legs, own, free)
+        draining = sum(pool.draining() * leg.gpus for pool, leg in zip(pools, legs, strict=True))
+        standing = sum(leg.current * leg.gpus for leg in legs)
+        proposed = sum(leg.proposed * leg.gpus for leg in legs)
+        for pool, leg, count in zip(pools, legs, counts, strict=True):
+            if why is not None and count != leg.proposed:
+                draft.bound(why, pool.name, count, gpus=standing)
+            elif count < leg.proposed:
+                gpus, budget = proposed + draining, own.ceiling or 0
+                draft.bound(Code.GPU_BUDGET_MAX, pool.name, count, gpus=gpus, budget=budget)
+            elif count > leg.proposed:
+                draft.bound(Code.GPU_BUDGET_MIN, pool.name, count, gpus=proposed, budget=own.floor or 0)
+        draft.wanted = dict(draft.targets)
+        counts, _ = _bounded(legs, allowance.within(own), _least_of(free, allowance.free))
+        for pool, count in zip(pools, counts, strict=True):
+            wanted, gpus = draft.targets[pool.name], allowance.gpus
+            if count < wanted:
+                draft.bound(Code.FLEET_GPU_BUDGET_MAX, pool.name, count, gpus=gpus, budget=allowance.most)
+            elif count > wanted:
+                draft.bound(Code.FLEET_GPU_BUDGET_MIN, pool.name, count, gpus=gpus, budget=allowance.least)
 
 
-def _leaving_gpus(draft: Draft, model: Model, now: int) -> int:
-    """GPUs of workers that drain, and of those that the draft takes away."""
-    return sum(
-        (pool.draining() + max(0, pool.target_now(now) - draft.targets[pool.name])) * pool.knobs.gpus_per_worker
-        for pool in model.pools.values()
-    )
+def _leg(pool: Pool, proposed: int, now: int) -> Leg:
+    knobs = pool.knobs
+    return Leg(pool.target_now(now), proposed, knobs.gpus_per_worker, knobs.replicas_min, knobs.replicas_max)
 
 
-def _gpus(draft: Draft, model: Model) -> int:
-    return sum(draft.targets[pool.name] * pool.knobs.gpus_per_worker for pool in model.pools.values())
+def _least_of(*bounds: int | None) -> int | None:
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _bounded(legs: Sequence[Leg], band: Band, free: int | None) -> tuple[list[int], Code | None]:
+    """What a proposal may become within a band, of which so many GPUs are free at the moment.
+
+    The GPUs of workers that leave are occupied until they have left: growth waits for them rather than exceed the
+    ceiling. What a least count asks for does not wait: bounds always hold.
+    """
+    settled = settle(legs, band)
+    counts = list(settled.counts)
+    growing = [at for at, leg in enumerate(legs) if counts[at] > max(leg.current, leg.least)]
+    if free is None or not growing:
+        return counts, settled.why
+    steps = [Leg(max(legs[at].current, legs[at].least), counts[at], legs[at].gpus, 0) for at in growing]
+    ceiling = sum(step.current * step.gpus for step in steps) + max(0, free)
+    for at, count in zip(growing, fit_direction(steps, Band(ceiling=ceiling)), strict=True):
+        counts[at] = count
+    if band.floor is not None and settled.why is None:
+        # Who gives for a growth that waits must not give so much in advance that the floor is missed.
+        floor = band.floor - band.tolerance(*(leg.gpus for leg in legs))
+        giving = [
+            Leg(leg.current, min(leg.current, count), leg.gpus, 0) for leg, count in zip(legs, counts, strict=True)
+        ]
+        grown = sum(max(0, count - leg.current) * leg.gpus for leg, count in zip(legs, counts, strict=True))
+        given = fit_direction(giving, Band(floor=floor - grown))
+        counts = [max(count, kept) for count, kept in zip(counts, given, strict=True)]
+    return counts, settled.why

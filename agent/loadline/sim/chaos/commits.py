@@ -55,7 +55,7 @@ class CommitJudge:
             self._replicas(pool, target)
             if target.replicas > target.previous:
                 self._growth(pool, target)
-            elif target.replicas < target.previous and not self._says(pool, Code.GPU_BUDGET_MAX):
+            elif target.replicas < target.previous and not self._says(pool, Code.GPU_BUDGET_RECONCILE):
                 self._shrink(pool, target)
         self._budget()
 
@@ -106,7 +106,7 @@ class CommitJudge:
 
     def _growth(self, pool: Pool, target: PoolTarget) -> None:
         guard = self.model.guard
-        if self._says(pool, Code.REPLICAS_MIN, Code.GPU_BUDGET_MIN):
+        if self._says(pool, Code.REPLICAS_MIN, Code.GPU_BUDGET_RECONCILE):
             return  # bounds are stronger
         if target.replicas > target.previous + guard.step_up_max:
             self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")
