@@ -4,6 +4,7 @@ Long prompts take more than their share of the time, and long outputs stay longe
 reports a histogram, capacity is counted over it; where it does not, all requests have the mean length.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress, pairwise
 from math import fsum
@@ -34,12 +35,16 @@ class Lengths(Struct, frozen=True):
     @property
     def mean(self) -> float:
         """Mean length."""
-        return fsum(map(mul, self.tokens, self.shares))
+        return self.mean_of(self.tokens)
 
     @property
     def mean_square(self) -> float:
         """Mean of the squared lengths."""
         return fsum(map(mul, map(mul, self.tokens, self.tokens), self.shares))
+
+    def mean_of(self, values: Sequence[float]) -> float:
+        """Mean of something of which there is a value for each length."""
+        return fsum(map(mul, values, self.shares))
 
     def scaled(self, factor: float) -> "Lengths":
         """Every length multiplied by ``factor``, which is above 0."""
@@ -103,8 +108,7 @@ def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:
 
 def ttft_over(model: PrefillModel, isl: Lengths) -> float:
     """Mean time to the first token of such a mix, in ms, of prompts that do not wait."""
-    times = model.ttft_ms(np.asarray(isl.tokens)).tolist()
-    return fsum(map(mul, times, isl.shares))
+    return isl.mean_of(model.ttft_ms(np.asarray(isl.tokens)).tolist())
 
 
 def ttft_quantile(model: PrefillModel, isl: Lengths, share: float) -> float:
@@ -118,5 +122,6 @@ def decode_context(isl: Lengths, osl: Lengths) -> float:
     A request is in the batch as long as its output lasts, so long outputs weigh more than their number: the mean of
     what is generated so far is ``E[osl^2] / (2 E[osl])``, which is half the mean only where all are alike.
     """
-    generated = osl.mean_square / (2.0 * osl.mean) if osl.mean > 0.0 else 0.0
+    mean = osl.mean
+    generated = osl.mean_square / (2.0 * mean) if mean > 0.0 else 0.0
     return isl.mean + generated

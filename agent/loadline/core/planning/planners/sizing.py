@@ -18,7 +18,7 @@ from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.models import replicas
 from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.models.lengths import Lengths, decode_context, prefill_throughput_over, ttft_over
+from loadline.core.models.lengths import Lengths, decode_context, prefill_throughput_over
 from loadline.core.models.profile import DecodeModel
 from loadline.core.models.waiting import workers_within
 from loadline.core.report import Code, Reason
@@ -135,13 +135,14 @@ def _prefill_of(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> _Pref
     correction = min(1.0, demand.prefill_correction)
     isl = demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
     rate = prefill_throughput_over(model, isl) * pool.engine.prefill_gpus(gpus)
-    service_s = isl.mean * correction / rate if rate > 0.0 else 0.0
-    spread = 0.5 * isl.mean_square / (isl.mean * isl.mean) if isl.mean > 0.0 else 0.5
-    own_ms = (model.ttft_ms(np.asarray(isl.tokens)) * correction).tolist()
-    slacks = [(objectives.ttft_ms - own, part) for own, part in zip(own_ms, isl.shares, strict=True)]
+    mean = isl.mean
+    service_s = mean * correction / rate if rate > 0.0 else 0.0
+    spread = 0.5 * isl.mean_square / (mean * mean) if mean > 0.0 else 0.5
+    times_ms = model.ttft_ms(np.asarray(isl.tokens)).tolist()
+    slacks = [(objectives.ttft_ms - time * correction, part) for time, part in zip(times_ms, isl.shares, strict=True)]
     able = math.fsum(part for slack_ms, part in slacks if slack_ms > 0.0)
     waits = tuple((slack_ms, part / able) for slack_ms, part in slacks if slack_ms > 0.0)
-    mean_ms = ttft_over(model, isl) * correction
+    mean_ms = isl.mean_of(times_ms) * correction
     return _Prefill(
         demand.requests_per_s * service_s,
         service_s * 1_000.0,
