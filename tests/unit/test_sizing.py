@@ -15,6 +15,7 @@ from loadline.core.models.lengths import Lengths, all_of
 from loadline.core.models.waiting import workers_within
 from loadline.core.planning.planners.sizing import Demand, sizes
 from loadline.core.report import Code
+from loadline.core.scalars import Role
 from tests.support.belief import fleet_of
 
 DATA = Path(__file__).parents[1] / "vectors" / "data"
@@ -76,18 +77,32 @@ def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
     assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "what is left of a prompt takes 5 ms"
 
 
-def test_an_objective_that_nothing_meets_is_said_and_the_work_is_sized_for() -> None:
-    found = sizes(model(PREFILL, DECODE, ttft_ms=9.0, itl_ms=10.0), demand(730.0))
-    for name, best_ms in (("p", 10.0), ("d", 10.0 + 0.08)):
-        infeasible = found[name].infeasible
-        assert infeasible is not None
-        assert infeasible.code == Code.SLA_INFEASIBLE
-        assert infeasible.numbers["best_ms"] == pytest.approx(best_ms)
-    # All 1,000 requests of the largest batch take 90 ms an iteration: 11,111 tokens a second.
-    assert {name: size.wanted for name, size in found.items()} == {"p": 8, "d": 7}
-    both = sizes(model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=9.0, itl_ms=10.0), demand(730.0))
-    assert both["both"].infeasible is not None
-    assert both["both"].wanted >= 7.3 + 6.57
+def test_an_objective_that_these_requests_miss_is_said_and_the_work_is_sized_for() -> None:
+    found = sizes(model(PREFILL, ttft_ms=9.0), demand(730.0))["p"]
+    assert found.infeasible is not None
+    assert found.infeasible.code == Code.SLA_INFEASIBLE
+    assert found.infeasible.numbers["best_ms"] == pytest.approx(10.0)
+    assert found.wanted == 8
+    both = sizes(model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=9.0), demand(730.0))["both"]
+    assert both.infeasible is not None
+    assert both.wanted >= 7.3 + 6.57
+
+
+@pytest.mark.parametrize(
+    ("role", "ttft_ms", "itl_ms"),
+    [
+        ("prefill", 0.01, 50.0),
+        ("decode", 500.0, 10.0),
+        ("aggregated", 0.01, 50.0),
+        ("aggregated", 500.0, 10.0),
+    ],
+)
+def test_an_objective_that_nothing_meets_is_a_problem(role: Role, ttft_ms: float, itl_ms: float) -> None:
+    pool = PoolKnobs("p", role, replicas_max=50)
+    problem = sizes(model(pool, ttft_ms=ttft_ms, itl_ms=itl_ms), demand(730.0))["p"].problem
+    assert problem is not None
+    assert problem.code == Code.SLA_INFEASIBLE
+    assert problem.numbers["best_ms"] == pytest.approx(0.02 if ttft_ms < 1.0 else 10.08)
 
 
 def test_prompts_that_cannot_be_in_time_do_not_hurry_the_others() -> None:

@@ -58,7 +58,7 @@ class Size(Struct, frozen=True):
     wanted: int = 0
     problem: Reason | None = None
     infeasible: Reason | None = None
-    """That the objective cannot be met, and by how much: the size is for the work, and the least lateness."""
+    """That requests like these miss the objective even alone: the size is for the work, and the least lateness."""
 
 
 Sizer = Callable[[float], Size]
@@ -90,9 +90,9 @@ def _shared(pools: list[tuple[Pool, Sizer]]) -> dict[str, Size]:
 
 def _sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     by_role = {"prefill": _prefill, "decode": _decode, "aggregated": _aggregated}
-    unusable = profile_problem(pool)
-    if unusable is not None:
-        return lambda _share: Size(problem=unusable)
+    problem = profile_problem(pool) or _out_of_reach(pool, objectives, demand)
+    if problem is not None:
+        return lambda _share: Size(problem=problem)
     if demand.requests_per_s <= 0.0:
         return lambda _share: Size()
     return by_role[pool.knobs.role](pool, objectives, demand)
@@ -113,6 +113,21 @@ def profile_problem(pool: Pool) -> Reason | None:
         return None
     remedy = f"no {missing} profile is configured; set {missing}_profile or linear of the pool"
     return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=remedy)
+
+
+def _out_of_reach(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Reason | None:
+    """That even the shortest request alone misses an objective: it is wrong, or the profile is."""
+    gpus, role = pool.knobs.gpus_per_worker, pool.knobs.role
+    prefill, decode = pool.engine.prefill_model(gpus), pool.engine.decode_model(gpus)
+    if role != "decode" and prefill is not None:
+        best_ms = float(prefill.ttft_ms(np.asarray(1.0))) * min(1.0, demand.prefill_correction)
+        if best_ms > objectives.ttft_ms:
+            return _infeasible(pool, best_ms, objectives.ttft_ms)
+    if role != "prefill" and decode is not None:
+        best_ms = decode.least_itl_ms(1.0) * demand.decode_correction
+        if best_ms > objectives.itl_ms:
+            return _infeasible(pool, best_ms, objectives.itl_ms)
+    return None
 
 
 class _Prefill(Struct, frozen=True):
