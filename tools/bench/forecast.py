@@ -1,8 +1,9 @@
 """What a forecast of 500 points takes of a core, and what a fit of ARIMA does to the loop of who asked for it.
 
 Kalman is measured beside filterpy alone, step by step over the same points, the others beside the constant predictor.
-The stall is the longest that a loop, which wants a tick each millisecond, was busy between two ticks, in time of its
-core: while a child starts, while it fits, and beside it while nothing is done.
+The stall is the longest that a loop, which has a turn each millisecond and takes in 1,000 load reports a second, was
+busy between two of them, in time of its core: while a child starts, while it fits, while one that is late is killed,
+and beside it while nothing is done. Over the deadline is how much later than that the answer for one that is late came.
 
   python tools/bench/forecast.py [--quick]
 """
@@ -16,17 +17,29 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from loadline.adapters.process_fitter import ProcessFitter
+from loadline.app import calm_collector
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.events import RegistryRead
 from loadline.core.forecasts import AnyPredictor, ForecastKnobs, Question, Series
+from loadline.core.observed import RegisteredWorker
+from loadline.core.settings import ModelKnobs, Settings
 from loadline.forecast import available, forecast
-from loadline.rig.measure import options, percentile, result, say
+from loadline.rig.measure import POOL, ROOT, Fleet, options, result, say
+from loadline.wire.codec import Codec, Rejected
+from loadline.wire.subjects import Subjects
 
 POINTS = 500
 INTERVAL_MS = 600_000
 HORIZON = 6
 TICK_S = 0.001
 DEADLINE_S = 60.0
+SHORT_S = 0.1
+"""Less than any fit takes that chooses an order."""
+MODELS, WORKERS = 10, 1_000
 PREDICTORS: tuple[AnyPredictor, ...] = ("constant", "seasonal", "auto", "arima", "prophet")
 
 
@@ -63,34 +76,93 @@ def bare_ms(seed: int) -> float:
     return (time.process_time() - began_s) * 1e3
 
 
+class Turns:
+    """The turns of a controller whose workers report once a second, at even distances."""
+
+    def __init__(self) -> None:
+        self._fleet = Fleet(MODELS, WORKERS)
+        self._codec = Codec(Subjects(ROOT), 1_000_000)
+        models = tuple(ModelKnobs(model, (PoolKnobs(POOL, POOL),)) for model in self._fleet.models)
+        self._controller = Controller(Settings("bench", "all", models))
+        registered = [RegisteredWorker(record, 1) for record in self._fleet.records]
+        self._controller.handle([RegistryRead(registered)], _now_ms())
+        self._began_s, self._reports = time.monotonic(), 0
+
+    def turn(self) -> None:
+        """Take in what is due by now."""
+        due = int((time.monotonic() - self._began_s) * WORKERS)
+        frames = [self._fleet.frame(number % WORKERS).split(b"\r\n") for number in range(self._reports, due)]
+        events = [self._codec.decode(head.split()[1].decode(), payload) for head, payload, _ in frames]
+        self._controller.handle([event for event in events if not isinstance(event, Rejected)], _now_ms())
+        self._reports = due
+        if self._controller.state.rejected or len(events) != len(frames):
+            raise RuntimeError(f"reports were refused: {self._controller.state.rejected}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 async def stall_ms(work: Coroutine[Any, Any, Any]) -> float:
-    """The longest that the loop was busy between two ticks beside some work."""
+    """The longest that the loop was busy from the end of a turn to that of the next, beside some work."""
+    turns = Turns()
+    turns.turn()
     longest_s, doing = 0.0, asyncio.create_task(work)
     last_s = time.thread_time()
     while not doing.done():
         await asyncio.sleep(TICK_S)
+        turns.turn()
         now_s = time.thread_time()
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
     doing.result()
     return longest_s * 1e3
 
 
-async def fitting_ms(rounds: int) -> tuple[list[float], list[float], list[float]]:
-    """Stalls while a child starts, while it chooses an order and fits, and while nothing is done."""
-    starts, fits, idle = [], [], []
+async def late_ms(fitter: ProcessFitter, seed: int) -> float:
+    """How much later than its deadline the answer comes for a fit that takes longer."""
+    began_s = time.perf_counter()
+    answer = await fitter.fit(question("arima", seed), SHORT_S)
+    took_s = time.perf_counter() - began_s
+    if answer is None or answer.fallback != "late":
+        raise RuntimeError(f"a fit of less than {SHORT_S:g} s: {answer}")
+    return (took_s - SHORT_S) * 1e3
+
+
+class Stalls(Struct):
+    """Of each round, in ms."""
+
+    starting: list[float] = []
+    fitting: list[float] = []
+    idle: list[float] = []
+    killing: list[float] = []
+    over: list[float] = []
+    """The deadline."""
+
+
+async def stalls(rounds: int) -> Stalls:
+    """While a child starts, while it chooses an order and fits, while nothing is done, and while one is late."""
+    found = Stalls()
+
+    async def be_late(fitter: ProcessFitter, seed: int) -> None:
+        found.over.append(await late_ms(fitter, seed))
+
     for number in range(1, rounds + 1):
         fitter = ProcessFitter()
         try:
-            starts.append(await stall_ms(fitter.fit(question("constant", number), DEADLINE_S)))
+            found.starting.append(await stall_ms(fitter.fit(question("constant", number), DEADLINE_S)))
             began_s = time.perf_counter()
-            fits.append(await stall_ms(fitter.fit(question("arima", number), DEADLINE_S)))
+            found.fitting.append(await stall_ms(fitter.fit(question("arima", number), DEADLINE_S)))
             took_s = time.perf_counter() - began_s
-            idle.append(await stall_ms(asyncio.sleep(took_s)))
+            found.idle.append(await stall_ms(asyncio.sleep(took_s)))
+            found.killing.append(await stall_ms(be_late(fitter, number + rounds)))
         finally:
             with suppress(OSError):
                 await fitter.close()
-        say(f"stall {number}/{rounds}: {fits[-1]:.2f} ms in a fit of {took_s:.1f} s, {idle[-1]:.2f} ms in none")
-    return starts, fits, idle
+        say(
+            f"stall {number}/{rounds}: {found.fitting[-1]:.2f} ms in a fit of {took_s:.1f} s, {found.idle[-1]:.2f} ms "
+            f"in none; {found.over[-1]:.1f} ms over the deadline"
+        )
+    return found
 
 
 def main() -> None:
@@ -103,11 +175,14 @@ def main() -> None:
         if not available(predictor):
             continue
         first_ms = asked_ms(predictor, 0)
-        found = [asked_ms(predictor, seed) for seed in range(1, rounds + 1)]
+        taken = [asked_ms(predictor, seed) for seed in range(1, rounds + 1)]
         constant = [asked_ms("constant", seed) for seed in range(1, rounds + 1)]
-        result(f"forecast_{predictor}", "ms", found, constant, first_ms=round(first_ms, 1))
-    starts, fits, idle = asyncio.run(fitting_ms(max(2, rounds // 3)))
-    result("forecast_stall", "ms", fits, idle, start_ms=round(percentile(starts, 0.5), 2))
+        result(f"forecast_{predictor}", "ms", taken, constant, first_ms=round(first_ms, 1))
+    calm_collector()
+    found = asyncio.run(stalls(max(2, rounds // 3)))
+    more = {"start_ms": found.starting, "kill_ms": found.killing, "over_deadline_ms": found.over}
+    longest = {name: round(max(values), 2) for name, values in more.items()}
+    result("forecast_stall", "ms", found.fitting, found.idle, longest_ms=round(max(found.fitting), 2), **longest)
 
 
 if __name__ == "__main__":
