@@ -1,26 +1,57 @@
 """Waits for a free worker, held against what is known of queues."""
 
 from math import exp, factorial
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.models.waiting import share_waiting, workers_within
+from loadline.core.models.waiting import workers_within
+
+
+def share_waiting(workers: int, busy: float) -> float:
+    """Erlang's formula as it is written."""
+    full = busy**workers / factorial(workers) / (1 - busy / workers)
+    return full / (sum(busy**k / factorial(k) for k in range(workers)) + full)
 
 
 @pytest.mark.parametrize(("workers", "busy"), [(1, 0.3), (2, 1.5), (5, 4.0), (20, 17.0)])
-def test_it_is_erlangs_formula(workers: int, busy: float) -> None:
-    full = busy**workers / factorial(workers) / (1 - busy / workers)
-    assert share_waiting(workers, busy) == pytest.approx(
-        full / (sum(busy**k / factorial(k) for k in range(workers)) + full)
-    )
+def test_who_may_not_wait_at_all_is_late_by_erlangs_formula(workers: int, busy: float) -> None:
+    late = share_waiting(workers, busy)
+    assert workers_within(busy, 100.0, [(0.0, 1.0)], 1 - late - 1e-9) == workers
+    assert workers_within(busy, 100.0, [(0.0, 1.0)], 1 - late + 1e-9) == workers + 1
 
 
-def test_one_worker_is_as_busy_as_requests_wait() -> None:
-    assert share_waiting(1, 0.7) == pytest.approx(0.7)
-    assert share_waiting(1, 1.0) == 1.0
-    assert share_waiting(3, 3.5) == 1.0
+def test_who_may_wait_long_is_late_less_often() -> None:
+    late = share_waiting(5, 4.0)
+    assert workers_within(4.0, 100.0, [(0.0, 0.5), (1e6, 0.5)], 1 - late / 2 - 1e-9) == 5
+    assert workers_within(4.0, 100.0, [(0.0, 0.5), (1e6, 0.5)], 1 - late / 2 + 1e-9) == 6
+
+
+def test_who_goes_to_a_busy_worker_waits_for_what_is_under_way() -> None:
+    """However many workers: of those that find all of them busy, four fifths wait more than a fifth of a service."""
+    late = share_waiting(40, 36.0) * 0.8
+    assert workers_within(36.0, 100.0, [(20.0, 1.0)], 1 - late - 1e-9) == 40
+    assert workers_within(36.0, 100.0, [(20.0, 1.0)], 1 - late + 1e-9) == 41
+
+
+def test_where_workers_are_always_busy_no_number_makes_up_for_what_is_under_way() -> None:
+    assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.81, full=True) is None
+    assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.79, full=True) is not None
+    assert workers_within(36.0, 100.0, [(-1.0, 1.0)], 0.1, full=True) is None
+
+
+def test_a_wait_is_what_is_under_way_and_the_queue() -> None:
+    luck, workers, busy, wait_ms = Random(1), 3, 2.5, 130.0
+    waiting, queue_ms = share_waiting(workers, busy), 50.0 / (workers - busy)
+    drawn = [
+        luck.random() * 100.0 + (luck.expovariate(1.0 / queue_ms) if luck.random() < waiting else 0.0)
+        for _ in range(40_000)
+    ]
+    late = sum(one > wait_ms for one in drawn) / len(drawn)
+    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 1.05, full=True) == workers
+    assert workers_within(busy, 100.0, [(wait_ms, 1.0)], 1 - late * 0.95, full=True) == workers + 1
 
 
 def test_one_worker_is_enough_exactly_while_the_wait_of_mm1_is_short_enough() -> None:
@@ -41,7 +72,7 @@ def test_they_are_more_than_are_busy_and_no_more_than_needed(
     busy: float, service: float, wait: float, share: float
 ) -> None:
     count = workers_within(busy, service, [(wait, 1.0)], share)
-    assert count > busy
-    late = share_waiting(count, busy) * exp(-(count - busy) * 2.0 * wait / service)
-    assert late <= 1.0 - share + 1e-9
-    assert count <= workers_within(busy, service, [(wait / 2.0, 1.0)], share)
+    shorter = workers_within(busy, service, [(wait / 2.0, 1.0)], share)
+    assert count is not None
+    assert shorter is not None
+    assert busy < count <= shorter

@@ -1,16 +1,25 @@
-"""Requests a second that one prefill engine can take, from the line of its iterations: time against prompt tokens."""
+"""What prefill engines can take, and how many of them keep the time to first token.
 
-from math import ceil, inf
+An engine computes all prompts that wait in one pass. It takes what every pass takes, such as reading the weights, and
+what its prompts add. So the busier an engine is, the more prompts wait while it is in a pass, the larger is the next
+one, and the less each of them costs: until two passes, the one under way and its own, take a prompt too long.
+"""
+
+from math import ceil, fsum, inf
 from typing import Final
 
 from msgspec import Struct
 
 from loadline.core.models.regression import Line
+from loadline.core.models.replicas import REPLICAS_MAX
+from loadline.core.models.waiting import workers_within
 
 TOKENS_MAX: Final = 8_192
 """Largest batch of an engine that does not say, in tokens."""
 REQUESTS_MAX: Final = 512
 """Largest batch of an engine that does not say, in requests."""
+_STEP: Final = 1.2
+"""Between two mean batches that are tried: steps of 1.1 save at most 2 workers of 100."""
 
 
 class Capacity(Struct, frozen=True):
@@ -22,7 +31,7 @@ class Capacity(Struct, frozen=True):
 
 
 def prefill_capacity(
-    line: Line, isl_tokens: float, ttft_ms: float, tokens_max: int = TOKENS_MAX, requests_max: int = REQUESTS_MAX
+    line: Line, isl_tokens: float, ttft_ms: float, tokens_max: float = TOKENS_MAX, requests_max: float = REQUESTS_MAX
 ) -> Capacity | None:
     """The batch of highest rate whose iteration takes at most ``ttft_ms``; None: not even one prompt meets it.
 
@@ -34,7 +43,7 @@ def prefill_capacity(
         requests_max: Largest batch, in requests.
     """
     isl = max(1, ceil(isl_tokens))
-    largest = max(1, min(requests_max, tokens_max // isl))
+    largest = int(max(1, min(requests_max, tokens_max // isl)))
     if line.slope > 0.0:
         # Only what every iteration costs, whatever is in it, is shared: the rate rises with the batch.
         fits = (ttft_ms - line.intercept_ms) / (line.slope * isl) + 1e-9
@@ -45,3 +54,75 @@ def prefill_capacity(
     if batch == 0 or took == 0.0:
         return None
     return Capacity(batch / took * 1_000.0, took, batch)
+
+
+class Prompts(Struct, frozen=True):
+    """What prompts take of an engine."""
+
+    line: Line
+    """Time of a pass against its prompt tokens, in ms."""
+    isl_tokens: float
+    """Mean, of what is to be computed."""
+    spread: float
+    """``(1 + cv^2) / 2`` of that length."""
+    tokens_per_s: float
+    """One after the other, by the profile."""
+    alone_ms: tuple[tuple[float, float], ...]
+    """TTFT of a prompt that does not wait and is alone in its pass, in ms, and the part of the prompts that has it."""
+    tokens_max: float = TOKENS_MAX
+    requests_max: float = REQUESTS_MAX
+
+    @property
+    def ttft_ms(self) -> float:
+        """Mean, of prompts that are alone."""
+        return fsum(part * ms for ms, part in self.alone_ms)
+
+    @property
+    def prompt_ms(self) -> float:
+        """What a prompt adds to a pass, on average."""
+        return self.line.slope * self.isl_tokens
+
+
+class Engines(Struct, frozen=True):
+    """How many a load needs."""
+
+    busy: float
+    """On average."""
+    workers: int
+
+
+def prefill_engines(prompts: Prompts, requests_per_s: float, ttft_ms: float, attainment: float) -> Engines:
+    """The fewest engines with which a share of the prompts is in time, whatever mean batch comes of it.
+
+    A prompt that misses the objective even alone is not counted: no number of engines helps it. Where all do, they wait
+    no longer than the objective.
+
+    Args:
+        prompts: What they take.
+        requests_per_s: How many arrive.
+        ttft_ms: The objective.
+        attainment: Share (0..1) of those that can be in time; 0: enough on average, one prompt after the other.
+    """
+    if attainment <= 0.0:
+        busy = requests_per_s * prompts.isl_tokens / prompts.tokens_per_s if prompts.tokens_per_s > 0.0 else 0.0
+        return Engines(busy, min(REPLICAS_MAX, ceil(busy)))
+    capacity = prefill_capacity(prompts.line, prompts.isl_tokens, ttft_ms, prompts.tokens_max, prompts.requests_max)
+    batch_max = 1 if capacity is None else capacity.batch_requests
+    slacks = [(ttft_ms - ms, part) for ms, part in prompts.alone_ms if ms < ttft_ms] or [(ttft_ms, 1.0)]
+    able = fsum(part for _, part in slacks)
+    found, batch = Engines(0.0, REPLICAS_MAX), 1.0
+    while batch <= batch_max:
+        added_ms = batch * prompts.prompt_ms
+        service_ms = prompts.line.intercept_ms + added_ms
+        busy = requests_per_s * service_ms / batch / 1_000.0
+        others_ms = added_ms - prompts.prompt_ms
+        waits = [(slack_ms - others_ms, part / able) for slack_ms, part in slacks]
+        # Of a pass only what its prompts add varies, and less so the more there are.
+        spread = 0.5 + (prompts.spread - 0.5) * (added_ms / service_ms) ** 2 / batch
+        workers = workers_within(busy, service_ms, waits, attainment, spread, full=batch > 1.0)
+        if workers is None:  # two passes take too long, and larger ones longer
+            break
+        if workers < found.workers:
+            found = Engines(busy, workers)
+        batch *= _STEP
+    return found

@@ -46,6 +46,11 @@ class LinearPrefill(Struct, frozen=True):
         value: Numbers = self.times.gamma + self.times.delta * np.maximum(isl_tokens, 1.0)
         return value
 
+    @property
+    def pass_ms(self) -> float:
+        """What every pass takes, in ms."""
+        return self.times.gamma
+
     def tokens_per_s_per_gpu(self, isl_tokens: Numbers) -> Numbers:
         """Prompt tokens a second that one GPU computes, one prompt after the other."""
         value: Numbers = np.maximum(isl_tokens, 0.0) / self.ttft_ms(isl_tokens) * 1_000.0 / self.gpus

@@ -47,6 +47,11 @@ class PrefillModel(Protocol):
         """Prompt tokens a second that one GPU computes."""
         ...
 
+    @property
+    def pass_ms(self) -> float:
+        """What every pass takes, however little is in it, in ms."""
+        ...
+
 
 class DecodeModel(Protocol):
     """What planners ask of decode. Contexts in tokens, KV usage 0..1; arrays of any shape."""
@@ -85,6 +90,8 @@ class PrefillCurve:
         self._ttft = Curve(sweep.isl_tokens, bounded)
         self._rate = Curve(sweep.isl_tokens, [rate * measured / taken for rate, measured, taken in points])
         self.isl_min, self.isl_max = sweep.isl_tokens[0], sweep.isl_tokens[-1]
+        self.pass_ms = sweep.pass_ms()
+        """See ``PrefillModel``."""
 
     def ttft_ms(self, isl_tokens: Numbers) -> Numbers:
         """See ``PrefillModel``."""

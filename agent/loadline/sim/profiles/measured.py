@@ -61,10 +61,7 @@ class MeasuredProfile:
 
 
 def _prefill_curve(sweep: PrefillSweep) -> tuple[list[float], list[float]]:
-    isl, ttft = sweep.isl_tokens, sweep.bounded_ttft_ms()
-    # What a pass costs with nothing in it: the first two points' line, which must not cross zero.
-    empty = max(ttft[0] - isl[0] * (ttft[1] - ttft[0]) / (isl[1] - isl[0]), 0.0)
-    return [0.0, *isl], [empty, *ttft]
+    return [0.0, *sweep.isl_tokens], [sweep.pass_ms(), *sweep.bounded_ttft_ms()]
 
 
 def _decode_rows(sweep: DecodeSweep) -> tuple[list[float], list[list[float]]]:

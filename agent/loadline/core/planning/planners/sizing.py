@@ -1,9 +1,10 @@
 """How many workers of each pool a demand needs, by the profiles of their engines and the objectives of the model.
 
-A prefill worker takes one prompt after the other: enough of them that, of the prompts that can be in time, the share
-that is to be waits no longer than the objective leaves to each. A decode worker runs a batch: enough of them that the
-requests of that share of all moments fit into batches within the objective. An aggregated worker does both, and decodes
-the slower the more it prefills. Where a role has several pools, the one that takes the fewest GPUs for it comes first.
+A prefill worker computes the prompts that wait in one pass: enough of them that, of the prompts that can be in time,
+the share that is to be waits no longer than the objective leaves to each. A decode worker runs a batch: enough of them
+that the requests of that share of all moments fit into batches within the objective. An aggregated worker does both,
+and decodes the slower the more it prefills. Where a role has several pools, the one that takes the fewest GPUs for it
+comes first.
 """
 
 import math
@@ -17,10 +18,12 @@ from msgspec import Struct
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.models import replicas
+from loadline.core.models.capacity import REQUESTS_MAX, TOKENS_MAX, Prompts, prefill_engines
 from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.models.lengths import Lengths, decode_context, prefill_throughput_over
 from loadline.core.models.profile import DecodeModel
-from loadline.core.models.waiting import workers_within
+from loadline.core.models.regression import Line
+from loadline.core.observed import WorkerRecord
 from loadline.core.report import Code, Reason
 
 _KV_FULL: Final = 0.95
@@ -130,50 +133,43 @@ def _out_of_reach(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Rea
     return None
 
 
-class _Prefill(Struct, frozen=True):
-    """What prefill is to a worker of a pool."""
-
-    busy: float
-    """Workers that all of it keeps busy."""
-    service_ms: float
-    waits: tuple[tuple[float, float], ...]
-    """How long (ms) the prompts that can be in time may wait, and which part of them; of none, all within the TTFT."""
-    spread: float
-    infeasible: Reason | None
-
-
-def _prefill_of(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> _Prefill:
+def _prompts(pool: Pool, demand: Demand) -> Prompts:
+    """What the prompts of a demand are to a worker of a pool."""
     gpus = pool.knobs.gpus_per_worker
     model = pool.engine.prefill_model(gpus)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
     correction = min(1.0, demand.prefill_correction)
     isl = demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
-    rate = prefill_throughput_over(model, isl) * pool.engine.prefill_gpus(gpus)
-    mean = isl.mean
-    service_s = mean * correction / rate if rate > 0.0 else 0.0
-    spread = 0.5 * isl.mean_square / (mean * mean) if mean > 0.0 else 0.5
-    times_ms = model.ttft_ms(np.asarray(isl.tokens)).tolist()
-    slacks = [(objectives.ttft_ms - time * correction, part) for time, part in zip(times_ms, isl.shares, strict=True)]
-    able = math.fsum(part for slack_ms, part in slacks if slack_ms > 0.0)
-    waits = tuple((slack_ms, part / able) for slack_ms, part in slacks if slack_ms > 0.0)
-    mean_ms = isl.mean_of(times_ms) * correction
-    return _Prefill(
-        demand.requests_per_s * service_s,
-        service_s * 1_000.0,
-        waits or ((objectives.ttft_ms, 1.0),),
-        spread,
-        _infeasible(pool, mean_ms, objectives.ttft_ms) if mean_ms > objectives.ttft_ms else None,
+    tokens = max(isl.mean, 1.0)
+    times_ms = (model.ttft_ms(np.asarray(isl.tokens)) * correction).tolist()
+    ttft_ms = isl.mean_of(times_ms)
+    pass_ms = min(model.pass_ms * correction, ttft_ms)
+    record = _record(pool)
+    return Prompts(
+        Line((ttft_ms - pass_ms) / tokens, pass_ms),
+        tokens,
+        max(0.5, 0.5 * isl.mean_square / (tokens * tokens)),
+        prefill_throughput_over(model, isl) * pool.engine.prefill_gpus(gpus) / correction,
+        tuple(zip(times_ms, isl.shares, strict=True)),
+        (record and record.max_batched_tokens) or TOKENS_MAX,
+        (record and record.max_batch_requests) or REQUESTS_MAX,
     )
 
 
+def _late(pool: Pool, prompts: Prompts, objectives: ObjectiveKnobs) -> Reason | None:
+    """That the mean prompt misses the objective even alone."""
+    late = prompts.ttft_ms > objectives.ttft_ms
+    return _infeasible(pool, prompts.ttft_ms, objectives.ttft_ms) if late else None
+
+
 def _prefill(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
-    work = _prefill_of(pool, objectives, demand)
+    prompts = _prompts(pool, demand)
+    infeasible = _late(pool, prompts, objectives)
 
     def size(share: float) -> Size:
-        busy = work.busy * share
-        workers = workers_within(busy, work.service_ms, work.waits, demand.attainment, work.spread)
-        return Size(busy, workers, infeasible=work.infeasible)
+        engines = prefill_engines(prompts, demand.requests_per_s * share, objectives.ttft_ms, demand.attainment)
+        return Size(engines.busy, engines.workers, infeasible=infeasible)
 
     return size
 
@@ -191,22 +187,27 @@ def _batch(pool: Pool, model: DecodeModel, itl_ms: float, context: float) -> _Ba
     if best is None:
         return None
     room = _room(pool, context) * context / model.max_kv_tokens
-    usage, rate = best.kv_usage, best.tokens_per_s_per_gpu
-    if usage > room:
-        usage, rate = room, float(model.tokens_per_s_per_gpu(np.asarray(room), np.asarray(context)))
-    return _Batch(
-        rate * pool.engine.decode_gpus(pool.knobs.gpus_per_worker), max(1.0, usage * model.max_kv_tokens / context)
-    )
+    usage = min(best.kv_usage, room)
+    at = np.asarray(usage), np.asarray(context)
+    requests = max(1.0, usage * model.max_kv_tokens / context)
+    # Between two measured contexts a profile's throughput may be above what its batch and its ITL come to.
+    rate = float(model.tokens_per_s_per_gpu(*at)) * pool.engine.decode_gpus(pool.knobs.gpus_per_worker)
+    return _Batch(min(rate, requests / float(model.itl_ms(*at)) * 1_000.0), requests)
+
+
+def _record(pool: Pool) -> WorkerRecord | None:
+    """What the first worker of a pool says of itself, and so of all of them."""
+    return next((worker.record for worker in pool.workers.values()), None)
 
 
 def _room(pool: Pool, context: float) -> float:
     """Requests of a context that a worker of the pool holds, by the record of its first worker; infinite if unsaid."""
-    for worker in pool.workers.values():
-        record, room = worker.record, math.inf
-        if record.kv_blocks_total and record.block_size_tokens:
-            room = record.kv_blocks_total * record.block_size_tokens * _KV_FULL / max(context, 1.0)
-        return min(room, float(record.max_batch_requests or math.inf))
-    return math.inf
+    record, room = _record(pool), math.inf
+    if record is None:
+        return room
+    if record.kv_blocks_total and record.block_size_tokens:
+        room = record.kv_blocks_total * record.block_size_tokens * _KV_FULL / max(context, 1.0)
+    return min(room, float(record.max_batch_requests or math.inf))
 
 
 def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
@@ -241,9 +242,9 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
     model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    work, context = _prefill_of(pool, objectives, demand), decode_context(demand.isl, demand.osl)
+    prompts, context = _prompts(pool, demand), decode_context(demand.isl, demand.osl)
     itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
-    infeasible = work.infeasible
+    infeasible = _late(pool, prompts, objectives)
     if _batch(pool, model, itl_ms, context) is None:
         infeasible = _infeasible(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
         itl_ms = math.inf
@@ -251,15 +252,17 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
             return lambda _share: Size(problem=infeasible)
 
     def size(share: float) -> Size:
-        prefill = work.busy * share
-        workers = workers_within(prefill, work.service_ms, work.waits, demand.attainment, work.spread)
-        busy = prefill
+        arriving, decoded = demand.requests_per_s * share, demand.decoded_per_s * share
+        engines = prefill_engines(prompts, arriving, objectives.ttft_ms, demand.attainment)
+        workers, busy = max(engines.workers, 1), engines.busy
         for _ in range(_STEPS_MAX):
-            # While it prefills it does not decode, so an iteration takes that much longer.
-            batch = _batch(pool, model, itl_ms * (1.0 - prefill / max(workers, 1)), context)
+            # While it prefills it does not decode, so an iteration takes that much longer: by one pass at most.
+            prompts_per_ms = arriving / workers / 1_000.0
+            passes_per_ms = min(prompts_per_ms, 1.0 / itl_ms) if itl_ms < math.inf else prompts_per_ms
+            prefill = prompts_per_ms * prompts.prompt_ms + passes_per_ms * prompts.line.intercept_ms
+            batch = _batch(pool, model, itl_ms * (1.0 - prefill), context) if prefill < 1.0 else None
             if batch is not None:
-                decode = demand.decoded_per_s * demand.osl.mean * share / batch.tokens_per_s
-                busy = prefill + decode
+                busy = workers * prefill + decoded * demand.osl.mean / batch.tokens_per_s
                 if _with_room(busy, batch.requests, demand.attainment) <= workers:
                     break
             workers += max(1, workers // 8)

@@ -1,0 +1,49 @@
+"""A fleet as large as sizing says serves its load within the objectives, and one that is clearly smaller does not."""
+
+from pathlib import Path
+
+import pytest
+
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.sim.profiles import LinearProfile, MeasuredProfile
+from tests.support.sized import ATTAINMENT, Case, attained, fixed, requests, sized, spread
+
+DATA = Path(__file__).parents[1] / "vectors" / "data"
+H200 = [DATA / f"dynamo_h200_llama3.1-8b-fp8_tp1_{kind}.npz" for kind in ("prefill", "decode")]
+MEASURED = EngineProfile(read_prefill(H200[0]), read_decode(H200[1])), MeasuredProfile(*H200)
+
+
+def linear(alpha: float, beta: float, gamma: float, delta: float) -> tuple[EngineProfile, LinearProfile]:
+    knobs = LinearKnobs(alpha, beta, gamma, delta, max_kv_tokens=400_000.0)
+    return EngineProfile(linear=knobs), LinearProfile(alpha, beta, gamma, delta)
+
+
+LIGHT, HEAVY = linear(10.0, 0.1, 5.0, 0.05), linear(10.0, 0.1, 40.0, 0.02)
+MIX = spread(1_000.0, 1.2, 7_000.0), spread(200.0, 1.0, 2_000.0)
+EQUAL = fixed(1_000), fixed(200)
+
+CASES = {
+    "prefill, measured": Case("prefill", *MEASURED, 400.0, *EQUAL),
+    "prefill, of a mix": Case("prefill", *LIGHT, 100.0, *MIX),
+    "prefill, short prompts of costly passes": Case("prefill", *HEAVY, 400.0, fixed(150), fixed(2), ttft_ms=200.0),
+    "prefill, an objective of less than two passes": Case("prefill", *HEAVY, 200.0, *EQUAL, ttft_ms=100.0),
+    "prefill, half of it cached": Case("prefill", *LIGHT, 200.0, *MIX, hit_rate=0.5),
+    "decode, measured": Case("decode", *MEASURED, 150.0, *MIX, count=12_000, kv_blocks=59_000),
+    "decode, as far as the cache reaches": Case("decode", *LIGHT, 150.0, *MIX, kv_blocks=8_000, count=12_000),
+    "aggregated, measured": Case("aggregated", *MEASURED, 60.0, *EQUAL, kv_blocks=59_000),
+    "aggregated, of a mix": Case("aggregated", *LIGHT, 60.0, *MIX),
+    "aggregated, costly passes": Case("aggregated", *HEAVY, 60.0, *EQUAL),
+    "aggregated, half of it cached": Case("aggregated", *LIGHT, 60.0, *MIX, hit_rate=0.5),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_enough_and_not_much_more(name: str) -> None:
+    case = CASES[name]
+    arriving = requests(case)
+    count = sized(case, arriving).wanted
+    assert attained(case, arriving, count) >= ATTAINMENT
+    fewer = count - 1 - max(1, int(0.15 * count))
+    assert fewer >= 1, "too small a load to tell"
+    assert attained(case, arriving, fewer) < ATTAINMENT
