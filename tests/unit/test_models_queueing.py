@@ -1,0 +1,225 @@
+"""An engine as a queue, held against the plain solution of its chain, and what the original gets wrong."""
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.core.models.geometric import series, tail
+from loadline.core.models.linear import LinearTimes
+from loadline.core.models.queueing import BATCH_MAX, NEVER_SHORT, QUEUE_MAX, Queue
+from tests.support.birth_death import BirthDeath, Shape
+
+LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
+NAN = math.nan
+
+engines = st.builds(
+    LinearTimes,
+    alpha=st.sampled_from([0.0, 1.0, 7.0, 40.0]),
+    beta=st.sampled_from([0.001, 0.04, 1.2]),
+    gamma=st.sampled_from([0.0, 14.0, 87.0]),
+    delta=st.sampled_from([1e-7, 5e-5, 0.1]),
+) | st.just(LinearTimes(10.0, 0.0, 20.0, 0.0))
+shapes = st.tuples(
+    engines,
+    st.sampled_from([0.0, 1.0, 512.0, 8_000.0]),
+    st.sampled_from([1.0, 2.0, 128.5, 2_048.0]),
+    st.integers(1, 80),
+    st.integers(0, 200),
+)
+loads = st.floats(0.001, 3.0) | st.sampled_from([0.01, 0.5, 0.999, 1.0, 1.001])
+
+
+def llama(batch: int = 64, room: int = 640, isl: float = 512.0, osl: float = 128.0) -> Queue:
+    return Queue(LLAMA, isl, osl, batch, room)
+
+
+@given(shapes, loads)
+def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
+    queue = Queue(*shape)
+    rate = load * queue.top
+    found, plain = queue.analyse(1_000.0 * rate), BirthDeath(shape, rate)
+    close = partial(pytest.approx, rel=1e-8, abs=1e-12)
+    assert found.throughput_requests_per_s == close(1_000.0 * plain.throughput)
+    assert found.refused == close(plain.refused)
+    assert found.running_requests == close(plain.running)
+    assert found.waiting_requests == close(plain.waiting)
+    assert found.batch_requests == close(plain.joined_mean)
+    assert found.waiting_ms == close(plain.waiting / plain.throughput, rel=1e-8, abs=1e-9)
+    assert found.service_ms == close(plain.running / plain.throughput)
+    assert found.response_ms == pytest.approx(found.waiting_ms + found.service_ms)
+    assert found.busy == close(1.0 - plain.shares[0])
+    assert found.utilisation == close(plain.running / queue.batch)
+    assert found.ttft_ms == found.waiting_ms + found.prefill_ms
+    assert list(queue.means(1_000.0 * rate)) == close([found.batch_requests, found.waiting_ms])
+
+
+@given(shapes, loads, st.integers(0, 81), st.floats(0.0, 3.0))
+def test_distributions_are_those_of_the_plain_solution(shape: Shape, load: float, batch: int, waited: float) -> None:
+    queue = Queue(*shape)
+    rate = load * queue.top
+    plain = BirthDeath(shape, rate)
+    wait_ms = waited * (queue.room + 1) / queue.top
+    assert queue.share_above(1_000.0 * rate, batch) == pytest.approx(plain.share_above(batch), rel=1e-8, abs=1e-10)
+    over = queue.share_waiting_over(1_000.0 * rate, wait_ms)
+    assert over == pytest.approx(plain.share_waiting_over(wait_ms), rel=1e-6, abs=1e-12)
+
+
+def test_a_long_queue_is_taken_for_an_endless_one_without_a_jump() -> None:
+    batch, rate, wait_ms = 64, 0.95, 200.0
+    found = []
+    for room in range(300, 460):
+        queue = llama(batch, room)
+        step, slack = math.log(rate), (1.0 - rate) * queue.top * wait_ms
+        found.append((room * step + slack < NEVER_SHORT, queue.share_waiting_over(1_000.0 * rate * queue.top, wait_ms)))
+    assert {endless for endless, _ in found} == {True, False}
+    assert all(other == pytest.approx(one, rel=3e-8) for (_, one), (_, other) in pairwise(found))
+
+
+def test_waits_of_an_event_simulation() -> None:
+    """4 runs of a million requests each at 90 %: 50.6 (1.0), 323.5 (6) and 642.5 (17) ms."""
+    queue = llama()
+    rate = 900.0 * queue.top
+    waits = (queue.analyse(rate).waiting_ms, queue.waiting_ms_at(rate, 0.95), queue.waiting_ms_at(rate, 0.99))
+    assert waits == pytest.approx((50.6, 323.5, 642.5), rel=0.03)
+
+
+@given(shapes, loads)
+def test_percentiles_are_ordered_and_keep_their_share(shape: Shape, load: float) -> None:
+    queue = Queue(*shape)
+    rate = 1_000.0 * load * queue.top
+    shares = (0.0, 0.5, 0.9, 0.99, 0.9999)
+    for percentile in (queue.waiting_ms_at, queue.ttft_ms_at, queue.itl_ms_at):
+        found = [percentile(rate, share) for share in shares]
+        assert found == sorted(found)
+        assert all(math.isfinite(one) for one in found)
+    for share in shares:
+        wait_ms = queue.waiting_ms_at(rate, share)
+        over = queue.share_waiting_over(rate, wait_ms)
+        assert over <= (1.0 - share) * (1.0 + 1e-9)
+        assert wait_ms == 0.0 or over == pytest.approx(1.0 - share, rel=1e-3)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.9, 0.99, 1.0, 1.5])
+def test_the_mean_is_that_of_the_distribution(load: float) -> None:
+    queue = llama(16, 100)
+    rate = 1_000.0 * load * queue.top
+    found = queue.analyse(rate)
+    joined = sum(queue.share_above(rate, batch) for batch in range(queue.batch))
+    assert found.batch_requests == pytest.approx(joined, rel=1e-9)
+    step_ms = 10.0
+    waited = sum(queue.share_waiting_over(rate, (place + 0.5) * step_ms) for place in range(6_000)) * step_ms
+    assert found.waiting_ms == pytest.approx(waited, rel=1e-3)
+
+
+@given(shapes)
+def test_more_requests_wait_longer(shape: Shape) -> None:
+    queue = Queue(*shape)
+    rates = [min(1e9, 1_000.0 * queue.top * load) for load in (1e-6, 0.01, 0.3, 0.7, 0.95, 0.999, 1.0, 1.001, 1.2, 5.0)]
+    found = [queue.analyse(rate) for rate in rates]
+    for low, high in pairwise(found):
+        for name in ("waiting_ms", "batch_requests", "ttft_ms", "itl_ms", "refused", "throughput_requests_per_s"):
+            assert getattr(low, name) <= getattr(high, name) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("load", [1.0, 1.001, 2.0, 1e3, 1e6])
+@pytest.mark.parametrize(("batch", "room"), [(1, 0), (1, 10), (64, 640), (256, 2_560), (512, 1_000_000)])
+def test_overload_has_an_answer(load: float, batch: int, room: int) -> None:
+    """The original refuses to say anything above 99.9 % of what the engine can serve."""
+    queue = llama(batch, room)
+    found = queue.analyse(min(1e9, 1_000.0 * load * queue.top))
+    assert all(math.isfinite(getattr(found, name)) for name in found.__struct_fields__)
+    assert found.throughput_requests_per_s <= 1_000.0 * queue.top * (1.0 + 1e-6)
+    assert 0.0 <= found.waiting_ms <= room / queue.top * (1.0 + 1e-6)
+    if load >= 2.0:
+        assert found.throughput_requests_per_s == pytest.approx(1_000.0 * queue.top, rel=0.35 if batch == 1 else 1e-2)
+        assert found.waiting_ms == pytest.approx(room / queue.top, rel=0.15 if room else 0)
+        assert math.isfinite(queue.ttft_ms_at(1_000.0 * queue.top, 0.99))
+
+
+def test_next_to_nothing_is_served_at_once() -> None:
+    found = llama().analyse(1e-300)
+    assert (found.waiting_ms, found.batch_requests, found.refused) == (0.0, 1.0, 0.0)
+
+
+def test_a_flat_curve_is_a_curve() -> None:
+    """The original calls every target infeasible for one, and gives NaN as its prefill."""
+    queue = Queue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
+    found = queue.analyse(500.0 * queue.top)
+    assert (found.itl_ms, found.prefill_ms, found.service_ms) == (10.0, 5.0, 495.0)
+    assert queue.itl_ms_at(500.0 * queue.top, 0.99) == 10.0
+
+
+def test_without_prompts_there_is_no_prefill() -> None:
+    """The original takes gamma off the batch all the same, so its ITL is too low."""
+    queue = llama(isl=0.0)
+    found = queue.analyse(500.0 * queue.top)
+    assert found.prefill_ms == 0.0
+    assert found.service_ms == pytest.approx(127.0 * found.itl_ms)
+    one = Queue(LLAMA, 0.0, 1.0, 64, 640)
+    assert one.analyse(500.0 * one.top).itl_ms == pytest.approx(one.analyse(500.0 * one.top).service_ms)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 10, 2_560])
+@pytest.mark.parametrize("step", [-50.0, -1.0, -0.03, -1e-4, -1e-9, -1e-300, 0.0, 1e-12, 1e-4, 0.2, 3.0, 600.0])
+def test_the_closed_tail_is_its_sum(step: float, count: int) -> None:
+    anchor = max(0.0, step * count)
+    weights = [math.exp(step * place - anchor) for place in range(1, count + 1)]
+    lead, last, total, moment = tail(step, count)
+    assert lead == pytest.approx(math.exp(-anchor))
+    assert last == pytest.approx(weights[-1] if weights else 1.0)
+    assert total == pytest.approx(math.fsum(weights), rel=1e-9)
+    assert moment == pytest.approx(math.fsum(place * weight for place, weight in enumerate(weights, 1)), rel=1e-9)
+    places = range(count) if step <= 0.0 else range(-count, 0)
+    assert series(step, count) == pytest.approx(math.fsum(math.exp(step * place) for place in places), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"isl_tokens": NAN}, "isl_tokens is nan"),
+        ({"isl_tokens": -1.0}, "isl_tokens is -1.0"),
+        ({"osl_tokens": 0.5}, "osl_tokens is 0.5"),
+        ({"osl_tokens": math.inf}, "osl_tokens is inf"),
+        ({"max_batch_requests": 0}, "max_batch_requests is 0"),
+        ({"max_batch_requests": BATCH_MAX + 1}, "max_batch_requests is 16385"),
+        ({"max_queue_requests": -1}, "max_queue_requests is -1"),
+        ({"max_queue_requests": QUEUE_MAX + 1}, "max_queue_requests is 1000001"),
+        ({"times": LinearTimes(0.0, 1.0, 0.0, 1e-300), "osl_tokens": 1.0}, "would take"),
+        ({"times": LinearTimes(1e300, 1e300, 1.0, 1.0)}, "would take"),
+    ],
+)
+def test_nonsense_is_refused_by_name(changed: dict[str, float], says: str) -> None:
+    """The original reads NaN from its configuration and never returns."""
+    given_ = {
+        "times": LLAMA,
+        "isl_tokens": 512.0,
+        "osl_tokens": 128.0,
+        "max_batch_requests": 8,
+        "max_queue_requests": 80,
+    }
+    with pytest.raises(ValueError, match=says):
+        Queue(**{**given_, **changed})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rate", [NAN, 0.0, -1.0, math.inf, 1e10])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    queue = llama()
+    for ask in (
+        queue.analyse,
+        queue.means,
+        lambda r: queue.share_above(r, 3),
+        lambda r: queue.share_waiting_over(r, 1.0),
+    ):
+        with pytest.raises(ValueError, match="the rate is"):
+            ask(rate)
+
+
+@pytest.mark.parametrize("share", [NAN, -0.1, 1.0, 2.0])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    for ask in (llama().waiting_ms_at, llama().batch_at, llama().ttft_ms_at, llama().itl_ms_at):
+        with pytest.raises(ValueError, match="the share is"):
+            ask(10.0, share)

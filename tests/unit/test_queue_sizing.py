@@ -1,0 +1,192 @@
+"""The largest rate within targets: one engine, many at once, and the search that both use."""
+
+import math
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadline.core.models.linear import LinearTimes
+from loadline.core.models.queue_lanes import size_many
+from loadline.core.models.queue_sizing import PRECISION, ROUNDING, Sized, Targets, size
+from loadline.core.models.queueing import Queue
+from loadline.core.models.roots import last_below, last_below_many
+
+LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
+QUEUE = Queue(LLAMA, 512.0, 128.0, 64, 64)
+LEAST, MOST = QUEUE.sized_requests_per_s
+
+attainments = st.sampled_from([0.0, 0.5, 0.95, 0.99])
+
+
+def queue_of(seed: int) -> Queue:
+    draw = random.Random(seed)
+    alpha, beta = draw.choice([(0.0, 0.02), (1.0, 0.0), (1.0, 0.5), (25.0, 0.02)])
+    gamma, delta = draw.choice([(0.0, 1e-4), (14.0, 0.0), (60.0, 0.01)])
+    times = LinearTimes(alpha, beta, gamma, delta)
+    lengths = draw.choice([0.0, 100.0, 4_000.0]), draw.choice([2.0, 128.0, 1_000.5])
+    return Queue(times, *lengths, draw.choice([1, 2, 8, 33, 64]), draw.choice([0, 1, 16, 80, 640]))
+
+
+def targets_of(queue: Queue, seed: int, attainment: float) -> Targets:
+    draw = random.Random(seed)
+    full = queue.analyse(1_000.0 * queue.top)
+    return Targets(
+        ttft_ms=draw.choice(
+            [math.inf, draw.uniform(0.5, 2.0) * full.prefill_ms + 1.0, draw.uniform(0.0, 1.0) * full.ttft_ms + 0.1]
+        ),
+        itl_ms=draw.choice([math.inf, draw.uniform(0.9, 1.1) * full.itl_ms, draw.uniform(0.3, 1.0) * full.itl_ms]),
+        tokens_per_s=draw.choice([0.0, 1_000.0]),
+        attainment=attainment,
+    )
+
+
+def reached(queue: Queue, rate: float, attainment: float) -> tuple[float, float]:
+    if attainment:
+        return queue.ttft_ms_at(rate, attainment), queue.itl_ms_at(rate, attainment)
+    found = queue.analyse(rate)
+    return found.ttft_ms, found.itl_ms
+
+
+def met(queue: Queue, targets: Targets, rate: float, rounding: float = 3e-6) -> bool:
+    ttft_ms, itl_ms = reached(queue, rate, targets.attainment)
+    return ttft_ms <= targets.ttft_ms * (1.0 + rounding) and itl_ms <= targets.itl_ms * (1.0 + rounding)
+
+
+@given(st.integers(0, 10_000), attainments)
+def test_the_rate_meets_the_targets_and_no_higher_one_does(seed: int, attainment: float) -> None:
+    queue = queue_of(seed)
+    targets = targets_of(queue, seed, attainment)
+    least, most = queue.sized_requests_per_s
+    found = size(queue, targets)
+    if not found.requests_per_s:
+        assert found.bound in {"ttft", "itl"}
+        at_least = dict(zip(("ttft", "itl"), reached(queue, least, attainment), strict=True))[found.bound]
+        assert found.least_ms == at_least > getattr(targets, f"{found.bound}_ms")
+        return
+    assert least <= found.requests_per_s <= most
+    assert met(queue, targets, found.requests_per_s)
+    if found.bound == "saturation":
+        assert found.requests_per_s == most
+    elif found.bound == "tokens":
+        assert found.requests_per_s == pytest.approx(0.9 * most)
+    else:
+        assert not met(queue, targets, found.requests_per_s * 1.001, 0.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), attainments), max_size=12))
+def test_many_at_once_are_one_by_one(seeds: list[tuple[int, float]]) -> None:
+    queues = [queue_of(seed) for seed, _ in seeds]
+    targets = [targets_of(queue, *seed) for queue, seed in zip(queues, seeds, strict=True)]
+    for one, other in zip(map(size, queues, targets), size_many(queues, targets), strict=True):
+        assert (one.bound, one.least_ms) == (other.bound, other.least_ms)
+        assert one.requests_per_s == pytest.approx(other.requests_per_s, rel=2.1 * PRECISION)
+
+
+def test_the_reference_points_of_the_original() -> None:
+    assert size(QUEUE, Targets(itl_ms=7.781)).requests_per_s == pytest.approx(18.46, abs=0.005)
+    assert size(QUEUE, Targets(ttft_ms=179.0)).requests_per_s == pytest.approx(48.05, abs=0.005)
+    assert size(QUEUE, Targets()) == Sized(MOST, "saturation")
+    assert size(QUEUE, Targets(tokens_per_s=1.0)) == Sized(0.9 * MOST, "tokens")
+
+
+def test_what_cannot_be_met_is_said_with_what_can() -> None:
+    found = size(QUEUE, Targets(ttft_ms=1_000.0, itl_ms=6.9))
+    assert (found.requests_per_s, found.bound) == (0.0, "itl")
+    assert found.least_ms == QUEUE.analyse(LEAST).itl_ms == pytest.approx(7.0, abs=1e-3)
+    assert size(QUEUE, Targets(ttft_ms=14.0)).least_ms == pytest.approx(14.256, abs=1e-3)
+    late = size(QUEUE, Targets(ttft_ms=14.0, attainment=0.95))
+    assert (late.requests_per_s, late.least_ms) == (0.0, QUEUE.ttft_ms_at(LEAST, 0.95))
+
+
+@pytest.mark.parametrize("attainment", [0.0, 0.95])
+def test_a_flat_curve_is_feasible_up_to_saturation(attainment: float) -> None:
+    """The original: "below bounded region", though the ITL is 10 at every rate."""
+    queue = Queue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
+    for target in (50.0, 10.0):
+        assert size(queue, Targets(itl_ms=target, attainment=attainment)).bound == "saturation"
+    assert size(queue, Targets(itl_ms=9.99, attainment=attainment)) == Sized(0.0, "itl", 10.0)
+
+
+@pytest.mark.parametrize("attainment", [0.0, 0.95])
+def test_a_target_at_the_floor_is_met(attainment: float) -> None:
+    """One request at a time: its ITL is the same at every rate. The original gives a thousandth of that."""
+    queue = Queue(LLAMA, 512.0, 128.0, 1, 10)
+    for rounded in (7.0, 7.0 * (1.0 - 0.5 * ROUNDING)):
+        assert size(queue, Targets(itl_ms=rounded, attainment=attainment)).bound == "saturation"
+
+
+def test_percentiles_need_more_room_than_means() -> None:
+    queue = Queue(LLAMA, 512.0, 128.0, 64, 640)
+    rates = [size(queue, Targets(ttft_ms=500.0, attainment=share)).requests_per_s for share in (0.0, 0.9, 0.95, 0.99)]
+    assert rates == sorted(rates, reverse=True)
+    assert queue.ttft_ms_at(rates[-1], 0.99) == pytest.approx(500.0, rel=1e-4)
+    batches = [size(queue, Targets(itl_ms=9.0, attainment=share)).requests_per_s for share in (0.5, 0.95, 0.99)]
+    assert batches == sorted(batches, reverse=True)
+
+
+@pytest.mark.parametrize("room", [0, 1, 16])
+def test_a_short_queue_bounds_the_wait(room: int) -> None:
+    """What is refused does not wait: with room for few, the percentile is met at any rate."""
+    queue = Queue(LLAMA, 512.0, 128.0, 64, room)
+    targets = Targets(ttft_ms=2_000.0, attainment=0.99)
+    assert size(queue, targets).bound == "saturation"
+    assert size_many([queue], [targets]) == [size(queue, targets)]
+
+
+def test_nobody_asks_for_none() -> None:
+    assert size_many([], []) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"ttft_ms": math.nan}, "target ttft_ms is nan"),
+        ({"itl_ms": 0.0}, "target itl_ms is 0.0"),
+        ({"tokens_per_s": -1.0}, "target tokens_per_s is -1.0"),
+        ({"tokens_per_s": math.inf}, "target tokens_per_s is inf"),
+        ({"attainment": 1.0}, "attainment is 1.0"),
+        ({"attainment": math.nan}, "attainment is nan"),
+    ],
+)
+def test_targets_that_are_none_are_refused(changed: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Targets(**changed)
+
+
+FUNCTIONS: dict[str, tuple[Callable[[float], float], float, int]] = {
+    "line": (lambda x: x - 3.0, 3.0, 12),
+    "steep": (lambda x: (x / 7.0) ** 40 - 1.0, 7.0, 40),
+    "pole": (lambda x: 1.0 / (10.0001 - x) - 500.0, 10.0001 - 1.0 / 500.0, 30),
+    "jump": (lambda x: -1.0 if x <= 5.25 else 1e6, 5.25, 90),
+    "plateau": (lambda x: max(-13.0, 100.0 * math.log(x / 9.9)), 9.9, 40),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_search_ends_just_below_the_crossing(name: str) -> None:
+    function, crossing, most = FUNCTIONS[name]
+    asked: list[float] = []
+
+    def ask(place: float) -> float:
+        asked.append(place)
+        return function(place)
+
+    found = last_below(ask, (0.001, function(0.001)), (10.0, function(10.0)), 1e-6)
+    assert crossing * (1.0 - 1.1e-6) <= found <= crossing * (1.0 + 1e-12)
+    assert len(asked) <= most
+
+
+def test_many_searches_are_one_by_one() -> None:
+    functions = [function for function, _, _ in FUNCTIONS.values()]
+    low, high = np.full(len(functions), 0.001), np.full(len(functions), 10.0)
+
+    def all_of(places: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([function(place) for function, place in zip(functions, places.tolist(), strict=True)])
+
+    found = last_below_many(all_of, (low, all_of(low)), (high, all_of(high)), 1e-6)
+    ones = [last_below(one, (0.001, one(0.001)), (10.0, one(10.0)), 1e-6) for one in functions]
+    assert found.tolist() == pytest.approx(ones, rel=1e-15)
