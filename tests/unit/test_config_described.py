@@ -50,3 +50,9 @@ BASELINES = [
 def test_describe_says_what_a_baseline_will_do(body: str, words: tuple[str, ...]) -> None:
     told = describe(parse(model(body, 'name = "p"\nrole = "prefill"', DECODE), "x"))
     assert all(word in told for word in words), told
+
+
+def test_describe_tells_the_budget_of_all_models() -> None:
+    assert "All models together" not in describe(parse(BASE, "x"))
+    told = describe(parse(f"[fleet]\ngpu_budget_max = 9\ngpu_budget_min = 3\n{BASE}", "x"))
+    assert "All models together: at least 3 and at most 9 GPUs." in told

@@ -40,6 +40,22 @@ CONTRADICTIONS = [
     ),
     ("", model("gpu_budget_min = 9", DECODE), "models[0].gpu_budget_min", "more than the 8", "replicas_max"),
     (
+        "[fleet]\ngpu_budget_min = 5\ngpu_budget_max = 4",
+        BASE,
+        "fleet.gpu_budget_min",
+        "above gpu_budget_max 4",
+        "Lower",
+    ),
+    ("[fleet]\ngpu_budget_max = 1", BASE, "fleet.gpu_budget_max", "fewer than the 2", "replicas_min"),
+    ("[fleet]\ngpu_budget_min = 99", BASE, "fleet.gpu_budget_min", "more than the 16", "replicas_max"),
+    (
+        "[fleet]\ngpu_budget_max = 4",
+        model("gpu_budget_min = 5", DECODE),
+        "fleet.gpu_budget_max",
+        "fewer than the 5 of the smallest fleet (replicas_min x gpus_per_worker, within the budgets",
+        "replicas_min",
+    ),
+    (
         "[models.threshold]\nprefill_queue_scale_up_threshold = 0.2",
         BASE,
         "models[0].threshold.prefill_queue_scale_up_threshold",
@@ -189,6 +205,8 @@ WARNINGS = [
     ("", model("", DECODE), "models[0].pools", 'role = "aggregated"'),
     ("", model("gpu_budget_max = 1", AGGREGATED), "models[0].gpu_budget_max", "nothing can grow"),
     ("", model("gpu_budget_min = 8", AGGREGATED), "models[0].gpu_budget_min", "nothing can shrink"),
+    ("[fleet]\ngpu_budget_max = 1", model("", AGGREGATED), "fleet.gpu_budget_max", "nothing can grow"),
+    ("[fleet]\ngpu_budget_min = 8", model("", AGGREGATED), "fleet.gpu_budget_min", "nothing can shrink"),
     ("", model("", AGGREGATED + "\nreplicas_min = 0"), "models[0].pools[0].replicas_min", "replicas_min = 1"),
 ]
 

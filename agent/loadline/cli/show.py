@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from loadline.core.report import AgentStatus, Explanation, ModelStatus
+from loadline.core.report import AgentStatus, Explanation, GpuBudgetStatus, ModelStatus
 
 HEADER = (
     "pool",
@@ -39,7 +39,19 @@ def status(agent: AgentStatus) -> str:
     role = f"leads, epoch {agent.epoch}" if agent.leading else f"stands by; {agent.leader or 'nobody'} leads"
     links = [f"NATS {_link(agent.bus_connected)}", f"etcd {_link(agent.store_connected)}"]
     lines = [f"agent {agent.agent} {agent.version}: {role}; {', '.join(links)}; up {agent.uptime_ms / 1000:.0f} s"]
+    lines += [gpus(agent.gpus)] if agent.gpus is not None else []
     return "\n\n".join([*lines, *(model(each) for each in agent.models)])
+
+
+def gpus(budget: GpuBudgetStatus) -> str:
+    """The GPUs of all models, and who waits for some or would give some."""
+    most = "any number" if budget.gpu_budget_max is None else str(budget.gpu_budget_max)
+    text = (
+        f"GPUs of all models: {budget.decided} decided, {budget.occupied} occupied of {budget.gpu_budget_min} to {most}"
+    )
+    waiting = ", ".join(f"{name} for {count}" for name, count in budget.waiting.items())
+    wishes = ", ".join(f"{name} {count}" for name, count in budget.wishes.items())
+    return text + (f"; waiting: {waiting}" if waiting else "") + (f"; would give: {wishes}" if wishes else "")
 
 
 def model(status: ModelStatus) -> str:

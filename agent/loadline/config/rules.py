@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
 from loadline.config.engines import profile_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.core.belief.pool import PoolKnobs
@@ -36,7 +37,7 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
     _check_logins(config.nats, config.etcd)
     _check_times(config)
     _refuse_duplicates((model.name for model in config.models), "models", "model")
-    warnings = [*_agent_warnings(config)]
+    warnings = [*_agent_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         _check_model(model, place, planners)
@@ -54,17 +55,8 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
             _check_hpa(model, f"{place}.hpa")
         elif model.planner in BY_TRAFFIC:
             warnings += profile_warnings(model, place)
+    check_fleet_budget(config.fleet, config.models)
     return warnings
-
-
-def minimum_gpus(model: ModelKnobs) -> int:
-    """GPUs of the smallest fleet that the pools allow."""
-    return sum(pool.replicas_min * pool.gpus_per_worker for pool in model.pools)
-
-
-def maximum_gpus(model: ModelKnobs) -> int:
-    """GPUs of the largest fleet that the pools allow."""
-    return sum(pool.replicas_max * pool.gpus_per_worker for pool in model.pools)
 
 
 def _check_agent(config: Config) -> None:
@@ -174,26 +166,7 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
         raise ConfigError(f"{place}.pools", problem, "Make all pools aggregated, or use prefill and decode only.")
     if roles == {"prefill"}:
         raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
-    _check_budget(model, place)
-
-
-def _check_budget(model: ModelKnobs, place: str) -> None:
-    least, most, smallest, largest = (
-        model.gpu_budget_min,
-        model.gpu_budget_max,
-        minimum_gpus(model),
-        maximum_gpus(model),
-    )
-    if most is not None and least > most:
-        raise ConfigError(
-            f"{place}.gpu_budget_min", f"{least} is above gpu_budget_max {most}", "Lower it or raise gpu_budget_max."
-        )
-    if most is not None and most < smallest:
-        problem = f"{most} GPUs are fewer than the {smallest} of the smallest fleet (replicas_min x gpus_per_worker)"
-        raise ConfigError(f"{place}.gpu_budget_max", problem, f"Set it to {smallest} or more, or lower replicas_min.")
-    if least > largest:
-        problem = f"{least} GPUs are more than the {largest} of the largest fleet (replicas_max x gpus_per_worker)"
-        raise ConfigError(f"{place}.gpu_budget_min", problem, f"Set it to {largest} or less, or raise replicas_max.")
+    check_budget(model, place)
 
 
 def _check_thresholds(model: ModelKnobs, place: str) -> None:
@@ -269,7 +242,7 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
             "Raise a replicas_max, or set no_operation = true to be advised only."
         )
     else:
-        yield from _budget_warnings(model, place)
+        yield from budget_warnings(model, place)
     if {pool.role for pool in model.pools} == {"decode"}:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
     for index, pool in enumerate(model.pools):
@@ -278,19 +251,6 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         yield (
             f"{place}.guard.stabilisation_ms: one high proposal in {model.guard.stabilisation_ms / _HOUR_MS:g} hours "
             "forbids every shrink. Set 300000 (5 minutes) or so."
-        )
-
-
-def _budget_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    if model.gpu_budget_max == minimum_gpus(model):
-        yield (
-            f"{place}.gpu_budget_max: {model.gpu_budget_max} GPUs are the smallest fleet, so nothing can grow. "
-            "Raise it or lower a replicas_min."
-        )
-    if model.gpu_budget_min == maximum_gpus(model):
-        yield (
-            f"{place}.gpu_budget_min: {model.gpu_budget_min} GPUs are the largest fleet, so nothing can shrink. "
-            "Lower it or raise a replicas_max."
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from loadline.config.knobs import Config
+from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.settings import ModelKnobs
 
@@ -40,12 +41,19 @@ def _about_agent(config: Config) -> Iterator[str]:
         f"A decision that no scaler has applied after {duration(config.decisions.ttl_ms)} expires; "
         f"a worker may take {duration(drain.ttl_ms)} to drain."
     )
+    yield from (f"All models together: {line}" for line in _about_budget(config.fleet))
     yield f"HTTP: {f'http://{http.host}:{http.port}' if http.port else 'no port is opened'}."
     yield (
         f"Journal: {journal.directory}, {journal.bytes_max / 2**20:g} MiB at most."
         if journal.directory
         else "Journal: none, so this run cannot be replayed."
     )
+
+
+def _about_budget(knobs: ModelKnobs | FleetKnobs) -> Iterator[str]:
+    if knobs.gpu_budget_max is not None or knobs.gpu_budget_min:
+        most = "any number of" if knobs.gpu_budget_max is None else f"at most {knobs.gpu_budget_max}"
+        yield f"at least {knobs.gpu_budget_min} and {most} GPUs."
 
 
 def _about_model(model: ModelKnobs) -> Iterator[str]:
@@ -60,9 +68,7 @@ def _about_model(model: ModelKnobs) -> Iterator[str]:
         window = duration(model.threshold.adjustment_interval_ms)
         pulling = duration(model.threshold.metric_pulling_interval_ms)
         yield f"  Means are over {window}, sampled every {pulling}; changes are at least {window} apart."
-    if model.gpu_budget_max is not None or model.gpu_budget_min:
-        most = "any number of" if model.gpu_budget_max is None else f"at most {model.gpu_budget_max}"
-        yield f"  All pools together: at least {model.gpu_budget_min} and {most} GPUs."
+    yield from (f"  All pools together: {line}" for line in _about_budget(model))
     guard = model.guard
     yield (
         f"  A decision adds at most {guard.step_up_max} and takes at most {guard.step_down_max} of a pool; a shrink "

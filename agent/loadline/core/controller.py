@@ -71,10 +71,12 @@ class Controller:
         effects += leadership.keep(turn)
         if self.leading:
             effects += reading.keep(turn)
+        books = self._decider.books(now)
         for name in turn.to_plan():
-            effects += self._decider.plan(name, turn.answers.get(name, ()), now)
+            effects += self._decider.plan(name, turn.answers.get(name, ()), books, now)
         if self.leading:
             effects += [*decisions.keep(turn), *drains.keep(turn)]
+            self._decider.wake(now)
         for effect in effects:
             if type(effect) is RaiseAlarm:
                 self.state.count(f"alarm_{effect.kind}")

@@ -7,6 +7,7 @@ from loadline.core.belief.pool import Pool
 from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, FitForecast, RaiseAlarm
 from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.planning.fleet_budget import Books, books_of
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import Planner
 from loadline.core.report import Code, Explanation, Opinion, Reason
@@ -26,8 +27,14 @@ class Decider:
         self._scope = settings.scope
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
 
-    def plan(self, name: str, answers: Sequence[ForecastFitted | ForecastFailed], now: int) -> list[Effect]:
-        """Look at a model at ``now`` (ms), with the forecasts that came.
+    def books(self, now: int) -> Books | None:
+        """What all models have, where one budget binds them."""
+        return books_of(self.state.fleet, self.state.ledger.pending(), now)
+
+    def plan(
+        self, name: str, answers: Sequence[ForecastFitted | ForecastFailed], books: Books | None, now: int
+    ) -> list[Effect]:
+        """Look at a model at ``now`` (ms), with the forecasts that came and the books of this turn.
 
         Gives the commit of a new decision, if there is one, and what its planner wants to have forecast.
         """
@@ -43,29 +50,47 @@ class Decider:
         state.due[name] = planner.next_wake()
         asked = planner.asked()
         asks: list[Effect] = [] if asked is None else [FitForecast(name, asked.request, asked.questions)]
-        return [*asks, *self._follow(model, opinion, now)]
+        return [*asks, *self._follow(model, opinion, books, now)]
 
-    def _follow(self, model: Model, opinion: Opinion, now: int) -> list[Effect]:
+    def wake(self, now: int) -> None:
+        """Have the models planned next that waited for GPUs that are there now, and those that are to give some."""
+        state = self.state
+        books = self.books(now) if state.gpus.claims else None
+        if books is not None:
+            for name in state.gpus.ready(state.fleet, books, now):
+                state.due[name] = now
+
+    def _follow(self, model: Model, opinion: Opinion, books: Books | None, now: int) -> list[Effect]:
         """What becomes of an opinion."""
         state, name = self.state, model.name
         unsettled = self._unsettled(model, now)
         if unsettled is not None:
+            state.gpus.forget(name)
             self._hold(model, opinion, Draft({}), unsettled, now)
             return []
         alarms = [*self._renew_what_is_missing(model, now), *self._renew_what_is_too_much(model, now)]
-        draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now)
+        allowance = state.gpus.allowance(state.fleet, name, books, now)
+        draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now, allowance)
+        obstacle = self._obstacle(name, now)
+        if obstacle is None and not self._knobs[name].no_operation:
+            state.gpus.note(state.fleet, model, draft, allowance, now)
+        elif obstacle is None or obstacle.code is not Code.DECISION_IN_FLIGHT:
+            state.gpus.forget(name)
         unchanged = all(draft.targets[pool] == one.target_now(now) for pool, one in model.pools.items())
         if unchanged and name not in state.renewals:
             self._hold(model, opinion, draft, None, now)
             return alarms
-        obstacle = self._obstacle(name, now)
         if obstacle is not None:
             self._hold(model, opinion, draft, obstacle, now)
             return alarms
         if self._knobs[name].no_operation:
             self._advise(model, opinion, draft, now)
             return alarms
-        return [*alarms, self._decide(model, opinion, draft, now)]
+        effect = self._decide(model, opinion, draft, now)
+        if books is not None:
+            books.pending[name] = draft.targets
+            books.enter(model, now)
+        return [*alarms, effect]
 
     def _renew_what_is_missing(self, model: Model, now: int) -> list[Effect]:
         """Workers that did not come are asked for again, once in every start deadline: a scaler may have lost them."""

@@ -2,6 +2,7 @@
 
 from loadline.core.belief.fleet import Model
 from loadline.core.decisions.ledger import summarise
+from loadline.core.planning.fleet_budget import books_of
 from loadline.core.planning.planners import BY_TRAFFIC
 from loadline.core.planning.planners.sizing import profile_problem
 from loadline.core.report import AgentStatus, DecisionSummary, Explanation, ModelStatus
@@ -25,6 +26,7 @@ def status(settings: Settings, state: State, version: str, started_at_ms: int, n
         models=tuple(_model_status(state, model, now) for model in settings.models),
         rejected=dict(sorted(state.rejected.items())),
         counters=dict(sorted(state.counters.items())),
+        gpus=state.gpus.status(state.fleet, books_of(state.fleet, state.ledger.pending(), now), now),
     )
 
 

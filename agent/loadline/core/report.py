@@ -312,6 +312,21 @@ class ModelStatus(Struct, frozen=True):
     """What its planner needs and has not got."""
 
 
+class GpuBudgetStatus(Struct, frozen=True):
+    """The GPUs of all models under one budget."""
+
+    gpu_budget_min: int
+    gpu_budget_max: int | None
+    decided: int
+    """By the counts that stand."""
+    occupied: int
+    """Taken or promised, by workers that drain too."""
+    waiting: dict[str, int]
+    """What models wait for, the first first."""
+    wishes: dict[str, int]
+    """What models would give if another one needed it."""
+
+
 class AgentStatus(Struct, frozen=True):
     """An agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
 
@@ -327,3 +342,5 @@ class AgentStatus(Struct, frozen=True):
     models: tuple[ModelStatus, ...]
     rejected: dict[str, int]
     counters: dict[str, int]
+    gpus: GpuBudgetStatus | None = None
+    """None where there is no budget over all models."""

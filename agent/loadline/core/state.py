@@ -15,6 +15,7 @@ from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
 from loadline.core.models.engine import EngineProfile
+from loadline.core.planning.fleet_budget import FleetBudget
 from loadline.core.planning.guard import Guard, Limits
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.report import Explanation, Rejection
@@ -34,6 +35,7 @@ class State(Struct):
     guards: dict[str, Guard]
     due: dict[str, int]
     """When each model's planner wants to look again."""
+    gpus: FleetBudget = field(default_factory=FleetBudget)
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them."""
     renewals: dict[str, None] = field(default_factory=dict)

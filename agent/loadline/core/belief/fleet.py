@@ -14,7 +14,7 @@ from loadline.core.report import Rejection
 
 
 class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is believed of workers."""
+    """What is believed of workers, and what all models together may have."""
 
     stale_after_ms: Annotated[int, Meta(ge=1, description="A worker silent for this long is not fresh.")] = 5_000
     quorum_ratio: Annotated[
@@ -26,6 +26,16 @@ class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     workers_max: Annotated[int, Meta(ge=1, description="Workers that are kept; more are refused.")] = 20_000
     frontends_max: Annotated[int, Meta(ge=1, description="Frontends of one model that are kept.")] = 256
     traffic_window_ms: Annotated[int, Meta(ge=1, description="Length of the rolling traffic window.")] = 60_000
+    gpu_budget_max: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most GPUs over all models, those of draining workers too.")
+    ] = None
+    gpu_budget_min: Annotated[
+        int, Meta(ge=0, description="Fewest GPUs over all models: below it one shrinks so that another may grow.")
+    ] = 0
+    gpu_wish_ttl_ms: Annotated[
+        int,
+        Meta(ge=1, description="A shrink that gpu_budget_min forbids pays for another model's growth for this long."),
+    ] = 360_000
 
 
 class Model(Struct):

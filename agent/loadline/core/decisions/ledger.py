@@ -119,6 +119,11 @@ class Ledger(Struct):
         entry.pending_unknown = False
         return entry.pending
 
+    def pending(self) -> dict[str, dict[str, int]]:
+        """The counts that are being committed, by model and pool."""
+        open_ones = ((model, entry.pending) for model, entry in self.entries.items())
+        return {model: {t.pool: t.replicas for t in one.targets} for model, one in open_ones if one is not None}
+
     def commit_effect(self, model: str, scope: str) -> CommitDecision:
         """The effect that commits what is pending."""
         entry = self.entries[model]

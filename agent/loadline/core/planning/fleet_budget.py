@@ -1,0 +1,213 @@
+"""One GPU budget over all models of the agent: who may grow, who must not shrink, and who gives way to whom.
+
+Each model is planned alone, against what all of them have: what stands, what is being committed, and what drains. A
+growth for which there are no GPUs is remembered as a claim, in the order in which models came to wait. A shrink that
+the floor forbids is remembered as a wish, and pays for a claim later: the workers with the fewest GPUs first, the last
+pool in part. It shrinks first, and the claimant grows when the GPUs are free. What a claim has been promised is kept
+for it. The order is that of Dynamo's global planner; there one request waits for all that pay for it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct, field
+
+from loadline.core.belief.fleet import Fleet, Model
+from loadline.core.belief.pool import Pool
+from loadline.core.models.budget import Band, ceil_div
+from loadline.core.models.direction import Leg, fit_direction
+from loadline.core.planning.guard import UNBOUNDED, Allowance, Draft
+from loadline.core.report import GpuBudgetStatus
+
+
+class Books(Struct):
+    """What each model has in one turn, in GPUs. A decision is entered at once, so that the next model hears of it."""
+
+    pending: dict[str, dict[str, int]]
+    """Counts that are being committed, by model and pool."""
+    planned: dict[str, int] = field(default_factory=dict)
+    """By the counts that stand or are being committed."""
+    occupied: dict[str, int] = field(default_factory=dict)
+    """Taken or promised, by workers that drain too."""
+
+    def enter(self, model: Model, now: int) -> None:
+        """Count what a model has at ``now`` (ms)."""
+        pending = self.pending.get(model.name, {})
+        self.planned[model.name] = _gpus(
+            model, {pool.name: _planned(pool, pending, now) for pool in model.pools.values()}
+        )
+        taken = {
+            pool.name: max(pool.occupied(now), pending.get(pool.name, 0) + pool.draining())
+            for pool in model.pools.values()
+        }
+        self.occupied[model.name] = _gpus(model, taken)
+
+
+class Claim(Struct, frozen=True):
+    """A growth that waits for GPUs."""
+
+    workers: dict[str, int]
+    """How many more, by pool."""
+    free: int
+    """GPUs that the model might have added when it was last planned."""
+
+
+class Wish(Struct, frozen=True):
+    """A shrink that the floor forbade."""
+
+    replicas: int
+    at_ms: int
+
+
+class Shares(Struct):
+    """What becomes of claims and wishes, in workers and GPUs."""
+
+    promised: dict[str, int] = field(default_factory=dict)
+    """GPUs that are kept for each claimant."""
+    given: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Workers that pools are to give for that, by model and pool."""
+    given_gpus: int = 0
+
+
+class FleetBudget(Struct):
+    """What is remembered of models that wait, by model."""
+
+    claims: dict[str, Claim] = field(default_factory=dict)
+    wishes: dict[str, dict[str, Wish]] = field(default_factory=dict)
+
+    def allowance(self, fleet: Fleet, name: str, books: Books | None, now: int) -> Allowance:
+        """What the budget leaves to a model at ``now`` (ms)."""
+        if books is None:
+            return UNBOUNDED
+        most, least = fleet.knobs.gpu_budget_max, fleet.knobs.gpu_budget_min
+        own, total, occupied = books.planned[name], sum(books.planned.values()), sum(books.occupied.values())
+        shares = Shares() if most is None else self._shares(fleet, books, most - total, now)
+        given = {pool: count for (model, pool), count in shares.given.items() if model == name}
+        pools = fleet.models[name].pools
+        floor = ceiling = free = None
+        if most is not None:
+            others = sum(gpus for model, gpus in shares.promised.items() if model != name)
+            room = max(0, most - total + shares.given_gpus - others)
+            smallest = sum(pool.knobs.replicas_min * pool.knobs.gpus_per_worker for pool in pools.values())
+            ceiling = own + room if total <= most else max(smallest, own * most // total)
+            free = max(0, min(most - occupied, room))
+        if least:
+            widths = [pool.knobs.gpus_per_worker for model in fleet.models.values() for pool in model.pools.values()]
+            band = Band(least, most)
+            if total + sum(shares.promised.values()) >= least - band.tolerance(*widths):
+                gives = sum(count * pools[pool].knobs.gpus_per_worker for pool, count in given.items())
+                floor = own - max(0, total - least) - gives
+            else:
+                # Each model raises its part. The guard lets a floor be missed by a worker, which here would add up.
+                floor = ceil_div(own * least, total) if total else ceil_div(least, len(books.planned))
+                floor += band.tolerance(*(pool.knobs.gpus_per_worker for pool in pools.values()))
+        gives_to = {
+            pool: _planned(pools[pool], books.pending.get(name, {}), now) - count for pool, count in given.items()
+        }
+        return Allowance(floor, ceiling, free, gives_to, gpus=occupied, most=most or 0, least=least)
+
+    def note(self, fleet: Fleet, model: Model, draft: Draft, allowance: Allowance, now: int) -> None:
+        """Remember what a model waits for, and what it would give."""
+        waiting: dict[str, int] = {}
+        wishes: dict[str, Wish] = {}
+        before = self.wishes.pop(model.name, {})
+        for pool in model.pools.values():
+            standing, wanted, target = pool.target_now(now), draft.wanted[pool.name], draft.targets[pool.name]
+            if wanted > max(target, standing):
+                waiting[pool.name] = wanted - max(target, standing)
+            if pool.name in allowance.gives:
+                wish = before.get(pool.name) if target < standing else None  # what cannot be given is no wish
+            elif wanted < min(target, standing):
+                wish = Wish(wanted, now)
+            else:
+                wish = before.get(pool.name) if wanted == standing else None
+            fresh = wish is not None and now - wish.at_ms < fleet.knobs.gpu_wish_ttl_ms
+            if wish is not None and fresh and wish.replicas < target and pool.quorate(fleet.knobs.quorum_ratio):
+                wishes[pool.name] = wish
+        if wishes:
+            self.wishes[model.name] = wishes
+        if waiting:
+            self.claims[model.name] = Claim(waiting, allowance.free or 0)
+        else:
+            self.claims.pop(model.name, None)
+
+    def forget(self, name: str) -> None:
+        """A model that nothing can be decided for neither waits nor gives."""
+        self.claims.pop(name, None)
+        self.wishes.pop(name, None)
+
+    def ready(self, fleet: Fleet, books: Books, now: int) -> Iterator[str]:
+        """The models that can go on: there are GPUs that they wait for, or they are to give some."""
+        for name, claim in self.claims.items():
+            # Only more than it knew of: what it could not use when it was planned it cannot use now.
+            if name not in books.pending and (self.allowance(fleet, name, books, now).free or 0) > claim.free:
+                yield name
+        for name in self.wishes:
+            if name not in books.pending and self.allowance(fleet, name, books, now).gives:
+                yield name
+
+    def status(self, fleet: Fleet, books: Books | None, now: int) -> GpuBudgetStatus | None:
+        """For people; None where there is no such budget."""
+        if books is None:
+            return None
+        return GpuBudgetStatus(
+            gpu_budget_min=fleet.knobs.gpu_budget_min,
+            gpu_budget_max=fleet.knobs.gpu_budget_max,
+            decided=sum(books.planned.values()),
+            occupied=sum(books.occupied.values()),
+            waiting={name: _gpus(fleet.models[name], claim.workers) for name, claim in self.claims.items()},
+            wishes={name: sum(gpus for gpus, *_ in self._wished(fleet, name, books, now)) for name in self.wishes},
+        )
+
+    def _shares(self, fleet: Fleet, books: Books, supply: int, now: int) -> Shares:
+        """Serve the claims in their order, from the GPUs that are free or coming free and then from the wishes."""
+        shares = Shares()
+        wished = sorted(one for name in self.wishes for one in self._wished(fleet, name, books, now))
+        left = {(model, pool): workers for _, model, pool, workers in wished}
+        for name, claim in self.claims.items():
+            pools = fleet.models[name].pools
+            offered = sum(
+                count * fleet.models[model].pools[pool].knobs.gpus_per_worker
+                for (model, pool), count in left.items()
+                if model != name
+            )
+            legs = [Leg(0, count, pools[pool].knobs.gpus_per_worker, 0) for pool, count in claim.workers.items()]
+            counts = fit_direction(legs, Band(ceiling=max(0, supply + offered)))
+            wanted = sum(count * leg.gpus for count, leg in zip(counts, legs, strict=True))
+            for _, model, pool, _ in wished:
+                width = fleet.models[model].pools[pool].knobs.gpus_per_worker
+                count = min(left[model, pool], max(0, ceil_div(wanted - supply, width)))
+                if model != name and count > 0:
+                    left[model, pool] -= count
+                    shares.given[model, pool] = shares.given.get((model, pool), 0) + count
+                    shares.given_gpus += count * width
+                    supply += count * width
+            shares.promised[name] = wanted
+            supply -= wanted
+        return shares
+
+    def _wished(self, fleet: Fleet, name: str, books: Books, now: int) -> Iterator[tuple[int, str, str, int]]:
+        """What a model would give, pool by pool: GPUs, model, pool, workers."""
+        for pool_name, wish in self.wishes.get(name, {}).items():
+            pool = fleet.models[name].pools[pool_name]
+            workers = _planned(pool, books.pending.get(name, {}), now) - max(wish.replicas, pool.knobs.replicas_min)
+            if workers > 0 and now - wish.at_ms < fleet.knobs.gpu_wish_ttl_ms:
+                yield workers * pool.knobs.gpus_per_worker, name, pool_name, workers
+
+
+def books_of(fleet: Fleet, pending: dict[str, dict[str, int]], now: int) -> Books | None:
+    """What all models have at ``now`` (ms); None where there is no budget over all models."""
+    if fleet.knobs.gpu_budget_max is None and not fleet.knobs.gpu_budget_min:
+        return None
+    books = Books(pending)
+    for model in fleet.models.values():
+        books.enter(model, now)
+    return books
+
+
+def _planned(pool: Pool, pending: Mapping[str, int], now: int) -> int:
+    """The count that stands or is being committed. A least count is the pool's whether it has it yet or not."""
+    return max(pending.get(pool.name, pool.target_now(now)), pool.knobs.replicas_min)
+
+
+def _gpus(model: Model, counts: Mapping[str, int]) -> int:
+    return sum(count * model.pools[pool].knobs.gpus_per_worker for pool, count in counts.items())

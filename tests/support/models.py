@@ -1,0 +1,183 @@
+"""Models under one agent in virtual time: workers come, drain and go when that takes time, and commits do too."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease, SendDrain
+from loadline.core.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    DecisionAnswered,
+    DecisionCommitted,
+    DecisionsRead,
+    DrainAnswered,
+    LeadershipWon,
+    LeaseRenewed,
+    LoadReported,
+    RegistryRead,
+    WorkerDeregistered,
+    WorkerDrained,
+    WorkerRegistered,
+)
+from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.targets import Decision
+from tests.support.belief import START, sample
+
+STEPS = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, warm_up_ms=0)
+SECOND_MS = 1_000
+
+
+class Models:
+    """Pools of several models with ready workers, whose planners say what a test tells them to.
+
+    Args:
+        models: The pools of each model, and the workers that each pool has at first.
+        fleet: With the budget over all models.
+        start_ms: Time from a decision until a worker is ready.
+        drain_ms: Time that a worker drains.
+        commit_ms: Time that a commit takes.
+    """
+
+    def __init__(
+        self,
+        models: dict[str, list[tuple[PoolKnobs, int]]],
+        fleet: FleetKnobs,
+        *,
+        start_ms: int = 3_000,
+        drain_ms: int = 5_000,
+        commit_ms: int = 5,
+        **knobs: int,
+    ) -> None:
+        chosen = [
+            ModelKnobs(name, tuple(pool for pool, _ in pools), "static", guard=STEPS, **knobs)  # type: ignore[arg-type]
+            for name, pools in models.items()
+        ]
+        self.controller = Controller(Settings("agent-1", "all", tuple(chosen), fleet))
+        self.now = START
+        self.start_ms, self.drain_ms, self.commit_ms = start_ms, drain_ms, commit_ms
+        self.decisions: list[tuple[int, Decision]] = []
+        self.workers: dict[str, WorkerRecord] = {}
+        self.watch: Callable[[], None] = lambda: None
+        """Called after every turn."""
+        self._names, self._order = count(), count()
+        self._due: list[tuple[int, int, AnyEvent]] = []
+        self._sequence = 0
+        self._tell(self.now, BusConnectionChanged(connected=True), RegistryRead([]))
+        for name, pools in models.items():
+            for pool, workers in pools:
+                for _ in range(workers):
+                    self._start(name, pool.name, self.now)
+        self.run(FleetKnobs().stale_after_ms + SECOND_MS)
+
+    def says(self, model: str, **replicas: int) -> None:
+        """What the planner of a model proposes from now on; a pool that is left out is held as it is."""
+        planner = self.controller._decider.planners[model]
+        assert isinstance(planner, StaticPlanner)
+        planner.knobs = StaticKnobs(replicas)
+        self.controller.state.due[model] = self.now
+
+    def run(self, span_ms: int) -> None:
+        """Let time pass: every worker reports once a second, and the agent turns when it wants to."""
+        end = self.now + span_ms
+        while True:
+            self._turn()
+            wake = self.controller.next_wake()
+            whole = self.now - self.now % SECOND_MS + SECOND_MS
+            due = [at for at, _, _ in self._due[:1]]
+            # A turn that wants another one at once gets it 2 ms later, as from the runtime.
+            self.now = min([end, whole, *due, *([] if wake is None else [max(wake, self.now + 2)])])
+            if self.now >= end:
+                return
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What stands, by model and pool."""
+        models = self.controller.state.fleet.models.values()
+        return {model.name: {pool.name: pool.target_now(self.now) for pool in model.pools.values()} for model in models}
+
+    def occupied(self) -> int:
+        """GPUs of what stands or is there, and of what drains."""
+        models = self.controller.state.fleet.models.values()
+        return sum(
+            (max(pool.target_now(self.now), pool.ready + pool.starting) + pool.draining()) * pool.knobs.gpus_per_worker
+            for model in models
+            for pool in model.pools.values()
+        )
+
+    def _turn(self) -> None:
+        events: list[AnyEvent] = []
+        while self._due and self._due[0][0] <= self.now:
+            events.append(heapq.heappop(self._due)[2])
+        for event in events:
+            if isinstance(event, WorkerDeregistered):
+                self.workers.pop(event.worker, None)
+            elif isinstance(event, WorkerRegistered):
+                self.workers[event.worker.record.worker] = event.worker.record
+            elif isinstance(event, DecisionCommitted):
+                self._scale(next(one for _, one in self.decisions if one.decision_id == event.decision_id))
+        if self.now % SECOND_MS == 0:
+            self._sequence += 1
+            said = sample(self._sequence)
+            events += [LoadReported(one.model, one.pool, name, 1, [said]) for name, one in self.workers.items()]
+        for effect in self.controller.handle(events, self.now):
+            self._perform(effect)
+        self.watch()
+
+    def _tell(self, at: int, *events: AnyEvent) -> None:
+        for event in events:
+            heapq.heappush(self._due, (at, next(self._order), event))
+
+    def _start(self, model: str, pool: str, at: int) -> None:
+        role = self.controller.state.fleet.models[model].pools[pool].knobs.role
+        record = WorkerRecord(model, pool, f"w{next(self._names)}", role, 1, "ready")
+        self._tell(at, WorkerRegistered(RegisteredWorker(record, 5)))
+
+    def _perform(self, effect: AnyEffect) -> None:
+        match effect:
+            case Campaign(scope=scope, asked_at_ms=asked):
+                self._tell(self.now, LeadershipWon(scope, 1, 7, asked))
+            case RenewLease(scope=scope, lease_id=lease, asked_at_ms=asked):
+                self._tell(self.now, LeaseRenewed(scope, lease, asked))
+            case ReadDecisions(request=request):
+                self._tell(self.now, DecisionsRead(request, [], 1))
+            case CommitDecision(decision=decision):
+                self._commit(decision)
+            case SendDrain(model=model, pool=pool, worker=worker, drain_id=drain_id):
+                self._tell(self.now, DrainAnswered(model, pool, worker, drain_id, accepted=True))
+                gone = self.now + self.drain_ms
+                self._tell(gone, WorkerDrained(model, pool, worker, 1), WorkerDeregistered(model, pool, worker))
+
+    def _commit(self, decision: Decision) -> None:
+        at = self.now + self.commit_ms
+        self.decisions.append((at, decision))
+        self._tell(at, DecisionCommitted(decision.decision_id, decision.model, len(self.decisions) + 1))
+
+    def _scale(self, decision: Decision) -> None:
+        """Start workers, or give up those that have not come yet."""
+        at = self.now + self.start_ms
+        for target in decision.targets:
+            coming = [one for one in self._due if _starts(one[2], decision.model, target.pool)]
+            leaving = {victim.worker for victim in target.victims}
+            there_are = sum(
+                (one.model, one.pool) == (decision.model, target.pool) and name not in leaving
+                for name, one in self.workers.items()
+            )
+            missing = target.replicas - there_are - len(coming)
+            for _ in range(missing):
+                self._start(decision.model, target.pool, at)
+            for one in coming[: max(0, -missing)]:
+                self._due.remove(one)
+        heapq.heapify(self._due)
+        said = (decision.decision_id, decision.model, decision.epoch, decision.sequence, "scaler")
+        self._tell(at, DecisionAnswered(*said, "done", {}))
+
+
+def _starts(event: AnyEvent, model: str, pool: str) -> bool:
+    record = event.worker.record if isinstance(event, WorkerRegistered) else None
+    return record is not None and (record.model, record.pool) == (model, pool)

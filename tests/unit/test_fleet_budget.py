@@ -1,0 +1,276 @@
+"""One GPU budget over all models: never exceeded, shrinks pay for growths, and nobody waits longer than needed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadline.cli.show import gpus
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.query import status
+from loadline.core.report import Code, GpuBudgetStatus
+from tests.support.belief import START
+from tests.support.models import Models
+
+MINUTE_MS = 60_000
+TURN_MS = 2
+
+
+def pool(width: int = 1, least: int = 1, most: int = 100) -> PoolKnobs:
+    return PoolKnobs("main", "aggregated", width, least, most)
+
+
+def models_of(most: int | None, least: int = 0, ttl_ms: int = 360_000, drain_ms: int = 5_337, **workers: Any) -> Models:
+    """Models by name, each with one pool: a number of workers, or a pool and a number."""
+    pools = {name: [one if isinstance(one, tuple) else (pool(), one)] for name, one in workers.items()}
+    knobs = FleetKnobs(gpu_budget_max=most, gpu_budget_min=least, gpu_wish_ttl_ms=ttl_ms)
+    return Models(pools, knobs, drain_ms=drain_ms)
+
+
+def counts(models: Models) -> dict[str, int]:
+    return {name: pools["main"] for name, pools in models.counts().items()}
+
+
+def decided(models: Models, model: str) -> list[tuple[int, int]]:
+    """When a model was decided on, after the fleet had settled, and its count."""
+    return [(at, decision.targets[0].replicas) for at, decision in models.decisions if decision.model == model]
+
+
+def rails(models: Models, model: str) -> list[Code]:
+    return [reason.code for reason in models.controller.state.holds[model].rails]
+
+
+def budget(models: Models) -> GpuBudgetStatus:
+    controller = models.controller
+    found = status(controller.settings, controller.state, "1", START, models.now).gpus
+    assert found is not None
+    return found
+
+
+def test_a_growth_is_cut_to_the_gpus_that_all_models_leave() -> None:
+    models = models_of(10, a=3, b=4)
+    models.says("a", main=8)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 6, "b": 4}
+    assert rails(models, "a") == [Code.FLEET_GPU_BUDGET_MAX]
+    assert budget(models) == GpuBudgetStatus(0, 10, 10, 10, {"a": 2}, {})
+
+
+def test_two_models_of_one_turn_do_not_take_the_same_gpus() -> None:
+    models = models_of(10, a=3, b=4)
+    models.says("a", main=6)
+    models.says("b", main=7)
+    models.run(1)
+    assert [decision.targets[0].replicas for _, decision in models.decisions] == [6], "b hears of what a is given"
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 6, "b": 4}
+
+
+def test_gpus_of_workers_that_drain_are_occupied_whosever_they_are() -> None:
+    models = models_of(10, a=5, b=5)
+    models.says("a", main=3)
+    models.says("b", main=7)
+    models.run(3_000)
+    assert counts(models) == {"a": 3, "b": 5}
+    assert budget(models) == GpuBudgetStatus(0, 10, 8, 10, {"b": 2}, {})
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 3, "b": 7}
+
+
+def test_who_waits_is_planned_as_soon_as_the_gpus_are_free() -> None:
+    models = models_of(10, drain_ms=5_337, a=5, b=5)
+    models.says("b", main=7)
+    models.run(7_000)
+    models.says("a", main=3)
+    models.run(MINUTE_MS)
+    (shrunk, _), (grown, _) = decided(models, "a")[-1], decided(models, "b")[-1]
+    assert grown - shrunk - models.drain_ms - models.commit_ms <= 2 * TURN_MS
+
+
+def test_a_minimum_is_kept_free_for_its_model() -> None:
+    models = models_of(6, a=2, b=(pool(least=2), 0))
+    models.says("a", main=6)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 4, "b": 2}
+
+
+def test_a_floor_forbids_a_shrink_until_another_model_grows() -> None:
+    models = models_of(8, 8, a=4, b=4)
+    models.says("a", main=2)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 4, "b": 4}
+    assert rails(models, "a") == [Code.FLEET_GPU_BUDGET_MIN]
+    assert budget(models).wishes == {"a": 2}
+    models.says("b", main=5)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 3, "b": 5}, "one is enough"
+    assert "main:gpu_budget_gives_way" in models.decisions[-2][1].reasons
+
+
+@pytest.mark.parametrize(("waits_ms", "pays"), [(300_000, True), (420_000, False)])
+def test_a_wish_is_remembered_for_a_while(waits_ms: int, pays: bool) -> None:  # noqa: FBT001 - a case
+    models = models_of(8, 8, a=4, b=4)
+    models.says("a", main=2)
+    models.run(2_000)
+    models.says("a")
+    models.run(waits_ms)
+    models.says("b", main=6)
+    models.run(MINUTE_MS)
+    assert counts(models) == ({"a": 2, "b": 6} if pays else {"a": 4, "b": 4})
+
+
+def test_a_wish_ends_when_its_model_needs_more_itself() -> None:
+    models = models_of(8, 8, a=4, b=4)
+    models.says("a", main=2)
+    models.run(2_000)
+    models.says("a", main=5)
+    models.run(2_000)
+    assert (budget(models).wishes, budget(models).waiting) == ({}, {"a": 1})
+
+
+def test_a_wish_without_data_gives_nothing() -> None:
+    models = models_of(8, 8, a=4, b=4)
+    models.says("a", main=2)
+    models.run(2_000)
+    models.workers = {name: one for name, one in models.workers.items() if one.model != "a"}  # they report no more
+    models.run(10_000)
+    models.says("b", main=6)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 4, "b": 4}
+
+
+def test_the_smallest_wish_gives_first_and_the_last_one_in_part() -> None:
+    models = models_of(30, 30, a=12, b=6, c=10, d=2)
+    for name, count in (("a", 4), ("b", 4), ("c", 9)):
+        models.says(name, main=count)
+    models.run(2_000)
+    assert budget(models).wishes == {"a": 8, "b": 2, "c": 1}
+    models.says("d", main=7)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 10, "b": 4, "c": 9, "d": 7}
+
+
+def test_who_came_first_is_served_first() -> None:
+    models = models_of(12, a=4, b=4, c=4)
+    models.says("c", main=6)
+    models.run(2_000)
+    models.says("b", main=6)
+    models.run(2_000)
+    models.says("a", main=2)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 2, "b": 4, "c": 6}
+
+
+def test_who_cannot_use_what_is_free_does_not_keep_it_from_others() -> None:
+    models = models_of(16, a=(pool(8), 1), b=5)
+    models.says("a", main=2)
+    models.run(2_000)
+    models.says("b", main=8)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 1, "b": 8}
+
+
+def test_a_paused_model_neither_waits_nor_gives() -> None:
+    models = models_of(8, 8, a=4, b=4)
+    models.says("a", main=2)
+    models.run(2_000)
+    models.controller.state.paused["a"] = "somebody"
+    models.says("b", main=6)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 4, "b": 4}
+    assert budget(models).wishes == {}
+
+
+def test_a_fleet_above_its_budget_is_brought_back_in_proportion() -> None:
+    models = models_of(9, a=12, b=6)
+    models.run(MINUTE_MS)
+    assert sum(counts(models).values()) <= 9
+    assert counts(models)["a"] > counts(models)["b"]
+
+
+def test_a_fleet_below_its_budget_is_raised() -> None:
+    models = models_of(None, 12, a=4, b=2)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 9, "b": 3}, "each by its part of what is missing when it is planned"
+    models = models_of(20, 12, a=(pool(most=5), 4), b=2)
+    models.run(MINUTE_MS)
+    assert 11 <= sum(counts(models).values()) <= 13
+
+
+def test_without_a_budget_nobody_is_bounded_and_nothing_is_said() -> None:
+    models = models_of(None, a=4, b=4)
+    models.says("a", main=90)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 90, "b": 4}
+    controller = models.controller
+    assert status(controller.settings, controller.state, "1", START, models.now).gpus is None
+
+
+def test_what_is_remembered_survives_a_snapshot() -> None:
+    models = models_of(8, 8, a=4, b=4)
+    models.says("a", main=2)
+    models.run(2_000)
+    before = models.controller.state.gpus
+    assert before.wishes
+    models.controller.restore(models.controller.snapshot())
+    assert models.controller.state.gpus == before
+    assert msgspec.json.decode(models.controller.snapshot())["state"]["gpus"]["wishes"]["a"]
+
+
+def test_the_status_says_it_in_a_line() -> None:
+    assert gpus(GpuBudgetStatus(2, 10, 8, 9, {"a": 2}, {"b": 1})) == (
+        "GPUs of all models: 8 decided, 9 occupied of 2 to 10; waiting: a for 2; would give: b 1"
+    )
+    assert gpus(GpuBudgetStatus(2, None, 8, 9, {}, {})).endswith("of 2 to any number")
+
+
+# -- whatever is proposed ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def plays(draw: st.DrawFn) -> tuple[Models, list[tuple[int, str, int]]]:
+    """Models within their budget, and what their planners say when."""
+    widths = draw(st.lists(st.sampled_from([1, 1, 2, 4]), min_size=2, max_size=4))
+    workers: dict[str, Any] = {
+        name: (pool(width), draw(st.integers(1, 4))) for name, width in zip("abcd", widths, strict=False)
+    }
+    held = sum(one.gpus_per_worker * count for one, count in workers.values())
+    most = held + draw(st.integers(0, 6))
+    least = draw(st.sampled_from([0, held, held - 2]))
+    models = models_of(most, max(0, least), drain_ms=draw(st.sampled_from([700, 5_337])), **workers)
+    waits = st.sampled_from([1, 900, 4_000, 20_000])
+    said = draw(st.lists(st.tuples(waits, st.sampled_from(sorted(workers)), st.integers(1, 8)), max_size=8))
+    return models, said
+
+
+@given(plays())
+@settings(max_examples=40)
+def test_the_ceiling_holds_at_every_moment_and_who_waits_waits_for_a_reason(
+    play: tuple[Models, list[tuple[int, str, int]]],
+) -> None:
+    models, said = play
+    knobs = models.controller.state.fleet.knobs
+    most = knobs.gpu_budget_max or 0
+    seen: list[int] = []
+    models.watch = lambda: seen.append(models.occupied())
+    wanted: dict[str, int] = {}
+    for wait_ms, model, replicas in said:
+        models.says(model, main=replicas)
+        wanted[model] = replicas
+        models.run(wait_ms)
+    models.run(MINUTE_MS)
+    assert max(seen, default=0) <= most
+    pools = {model.name: model.pools["main"].knobs for model in models.controller.state.fleet.models.values()}
+    found = budget(models)
+    assert found.decided == found.occupied, "nobody drains any more"
+    assert found.decided >= knobs.gpu_budget_min - max(one.gpus_per_worker for one in pools.values())
+    for model, replicas in wanted.items():
+        if counts(models)[model] < replicas:
+            assert most - found.decided < pools[model].gpus_per_worker, f"{model} could grow"
+            offered = sum(count for name, count in found.wishes.items() if name != model)
+            assert most - found.decided + offered < pools[model].gpus_per_worker, f"{model} could be given some"
+        elif counts(models)[model] > replicas:
+            assert found.decided - knobs.gpu_budget_min < pools[model].gpus_per_worker, f"{model} could shrink"

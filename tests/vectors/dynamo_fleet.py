@@ -1,0 +1,53 @@
+"""Answers of the budget over all models to the cases of Dynamo's global planner."""
+
+from typing import Any
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from tests.support.models import Models
+from tests.vectors.answering import Answer, only
+
+REPLICAS_MAX = 1_000
+SETTLED_MS = 30_000
+"""Until who gives has drained, and who takes has what it asked for."""
+
+
+def mediate(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each request is what a planner says once, and then no more; what was wished for before was said before."""
+    only(given, "pools", "requests", "max_gpus", "min_gpus", "cache")
+    pools = {
+        model: [(PoolKnobs(role, role, width, 1, REPLICAS_MAX), count) for role, (count, width) in roles.items()]
+        for model, roles in given["pools"].items()
+    }
+    fleet = FleetKnobs(gpu_budget_max=given.get("max_gpus"), gpu_budget_min=given.get("min_gpus", 0))
+    models = Models(pools, fleet)
+    for model, replicas in given.get("cache", {}).items():
+        _ask(models, model, replicas)
+    return [_answer(models, given, model, replicas) for _, model, replicas in given["requests"]]
+
+
+def _ask(models: Models, model: str, replicas: dict[str, int]) -> None:
+    models.says(model, **replicas)
+    models.run(SETTLED_MS)
+    models.says(model)
+
+
+def _answer(models: Models, given: dict[str, Any], model: str, replicas: dict[str, int]) -> dict[str, Any]:
+    before = models.counts()
+    _ask(models, model, replicas)
+    after = models.counts()
+    return {
+        "approved": all(after[model][role] == count for role, count in replicas.items()),
+        "partners": [
+            [name, role, count]
+            for name, roles in after.items()
+            for role, count in roles.items()
+            if name != model and count != before[name][role]
+        ],
+        "total": sum(
+            count * given["pools"][name][role][1] for name, roles in after.items() for role, count in roles.items()
+        ),
+    }
+
+
+ANSWERS: dict[str, Answer] = {"v3.mediate": mediate}
