@@ -13,8 +13,6 @@ from loadline.core.models.lengths import (
     decode_context,
     lengths_of,
     prefill_throughput_over,
-    ttft_over,
-    ttft_quantile,
 )
 from loadline.core.models.linear import LinearPrefill, LinearTimes
 from loadline.core.models.profile import PrefillCurve
@@ -63,12 +61,6 @@ def test_a_histogram_that_says_nothing_is_none(histogram: Histogram) -> None:
     assert lengths_of(histogram) is None
 
 
-def test_quantiles() -> None:
-    lengths = lengths_of(Histogram((10.0, 20.0, 30.0), (1, 2, 7, 0)))
-    assert lengths is not None
-    assert [lengths.quantile(share) for share in (0.0, 0.1, 0.11, 0.3, 0.9, 1.0)] == [5, 5, 15, 15, 25, 25]
-
-
 @given(st.floats(1, 100_000))
 def test_equal_requests_are_as_the_model_says(tokens: float) -> None:
     one = all_of(tokens)
@@ -76,20 +68,12 @@ def test_equal_requests_are_as_the_model_says(tokens: float) -> None:
         assert prefill_throughput_over(model, one) == pytest.approx(
             float(model.tokens_per_s_per_gpu(np.asarray(tokens)))
         )
-        assert (
-            ttft_over(model, one)
-            == ttft_quantile(model, one, 0.9)
-            == pytest.approx(float(model.ttft_ms(np.asarray(tokens))))
-        )
 
 
 def test_throughput_of_a_mix_is_its_tokens_by_their_time() -> None:
     mix = lengths_of(Histogram((100.0, 1_900.0), (5, 5, 0)))  # 50 and 1,000 tokens: 25 and 120 ms
     assert mix is not None
     assert prefill_throughput_over(LINEAR, mix) == pytest.approx((50 + 1_000) / 0.145)
-    assert ttft_over(LINEAR, mix) == pytest.approx((25 + 120) / 2)
-    assert ttft_quantile(LINEAR, mix, 0.5) == pytest.approx(25)
-    assert ttft_quantile(LINEAR, mix, 0.95) == pytest.approx(120)
 
 
 def test_a_mix_without_tokens_has_no_throughput() -> None:

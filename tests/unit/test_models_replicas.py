@@ -13,8 +13,6 @@ from loadline.core.models.replicas import (
     concurrency,
     corrected_itl_ms,
     correction,
-    decode_replicas,
-    prefill_replicas,
     replicas_for,
 )
 
@@ -40,15 +38,6 @@ def test_more_demand_or_less_capacity_needs_no_fewer(one: float, other: float, w
     low, high = sorted((one, other))
     weak, strong = sorted((weak, strong))
     assert replicas_for(low, strong, 1) <= replicas_for(high, strong, 1) <= replicas_for(high, weak, 1)
-
-
-@pytest.mark.parametrize(("factor", "count"), [(1.0, 5), (0.5, 3), (2.0, 5), (0.0, 5), (-1.0, 5), (NAN, 5)])
-def test_prefill_that_waits_can_do_no_less(factor: float, count: int) -> None:
-    assert prefill_replicas(10.0, 1_000.0, 1_000.0, gpus=2, correction=factor, least=1) == count
-
-
-def test_decode_by_hand() -> None:
-    assert decode_replicas(10.0, 150.0, 400.0, gpus=2, least=1) == 2
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,15 @@ def test_for_the_mean_it_is_work_by_capacity(requests_per_s: float, workers: int
     assert found["p"].busy == pytest.approx(requests_per_s / 100.0)
 
 
+@pytest.mark.parametrize(("correction", "prefill"), [(0.5, 4), (1.0, 8), (2.0, 8)])
+def test_prompts_that_wait_do_not_make_prefill_slower(correction: float, prefill: int) -> None:
+    for attainment in (0.0, 0.95):
+        corrected = replace(demand(730.0, attainment), prefill_correction=correction)
+        found = sizes(model(PREFILL), corrected)["p"]
+        assert found.busy == pytest.approx(7.3 * min(1.0, correction))
+        assert found.wanted == prefill
+
+
 def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> None:
     found = sizes(model(PREFILL, DECODE), demand(730.0, 0.95))
     assert found["p"].wanted == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)

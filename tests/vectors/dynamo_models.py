@@ -73,10 +73,9 @@ def replicas_1_0(given: dict[str, Any]) -> dict[str, Any]:
     rate = given["num_req"] / config["throughput_adjustment_interval"]
     least = config.get("min_endpoint", 1)
     gpus = (config.get("prefill_engine_num_gpu", 1), config.get("decode_engine_num_gpu", 1))
-    prefill = replicas.prefill_replicas(
-        rate, given["isl"], given["p_thpt"], gpus=gpus[0], correction=given.get("p_corr", 1.0), least=least
-    )
-    decode = replicas.decode_replicas(rate, given["osl"], given["d_thpt"], gpus=gpus[1], least=least)
+    isl = given["isl"] * min(1.0, given.get("p_corr", 1.0))
+    prefill = replicas.replicas_for(rate * isl, given["p_thpt"] * gpus[0], least)
+    decode = replicas.replicas_for(rate * given["osl"], given["d_thpt"] * gpus[1], least)
     shares = [budget.Share(prefill, gpus[0], least), budget.Share(decode, gpus[1], least)]
     return {"raw": [prefill, decode], "final": budget.fit(shares, band(-1, config.get("max_gpu_budget", 8)))}
 

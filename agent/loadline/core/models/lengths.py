@@ -50,15 +50,6 @@ class Lengths(Struct, frozen=True):
         """Every length multiplied by ``factor``, which is above 0."""
         return self if factor == 1.0 else Lengths(tuple(token * factor for token in self.tokens), self.shares)
 
-    def quantile(self, share: float) -> float:
-        """The least length that at least ``share`` (0..1) of the requests do not exceed."""
-        passed = 0.0
-        for token, part in zip(self.tokens, self.shares, strict=True):
-            passed += part
-            if passed >= share - 1e-9:  # shares are rounded, and 0.1 + 0.2 is not 0.3
-                return token
-        return self.tokens[-1]
-
 
 def all_of(tokens: float) -> Lengths:
     """Every request has this length."""
@@ -104,16 +95,6 @@ def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:
         token / rate * share for token, rate, share in zip(isl.tokens, rates, isl.shares, strict=True) if rate > 0.0
     )
     return isl.mean / seconds if seconds > 0.0 else 0.0
-
-
-def ttft_over(model: PrefillModel, isl: Lengths) -> float:
-    """Mean time to the first token of such a mix, in ms, of prompts that do not wait."""
-    return isl.mean_of(model.ttft_ms(np.asarray(isl.tokens)).tolist())
-
-
-def ttft_quantile(model: PrefillModel, isl: Lengths, share: float) -> float:
-    """What a ``share`` (0..1) of the prompts of such a mix reach, in ms: TTFT never falls with the length."""
-    return float(model.ttft_ms(np.asarray(isl.quantile(share))))
 
 
 def decode_context(isl: Lengths, osl: Lengths) -> float:

@@ -26,25 +26,6 @@ def replicas_for(demand: float, capacity: float, least: int) -> int:
     return max(least, REPLICAS_MAX if needed >= REPLICAS_MAX else ceil(needed))
 
 
-def prefill_replicas(
-    requests_per_s: float, isl_tokens: float, tokens_per_s_per_gpu: float, *, gpus: int, correction: float, least: int
-) -> int:
-    """Workers for the prompt tokens that arrive.
-
-    A correction below 1 says that prefill takes less than its profile, as with a prefix cache. One above 1 says that
-    prompts wait, not that an engine can do less: it counts as 1.
-    """
-    discount = min(1.0, correction) if correction > 0.0 else 1.0
-    return replicas_for(requests_per_s * isl_tokens * discount, tokens_per_s_per_gpu * gpus, least)
-
-
-def decode_replicas(
-    requests_per_s: float, osl_tokens: float, tokens_per_s_per_gpu: float, *, gpus: int, least: int
-) -> int:
-    """Workers for the tokens that are generated; the throughput is the best within ``corrected_itl_ms``."""
-    return replicas_for(requests_per_s * osl_tokens, tokens_per_s_per_gpu * gpus, least)
-
-
 def corrected_itl_ms(objective_ms: float, correction: float) -> float:
     """The ITL that the profile must show for the real one to meet the objective; a correction of 0 says nothing."""
     return objective_ms / correction if correction > 0.0 and isfinite(correction) else objective_ms

@@ -1,0 +1,50 @@
+"""What prefix caches have is not sized for: one fleet, and a frontend that says what they had, or does not."""
+
+import random
+
+import pytest
+
+from loadline.client.interval import Interval
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.fleet import FleetKnobs
+from loadline.sim.outcome import Outcome
+from loadline.sim.simulation import Scenario, simulate
+from loadline.traces import Arrival, Trace
+from tests.support.simulated import GUARD, LINEAR, pool_fleet
+
+SECONDS = 600.0
+ENGINE = EngineProfile(
+    linear=LinearKnobs(LINEAR.alpha, LINEAR.beta, LINEAR.gamma, LINEAR.delta, max_kv_tokens=320_000.0)
+)
+POOLS = PoolKnobs("p", "prefill", replicas_max=12), PoolKnobs("d", "decode", replicas_max=12)
+
+
+def conversations() -> Trace:
+    """20 prompts of 4,000 tokens a second, which begin with the 2,560 tokens of one of thirty tools."""
+    found: list[Arrival] = []
+    luck, at_s = random.Random("conversations"), 0.0
+    while (at_s := at_s + luck.expovariate(20.0)) < SECONDS:
+        tool, own = luck.randrange(30) * 10, 1_000 + 3 * len(found)
+        found.append(Arrival(at_s, 4_000, 20, prefix=(*range(tool, tool + 5), own, own + 1, own + 2)))
+    return Trace("conversations", found, SECONDS)
+
+
+def outcome() -> Outcome:
+    knobs = ThroughputKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000)
+    model = ModelKnobs("m", POOLS, "throughput", objectives=ObjectiveKnobs(1_000.0), guard=GUARD, throughput=knobs)
+    settings = Settings("agent", "all", (model,), profiles={"m": {"p": ENGINE, "d": ENGINE}})
+    caches = pool_fleet("p", 4, kv_blocks=20_000, prefix_cache_blocks=2_000)
+    fleet = FleetKnobs((caches, pool_fleet("d", 3, kv_blocks=20_000)), routing="kv_aware")
+    return simulate(Scenario("test", settings, fleet, conversations()), lambda _: None)
+
+
+def test_hits_that_are_reported_save_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = outcome()
+    monkeypatch.setattr(Interval, "looked_up", lambda *_: None)
+    silent = outcome()
+    assert told.attainment.both >= 0.95
+    assert told.gpu_hours_by_pool["p"] < 0.75 * silent.gpu_hours_by_pool["p"]
+    assert told.gpu_hours_by_pool["d"] == pytest.approx(silent.gpu_hours_by_pool["d"], rel=0.1)
