@@ -86,6 +86,14 @@ def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
     assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "what is left of a prompt takes 5 ms"
 
 
+def test_a_corrected_engine_is_sized_like_one_that_takes_so_long() -> None:
+    linear = LINEAR.linear
+    assert linear is not None
+    slow = EngineProfile(linear=replace(linear, alpha=2 * linear.alpha, beta=2 * linear.beta))
+    corrected = sizes(model(DECODE), replace(demand(730.0), decode_correction=2.0))
+    assert corrected["d"].busy == pytest.approx(sizes(model(DECODE, engine=slow), demand(730.0))["d"].busy)
+
+
 def test_an_objective_that_these_requests_miss_is_said_and_the_work_is_sized_for() -> None:
     found = sizes(model(PREFILL, ttft_ms=9.0), demand(730.0))["p"]
     assert found.infeasible is not None

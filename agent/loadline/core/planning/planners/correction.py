@@ -1,9 +1,11 @@
 """How the engines differ from their profiles, by what requests have seen.
 
 In a ramp the fleet is not what it was when requests waited, and the factors would chase it. So they are learned only
-from intervals in which no pool changed and no worker was on its way, by half a step at a time, and within bounds.
+from intervals in which no pool changed, no worker was on its way and the load was that of the interval before, by half
+a step at a time, and within bounds.
 """
 
+import math
 from typing import Final
 
 import numpy as np
@@ -14,8 +16,11 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.totals import Totals
 from loadline.core.models import replicas
 
-_MOST: Final = 4.0
+MOST: Final = 4.0
 """A profile that is further off is of another engine."""
+_STEADY: Final = 0.05
+"""The load of two intervals is the same if it differs by this share of it, or by no more than chance explains."""
+_SIGMAS: Final = 2.0
 
 
 class Correction(Struct):
@@ -23,10 +28,16 @@ class Correction(Struct):
 
     prefill: float = 1.0
     decode: float = 1.0
+    arrivals: int = 0
+    """Of the interval before."""
 
     def note(self, model: Model, had: Totals, interval_ms: int, now: int) -> None:
         """Learn from an interval, where it can be learned from."""
         pools = list(model.pools.values())
+        before, self.arrivals = self.arrivals, had.arrivals
+        most, chance = max(before, had.arrivals), _SIGMAS * math.sqrt(before + had.arrivals)
+        if abs(had.arrivals - before) > max(_STEADY * most, chance):
+            return
         if any(_unsteady(pool, now - interval_ms, now) for pool in pools):
             return
         for pool in pools:
@@ -43,7 +54,7 @@ def _unsteady(pool: Pool, since_ms: int, now: int) -> bool:
 
 
 def _halfway(before: float, seen: float) -> float:
-    return before + (min(max(seen, 1.0 / _MOST), _MOST) - before) / 2.0
+    return before + (min(max(seen, 1.0 / MOST), MOST) - before) / 2.0
 
 
 def _prefill(pool: Pool, had: Totals) -> float:

@@ -48,9 +48,9 @@ class Demand(Struct, frozen=True):
     """Requests that decode, of ``requests_per_s``."""
 
     @property
-    def decoded_per_s(self) -> float:
-        """Requests that come to decode in a second."""
-        return self.requests_per_s * self.decode_share
+    def decode_tokens_per_s(self) -> float:
+        """Tokens of engines like their profile: one of an engine that takes twice as long is as much work as two."""
+        return self.requests_per_s * self.decode_share * self.osl.mean * self.decode_correction
 
 
 class Size(Struct, frozen=True):
@@ -226,7 +226,7 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     best = batch
 
     def size(share: float) -> Size:
-        busy = demand.decoded_per_s * demand.osl.mean * share / best.tokens_per_s
+        busy = demand.decode_tokens_per_s * share / best.tokens_per_s
         return Size(busy, _with_room(busy, best.requests, demand.attainment), infeasible=infeasible)
 
     return size
@@ -252,7 +252,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
             return lambda _share: Size(problem=infeasible)
 
     def size(share: float) -> Size:
-        arriving, decoded = demand.requests_per_s * share, demand.decoded_per_s * share
+        arriving, decode_tokens_per_s = demand.requests_per_s * share, demand.decode_tokens_per_s * share
         engines = prefill_engines(prompts, arriving, objectives.ttft_ms, demand.attainment)
         workers, busy = max(engines.workers, 1), engines.busy
         for _ in range(_STEPS_MAX):
@@ -262,7 +262,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
             prefill = prompts_per_ms * prompts.prompt_ms + passes_per_ms * prompts.line.intercept_ms
             batch = _batch(pool, model, itl_ms * (1.0 - prefill), context) if prefill < 1.0 else None
             if batch is not None:
-                busy = workers * prefill + decoded * demand.osl.mean / batch.tokens_per_s
+                busy = workers * prefill + decode_tokens_per_s / batch.tokens_per_s
                 if _with_room(busy, batch.requests, demand.attainment) <= workers:
                     break
             workers += max(1, workers // 8)
