@@ -130,7 +130,9 @@ SENTENCES: dict[Code, str] = {
         "even one request alone takes {best_ms:.1f} ms, the objective is {objective_ms:g} ms: raise it, or use "
         "engines that are faster"
     ),
-    Code.TRAFFIC_UNKNOWN: "no frontend says how many requests arrive and how long they are",
+    Code.TRAFFIC_UNKNOWN: (
+        "no frontend says how many requests arrive and how long they are: have one report the traffic of the model"
+    ),
     Code.TRAFFIC_INCOMPLETE: "a frontend that was heard a minute ago is silent: nothing shrinks",
     Code.FORECAST_FALLBACK: "the forecast could not be had, the last value stands in",
     Code.LOAD_LEARNING: "{known:g} samples of load and latency are known, {needed:g} are needed",

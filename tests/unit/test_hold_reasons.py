@@ -1,0 +1,201 @@
+"""Where nothing can be planned the model holds, says why and what helps, and other models go on."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from loadline.config import load
+from loadline.core.report import Code
+from loadline.runtime.settings import settings
+from loadline.sim.step import Stepper
+from loadline.wire.steps import StepInput, StepItem
+from tests.support.cosim import frame, record
+
+LINEAR: Final = "linear = { alpha = 10, beta = 0.2, gamma = 5, delta = 0.05, max_kv_tokens = 1e6 }"
+Sample = dict[str, Any]
+ARRIVALS: Final[Sample] = {"arrivals": 40, "completed": 40, "isl_tokens": 1_000.0, "osl_tokens": 200.0}
+IDLE: Final[Sample] = {"arrivals": 0}
+
+
+def _model(name: str, planner: str, keys: str, objectives: str) -> str:
+    head = f'[[models]]\nname = "{name}"\nplanner = "{planner}"\nobjectives = {objectives}\n'
+    return f'{head}[[models.pools]]\nname = "main"\nrole = "aggregated"\nreplicas_max = 9\n{keys}\n'
+
+
+class Two:
+    """Two models with two workers each: ``sick``, as a test has it, and ``sound``, whose traffic rises."""
+
+    def __init__(self, folder: Path, planner: str, *, keys: str = LINEAR, objectives: str = "{}") -> None:
+        path = folder / "loadline.toml"
+        path.write_text(
+            _model("sick", planner, keys, objectives) + _model("sound", planner, LINEAR, "{}"),
+            encoding="utf-8",
+        )
+        self.stepper = Stepper(settings(load(path, {})))
+        self.counts: dict[str, list[int]] = {"sick": [], "sound": []}
+        self.said: dict[Code, str] = {}
+        """What was said of ``sick`` in its last hold."""
+        self._second = 0
+        self._gone: list[StepItem] = []
+
+    def run(self, seconds: int, sick: Callable[[int], Sample | None]) -> None:
+        """Go on, with this traffic of ``sick``; None is silence."""
+        for second in range(seconds):
+            self._second += 1
+            items = self._workers() if self._second == 1 else []
+            for name, sample in (("sick", sick(second)), ("sound", ARRIVALS | {"arrivals": 20 + self._second // 5})):
+                for worker in range(2):
+                    items.append(self._load(name, worker))
+                if sample is not None:
+                    told = {"sequence": self._second, "interval_ms": 1_000} | sample
+                    items.append(
+                        frame(f"traffic.{name}.f", {"model": name, "frontend": "f", "incarnation": 1, "sample": told})
+                    )
+            answer = self.stepper.step(StepInput(self._second * 1_000, items))
+            assert answer.rejected == []
+            for decision in answer.decisions:
+                self.counts[decision.model].append(decision.targets[0].replicas)
+            for hold in answer.holds:
+                if hold.model == "sick":
+                    self.said = {reason.code: reason.sentence for reason in hold.reasons}
+
+    def _workers(self) -> list[StepItem]:
+        return [record(f"{name}-{n}", model=name, pool="main") for name in self.counts for n in range(2)]
+
+    def _load(self, name: str, number: int) -> StepItem:
+        worker, sample = f"{name}-{number}", {"sequence": self._second, "timestamp_ms": 0, "waiting_requests": 0}
+        told = {"model": name, "pool": "main", "worker": worker, "incarnation": 1, "samples": [sample]}
+        return frame(f"load.{name}.main.{worker}", told)
+
+
+def busy(_second: int) -> Sample:
+    return ARRIVALS
+
+
+def silent(_second: int) -> None:
+    return None
+
+
+def idle(_second: int) -> Sample:
+    return IDLE
+
+
+def sweep(folder: Path, **changed: object) -> str:
+    """The keys of a pool whose profiles are these, with some of their values changed."""
+    prefill: dict[str, object] = {
+        "prefill_isl": [100, 8_000],
+        "prefill_ttft": [10.0, 400.0],
+        "prefill_thpt_per_gpu": [10_000.0, 20_000.0],
+    }
+    decode: dict[str, object] = {
+        "x_kv_usage": [0.1, 0.9, 0.1, 0.9],
+        "y_context_length": [500, 500, 5_000, 5_000],
+        "z_itl": [10.0, 40.0, 12.0, 45.0],
+        "z_thpt_per_gpu": [1_000.0, 3_000.0, 900.0, 2_500.0],
+        "max_kv_tokens": 1e6,
+    }
+    for name, keys in (("prefill", prefill), ("decode", decode)):
+        text = json.dumps({key: changed.get(key, value) for key, value in keys.items()})
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    return 'prefill_profile = "prefill.json"\ndecode_profile = "decode.json"'
+
+
+PLANNERS: Final = pytest.mark.parametrize("planner", ["throughput", "sla"])
+
+
+@PLANNERS
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"prefill_isl": [100], "prefill_ttft": [10.0], "prefill_thpt_per_gpu": [1e4]}, ["at least 2", "Profile the"]),
+        ({"z_thpt_per_gpu": [0.0] * 4}, ["z_thpt_per_gpu", "too small to be true", "Profile the engine again"]),
+        ({"prefill_ttft": [10.0, -1.0]}, ["prefill_ttft", "not within", "take the point out"]),
+        ({"z_itl": ["x"] * 4}, ["decode.json"]),
+        ({"max_kv_tokens": 0}, ["max_kv_tokens", "too small to be true"]),
+    ],
+)
+def test_a_profile_that_cannot_be_true(
+    tmp_path: Path, planner: str, changed: dict[str, object], words: list[str]
+) -> None:
+    two = Two(tmp_path, planner, keys=sweep(tmp_path, **changed))
+    two.run(200, busy)
+    assert two.counts["sick"] == []
+    assert max(two.counts["sound"]) > 2
+    assert all(word in two.said[Code.PROFILE_UNUSABLE] for word in words), two.said
+
+
+@PLANNERS
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("", ["no prefill profile is configured", "set prefill_profile or linear of the pool"]),
+        ('prefill_profile = "no.npz"\ndecode_profile = "no.npz"', ["no.npz", "Name a profile written by the profiler"]),
+        ('prefill_profile = "loadline.toml"\ndecode_profile = "loadline.toml"', ["loadline.toml", "Name a profile"]),
+        ('prefill_profile = "prefill.json"', ["decode_profile is missing"]),
+    ],
+)
+def test_a_profile_that_is_not_there_or_none(tmp_path: Path, planner: str, keys: str, words: list[str]) -> None:
+    sweep(tmp_path)
+    two = Two(tmp_path, planner, keys=keys)
+    two.run(200, busy)
+    assert two.counts["sick"] == []
+    assert max(two.counts["sound"]) > 2
+    assert all(word in two.said[Code.PROFILE_UNUSABLE] for word in words), two.said
+
+
+@PLANNERS
+def test_a_profile_of_two_points_is_enough(tmp_path: Path, planner: str) -> None:
+    two = Two(tmp_path, planner, keys=sweep(tmp_path))
+    two.run(200, lambda _second: ARRIVALS | {"arrivals": 100})
+    assert max(two.counts["sick"]) > 2
+
+
+@PLANNERS
+@pytest.mark.parametrize("objectives", ["{ ttft_ms = 20 }", "{ itl_ms = 9 }"])
+def test_an_objective_that_the_profile_reaches_at_no_load(tmp_path: Path, planner: str, objectives: str) -> None:
+    two = Two(tmp_path, planner, objectives=objectives)
+    two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
+    assert two.counts["sick"] == []
+    assert max(two.counts["sound"]) > 2
+    assert "raise it, or use engines that are faster" in two.said[Code.SLA_INFEASIBLE]
+
+
+@PLANNERS
+def test_no_traffic_was_ever_heard(tmp_path: Path, planner: str) -> None:
+    """All of the history is unknown: forecasts are asked for, and there is none."""
+    two = Two(tmp_path, planner)
+    two.run(800, silent)
+    assert two.counts["sick"] == []
+    assert max(two.counts["sound"]) > 2
+    assert "have one report" in two.said[Code.TRAFFIC_UNKNOWN]
+
+
+@PLANNERS
+def test_lengths_that_nobody_says(tmp_path: Path, planner: str) -> None:
+    two = Two(tmp_path, planner)
+    two.run(400, lambda _second: {"arrivals": 100})
+    assert two.counts["sick"] == []
+    assert "how long they are" in two.said[Code.TRAFFIC_UNKNOWN]
+
+
+@pytest.mark.parametrize("before_s", [0, 400])
+def test_idle_is_a_load_of_0(tmp_path: Path, before_s: int) -> None:
+    two = Two(tmp_path, "throughput")
+    two.run(before_s, lambda _second: ARRIVALS | {"arrivals": 10})
+    two.run(800, idle)
+    assert two.counts["sick"] == [1], "the least, and lengths are not asked for"
+
+
+@PLANNERS
+def test_a_gap_is_no_idle_time(tmp_path: Path, planner: str) -> None:
+    two = Two(tmp_path, planner)
+    two.run(600, lambda _second: ARRIVALS | {"arrivals": 60})
+    before = list(two.counts["sick"])
+    two.run(600, silent)
+    assert two.counts["sick"] == before, "three intervals of which nothing is known take no worker away"
+    assert Code.TRAFFIC_UNKNOWN in two.said
+    two.run(400, lambda _second: ARRIVALS | {"arrivals": 160})
+    assert len(two.counts["sick"]) > len(before), "and it goes on"
