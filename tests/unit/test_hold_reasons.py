@@ -154,7 +154,7 @@ def test_a_profile_of_two_points_is_enough(tmp_path: Path, planner: str) -> None
 
 
 @PLANNERS
-@pytest.mark.parametrize("objectives", ["{ ttft_ms = 20 }", "{ itl_ms = 9 }"])
+@pytest.mark.parametrize("objectives", ["{ ttft_ms = 4 }", "{ itl_ms = 9 }"])
 def test_an_objective_that_the_profile_reaches_at_no_load(tmp_path: Path, planner: str, objectives: str) -> None:
     two = Two(tmp_path, planner, objectives=objectives)
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})

@@ -1,5 +1,6 @@
 """The throughput planner: when it looks, what it believes, and what it does not."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -94,12 +95,59 @@ def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() 
 def test_it_is_ready_for_the_busiest_interval_ahead_but_moves_by_a_bounded_step() -> None:
     desk = Desk(workers=5)
     desk.hear(470, 181)
-    assert desk.answer(470 * 180.0, 730 * 180.0).targets == {"p": 8, "d": 8}
+    assert desk.answer(470 * 180.0, 730 * 180.0).targets == {}
+    assert desk.hear(470, 119).targets == {}, "workers that are asked for later come in time"
+    assert desk.hear(470, 2).targets == {"p": 8, "d": 8}, "a minute to come, another until those of the next look do"
     desk = Desk(workers=2)
     desk.hear(150, 181)
     opinion = desk.answer(100 * 730 * 180.0)
     assert opinion.targets == {"p": 5, "d": 5}, "an absurd forecast costs three workers, not hundreds"
     assert desk.planner.outlook is not None
+
+
+@pytest.mark.parametrize(("start_up_s", "every_s"), [(2, 10), (20, 20), (60, 60), (300, 180)])
+def test_it_looks_as_often_as_workers_come(start_up_s: int, every_s: int) -> None:
+    desk = Desk(ThroughputKnobs(attainment=0.0, start_up_ms=start_up_s * 1_000), workers=5)
+    desk.hear(470, 181)
+    desk.answer(*[470 * 180.0] * 4)
+    looks = [desk.world.now]
+    for _ in range(179):
+        before = desk.planner.look_at_ms
+        desk.hear(470)
+        if desk.planner.look_at_ms != before:
+            looks.append(desk.world.now)
+    assert {after - before for before, after in pairwise([*looks, looks[0] + 180_000])} == {every_s * 1_000}
+
+
+def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
+    desk = Desk(workers=5)
+    desk.hear(470, 181)
+    first = desk.planner.asked()
+    assert first is not None
+    desk.hear(470, 360)
+    assert desk.planner.asked() is None, "two more intervals are over, and the fit is not"
+    desk.planner.take(ForecastFailed("m", first.request, "late"))
+    desk.hear(470, 180)
+    second = desk.planner.asked()
+    assert second is not None
+    assert (second.request, len(second.questions[0].series.values)) == (first.request + 1, 4)
+
+
+def test_of_an_old_forecast_what_is_over_does_not_count() -> None:
+    desk = Desk(workers=5)
+    desk.hear(470, 181)
+    first = desk.planner.asked()
+    assert first is not None
+    desk.hear(470, 190)
+    means: list[Forecast | None] = [
+        Forecast(tuple(means), tuple(means), "constant")
+        for means in ((900 * 180.0, 600 * 180.0), (500.0, 400.0), (100.0, 90.0))
+    ]
+    desk.planner.take(ForecastFitted("m", first.request, means))
+    desk.look()
+    assert desk.planner.outlook is not None
+    assert desk.planner.outlook.requests_per_s == pytest.approx(600)
+    assert desk.planner.outlook.isl_tokens == 400
 
 
 def test_the_upper_quantile_can_be_planned_for() -> None:
@@ -120,10 +168,10 @@ def test_a_surge_is_answered_at_once_and_chance_is_not() -> None:
 
 def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -> None:
     desk = Desk()
-    desk.hear(400, 181, kv_hit_rate=0.75)
-    assert desk.answer(400 * 180.0).targets == {"p": 1, "d": 4}, "a quarter of 400 prompts a second is left to compute"
-    assert desk.planner.inputs()["kv_hit_rate"] == pytest.approx(0.75)
-    desk.hear(400, 20, kv_hit_rate=0.745)
+    desk.hear(400, 181, kv_hit_rate=0.8)
+    assert desk.answer(400 * 180.0).targets == {"p": 1, "d": 4}, "a fifth of 400 prompts a second is left to compute"
+    assert desk.planner.inputs()["kv_hit_rate"] == pytest.approx(0.8)
+    desk.hear(400, 20, kv_hit_rate=0.795)
     assert desk.planner.sized["p"].replicas == 1, "within chance"
     found = desk.hear(400, 10)
     assert found.targets == {"p": 4, "d": 4}

@@ -165,7 +165,7 @@ def test_the_first_report_of_traffic_is_answered_with_the_forecast(tmp_path: Pat
     controller.handle([TrafficReported("m", "f", 1, burst)], START + 1_000)
     inputs = controller.state.holds["m"].opinions[0].inputs
     assert answers[0] is not None
-    assert inputs["requests_per_s"] == pytest.approx(max(answers[0].mean) / 180.0), "a second of a burst is no rate"
+    assert inputs["requests_per_s"] == pytest.approx(answers[0].mean[0] / 180.0), "a second of a burst is no rate"
     assert inputs["osl_tokens"] == pytest.approx(100.0), "though nothing has finished yet"
 
 
@@ -186,7 +186,7 @@ def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
     (tmp_path / "past.csv").unlink()
     found = record.replay([("journal", lines)])
     assert (found.difference, found.turns) == ("", 40)
-    assert found.effects >= 3
+    assert found.effects
 
 
 # -- what is said of one that cannot be used ---------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    past = written(tmp_path, "t,num_req,mean_isl,mean_osl\n0,90000,250,20\n900,90000,250,20\n")
+    past = written(tmp_path, "t,num_req,mean_isl,mean_osl\n0,360000,250,20\n900,360000,250,20\n")
     options = ["simulate", *simulation(tmp_path, config=simulated("throughput")), "--json", str(tmp_path / "out.json")]
     most = []
     for warmups in ([], ["--load-predictor-warmup-trace", str(past)]):

@@ -140,7 +140,7 @@ def _about_throughput(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
     objective = {"prefill": f"TTFT {model.objectives.ttft_ms:g} ms", "decode": f"ITL {model.objectives.itl_ms:g} ms"}
     both = f"{objective['prefill']} and {objective['decode']}"
     yield (
-        f"Every {duration(knobs.throughput_adjustment_interval_ms)} as many workers as the forecast of the "
+        f"At least every {duration(knobs.throughput_adjustment_interval_ms)} as many workers as the forecast of the "
         f"{knobs.forecast.predictor} predictor needs for {objective.get(pool.role, both)}; a surge over "
         f"{duration(knobs.surge_window_ms)} is answered at once."
     )

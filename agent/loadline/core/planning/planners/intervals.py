@@ -155,15 +155,18 @@ class Intervals(Struct):
             return None
         return self._outlook(self.requests[-1], self.isl_tokens[-1], self.osl_tokens[-1])
 
-    def outlook(self, forecasts: list[Forecast | None], *, upper: bool) -> Outlook | None:
-        """The busiest of the forecast intervals, by the mean or by the upper quantile; None where it is not known."""
+    def outlook(self, forecasts: list[Forecast | None], first: int, last: int, *, upper: bool) -> Outlook | None:
+        """The busiest of the forecast intervals ``first`` to ``last``; None where it is not known.
+
+        Beyond the end of the forecast its last interval stands for all.
+        """
         requests, *lengths = forecasts if len(forecasts) == SERIES else (None,)
         if requests is None:
             return None
         values = requests.upper if upper else requests.mean
-        most = max(values)
-        isl, osl = (None if one is None else one.mean[values.index(most)] for one in lengths)
-        return self._outlook(most, isl, osl)
+        busiest = max(range(min(first, len(values) - 1), min(last + 1, len(values))), key=values.__getitem__)
+        isl, osl = (None if one is None else one.mean[busiest] for one in lengths)
+        return self._outlook(values[busiest], isl, osl)
 
     def _outlook(self, requests: float, isl: float | None, osl: float | None) -> Outlook:
         return Outlook(requests * 1_000.0 / self.interval_ms, isl, osl, self.kv_hit_rate, self.decode_share)

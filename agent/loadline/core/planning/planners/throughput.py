@@ -25,12 +25,17 @@ from loadline.core.models.lengths import Lengths, all_of
 from loadline.core.models.throughput import STEP_MAX, bounded
 from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.correction import Correction
+from loadline.core.planning.planners.foresight import Foresight
 from loadline.core.planning.planners.intervals import Intervals, Outlook, osl_tokens
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
 from loadline.core.planning.planners.sizing import Demand, Size, profile_problem, sizes
 from loadline.core.planning.planners.startups import StartUps
 from loadline.core.report import Code, Opinion, Reason
 
+_SPARE: Final = 1.1
+"""A pool shrinks to what this much of the demand needs: at the edge of two counts noise would change it for ever."""
+_LOOK_LEAST_MS: Final = 10_000
+"""Between two looks: within less, traffic says nothing new."""
 _NONE: Final = all_of(0.0)
 _RECENT_MS: Final = 60_000
 """What arrived in this time is expected to go on, whatever the forecast: the window of the traffic's belief."""
@@ -40,7 +45,13 @@ class ThroughputKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of the throughput planner; names of Dynamo's, units added."""
 
     throughput_adjustment_interval_ms: Annotated[
-        int, Meta(ge=10_000, le=86_400_000, description="Time between two looks, and the interval of the forecasts.")
+        int,
+        Meta(
+            ge=10_000,
+            le=86_400_000,
+            description="The interval of the forecasts, and the longest time between two looks: workers that come"
+            " sooner are planned for as often as they come, but not within 10 s.",
+        ),
     ] = 180_000
     busiest_ms: Annotated[
         int,
@@ -96,12 +107,9 @@ class ThroughputPlanner(Planner):
     sized: dict[str, Sized] = field(default_factory=dict)
     problems: dict[str, Reason] = field(default_factory=dict)
     infeasible: dict[str, Reason] = field(default_factory=dict)
-    notes: list[Reason] = field(default_factory=list)
-    request: int = 0
-    waiting: bool = False
-    """For the answer to ``request``."""
-    unsent: Asked | None = None
-    answer: ForecastFitted | ForecastFailed | None = None
+    foresight: Foresight = field(default_factory=Foresight)
+    look_at_ms: int = 0
+    """When the forecasts are to be looked at again."""
     next_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -122,14 +130,12 @@ class ThroughputPlanner(Planner):
         return self.next_ms
 
     def asked(self) -> Asked | None:
-        """The forecasts of the interval that has just ended."""
-        unsent, self.unsent = self.unsent, None
-        return unsent
+        """Forecasts of what comes after the newest interval."""
+        return self.foresight.asked()
 
     def take(self, answer: ForecastFitted | ForecastFailed) -> None:
-        """The answer to the newest request; others are late."""
-        if self.waiting and answer.request == self.request:
-            self.waiting, self.answer = False, answer
+        """The answer to the open question; others are late."""
+        self.foresight.take(answer)
 
     def plan(self, model: Model, now: int) -> Opinion:
         """Look where that is due or called for, and say what the pools were last sized to."""
@@ -140,7 +146,7 @@ class ThroughputPlanner(Planner):
 
     def remarks(self) -> list[Reason]:
         """What is said beside the reasons: how good the forecast is, and the objectives that cannot be met."""
-        return [*self.notes, *self.infeasible.values()]
+        return [*self.foresight.notes, *self.infeasible.values()]
 
     def observe(self, model: Model, now: int) -> None:
         """Take note of what has happened, and size the pools anew where that is due or called for."""
@@ -158,8 +164,8 @@ class ThroughputPlanner(Planner):
         self.next_ms = min(self.next_ms, intervals.ends_ms)
         if not model.traffic.heard(now):
             return
-        if self.answer is not None:
-            self._foresee(model, now)
+        if self.foresight.news or (self.foresight.begins_ms >= 0 and now >= self.look_at_ms):
+            self._look(model, now)
         elif self._surging(model, now):
             self._size(self._measured(model, now), model, now, surge=True)
 
@@ -181,6 +187,11 @@ class ThroughputPlanner(Planner):
         """How long workers take to come: the longest of the last few times, or the knob before the first."""
         return self.startups.longest(self.knobs.start_up_ms)
 
+    @property
+    def look_interval_ms(self) -> int:
+        """As often as workers come: what is asked for more often is still to come, and more seldom comes too late."""
+        return min(self.knobs.throughput_adjustment_interval_ms, max(_LOOK_LEAST_MS, self.start_up_ms))
+
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def _close(self, model: Model, now: int) -> None:
@@ -192,25 +203,22 @@ class ThroughputPlanner(Planner):
         self._ask()
 
     def _ask(self) -> None:
-        """Ask for what comes after the newest interval."""
-        self.request += 1
-        self.waiting, self.answer = True, None
-        # Workers asked for now are there after a start-up, and have to do until those of the next look are.
-        ahead_ms = self.start_up_ms + self._intervals.interval_ms
-        self.unsent = Asked(self.request, self._intervals.questions(ahead_ms, self.knobs.forecast))
+        """Ask for what comes after the newest interval, as far as any look before the next answer sees ahead."""
+        ahead_ms = self._intervals.interval_ms + self._ahead_ms
+        self.foresight.ask(self._intervals.questions(ahead_ms, self.knobs.forecast))
 
-    def _foresee(self, model: Model, now: int) -> None:
-        """The forecast is there, or there is none."""
-        answer, self.answer, self.notes = self.answer, None, []
-        outlook: Outlook | None = None
-        if isinstance(answer, ForecastFitted):
-            outlook = self._intervals.outlook(answer.forecasts, upper=self.knobs.demand == "upper")
-            used = next(iter(answer.forecasts), None)
-            if used is not None and used.fallback in {"failed", "not_finite", "absurd", "late", "away"}:
-                self.notes.append(Reason(Code.FORECAST_FALLBACK, detail=used.detail or used.fallback))
-        elif isinstance(answer, ForecastFailed):
-            self.notes.append(Reason(Code.FORECAST_FALLBACK, detail=answer.detail))
-        outlook = outlook or self._intervals.last()
+    @property
+    def _ahead_ms(self) -> int:
+        """Workers asked for now are there after a start-up, and have to do until those of the next look are."""
+        return self.start_up_ms + self.look_interval_ms
+
+    def _look(self, model: Model, now: int) -> None:
+        """Size for what is ahead."""
+        foresight, intervals = self.foresight, self._intervals
+        foresight.news, self.look_at_ms = False, now + self.look_interval_ms
+        first, last = foresight.ahead(now, self._ahead_ms, intervals.interval_ms)
+        outlook = intervals.outlook(foresight.forecasts, first, last, upper=self.knobs.demand == "upper")
+        outlook = outlook or intervals.last()
         if outlook is not None:
             # What has been arriving for a minute is no less likely than what a model says of the next.
             recent = model.traffic.recent(_RECENT_MS, now)
@@ -253,7 +261,7 @@ class ThroughputPlanner(Planner):
         self.outlook, self.sized_ms = outlook, now
         if lengths is not None:
             self.isl_spread = lengths[0].mean_square / max(lengths[0].mean, 1.0) ** 2
-        found = self._sizes(outlook, lengths or (_NONE, _NONE), model)
+        found, spare = (self._sizes(outlook, lengths or (_NONE, _NONE), model, times) for times in (1.0, _SPARE))
         self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
         self.infeasible = {name: size.infeasible for name, size in found.items() if size.infeasible is not None}
         for pool in model.pools.values():
@@ -264,12 +272,12 @@ class ThroughputPlanner(Planner):
             before = self.sized.get(pool.name)
             if surge and before is not None and size.wanted <= before.replicas:
                 continue
-            self.sized[pool.name] = self._sized(pool, size, outlook, now, surge=surge)
+            self.sized[pool.name] = self._sized(pool, size, spare[pool.name].wanted, outlook, now, surge=surge)
 
-    def _sizes(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> dict[str, Size]:
+    def _sizes(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model, times: float) -> dict[str, Size]:
         correction = self.correction
         demand = Demand(
-            outlook.requests_per_s,
+            outlook.requests_per_s * times,
             *lengths,
             self.knobs.attainment,
             correction.prefill,
@@ -279,9 +287,9 @@ class ThroughputPlanner(Planner):
         )
         return sizes(model, demand)
 
-    def _sized(self, pool: Pool, size: Size, outlook: Outlook, now: int, *, surge: bool) -> Sized:
+    def _sized(self, pool: Pool, size: Size, spare: int, outlook: Outlook, now: int, *, surge: bool) -> Sized:
         standing = pool.target_now(now)
-        wanted = size.wanted
+        wanted = max(size.wanted, min(standing, spare))
         if surge:  # what has just begun may be untypical: it only adds
             wanted = max(wanted, standing)
         else:

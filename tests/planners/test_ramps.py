@@ -1,0 +1,72 @@
+"""Counts follow a load: up in its ramp up, down in its ramp down, and not at all where there is only noise."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from loadline.core.planning.planners.correction import MOST
+from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from tests.support.flows import Flow
+
+PHASE_S = 600
+LOW, HIGH = 15.0, 150.0
+
+
+def steps(counts: list[int]) -> list[int]:
+    """By how much a count changed, in order."""
+    return [after - before for before, after in pairwise(counts) if after != before]
+
+
+def planner_of(flow: Flow) -> ThroughputPlanner:
+    found = flow.stepper.controller._decider.planners["m"]
+    assert isinstance(found, ThroughputPlanner)
+    return found
+
+
+@pytest.mark.parametrize("slower", [0.5, 0.7, 1.0, 1.4, 2.0])
+def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
+    knobs = ThroughputKnobs(no_correction=False, throughput_adjustment_interval_ms=30_000)
+    # The fleet lags by three intervals: twenty chances to learn in the ramp what is not so.
+    flow = Flow(slower, start_s=90, planner="throughput", throughput=knobs)
+    learned: list[tuple[float, float]] = []
+
+    def run(load_from: float, load_to: float) -> dict[str, list[int]]:
+        first = len(flow.counts["decode"])
+        for minute in range(PHASE_S // 60):
+            flow.run(60, lambda second: load_from + (load_to - load_from) * (60 * minute + second) / PHASE_S)  # noqa: B023
+            correction = planner_of(flow).correction
+            learned.append((correction.prefill, correction.decode))
+        return {pool: steps(counts[max(0, first - 1) :]) for pool, counts in flow.counts.items()}
+
+    run(LOW, LOW)
+    rising = run(LOW, HIGH)
+    run(HIGH, HIGH)
+    assert flow.itl_ms(HIGH) <= 50.0, "the objective"
+    falling = run(HIGH, LOW)
+    for pool, counts in flow.counts.items():
+        assert min(rising[pool]) > 0, "no down-up in a ramp up"
+        assert max(falling[pool]) < 0, "no up-down in a ramp down"
+        assert max(counts) >= 5, "the ramp is worth a ramp"
+    assert all(1 / MOST <= factor <= MOST for factors in learned for factor in factors)
+    # The ITL is the engine's alone; the TTFT has queues in it, and a queue is no slower engine.
+    assert learned[-1][1] == pytest.approx(slower, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("planner", "requests_per_s"), [("throughput", 35.0), ("throughput", 50.0), ("throughput", 55.0), ("sla", 55.0)]
+)
+def test_noise_changes_nothing(planner: str, requests_per_s: float) -> None:
+    """At 50 and 55 requests a second 3 workers are hardly enough: there the count went up and down every 10 minutes."""
+    flow = Flow(workers=3, planner=planner)
+    luck = random.Random(7)
+
+    def noisy(_second: int) -> float:
+        return requests_per_s * max(0.0, luck.gauss(1.0, 0.05))
+
+    flow.run(PHASE_S, noisy)
+    settled = len(flow.counts["decode"]) - 1
+    flow.run(3_600, noisy)
+    for counts in flow.counts.values():
+        found = steps(counts[settled:])
+        assert found in ([], [1]), "one more where chance shows that it is needed, and never back"

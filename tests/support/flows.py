@@ -1,0 +1,117 @@
+"""A fluid fleet in the agent's virtual time: load in, the latencies of so many engines out, no request simulated."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.step import Stepper
+from loadline.wire.steps import StepInput, StepItem, StepOutput
+
+ENGINE: Final = LinearKnobs(10.0, 0.2, 5.0, 0.05, max_kv_tokens=1e6)
+"""A prompt of 1,000 tokens takes 55 ms; 200 requests decode in 50 ms."""
+ISL, OSL = 1_000.0, 200.0
+STEP_MS: Final = 1_000
+_SLOWEST: Final = 10.0
+"""Latencies of engines with too much to do, by those without: how long a queue gets is not told by a fluid."""
+
+
+class Flow:
+    """Two pools, prefill and decode, and one frontend, told to an agent second by second.
+
+    Args:
+        slower: True times of the engines by those of the profile.
+        workers: Of each pool at first.
+        start_s: Workers take so long to come.
+        knobs: Of the model, beside its name and its pools.
+    """
+
+    def __init__(self, slower: float = 1.0, workers: int = 2, start_s: int = 30, **knobs: Any) -> None:
+        pools = tuple(PoolKnobs(role, role, replicas_max=99) for role in ("prefill", "decode"))
+        profiles = {"m": {pool.name: EngineProfile(linear=ENGINE) for pool in pools}}
+        self.stepper = Stepper(Settings("a", "all", (ModelKnobs("m", pools, **knobs),), profiles=profiles))
+        self.heard: list[StepOutput] = []
+        self.counts: dict[str, list[int]] = {pool.name: [] for pool in pools}
+        """What was decided of each pool, second by second."""
+        self._slower = slower
+        self._start_s = start_s
+        self._second = 0
+        self._fraction = 0.0
+        self._started = 0
+        self._coming: list[tuple[int, str]] = []
+        self._workers: dict[str, list[str]] = {pool.name: [] for pool in pools}
+        self._items: list[StepItem] = []
+        for pool in pools:
+            for _ in range(workers):
+                self._begin(pool.name)
+
+    def run(self, seconds: int, load: Callable[[int], float]) -> None:
+        """Go on for some time; ``load`` gives the requests a second at each of them, counted from now."""
+        for second in range(seconds):
+            self._second += 1
+            while self._coming and self._coming[0][0] <= self._second:
+                self._begin(self._coming.pop(0)[1])
+            self._report(load(second))
+            self._obey(self.stepper.step(StepInput(self._second * STEP_MS, self._items)))
+
+    def itl_ms(self, requests_per_s: float) -> float:
+        """Of the batch that neither grows nor shrinks."""
+        tokens_per_ms = requests_per_s * OSL / 1_000.0 / max(1, len(self._workers["decode"]))
+        alone_ms, each_ms = ENGINE.alpha * self._slower, ENGINE.beta * self._slower
+        return alone_ms * min(_SLOWEST, 1.0 / max(1.0 / _SLOWEST, 1.0 - tokens_per_ms * each_ms))
+
+    def _begin(self, pool: str) -> None:
+        self._started += 1
+        name = f"{pool}-{self._started}"
+        self._workers[pool].append(name)
+        record = {"model": "m", "pool": pool, "worker": name, "role": pool, "incarnation": 1}
+        self._items.append(StepItem(record=Raw(msgspec.json.encode(record))))
+
+    def _report(self, requests_per_s: float) -> None:
+        whole = int(requests_per_s + self._fraction)
+        self._fraction += requests_per_s - whole
+        for pool, names in self._workers.items():
+            for name in names:
+                samples = [{"sequence": self._second, "timestamp_ms": 0, "waiting_requests": 0, "kv_usage_ratio": 0.5}]
+                self._say(
+                    f"load.m.{pool}.{name}",
+                    {"model": "m", "pool": pool, "worker": name, "incarnation": 1, "samples": samples},
+                )
+        sample: dict[str, Any] = {"sequence": self._second, "interval_ms": STEP_MS, "arrivals": whole}
+        if whole:
+            latencies = {"ttft_ms": self._ttft_ms(requests_per_s), "itl_ms": self.itl_ms(requests_per_s)}
+            sample |= {"completed": whole, "isl_tokens": ISL, "osl_tokens": OSL, **latencies}
+        self._say("traffic.m.f", {"model": "m", "frontend": "f", "incarnation": 1, "sample": sample})
+
+    def _say(self, subject: str, payload: dict[str, Any]) -> None:
+        self._items.append(StepItem(subject=f"loadline.v1.{subject}", payload=Raw(msgspec.json.encode(payload))))
+
+    def _ttft_ms(self, requests_per_s: float) -> float:
+        """With the mean wait for a server with equal services (Pollaczek and Khinchine)."""
+        service_ms = (ENGINE.gamma + ENGINE.delta * ISL) * self._slower
+        busy = requests_per_s * service_ms / 1_000.0 / max(1, len(self._workers["prefill"]))
+        return service_ms * (min(_SLOWEST, 1.0 + 0.5 * busy / (1.0 - busy)) if busy < 1.0 else _SLOWEST)
+
+    def _obey(self, answer: StepOutput) -> None:
+        self.heard.append(answer)
+        self._items = []
+        for decision in answer.decisions:
+            for target in decision.targets:
+                coming = sum(pool == target.pool for _, pool in self._coming)
+                missing = target.replicas - len(self._workers[target.pool]) - coming
+                self._coming += [(self._second + self._start_s, target.pool)] * max(0, missing)
+            fields = {name: getattr(decision, name) for name in ("decision_id", "model", "epoch", "sequence")}
+            observed = {target.pool: target.replicas for target in decision.targets}
+            self._say("applied.m", fields | {"scaler": "flow", "status": "done", "observed": observed})
+        for drain in answer.drains:
+            self._workers[drain.pool].remove(drain.worker)
+            names = {"model": "m", "pool": drain.pool, "worker": drain.worker, "incarnation": 1}
+            self._say(f"drained.{drain.worker}", names)
+            self._items.append(StepItem(gone=drain.worker))
+        for pool, counts in self.counts.items():
+            desired = self.stepper.controller.state.fleet.models["m"].pools[pool].desired
+            counts.append(len(self._workers[pool]) if desired is None else desired)
