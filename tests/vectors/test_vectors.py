@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.vectors import dynamo_fleet, dynamo_forecasts, dynamo_load, dynamo_models, dynamo_threshold
+from tests.vectors import dynamo_fleet, dynamo_forecasts, dynamo_load, dynamo_models, dynamo_pipeline, dynamo_threshold
 from tests.vectors.answering import Answer, NotCovered
 from tests.vectors.cases import Case
 from tests.vectors.deviations import rule_for
@@ -16,6 +16,7 @@ ANSWERS: dict[str, Answer] = {
     **dynamo_load.ANSWERS,
     **dynamo_forecasts.ANSWERS,
     **dynamo_fleet.ANSWERS,
+    **dynamo_pipeline.ANSWERS,
 }
 
 

@@ -79,31 +79,27 @@ class FleetBudget(Struct):
         if books is None:
             return UNBOUNDED
         most, least = fleet.knobs.gpu_budget_max, fleet.knobs.gpu_budget_min
-        own, total, occupied = books.planned[name], sum(books.planned.values()), sum(books.occupied.values())
+        total, occupied = sum(books.planned.values()), sum(books.occupied.values())
+        pending, pools = books.pending.get(name, {}), fleet.models[name].pools
         shares = Shares() if most is None else self._shares(fleet, books, most - total, now)
         given = {pool: count for (model, pool), count in shares.given.items() if model == name}
-        pools = fleet.models[name].pools
-        floor = ceiling = free = None
+        ceiling = free = None
         if most is not None:
             others = sum(gpus for model, gpus in shares.promised.items() if model != name)
             room = max(0, most - total + shares.given_gpus - others)
-            smallest = sum(pool.knobs.replicas_min * pool.knobs.gpus_per_worker for pool in pools.values())
-            ceiling = own + room if total <= most else max(smallest, own * most // total)
             free = max(0, min(most - occupied, room))
-        if least:
-            widths = [pool.knobs.gpus_per_worker for model in fleet.models.values() for pool in model.pools.values()]
-            band = Band(least, most)
-            if total + sum(shares.promised.values()) >= least - band.tolerance(*widths):
-                gives = sum(count * pools[pool].knobs.gpus_per_worker for pool, count in given.items())
-                floor = own - max(0, total - least) - gives
-            else:
-                # Each model raises its part. The guard lets a floor be missed by a worker, which here would add up.
-                floor = ceil_div(own * least, total) if total else ceil_div(least, len(books.planned))
-                floor += band.tolerance(*(pool.knobs.gpus_per_worker for pool in pools.values()))
-        gives_to = {
-            pool: _planned(pools[pool], books.pending.get(name, {}), now) - count for pool, count in given.items()
-        }
-        return Allowance(floor, ceiling, free, gives_to, gpus=occupied, most=most or 0, least=least)
+            smallest = _gpus(fleet.models[name], {pool.name: pool.knobs.replicas_min for pool in pools.values()})
+            own = books.planned[name]
+            ceiling = own + room if total <= most else max(smallest, own * most // total)
+        return Allowance(
+            floor=_floor(fleet, name, books, shares, _gpus(fleet.models[name], given)),
+            ceiling=ceiling,
+            free=free,
+            gives={pool: _planned(pools[pool], pending, now) - count for pool, count in given.items()},
+            gpus=occupied,
+            most=most or 0,
+            least=least,
+        )
 
     def note(self, fleet: Fleet, model: Model, draft: Draft, allowance: Allowance, now: int) -> None:
         """Remember what a model waits for, and what it would give."""
@@ -202,6 +198,24 @@ def books_of(fleet: Fleet, pending: dict[str, dict[str, int]], now: int) -> Book
     for model in fleet.models.values():
         books.enter(model, now)
     return books
+
+
+def _floor(fleet: Fleet, name: str, books: Books, shares: Shares, gives: int) -> int | None:
+    """GPUs below which a model must not shrink: what it has, less what is not needed for the floor of all models."""
+    least = fleet.knobs.gpu_budget_min
+    if not least:
+        return None
+    own, total = books.planned[name], sum(books.planned.values())
+    band = Band(least, fleet.knobs.gpu_budget_max)
+    tolerances = {
+        model.name: band.tolerance(*(pool.knobs.gpus_per_worker for pool in model.pools.values()))
+        for model in fleet.models.values()
+    }
+    if total + sum(shares.promised.values()) >= least - max(tolerances.values()):
+        return own - max(0, total - least) - gives
+    # Each model raises its part. The guard lets a floor be missed by the widest worker, which here would add up.
+    part = ceil_div(own * least, total) if total else ceil_div(least, len(books.planned))
+    return part + tolerances[name]
 
 
 def _planned(pool: Pool, pending: Mapping[str, int], now: int) -> int:

@@ -1,0 +1,80 @@
+"""Answers of the threshold planner and the guard to Dynamo's cases of whole ticks."""
+
+from typing import Any
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.guard import Guard, GuardKnobs, Limits
+from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
+from loadline.core.report import Code, Opinion
+from tests.support.belief import Line
+from tests.vectors.answering import Answer, NotCovered, only
+from tests.vectors.dynamo_terms import ROLES
+
+TICK_MS = 5_000
+PARTS = 1_000
+"""A prompt queue is a share of a context, and requests are whole. So queue and thresholds are a thousandfold here."""
+KV_SCALE = 0.1
+"""What waits for a cache counts there, so one may be fuller than full. So usage and thresholds are a tenth here."""
+KNOBS = ThresholdKnobs(
+    metric_pulling_interval_ms=TICK_MS,
+    adjustment_interval_ms=TICK_MS - 1,  # a tick judges its own observation alone
+    prefill_queue_scale_up_threshold=1.0 * PARTS,
+    prefill_queue_scale_down_threshold=0.1 * PARTS,
+    decode_kv_scale_up_threshold=1.0 * KV_SCALE,
+    decode_kv_scale_down_threshold=0.6 * KV_SCALE,
+)
+WHY = {Code.KV_USAGE_HIGH: "scale_up", Code.PREFILL_QUEUE_HIGH: "scale_up", Code.WORKERS_PENDING: "scaling_in_progress"}
+
+
+def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """A decision every 5 s, each from the observation that comes with it; the first one was already there before."""
+    only(given, "observations", "config", "p_caps", "d_caps")
+    only(given["config"], "optimization_target")
+    if given["config"].get("optimization_target") != "throughput":
+        raise NotCovered("only the fixed levels of the target throughput are known here")
+    observations = given["observations"]
+    line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
+    planner, guard = ThresholdPlanner(KNOBS), Guard(GuardKnobs(stabilisation_ms=0, warm_up_ms=0), Limits(1.0, 0, None))
+    start = line.now
+    _observe(line, given, observations[0])
+    planner.plan(line.look(), line.now)
+    said = []
+    for number, observation in enumerate(observations, 1):
+        line.now = start + number * TICK_MS
+        _observe(line, given, observation)
+        opinion = planner.plan(line.look(), line.now)
+        targets = guard.apply(line.look(), opinion.targets, start, line.now).targets
+        said.append(
+            {"at_s": (line.now - start) / 1_000, "load_reason": _why(opinion), "scale_to": _changed(line, targets)}
+        )
+    return said
+
+
+def _observe(line: Line, given: dict[str, Any], observation: dict[str, Any]) -> None:
+    only(observation, "counts", "expected", "decode", "prefill")
+    for at, role in enumerate(ROLES):
+        count = observation["counts"][at]
+        if count != 1 or len(observation[role]) != 1:
+            raise NotCovered("of several workers the original takes the fullest, the planner here their mean")
+        pool = line.pool(role)
+        line.grow(role, count - len(pool.workers))
+        if pool.desired is None:
+            pool.set_desired(count, line.now)
+        expected = observation.get("expected", observation["counts"])[at]
+        if expected != pool.desired:
+            pool.set_desired(expected, line.now)
+    (prefill,), (decode,) = observation["prefill"], observation["decode"]
+    line.report("prefill", waiting=round(prefill["qpt"] / given["p_caps"]["ctx"] * PARTS))
+    line.report("decode", kv=decode["kv"] / given["d_caps"]["kv"] * KV_SCALE)
+
+
+def _why(opinion: Opinion) -> str | None:
+    return next((WHY[reason.code] for reason in opinion.reasons if reason.code in WHY), None)
+
+
+def _changed(line: Line, targets: dict[str, int]) -> list[int] | None:
+    standing = {role: line.pool(role).target_now(line.now) for role in ROLES}
+    return None if targets == standing else [targets[role] for role in ROLES]
+
+
+ANSWERS: dict[str, Answer] = {"v3.ticks": ticks}
