@@ -33,6 +33,7 @@ CASES = {
     "decode, as far as the cache reaches": Case("decode", *LIGHT, 150.0, *MIX, kv_blocks=8_000, count=12_000),
     "aggregated, measured": Case("aggregated", *MEASURED, 60.0, *EQUAL, kv_blocks=59_000),
     "aggregated, of a mix": Case("aggregated", *LIGHT, 60.0, *MIX),
+    "aggregated, short outputs that many prompts hold up": Case("aggregated", *LIGHT, 80.0, *MIX, count=12_000),
     "aggregated, costly passes": Case("aggregated", *HEAVY, 60.0, *EQUAL),
     "aggregated, half of it cached": Case("aggregated", *LIGHT, 60.0, *MIX, hit_rate=0.5),
 }

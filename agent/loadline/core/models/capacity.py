@@ -78,6 +78,11 @@ class Prompts(Struct, frozen=True):
         return fsum(part * ms for ms, part in self.alone_ms)
 
     @property
+    def square_ms2(self) -> float:
+        """Mean square of the time of prompts that are alone."""
+        return fsum(part * ms * ms for ms, part in self.alone_ms)
+
+    @property
     def prompt_ms(self) -> float:
         """What a prompt adds to a pass, on average."""
         return self.line.slope * self.isl_tokens

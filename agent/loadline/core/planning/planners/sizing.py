@@ -23,6 +23,7 @@ from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.models.lengths import Lengths, decode_context, prefill_throughput_over
 from loadline.core.models.profile import DecodeModel
 from loadline.core.models.regression import Line
+from loadline.core.models.stalls import stall_quantile
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import Code, Reason
 
@@ -251,6 +252,8 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
         if _batch(pool, model, itl_ms, context) is None:
             return lambda _share: Size(problem=infeasible)
 
+    late, square_ms2 = stall_quantile(demand.osl, demand.attainment), prompts.square_ms2
+
     def size(share: float) -> Size:
         arriving, decode_tokens_per_s = demand.requests_per_s * share, demand.decode_tokens_per_s * share
         engines = prefill_engines(prompts, arriving, objectives.ttft_ms, demand.attainment)
@@ -260,7 +263,8 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
             prompts_per_ms = arriving / workers / 1_000.0
             passes_per_ms = min(prompts_per_ms, 1.0 / itl_ms) if itl_ms < math.inf else prompts_per_ms
             prefill = prompts_per_ms * prompts.prompt_ms + passes_per_ms * prompts.line.intercept_ms
-            batch = _batch(pool, model, itl_ms * (1.0 - prefill), context) if prefill < 1.0 else None
+            mean_ms = itl_ms - late * math.sqrt(prompts_per_ms * itl_ms * square_ms2) if itl_ms < math.inf else itl_ms
+            batch = _batch(pool, model, mean_ms * (1.0 - prefill), context) if prefill < 1.0 else None
             if batch is not None:
                 busy = workers * prefill + decode_tokens_per_s / batch.tokens_per_s
                 if _with_room(busy, batch.requests, demand.attainment) <= workers:
