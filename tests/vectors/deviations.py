@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from tests.vectors import wva_queueing
 from tests.vectors.cases import Case
 from tests.vectors.dynamo_threshold import WHY
 
@@ -122,5 +123,50 @@ RULES = (
         "a pool whose need is unknown holds alone: in the original it holds the other one too",
         lambda case: case.op == "v3.throughput" and sum(need is None for need in case.given.get("raw", ())) == 1,
         lambda _: {"throughput": "model_not_ready"},
+    ),
+    Deviation(
+        "more requests than an engine can serve, and an engine with a single place, have an answer",
+        wva_queueing.is_refused,
+        wva_queueing.answered,
+    ),
+    Deviation(
+        "an engine with a single place has rates that it can be sized for",
+        wva_queueing.has_one_place,
+        wva_queueing.rates_of_one_place,
+    ),
+    Deviation(
+        "without prompts there is no prefill: the original takes its fixed part off the batch all the same",
+        wva_queueing.is_without_prompts,
+        wva_queueing.batch_of_service,
+    ),
+    Deviation(
+        "an ITL that is the same at every rate bounds none: the original gives the least rate, or says infeasible",
+        wva_queueing.is_flat,
+        wva_queueing.sized_flat,
+    ),
+    Deviation(
+        "without prompts the ITL counts the whole batch, so fewer requests keep it",
+        wva_queueing.is_sized_without_prompts,
+        wva_queueing.sized_without_prompts,
+    ),
+    Deviation(
+        "the original stops within a millionth of the target, which so close to the floor is up to 2 % of the rate",
+        wva_queueing.is_at_floor,
+        wva_queueing.sized_at_floor,
+    ),
+    Deviation(
+        "the first token comes from the prefill, and does not wait for an iteration more",
+        wva_queueing.is_sized_by_three,
+        wva_queueing.sized_by_three,
+    ),
+    Deviation(
+        "a flat curve is feasible up to saturation",
+        wva_queueing.is_flat_quirk,
+        lambda case: {"bound": "saturation", "itl_ms": case.given["alpha"]},
+    ),
+    Deviation(
+        "overload has an answer",
+        wva_queueing.is_overload_quirk,
+        lambda _: {"rps": {"gt": 50.9}, "most": {"max": 50.93}, "ttft_ms": {"min": 12_000, "max": 14_000}},
     ),
 )

@@ -6,33 +6,35 @@ from typing import Any
 BOUNDS = {"min", "max", "gt", "lt", "not"}
 
 
-def difference(expected: Any, got: Any, tolerance: float, place: str = "out") -> str | None:
+def difference(expected: Any, got: Any, tolerance: float, place: str = "out", *, near_ms: float = 0.0) -> str | None:
     """Where and how an answer is another than expected; None where it is not.
 
-    Numbers compare with a relative tolerance, dicts by the expected keys alone, lists one by one. A dict of bounds is
-    what a number must keep to.
+    Numbers compare with a relative tolerance, times in ms (keys in ``_ms``) also by ``near_ms``, dicts by the expected
+    keys alone, lists one by one. A dict of bounds is what a number must keep to.
     """
     if isinstance(expected, dict) and not (expected and BOUNDS.issuperset(expected)):
         if not isinstance(got, dict):
             return f"{place}: {got!r} is no object"
-        return _first((one, got.get(key, "missing"), tolerance, f"{place}.{key}") for key, one in expected.items())
+        members = ((one, got.get(key, "missing"), tolerance, f"{place}.{key}") for key, one in expected.items())
+        return _first(members, near_ms)
     if isinstance(expected, list):
         if not isinstance(got, list | tuple) or len(got) != len(expected):
             return f"{place}: {got!r} is not {expected!r}"
         pairs = enumerate(zip(expected, got, strict=True))
-        return _first((one, other, tolerance, f"{place}[{number}]") for number, (one, other) in pairs)
-    return None if _equal(expected, got, tolerance) else f"{place}: {got!r} is not {expected!r}"
+        return _first(((one, other, tolerance, f"{place}[{number}]") for number, (one, other) in pairs), near_ms)
+    near = near_ms if place.endswith("_ms") else 0.0
+    return None if _equal(expected, got, tolerance, near) else f"{place}: {got!r} is not {expected!r}"
 
 
-def _first(pairs: Iterable[tuple[Any, Any, float, str]]) -> str | None:
-    return next((found for found in (difference(*pair) for pair in pairs) if found), None)
+def _first(pairs: Iterable[tuple[Any, Any, float, str]], near_ms: float) -> str | None:
+    return next((found for found in (difference(*pair, near_ms=near_ms) for pair in pairs) if found), None)
 
 
-def _equal(expected: Any, got: Any, tolerance: float) -> bool:
+def _equal(expected: Any, got: Any, tolerance: float, near: float) -> bool:
     if isinstance(expected, dict):
         return _within(expected, got)
     if _is_number(expected) and _is_number(got):
-        return bool(abs(got - expected) <= tolerance * max(abs(got), abs(expected)))
+        return bool(abs(got - expected) <= max(near, tolerance * max(abs(got), abs(expected))))
     return type(expected) is type(got) and bool(expected == got)
 
 

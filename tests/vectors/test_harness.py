@@ -59,11 +59,12 @@ def test_what_does_not_match(expected: Any, got: Any, says: str) -> None:
 
 
 def test_a_file_of_each_kind_is_read(tmp_path: Path) -> None:
+    rate = {"lambda_rps": 2, "wait_ms": 3}
     files = {
         "dynamo_vectors.json": {"cases": [{"id": "a", "group": "g", "op": None, "in": {}, "out": 1, "tol": 0.5}]},
         "llumnix_vectors.json": {"meta": {}, "cases": [{"id": "b", "kind": "metric", "given": 1, "expect": 2}]},
         "wva_vectors.json": {"cases": [{"id": "c", "area": "rescale", "input": 3, "expect": 4}]},
-        "wva_queueing.json": {"cases": [{"id": "d", "params": {"alpha": 1}, "profile": "x", "rate_max_rps": 5}]},
+        "wva_queueing.json": {"cases": [{"id": "d", "params": {"alpha": 1}, "rate_max_rps": 5, "analyze": [rate]}]},
     }
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
@@ -71,7 +72,8 @@ def test_a_file_of_each_kind_is_read(tmp_path: Path) -> None:
         Case("a", "g", "", {}, 1, 0.5),
         Case("b", "llumnix.metric", "llumnix.metric", {"given": 1, "shared": {"meta": {}}}, 2),
         Case("c", "wva.rescale", "wva.rescale", 3, 4),
-        Case("d", "wva.queueing", "wva.queueing", {"alpha": 1}, {"rate_max_rps": 5}),
+        Case("d", "wva.queueing", "wva.queueing", {"alpha": 1}, {"rate_max_rps": 5}, 1e-3, 0.05),
+        Case("d-analyze-0", "wva.queueing", "wva.queue_model_g1", {"alpha": 1, "lambda_rps": 2}, rate, 1e-3, 0.05),
     ]
 
 

@@ -4,7 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.vectors import dynamo_fleet, dynamo_forecasts, dynamo_load, dynamo_models, dynamo_pipeline, dynamo_threshold
+from tests.vectors import (
+    dynamo_fleet,
+    dynamo_forecasts,
+    dynamo_load,
+    dynamo_models,
+    dynamo_pipeline,
+    dynamo_threshold,
+    wva_queueing,
+)
 from tests.vectors.answering import Answer, NotCovered
 from tests.vectors.cases import Case
 from tests.vectors.deviations import rule_for
@@ -17,6 +25,7 @@ ANSWERS: dict[str, Answer] = {
     **dynamo_forecasts.ANSWERS,
     **dynamo_fleet.ANSWERS,
     **dynamo_pipeline.ANSWERS,
+    **wva_queueing.ANSWERS,
 }
 
 
@@ -34,5 +43,5 @@ def test_case(case: Case, record_property: Callable[[str, object], None]) -> Non
     if rule:
         record_property("reason", rule.reason)
     expected = rule.expects(case) if rule else case.expected
-    wrong = difference(expected, got, case.tolerance)
+    wrong = difference(expected, got, case.tolerance, near_ms=case.near_ms)
     assert wrong is None, wrong

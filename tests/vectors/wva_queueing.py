@@ -1,0 +1,233 @@
+"""Answers of the queueing model to the cases of the Workload Variant Autoscaler; what is expected where it differs.
+
+The original has three models. The first is ours. Of the second, which its guide shows, every time is linear in the
+batch too, so it is ours with other numbers.
+"""
+
+import math
+from typing import Any
+
+from loadline.core.models.linear import LinearTimes
+from loadline.core.models.queue_sizing import Targets, size
+from loadline.core.models.queueing import Queue
+from tests.vectors.answering import Answer, NotCovered, only
+from tests.vectors.cases import Case
+
+ENGINE = ("alpha", "beta", "gamma", "delta", "max_batch", "max_queue", "n_in", "n_out")
+INFEASIBLE = {"error": "infeasible: target below bounded region"}
+
+
+def rates(given: dict[str, Any]) -> dict[str, Any]:
+    only(given, *ENGINE)
+    least, most = _queue(given).sized_requests_per_s
+    return {"rate_min_rps": least, "rate_max_rps": most}
+
+
+def analysis(given: dict[str, Any]) -> dict[str, Any]:
+    only(given, *ENGINE, "lambda_rps")
+    queue = _queue(given)
+    found = queue.analyse(given["lambda_rps"])
+    return {
+        "throughput_rps": found.throughput_requests_per_s,
+        "resp_ms": found.response_ms,
+        "wait_ms": found.waiting_ms,
+        "serv_ms": found.service_ms,
+        "prefill_ms": found.prefill_ms,
+        "ttft_ms": found.ttft_ms,
+        "itl_ms": found.itl_ms,
+        "eff_concurrency": found.batch_requests,
+        "num_in_service": found.running_requests,
+        "num_in_system": found.running_requests + found.waiting_requests,
+        "queue_len": found.waiting_requests,
+        "busy_prob": found.busy,
+        "rho": found.utilisation,
+        "p_block": found.refused,
+        "max_rate_rps": queue.sized_requests_per_s[1],
+        "lambda_rps": found.offered_requests_per_s,
+    }
+
+
+def sizing(given: dict[str, Any]) -> dict[str, Any]:
+    targets = ("target_ttft_ms", "target_itl_ms", "target_tps")
+    only(given, *ENGINE, *targets)
+    queue, (ttft_ms, itl_ms, tokens) = _queue(given), (given[name] for name in targets)
+    ttft, itl = Targets(ttft_ms=ttft_ms or math.inf), Targets(itl_ms=itl_ms or math.inf)
+    all_of = size(queue, Targets(ttft.ttft_ms, itl.itl_ms, tokens))
+    if not all_of.requests_per_s:
+        return {**INFEASIBLE, **{name: given[name] for name in targets}}
+    found = queue.analyse(all_of.requests_per_s)
+    return {
+        "rate_ttft_rps": size(queue, ttft).requests_per_s,
+        "rate_itl_rps": size(queue, itl).requests_per_s,
+        "rate_tps_rps": size(queue, Targets(tokens_per_s=tokens)).requests_per_s,
+        "throughput_rps": found.throughput_requests_per_s,
+        "achieved_ttft_ms": found.ttft_ms,
+        "achieved_itl_ms": found.itl_ms,
+        "achieved_tps": found.throughput_requests_per_s * given["n_out"],
+        **{name: given[name] for name in targets},
+    }
+
+
+def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
+    """An iteration takes ``alpha + share * batch`` ms, and a request's own part of it once more."""
+    only(given, "alpha", "beta", "gamma", "n_in", "n_out", "max_batch", "max_queue", "rps", "target_ttft", "target_itl")
+    isl, osl, beta, gamma = (given[name] for name in ("n_in", "n_out", "beta", "gamma"))
+    share = beta * (isl + osl) / (osl + 1) + gamma * (isl + osl / 2)
+    times = LinearTimes(
+        alpha=given["alpha"] + beta + gamma * (isl + osl / 2),
+        beta=share,
+        gamma=given["alpha"] + (beta + gamma) * isl,
+        delta=share / isl,
+    )
+    queue = Queue(times, isl, osl + 1, given["max_batch"], given["max_queue"])
+    if "rps" not in given:
+        targets = {"rate_itl": Targets(itl_ms=given["target_itl"]), "rate_ttft": Targets(ttft_ms=given["target_ttft"])}
+        return {name: size(queue, target).requests_per_s for name, target in targets.items()}
+    found = queue.analyse(given["rps"])
+    return {
+        "resp_ms": found.response_ms,
+        "wait_ms": found.waiting_ms,
+        # The guide's number is what Little's law gives of the service time alone: those that run.
+        "num_in_system": found.running_requests,
+        # There a first token also waits for an iteration, and the batch does not count the request itself.
+        "ttft_ms": found.ttft_ms - share * (found.batch_requests - found.running_requests) + found.itl_ms,
+        "itl_ms": found.itl_ms,
+        "max_rps": queue.sized_requests_per_s[1],
+    }
+
+
+def quirk(given: dict[str, Any]) -> dict[str, Any]:
+    """What becomes of an engine at which the original errs."""
+    if "lambda_" in given:
+        queue = Queue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 64, 640)
+        found = queue.analyse(2_000.0 * queue.top)
+        return {"rps": found.throughput_requests_per_s, "most": queue.sized_requests_per_s[1], "ttft_ms": found.ttft_ms}
+    only(given, "alpha", "beta", "gamma", "delta", "target_itl")
+    if given["gamma"] or given["delta"]:
+        raise NotCovered("no answer without the lengths of the requests")
+    # Without a prefill there is no prompt here, so what one would take does not matter.
+    queue = Queue(LinearTimes(given["alpha"], given["beta"], 1.0, 0.0), 0.0, 128.0, 64, 640)
+    found_size = size(queue, Targets(itl_ms=given["target_itl"]))
+    return {"bound": found_size.bound, "itl_ms": queue.analyse(found_size.requests_per_s).itl_ms}
+
+
+ANSWERS: dict[str, Answer] = {
+    "wva.queueing": rates,
+    "wva.queue_model_g1": analysis,
+    "wva.queue_sizing_g1": sizing,
+    "wva.queue_model_g3": model_of_three,
+    "wva.quirk": quirk,
+}
+
+
+def is_refused(case: Case) -> bool:
+    return case.op == "wva.queue_model_g1" and "error" in case.expected
+
+
+def answered(case: Case) -> dict[str, Any]:
+    """No more leaves than a full batch lets go."""
+    most = 1_000.001 * _top(case.given)
+    return {"throughput_rps": {"gt": 0, "max": most}, "ttft_ms": {"min": 0}, "p_block": {"max": 1}}
+
+
+def has_one_place(case: Case) -> bool:
+    return case.op == "wva.queueing" and "size_error" in case.expected
+
+
+def rates_of_one_place(case: Case) -> dict[str, Any]:
+    return {key: value for key, value in case.expected.items() if key != "size_error"}
+
+
+def is_without_prompts(case: Case) -> bool:
+    return case.op == "wva.queue_model_g1" and case.given["n_in"] == 0 and "error" not in case.expected
+
+
+def batch_of_service(case: Case) -> dict[str, Any]:
+    """The batch in which the iterations take as long as the original says that the service does."""
+    given = case.given
+    iteration_ms = case.expected["serv_ms"] / max(1, given["n_out"] - 1)
+    batch = (iteration_ms - given["alpha"]) / given["beta"]
+    near = 2e-6 * iteration_ms / given["beta"]  # what the rounding of the original makes of it
+    return {**case.expected, "itl_ms": iteration_ms, "eff_concurrency": {"min": batch - near, "max": batch + near}}
+
+
+def is_sized_without_prompts(case: Case) -> bool:
+    return case.op == "wva.queue_sizing_g1" and case.given["n_in"] == 0 and not is_flat(case)
+
+
+def sized_without_prompts(case: Case) -> dict[str, Any]:
+    given = case.given
+    if _is_below_floor(given):
+        return INFEASIBLE
+    itl_ms = {"min": given["alpha"] + given["beta"]}
+    if not given["target_itl_ms"]:
+        return {**case.expected, **({} if "error" in case.expected else {"achieved_itl_ms": itl_ms})}
+    expected = {key: case.expected.get(key, {"gt": 0}) for key in ("rate_ttft_rps", "rate_tps_rps")}
+    return {**expected, "achieved_itl_ms": {**itl_ms, "max": given["target_itl_ms"] * 1.00001}}
+
+
+def is_flat(case: Case) -> bool:
+    return case.op == "wva.queue_sizing_g1" and case.given["max_batch"] == 1 and bool(case.given["target_itl_ms"])
+
+
+def sized_flat(case: Case) -> dict[str, Any]:
+    """The ITL is the same at every rate, so it bounds none; it is met by all or by none."""
+    if _is_below_floor(case.given):
+        return INFEASIBLE
+    return {
+        "rate_itl_rps": 999.0 * _top(case.given),
+        "rate_ttft_rps": case.expected.get("rate_ttft_rps", {"gt": 0}),
+        "achieved_itl_ms": case.given["alpha"] + case.given["beta"],
+    }
+
+
+def is_at_floor(case: Case) -> bool:
+    """A millionth of a target is here much of what the load adds to it."""
+    if case.op != "wva.queue_sizing_g1" or "error" in case.expected or is_flat(case) or case.given["n_in"] == 0:
+        return False
+    return any(case.given[name] and case.given[name] < 1.005 * floor for name, floor in _floors(case.given).items())
+
+
+def sized_at_floor(case: Case) -> dict[str, Any]:
+    loose = ("rate_ttft_rps", "rate_itl_rps", "throughput_rps", "achieved_tps", "achieved_ttft_ms")
+    bounds = {key: {"min": 0.98 * case.expected[key], "max": 1.02 * case.expected[key]} for key in loose}
+    return {**case.expected, **bounds}
+
+
+def is_sized_by_three(case: Case) -> bool:
+    return case.op == "wva.queue_model_g3" and "target_ttft" in case.given
+
+
+def sized_by_three(case: Case) -> dict[str, Any]:
+    return {**case.expected, "rate_ttft": {"min": case.expected["rate_ttft"]}}
+
+
+def is_flat_quirk(case: Case) -> bool:
+    return case.op == "wva.quirk" and "target_itl" in case.given
+
+
+def is_overload_quirk(case: Case) -> bool:
+    return case.op == "wva.quirk" and "lambda_" in case.given
+
+
+def _queue(given: dict[str, Any]) -> Queue:
+    times = LinearTimes(given["alpha"], given["beta"], given["gamma"], given["delta"])
+    return Queue(times, given["n_in"], given["n_out"], given["max_batch"], given["max_queue"])
+
+
+def _top(given: dict[str, Any]) -> float:
+    """Requests that leave a full batch in a ms, as the reference writes it."""
+    batch, isl = given["max_batch"], given["n_in"]
+    prefill_ms = given["gamma"] + given["delta"] * isl * batch if isl else 0.0
+    steps = given["n_out"] - 1 if isl or given["n_out"] > 1 else 1
+    return float(batch / (prefill_ms + steps * (given["alpha"] + given["beta"] * batch)))
+
+
+def _is_below_floor(given: dict[str, Any]) -> bool:
+    """Whether one request alone misses a target."""
+    return any(given[name] and given[name] < floor * (1.0 - 1e-6) for name, floor in _floors(given).items())
+
+
+def _floors(given: dict[str, Any]) -> dict[str, float]:
+    ttft_ms = given["gamma"] + given["delta"] * given["n_in"] if given["n_in"] else 0.0
+    return {"target_ttft_ms": ttft_ms, "target_itl_ms": given["alpha"] + given["beta"]}
