@@ -125,7 +125,8 @@ def prefill_engines(prompts: Prompts, requests_per_s: float, ttft_ms: float, att
         waits = [(slack_ms - others_ms, part / able) for slack_ms, part in slacks]
         # Of a pass only what its prompts add varies, and less so the more there are.
         spread = 0.5 + (prompts.spread - 0.5) * (added_ms / service_ms) ** 2 / batch
-        workers = workers_within(busy, service_ms, waits, attainment, spread, full=batch > 1.0)
+        full = batch > 1.0
+        workers = workers_within(busy, service_ms, waits, attainment, spread, full=full, most=found.workers)
         if workers is None:  # two passes take too long, and larger ones longer
             break
         if workers < found.workers:

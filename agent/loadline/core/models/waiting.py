@@ -24,6 +24,7 @@ def workers_within(
     spread: float = 0.5,
     *,
     full: bool = False,
+    most: int = REPLICAS_MAX,
 ) -> int | None:
     """Workers with which a ``share`` (0..1) of the requests wait no longer than is fine; None: no number is enough.
 
@@ -34,24 +35,25 @@ def workers_within(
         share: Of the requests; 0: as many workers as are busy, whatever the wait.
         spread: ``(1 + cv^2) / 2`` of the service time: 1 for an exponential one, 0.5 for one that is always the same.
         full: Whether all of them wait for what is under way, as they do where workers are always busy.
+        most: The answer where fewer are not enough.
     """
     if not 0.0 < busy < _EXACT_MAX or share <= 0.0 or service_ms <= 0.0:
-        return min(REPLICAS_MAX, ceil(max(busy, 0.0)))
+        return min(most, ceil(max(busy, 0.0)))
     chance, services, rate = _late_full if full else _late, 1.0 / service_ms, 1.0 / (service_ms * max(spread, 0.5))
-    if fsum(part * chance(0.0, wait_ms * services, 1.0) for wait_ms, part in waits) > 1.0 - share:
+
+    def enough(waiting: float, spare: float) -> bool:
+        queues = rate * spare
+        return fsum(part * chance(waiting, ms * services, ms * queues) for ms, part in waits) <= 1.0 - share
+
+    if not enough(0.0, 1.0 / rate):
         return None
     # Erlang's recursion over the servers, continued until the wait is short enough.
-    blocked, workers = 1.0, 0
-    while True:
-        workers += 1
+    blocked = 1.0
+    for workers in range(1, most):
         blocked = busy * blocked / (workers + busy * blocked)
-        if workers <= busy:
-            continue
-        waiting = blocked / (1.0 - busy / workers * (1.0 - blocked))
-        queues = rate * (workers - busy)
-        late = fsum(part * chance(waiting, wait_ms * services, wait_ms * queues) for wait_ms, part in waits)
-        if late <= 1.0 - share:
+        if workers > busy and enough(blocked / (1.0 - busy / workers * (1.0 - blocked)), workers - busy):
             return workers
+    return most
 
 
 def _late(waiting: float, services: float, queues: float) -> float:
