@@ -119,6 +119,19 @@ def test_it_looks_as_often_as_workers_come(start_up_s: int, every_s: int) -> Non
     assert {after - before for before, after in pairwise([*looks, looks[0] + 180_000])} == {every_s * 1_000}
 
 
+def test_an_absurd_forecast_is_one_step_however_often_it_is_looked_at() -> None:
+    desk = Desk(replace(KNOBS, start_up_ms=10_000))
+    desk.hear(150, 181)
+    assert desk.answer(*[100 * 730 * 180.0] * 3).targets == {"p": 5, "d": 5}
+    for pool in desk.world.model.pools.values():
+        pool.set_desired(5, desk.world.now)
+    assert desk.hear(150, 100).targets == {}, "nine looks later"
+    desk.hear(700, 10)
+    for pool in desk.world.model.pools.values():
+        pool.set_desired(7, desk.world.now)
+    assert desk.hear(700, 30).targets == {}, "what a surge has added stays"
+
+
 def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
     desk = Desk(workers=5)
     desk.hear(470, 181)

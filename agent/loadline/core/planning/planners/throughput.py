@@ -1,13 +1,13 @@
 """The throughput planner: as many workers as the traffic to come needs, by the profiles of the engines.
 
-Every ``throughput_adjustment_interval_ms`` it does the five steps of Dynamo's planner: it collects what the interval
-brought, corrects the profiles (off by default), has requests and lengths forecast as far ahead as a worker takes to
-come, sizes each pool for the busiest interval of that time, and says so until the next look. What differs:
+It does the five steps of Dynamo's planner. Every ``throughput_adjustment_interval_ms`` it collects what the interval
+brought, corrects the profiles (off by default) and has requests and lengths forecast. As often as workers come it sizes
+each pool for the busiest interval until those of the next look are there, and says so until then. What differs:
 
 - it starts as soon as there are some seconds of traffic, and looks at once when more arrives than it has sized for;
-- a shrink waits as long as workers take to come, and for frontends that have just gone silent;
+- a shrink leaves a tenth to spare, waits as long as workers take to come, and for frontends that have just gone silent;
 - no requests is a load of 0; frontends that say nothing are a hold;
-- a forecast moves a pool by at most ``replicas_step_max`` a look; what was measured may move it further.
+- a forecast moves a pool by at most ``replicas_step_max``, in all looks; what was measured may move it further.
 """
 
 from collections.abc import Iterator
@@ -108,6 +108,8 @@ class ThroughputPlanner(Planner):
     problems: dict[str, Reason] = field(default_factory=dict)
     infeasible: dict[str, Reason] = field(default_factory=dict)
     foresight: Foresight = field(default_factory=Foresight)
+    foreseen_at: dict[str, int] = field(default_factory=dict)
+    """What was decided of each pool when the newest forecast came: it moves them from there, in all looks."""
     look_at_ms: int = 0
     """When the forecasts are to be looked at again."""
     next_ms: int = 0
@@ -215,6 +217,8 @@ class ThroughputPlanner(Planner):
     def _look(self, model: Model, now: int) -> None:
         """Size for what is ahead."""
         foresight, intervals = self.foresight, self._intervals
+        if foresight.news:
+            self.foreseen_at = {name: pool.target_now(now) for name, pool in model.pools.items()}
         foresight.news, self.look_at_ms = False, now + self.look_interval_ms
         first, last = foresight.ahead(now, self._ahead_ms, intervals.interval_ms)
         outlook = intervals.outlook(foresight.forecasts, first, last, upper=self.knobs.demand == "upper")
@@ -293,7 +297,10 @@ class ThroughputPlanner(Planner):
         if surge:  # what has just begun may be untypical: it only adds
             wanted = max(wanted, standing)
         else:
-            wanted = bounded(standing, wanted, pool.knobs.replicas_min, self.knobs.replicas_step_max)
+            since, least = self.foreseen_at[pool.name], pool.knobs.replicas_min
+            allowed = bounded(since, wanted, least, self.knobs.replicas_step_max)
+            # What a surge has added since counts for no step: it stays as far as the forecast wants it too.
+            wanted = sorted((allowed, standing, wanted))[1]
         reason = Reason.of(
             Code.TRAFFIC_SURGE if surge else Code.THROUGHPUT_TARGET,
             pool.name,
