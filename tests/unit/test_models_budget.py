@@ -100,9 +100,26 @@ def test_what_is_settled_never_says_the_opposite(many: list[Leg], band: Band) ->
 @given(LEGS, st.integers(0, 8), st.integers(0, 8))
 def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(many: list[Leg], give: int, room: int) -> None:
     standing = gpus(many, [leg.current for leg in many])
-    settled = settle(many, Band(standing - give, standing + (room if give == 0 else 0)))
+    settled = settle(many, Band(standing - give, standing + room))
     if {1, -1} <= {leg.step for leg in many}:
-        assert moved(many, settled.counts) >= {1, -1} or not moved(many, settled.counts)
+        free = ({1} if room else set()) | ({-1} if give else set())
+        assert moved(many, settled.counts) >= {1, -1} or moved(many, settled.counts) <= free
+
+
+@pytest.mark.parametrize(
+    ("band", "expected"),
+    [
+        (Band(11, 11), (5, 3)),  # a fixed fleet: nobody gives for what cannot be had
+        (Band(ceiling=11), (4, 3)),  # the floor allows it: one more, and the wide one fits
+        (Band(ceiling=12), (4, 4)),
+    ],
+)
+def test_a_narrow_worker_may_go_before_a_wide_one_fits(band: Band, expected: tuple[int, int]) -> None:
+    assert settle([Leg(5, 4, 1), Leg(3, 4, 2)], band).counts == expected
+
+
+def test_who_needs_nobody_elses_gpus_grows_alone() -> None:
+    assert settle([Leg(5, 6, 1), Leg(3, 2, 2)], Band(floor=11)).counts == (6, 3)
 
 
 @given(LEGS, bands())

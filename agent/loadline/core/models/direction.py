@@ -1,8 +1,9 @@
 """A proposal within a band of GPUs that never says the opposite of what a planner said.
 
-A bound may suppress a step, never turn it around: no pool is shrunk that was to be held, so that another may grow. Two
-opposite steps happen both or neither, for one that only gives and feeds nobody is a loss. Only a fleet that is outside
-of its band already is brought back whatever was proposed, and so is a pool outside of its own bounds.
+A bound may suppress a step, never turn it around: no pool is shrunk that was to be held, so that another may grow.
+Where nothing is free opposite steps happen both or neither, for one that only gives and feeds nobody is a loss. Only a
+fleet that is outside of its band already is brought back whatever was proposed, and so is a pool outside of its own
+bounds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,10 @@ class Leg(Struct, frozen=True):
     def between(self, count: int) -> bool:
         """Whether a count lies between the two."""
         return min(self.current, self.proposed) <= count <= max(self.current, self.proposed)
+
+    def staying(self) -> "Leg":
+        """The same pool, if nothing were proposed."""
+        return Leg(self.current, self.current, self.gpus, self.least, self.most)
 
     def standing(self) -> Share:
         """Its claim as it is."""
@@ -73,11 +78,25 @@ def settle(legs: Sequence[Leg], band: Band) -> Settled:
     proposed = total_of(shares, [leg.proposed for leg in legs])
     if band.above(proposed) or (opposite and (spent or full)):
         nearest = fit_direction(legs, band)
+        if nearest == held.counts and opposite:
+            # In steps of one a narrow worker never pays for a wide one at once. Who needs nobody else's GPUs must not
+            # wait for that for ever, nor who has too many.
+            nearest = _one_way(legs, band, spent=spent)
         return held if nearest == held.counts else Settled(nearest)
     counts = tuple(fit([Share(leg.proposed, leg.gpus, leg.least, leg.most) for leg in legs], band))
     within = band.holds(total_of(shares, counts), tolerance)
     kept = within and all(leg.between(count) for leg, count in zip(legs, counts, strict=True))
     return Settled(counts) if kept else held
+
+
+def _one_way(legs: Sequence[Leg], band: Band, *, spent: bool) -> tuple[int, ...]:
+    """The growths alone where there is room, or else the shrinks alone where the floor allows some."""
+    standing = tuple(leg.current for leg in legs)
+    for step in (1,) if spent else (1, -1):
+        counts = fit_direction([leg if leg.step == step else leg.staying() for leg in legs], band)
+        if counts != standing:
+            return counts
+    return standing
 
 
 def fit_direction(legs: Sequence[Leg], band: Band) -> tuple[int, ...]:
