@@ -147,7 +147,7 @@ SENTENCES: dict[Code, str] = {
     Code.GPU_BUDGET_MIN: "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs would be below gpu_budget_min {budget:g}",
     Code.GPU_BUDGET_GUARD_HOLD: "{wanted:g} held at {allowed:g}: {gpus:g} GPUs stand, the budget allows no such step",
     Code.GPU_BUDGET_RECONCILE: "{wanted:g} set to {allowed:g}: {gpus:g} GPUs stood out of the budget or bounds",
-    Code.GPU_BUDGET_GIVES_WAY: "{wanted:g} lowered to {allowed:g}: another model waits for these GPUs",
+    Code.GPU_BUDGET_GIVES_WAY: "{wanted:g} set to {allowed:g}: another model waits for GPUs",
     Code.FLEET_GPU_BUDGET_MAX: (
         "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs of all models are taken or promised, fleet.gpu_budget_max is "
         "{budget:g}"

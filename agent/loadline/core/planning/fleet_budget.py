@@ -28,6 +28,8 @@ class Books(Struct):
     """By the counts that stand or are being committed."""
     occupied: dict[str, int] = field(default_factory=dict)
     """Taken or promised, by workers that drain too."""
+    widest: dict[str, int] = field(default_factory=dict)
+    """By the widest worker of each model."""
 
     def enter(self, model: Model, now: int) -> None:
         """Count what a model has at ``now`` (ms)."""
@@ -40,6 +42,7 @@ class Books(Struct):
             for pool in model.pools.values()
         }
         self.occupied[model.name] = _gpus(model, taken)
+        self.widest[model.name] = max(pool.knobs.gpus_per_worker for pool in model.pools.values())
 
 
 class Claim(Struct, frozen=True):
@@ -207,15 +210,11 @@ def _floor(fleet: Fleet, name: str, books: Books, shares: Shares, gives: int) ->
         return None
     own, total = books.planned[name], sum(books.planned.values())
     band = Band(least, fleet.knobs.gpu_budget_max)
-    tolerances = {
-        model.name: band.tolerance(*(pool.knobs.gpus_per_worker for pool in model.pools.values()))
-        for model in fleet.models.values()
-    }
-    if total + sum(shares.promised.values()) >= least - max(tolerances.values()):
+    if total + sum(shares.promised.values()) >= least - band.tolerance(max(books.widest.values())):
         return own - max(0, total - least) - gives
     # Each model raises its part. The guard lets a floor be missed by the widest worker, which here would add up.
     part = ceil_div(own * least, total) if total else ceil_div(least, len(books.planned))
-    return part + tolerances[name]
+    return part + band.tolerance(books.widest[name])
 
 
 def _planned(pool: Pool, pending: Mapping[str, int], now: int) -> int:

@@ -138,7 +138,7 @@ class Guard(Struct):
             pool = model.pools[name]
             if draft.targets[name] <= pool.target_now(now) and pool.quorate(self.limits.quorum_ratio):
                 draft.bound(Code.GPU_BUDGET_GIVES_WAY, name, replicas)
-        self._gpu_budget(draft, model, allowance, now)
+        self._gpu_budgets(draft, model, allowance, now)
         draft.rails.reverse()  # the strongest first
         return draft
 
@@ -188,36 +188,43 @@ class Guard(Struct):
         elif wanted > pool.knobs.replicas_max:
             draft.bound(Code.REPLICAS_MAX, pool.name, pool.knobs.replicas_max)
 
-    def _gpu_budget(self, draft: Draft, model: Model, allowance: Allowance, now: int) -> None:
+    def _gpu_budgets(self, draft: Draft, model: Model, allowance: Allowance, now: int) -> None:
         """Bound what the rails have left by the model's own budget, then by what that of all models leaves to it."""
         own = Band(self.limits.gpu_budget_min or None, self.limits.gpu_budget_max)
         if own == _NO_BAND and allowance == UNBOUNDED:
             draft.wanted = dict(draft.targets)
             return  # as most models: to find that nothing bites takes 30 us of a turn, and there are 100 of them
-        pools = list(model.pools.values())
-        legs = [_leg(pool, draft.targets[pool.name], now) for pool in pools]
-        occupied = sum(pool.occupied(now) * pool.knobs.gpus_per_worker for pool in pools)
+        legs = {name: _leg(pool, draft.targets[name], now) for name, pool in model.pools.items()}
+        occupied = sum(pool.occupied(now) * pool.knobs.gpus_per_worker for pool in model.pools.values())
         free = None if own.ceiling is None else own.ceiling - occupied
-        counts, why = _bounded(legs, own, free)
-        draining = sum(pool.draining() * leg.gpus for pool, leg in zip(pools, legs, strict=True))
-        standing = sum(leg.current * leg.gpus for leg in legs)
-        proposed = sum(leg.proposed * leg.gpus for leg in legs)
-        for pool, leg, count in zip(pools, legs, counts, strict=True):
-            if why is not None and count != leg.proposed:
-                draft.bound(why, pool.name, count, gpus=standing)
-            elif count < leg.proposed:
-                gpus, budget = proposed + draining, own.ceiling or 0
-                draft.bound(Code.GPU_BUDGET_MAX, pool.name, count, gpus=gpus, budget=budget)
-            elif count > leg.proposed:
-                draft.bound(Code.GPU_BUDGET_MIN, pool.name, count, gpus=proposed, budget=own.floor or 0)
+        if own != _NO_BAND:
+            draining = sum(pool.draining() * pool.knobs.gpus_per_worker for pool in model.pools.values())
+            _bound_by_own(draft, legs, own, free, draining)
         draft.wanted = dict(draft.targets)
-        counts, _ = _bounded(legs, allowance.within(own), _least_of(free, allowance.free))
-        for pool, count in zip(pools, counts, strict=True):
-            wanted, gpus = draft.targets[pool.name], allowance.gpus
-            if count < wanted:
-                draft.bound(Code.FLEET_GPU_BUDGET_MAX, pool.name, count, gpus=gpus, budget=allowance.most)
-            elif count > wanted:
-                draft.bound(Code.FLEET_GPU_BUDGET_MIN, pool.name, count, gpus=gpus, budget=allowance.least)
+        if allowance != UNBOUNDED:
+            _bound_by_fleet(draft, legs, allowance, allowance.within(own), _least_of(free, allowance.free))
+
+
+def _bound_by_own(draft: Draft, legs: dict[str, Leg], band: Band, free: int | None, draining: int) -> None:
+    counts, why = _bounded(list(legs.values()), band, free)
+    standing = sum(leg.current * leg.gpus for leg in legs.values())
+    proposed = sum(leg.proposed * leg.gpus for leg in legs.values())
+    for (name, leg), count in zip(legs.items(), counts, strict=True):
+        if why is not None and count != leg.proposed:
+            draft.bound(why, name, count, gpus=standing)
+        elif count < leg.proposed:
+            draft.bound(Code.GPU_BUDGET_MAX, name, count, gpus=proposed + draining, budget=band.ceiling or 0)
+        elif count > leg.proposed:
+            draft.bound(Code.GPU_BUDGET_MIN, name, count, gpus=proposed, budget=band.floor or 0)
+
+
+def _bound_by_fleet(draft: Draft, legs: dict[str, Leg], allowance: Allowance, band: Band, free: int | None) -> None:
+    counts, _ = _bounded(list(legs.values()), band, free)
+    for name, count in zip(legs, counts, strict=True):
+        if count < draft.targets[name]:
+            draft.bound(Code.FLEET_GPU_BUDGET_MAX, name, count, gpus=allowance.gpus, budget=allowance.most)
+        elif count > draft.targets[name]:
+            draft.bound(Code.FLEET_GPU_BUDGET_MIN, name, count, gpus=allowance.gpus, budget=allowance.least)
 
 
 def _leg(pool: Pool, proposed: int, now: int) -> Leg:
