@@ -1,11 +1,13 @@
 """How many workers, and whether one less would do: by hand, and for any numbers."""
 
+from math import inf
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadline.core.models.capacity import prefill_capacity
-from loadline.core.models.load import Levels, can_consolidate, either_up_both_down, load_step
+from loadline.core.models.load import Levels, can_consolidate, either_up_both_down, load_of_less, load_step
 from loadline.core.models.regression import Line
 from loadline.core.models.replicas import (
     REPLICAS_MAX,
@@ -155,3 +157,12 @@ def test_a_looser_objective_allows_no_less(slope: float, base: float, isl: float
         assert loose is not None
         assert tight.batch_requests <= loose.batch_requests
         assert tight.ttft_ms <= min(one, other) * (1 + 1e-6) + 1e-6
+
+
+def test_the_others_hold_what_they_take_over_for_longer() -> None:
+    assert load_of_less(100.0, 5, Line(0.0, 20.0)) == pytest.approx(125.0), "where latency stays the same"
+    line = Line(0.05, 10.0)
+    after = load_of_less(206.0, 3, line)
+    # The same requests a second: what is held, by how long it is.
+    assert 3 * 206.0 / line.at(206.0) == pytest.approx(2 * after / line.at(after))
+    assert load_of_less(400.0, 2, line) == inf, "half of the workers never keep up"

@@ -58,6 +58,11 @@ def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> Non
     found = sizes(model(PREFILL, DECODE), demand(730.0, 0.95))
     assert found["p"].wanted == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)
     assert found["d"].wanted == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
+    busiest = replace(demand(730.0, 0.95), decode_peak=1.05)
+    assert sizes(model(DECODE), busiest)["d"].wanted == 8, "the swing is in it, and 7.3 workers are busy then"
+    flat = replace(demand(730.0, 0.95), decode_peak=1.0)
+    assert sizes(model(DECODE), replace(flat, requests_per_s=795.0))["d"].wanted == 9
+    assert sizes(model(DECODE), replace(busiest, requests_per_s=795.0))["d"].wanted == 8
     tight = sizes(model(PREFILL, DECODE, ttft_ms=11.0), demand(730.0, 0.95))
     assert tight["p"].wanted > found["p"].wanted
 

@@ -300,7 +300,7 @@ def test_prompts_that_differ_in_length_are_no_surge_while_it_may_be_chance() -> 
         desk.answer(16 * 180.0)
         found = desk.hear(16, 10, isl_tokens=700.0, isl_histogram=histogram)
         assert desk.planner.outlook is not None
-        assert (found.inputs["isl_tokens"] > 500.0) is surge
+        assert (found.inputs["requests_per_s"] > 16.0) is surge
 
 
 def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> None:
@@ -330,3 +330,11 @@ def test_most_unended_requests_are_not_believed_to_be_endless() -> None:
     desk.hear(470, 10, completed=10, osl_tokens=100.0)
     assert desk.planner.outlook is not None
     assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
+
+
+def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:
+    desk = Desk(workers=2)
+    desk.hear(150, 181)
+    desk.answer(150 * 180.0)
+    assert desk.hear(150, 12, isl_tokens=1_500.0).targets == {"p": 5}
+    assert desk.hear(300, 12, isl_tokens=1_500.0).targets["d"] == 3, "more requests are a surge for both"

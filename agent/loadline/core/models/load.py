@@ -4,9 +4,12 @@ Loads are in the unit of the regression or threshold that they are held against.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final, Literal
 
 from msgspec import Struct
+
+from loadline.core.models.regression import Line
 
 Step = Literal[-1, 0, 1]
 
@@ -64,6 +67,24 @@ def can_consolidate(
     if load_max is not None and any(load >= load_max for load in after):
         return False
     return all(latency_ms(load) - own < (sla_ms - own) * sensitivity for load in after)
+
+
+def load_of_less(load: float, count: int, line: Line) -> float:
+    """Load of each of the others where one of ``count`` (2 or more) equally loaded workers leaves.
+
+    What is held is held as long as it takes (Little's law), and that grows with the load: the same requests a second
+    are more at a time. Infinite where the others could never keep up.
+
+    Args:
+        load: Of each worker, proportional to the requests that it holds.
+        count: Workers before.
+        line: Latency against load.
+    """
+    more = count / (count - 1)
+    if line.slope <= 0.0 or line.at(load) <= 0.0:
+        return load * more
+    pace = load / line.at(load) * more
+    return line.intercept_ms * pace / (1.0 - line.slope * pace) if line.slope * pace < 1.0 else inf
 
 
 class Levels(Struct, frozen=True):

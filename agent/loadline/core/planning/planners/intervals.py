@@ -35,6 +35,8 @@ class Outlook(Struct, frozen=True):
     """Share (0..1) of the prompt tokens that prefix caches have."""
     decode_share: float = 1.0
     """Requests that decode, of ``requests_per_s``: a long prompt is much work for prefill, one request for decode."""
+    decode_peak: float = 1.0
+    """That rate by the mean of its interval."""
 
     def exceeded(self, recent: Recent, isl_spread: float) -> bool:
         """Whether requests or prompt tokens to compute come faster than this, beyond what chance explains.
@@ -46,7 +48,7 @@ class Outlook(Struct, frozen=True):
         if not recent.arrivals:
             return False
         surely = max(0.0, 1.0 - _SIGMAS / sqrt(recent.arrivals))
-        if recent.requests_per_s * surely > self.requests_per_s:
+        if recent.requests_per_s * surely > self.requests_per_s * self.decode_share:
             return True
         if recent.isl_tokens is None or self.isl_tokens is None:
             return False
@@ -71,6 +73,7 @@ class Intervals(Struct):
     """Of the newest interval that had prompts."""
     decode_share: float = 1.0
     """Of the newest interval that had requests: see ``Outlook``."""
+    decode_peak: float = 1.0
     isl_bins: Histogram = NO_BINS
     osl_bins: Histogram = NO_BINS
     peak_requests_per_s: float = 0.0
@@ -126,7 +129,8 @@ class Intervals(Struct):
         if known and had.arrivals:
             self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
             self.kv_hit_rate = had.kv_hit_rate
-            self.decode_share = max(had.requests_per_s, self.peak_requests_per_s) / self._busiest(had)
+            most = max(had.requests_per_s, self.peak_requests_per_s)
+            self.decode_share, self.decode_peak = most / self._busiest(had), most / had.requests_per_s
         for series in (self.requests, self.isl_tokens, self.osl_tokens):
             del series[:-KEPT]
         self.began_ms += over * self.interval_ms
@@ -169,7 +173,9 @@ class Intervals(Struct):
         return self._outlook(values[busiest], isl, osl)
 
     def _outlook(self, requests: float, isl: float | None, osl: float | None) -> Outlook:
-        return Outlook(requests * 1_000.0 / self.interval_ms, isl, osl, self.kv_hit_rate, self.decode_share)
+        return Outlook(
+            requests * 1_000.0 / self.interval_ms, isl, osl, self.kv_hit_rate, self.decode_share, self.decode_peak
+        )
 
     def lengths(self, outlook: Outlook, traffic: Traffic) -> tuple[Lengths, Lengths] | None:
         """ISL and OSL as distributions of those means, where frontends report any; None where a mean is not known."""

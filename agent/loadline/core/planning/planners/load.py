@@ -1,32 +1,36 @@
-"""The load planner: one worker more or less, from what each worker has to do and the latency that this gives.
+"""The load planner: workers more or less, from what each worker has to do and the latency that this gives.
 
 A line from load to latency is drawn through the samples of late: prompt tokens to TTFT for prefill, KV blocks to ITL
 for decode. Solved backwards it says with which load a worker just meets its objective. As with Dynamo's load planner a
-pool grows by one where *all* workers have more, and shrinks by one where all have less than what that leaves for one
-worker less, times ``scaling_down_sensitivity_ratio``; of aggregated workers either job grows and only both shrink.
-What differs:
+pool grows where *all* workers have more, and shrinks by one where all have less than what that leaves for one worker
+less, times ``scaling_down_sensitivity_ratio``; of aggregated workers either job grows and only both shrink. What
+differs:
 
 - it is judged in the turn in which a sample comes, and at most one change is made in an interval;
 - workers on their way take their share of the load in advance, so growth goes on only where they will not do;
+- loads count as they rise, and a pool grows by as many workers as they need, at most to its double: with one at a time
+  a ramp is over before the last of them has come;
 - where latency does not rise with the load there is no line: loads that were seen to be fine are taken for fine;
 - a shrink is computed once more before it is proposed: the others, with their share of its load, must keep the time;
+- prefill shrinks by how many workers compute, not by their queues: see ``jobs``;
 - a cache that is nearly full is a load that is too high, whatever the ITL.
 """
 
-from typing import Annotated, ClassVar, Final
+from collections.abc import Iterator
+from math import inf
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
-from loadline.core.models.load import SENSITIVITY, Step, can_consolidate, either_up_both_down, load_step
-from loadline.core.models.regression import SAMPLES_MIN, Regression
+from loadline.core.models.load import SENSITIVITY, load_step
+from loadline.core.models.regression import SAMPLES_MIN
 from loadline.core.planning.planners.base import Planner
+from loadline.core.planning.planners.jobs import Job, PrefillJob
 from loadline.core.planning.planners.loads import Loads, Mean
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
 from loadline.core.report import Code, Opinion, Reason
-
-_INFINITE: Final = float("inf")
 
 
 class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,19 +48,10 @@ class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(Struct, frozen=True):
-    """One more (1), one less (-1) or none (0), and why."""
+    """So many more, one less (-1) or none (0), and why."""
 
-    step: Step
+    step: int
     reason: Reason
-
-
-class Line(Struct, frozen=True):
-    """What a regression says of an objective."""
-
-    up: float
-    """Above this load a worker misses its objective."""
-    down: float
-    """Up to this load a worker meets it."""
 
 
 class LoadPlanner(Planner):
@@ -73,7 +68,7 @@ class LoadPlanner(Planner):
         return self.next_ms
 
     def plan(self, model: Model, now: int) -> Opinion:
-        """Step each pool by at most one."""
+        """Step each pool."""
         self.observe(model, now)
         said: dict[str, Recommendation] = {}
         for pool in model.pools.values():
@@ -102,47 +97,48 @@ class LoadPlanner(Planner):
 
     def judge(self, model: Model, pool: Pool, now: int) -> Verdict:
         """Weigh one pool; guard clauses first: what is missing is a hold."""
-        loads = self.loads[pool.name]
-        kinds = _by_kind(pool, loads)
         if pool.ready == 0:
             return Verdict(0, Reason(Code.NO_WORKERS, pool.name))
-        known = min(len(values) for values in kinds.values())
+        known = min(len(values) for values in _by_kind(pool, self.loads[pool.name]).values())
         if known == 0:
             return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=pool.fresh, ready=pool.ready, known=0))
-        objectives = {"prefill_tokens": model.objectives.ttft_ms, "decode_blocks": model.objectives.itl_ms}
-        verdicts = [self._weigh(pool, kind, values, objectives[kind], now) for kind, values in kinds.items()]
-        verdict = verdicts[0]
-        if len(verdicts) > 1:
-            step = either_up_both_down(verdicts[0].step, verdicts[1].step)
-            verdict = next((one for one in verdicts if one.step == step), Verdict(step, verdicts[0].reason))
+        verdicts = [self._weigh(pool, job, now) for job in self._jobs(model, pool)]
+        # Of workers that do both jobs: either may need more, both must need less.
+        verdict = max(verdicts, key=lambda one: one.step)
         return self._paced(pool, verdict, now) if verdict.step else verdict
 
-    def _weigh(self, pool: Pool, kind: str, values: list[Mean], sla_ms: float, now: int) -> Verdict:
-        loads = self.loads[pool.name]
-        regression = loads.prefill if kind == "prefill_tokens" else loads.decode
-        idle = all(value.now == 0.0 and value.calm < 1.0 for value in values)
-        capacity = self._capacity(pool) if kind == "decode_blocks" else _INFINITE
-        line = _line(regression, sla_ms, capacity, loads.isl_tokens if kind == "prefill_tokens" else 0.0)
-        if line is None and not idle:
-            known = len(regression.loads)
+    def _jobs(self, model: Model, pool: Pool) -> Iterator[Job]:
+        loads, sensitivity = self.loads[pool.name], self.knobs.scaling_down_sensitivity_ratio
+        for kind, values in _by_kind(pool, loads).items():
+            scale = pool.ready / len(values)
+            if kind == "decode_blocks":
+                itl_ms, capacity = model.objectives.itl_ms, self._capacity(pool)
+                yield Job(values, loads.decode, itl_ms, sensitivity, scale, capacity)
+            else:
+                ttft_ms, own = model.objectives.ttft_ms, loads.isl_tokens
+                computing = [one.computing for one in loads.workers.values() if one.computing is not None]
+                yield PrefillJob(values, loads.prefill, ttft_ms, sensitivity, scale, own=own, computing=computing)
+
+    def _weigh(self, pool: Pool, job: Job, now: int) -> Verdict:
+        line, supply = job.line(), pool.supply(now)
+        if line is None and not job.idle:
+            known = len(job.regression.loads)
             return Verdict(0, Reason.of(Code.LOAD_LEARNING, pool.name, known=known, needed=SAMPLES_MIN))
-        total = pool.total(now)
-        share = pool.ready / max(total, 1)
-        highs = [value.high * share for value in values]
-        means = [max(value.mean, value.calm) if kind == "decode_blocks" else value.calm for value in values]
-        up, down = (line.up, line.down) if line is not None else (_INFINITE, 1.0)
-        sensitivity = self.knobs.scaling_down_sensitivity_ratio
+        up, down = (line.up, line.down) if line is not None else (inf, 1.0)
+        share = pool.ready / max(supply.total, 1)
+        highs = [load * share for load in job.expected(up)]
         if load_step(highs, up) > 0:
-            numbers = {"target": up, "latency_ms": sla_ms, "least": min(highs)}
-            return Verdict(1, Reason.of(Code.LOAD_HIGH, pool.name, **numbers))
-        complete = len(values) >= pool.ready and total == pool.ready
-        if complete and load_step(means, down, sensitivity) < 0:
-            bound = down * (pool.ready - 1) / pool.ready * sensitivity
-            fitted = regression.line()
-            if idle or fitted is None or can_consolidate(means, fitted.at, sla_ms, sensitivity, capacity):
-                return Verdict(-1, Reason.of(Code.LOAD_LOW, pool.name, target=bound, most=max(means)))
-            return Verdict(0, Reason.of(Code.CONSOLIDATION_REFUSED, pool.name, latency_ms=sla_ms))
-        within = {"least": min(highs), "most": max(means), "target": min(up, 1e12), "latency_ms": sla_ms}
+            step = min(max(job.needed(up) - supply.total, 1), supply.total)
+            return Verdict(
+                step, Reason.of(Code.LOAD_HIGH, pool.name, target=up, latency_ms=job.sla_ms, least=min(highs))
+            )
+        complete = len(job.values) >= pool.ready and supply.total == pool.ready
+        less = job.less(down) if complete and job.sensitivity > 0.0 else "no"
+        if less == "yes":
+            return Verdict(-1, Reason.of(Code.LOAD_LOW, pool.name, target=job.bound(down), most=job.most))
+        if less == "refused":
+            return Verdict(0, Reason.of(Code.CONSOLIDATION_REFUSED, pool.name, latency_ms=job.sla_ms))
+        within = {"least": min(highs), "most": job.most, "target": min(up, 1e12), "latency_ms": job.sla_ms}
         return Verdict(0, Reason.of(Code.LOAD_WITHIN, pool.name, **within))
 
     def _capacity(self, pool: Pool) -> float:
@@ -152,7 +148,7 @@ class LoadPlanner(Planner):
             total = worker.record.kv_blocks_total or next(filter(None, said), None)
             if total:
                 return total * self.knobs.kv_usage_max
-        return _INFINITE
+        return inf
 
     def _paced(self, pool: Pool, verdict: Verdict, now: int) -> Verdict:
         """One change an interval; a shrink also waits after any change of the ready workers."""
@@ -173,15 +169,3 @@ def _by_kind(pool: Pool, loads: Loads) -> dict[str, list[Mean]]:
     if role != "prefill":
         found["decode_blocks"] = [load for one in workers if (load := one.decode_blocks) is not None]
     return found
-
-
-def _line(regression: Regression, sla_ms: float, capacity: float, own: float) -> Line | None:
-    """What a regression says; ``own`` is the load of a request itself, which the others have not got."""
-    fitted = regression.line()
-    if fitted is None:
-        return None
-    if fitted.slope > 0.0:
-        target = min((regression.load_at(sla_ms) or 0.0) - own, capacity)
-        return Line(target if target > 0.0 else _INFINITE, target)
-    fine = [load for load, ms in zip(regression.loads, regression.latencies_ms, strict=True) if ms < sla_ms]
-    return Line(capacity, min(max(fine, default=0.0) - own, capacity))

@@ -12,6 +12,10 @@ from loadline.core.observed import WorkerSample
 
 CALM_MS: Final = 60_000
 """Whether less would do is judged by this long a mean: of many workers, one is always busy for a moment."""
+_COLD_MS: Final = 30_000
+"""A worker that has just come compiles, fills its cache and takes what has waited: its latencies are not its load's."""
+_PROMPTS: Final = 64
+"""The mean length of prompts is of about so many: one prompt of 30,000 tokens among 300 of 500 must not move it far."""
 _SPIKE: Final = 2.0
 """A load counts by so much less while its mean is lower: a spike is none, and a flood is one at once."""
 
@@ -41,7 +45,11 @@ class WorkerLoad(Struct):
     incarnation: int
     seen_ms: int
     sequence: int
+    warm_ms: int
+    """From when on its latencies belong to its load."""
     prefill_tokens: Mean | None = None
+    computing: Mean | None = None
+    """Whether it computes prompts: 1 or 0."""
     decode_blocks: Mean | None = None
     ttft_ms: float = 0.0
 
@@ -61,9 +69,13 @@ class Loads(Struct):
     unread: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Samples that are not in the lines yet: to draw a line takes 0.1 ms, which is too much for every report."""
     drawn_ms: int = -1
+    began_ms: int = -1
+    """When the first worker was seen."""
 
     def look(self, pool: Pool, now: int) -> None:
         """Take in the samples that are new."""
+        if self.began_ms < 0 and pool.changed:
+            self.began_ms = now
         for name in pool.changed:
             worker = pool.workers.get(name)
             if worker is None or not worker.counted:
@@ -99,7 +111,8 @@ class Loads(Struct):
             sequence += sample.sequence
         known = self.workers.get(name)
         if known is None or known.incarnation != worker.record.incarnation:
-            known = self.workers[name] = WorkerLoad(worker.record.incarnation, now - self.mean_ms, -1)
+            warm_ms = now + _COLD_MS if self.began_ms >= 0 and now > self.began_ms else now
+            known = self.workers[name] = WorkerLoad(worker.record.incarnation, now - self.mean_ms, -1, warm_ms)
         if sequence == known.sequence:
             return
         age_ms = max(0, now - known.seen_ms)
@@ -109,16 +122,19 @@ class Loads(Struct):
         prefill = _prefill_tokens(samples) if role != "decode" else None
         blocks = _decode_blocks(samples, block) if role != "prefill" else None
         known.prefill_tokens = _pushed(known.prefill_tokens, prefill, *shares)
+        known.computing = _pushed(known.computing, None if prefill is None else float(prefill > 0.0), *shares)
         known.decode_blocks = _pushed(known.decode_blocks, blocks, *shares)
+        warm = now >= known.warm_ms
         for sample in samples:
             isl, ttft_ms, itl_ms = sample.isl_tokens, sample.ttft_ms, sample.itl_ms
             if isl:
-                self.isl_tokens += (isl - self.isl_tokens) / 16 if self.isl_tokens else isl
+                self.isl_tokens += (isl - self.isl_tokens) / _PROMPTS if self.isl_tokens else isl
             # A worker repeats its last TTFT until there is another: only the first time it belongs to the load.
             if ttft_ms and prefill is not None and ttft_ms != known.ttft_ms:
-                self._note("prefill", prefill + (isl or 0.0), ttft_ms)
+                if warm:
+                    self._note("prefill", prefill + (isl or 0.0), ttft_ms)
                 known.ttft_ms = ttft_ms
-            if itl_ms and blocks and sample.running_requests != 0:
+            if warm and itl_ms and blocks and sample.running_requests != 0:
                 self._note("decode", blocks, itl_ms)
 
 

@@ -47,6 +47,8 @@ class Demand(Struct, frozen=True):
     """Share (0..1) of the prompt tokens that prefix caches have: they take room, but are not computed."""
     decode_share: float = 1.0
     """Requests that decode, of ``requests_per_s``."""
+    decode_peak: float = 1.0
+    """That rate by its mean: what of the swing is in it already."""
 
     @property
     def decode_tokens_per_s(self) -> float:
@@ -228,15 +230,20 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
 
     def size(share: float) -> Size:
         busy = demand.decode_tokens_per_s * share / best.tokens_per_s
-        return Size(busy, _with_room(busy, best.requests, demand.attainment), infeasible=infeasible)
+        return Size(busy, _with_room(busy, best.requests, demand), infeasible=infeasible)
 
     return size
 
 
-def _with_room(busy: float, batch_requests: float, attainment: float) -> int:
-    """Workers for so many busy ones whose load, in requests, swings as that of independent ones does."""
-    swing = NormalDist().inv_cdf(attainment) if attainment > 0.5 else 0.0  # noqa: PLR2004 - the median is the mean
-    return min(replicas.REPLICAS_MAX, math.ceil(busy + swing * math.sqrt(busy / batch_requests)))
+def _with_room(busy: float, batch_requests: float, demand: Demand) -> int:
+    """Workers for so many busy ones, or for the mean whose load, in requests, swings as that of independent ones does.
+
+    The higher counts: of a demand at its busiest the swing is a part.
+    """
+    share = demand.attainment
+    swing = NormalDist().inv_cdf(share) if share > 0.5 else 0.0  # noqa: PLR2004 - the median is the mean
+    mean = busy / demand.decode_peak
+    return min(replicas.REPLICAS_MAX, math.ceil(max(busy, mean + swing * math.sqrt(mean / batch_requests))))
 
 
 def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
@@ -267,7 +274,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
             batch = _batch(pool, model, mean_ms * (1.0 - prefill), context) if prefill < 1.0 else None
             if batch is not None:
                 busy = workers * prefill + decode_tokens_per_s / batch.tokens_per_s
-                if _with_room(busy, batch.requests, demand.attainment) <= workers:
+                if _with_room(busy, batch.requests, demand) <= workers:
                     break
             workers += max(1, workers // 8)
         return Size(busy, workers, infeasible=infeasible)

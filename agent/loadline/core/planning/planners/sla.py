@@ -1,7 +1,7 @@
 """The SLA planner: the throughput planner sets the floor, the load planner works above it.
 
 The floor is what the traffic to come needs by the profiles; it comes early and in one step. What the profiles or the
-forecast got wrong shows in the loads of the workers, and costs or saves one worker at a time. Nothing goes below the
+forecast got wrong shows in the loads of the workers, and the load planner answers it. Nothing goes below the
 floor, and nothing shrinks while it is not known. A floor that cannot be reached, because workers do not come, is
 reported and not waited for: the load planner goes on from the workers that there are.
 """

@@ -245,15 +245,24 @@ class ThroughputPlanner(Planner):
         return recent.span_ms >= self.knobs.surge_window_ms - WAKE_MS
 
     def _measured(self, model: Model, now: int) -> Outlook:
-        """As it has been for a surge window. Outputs are known when they end: their length is that of the interval."""
+        """As it has been for a surge window.
+
+        Outputs are known when they end: their length is that of the interval. Prompts that are longer than expected
+        count for more, as in an interval: what has come for seconds is work for prefill, and little of what decodes.
+        """
         recent = model.traffic.recent(self.knobs.surge_window_ms, now)
         before = self.outlook or self._intervals.last()
         isl, osl, hit_rate = recent.isl_tokens, osl_tokens(self._intervals.so_far(model.traffic)), recent.kv_hit_rate
-        if before is not None:
-            isl, hit_rate = (before.isl_tokens, before.kv_hit_rate) if isl is None else (isl, hit_rate)
-            first, other = (before.osl_tokens, osl) if self._intervals.requests else (osl, before.osl_tokens)
-            osl = first or other
-        return Outlook(recent.requests_per_s, isl, osl, hit_rate)
+        if before is None:
+            return Outlook(recent.requests_per_s, isl, osl, hit_rate)
+        if not self._intervals.requests:
+            return Outlook(recent.requests_per_s, isl, osl or before.osl_tokens, hit_rate)
+        if isl is None:
+            isl, hit_rate = before.isl_tokens, before.kv_hit_rate
+        longer = max(1.0, (isl or 0.0) / (before.isl_tokens or isl or 1.0))
+        isl = isl and isl / longer
+        osl, peak = before.osl_tokens or osl, self._intervals.decode_peak
+        return Outlook(recent.requests_per_s * longer, isl, osl, hit_rate, 1.0 / longer, peak)
 
     # -- sizing --------------------------------------------------------------------------------------------------------
 
@@ -288,6 +297,7 @@ class ThroughputPlanner(Planner):
             correction.decode,
             outlook.kv_hit_rate,
             outlook.decode_share,
+            outlook.decode_peak,
         )
         return sizes(model, demand)
 
