@@ -37,7 +37,8 @@ def test_who_goes_to_a_busy_worker_waits_for_what_is_under_way() -> None:
 
 
 def test_where_workers_are_always_busy_no_number_makes_up_for_what_is_under_way() -> None:
-    assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.81, full=True) is None
+    for busy in (36.0, 5_000.0):
+        assert workers_within(busy, 100.0, [(80.0, 1.0)], 0.81, full=True) is None
     assert workers_within(36.0, 100.0, [(80.0, 1.0)], 0.79, full=True) is not None
     assert workers_within(36.0, 100.0, [(-1.0, 1.0)], 0.1, full=True) is None
 

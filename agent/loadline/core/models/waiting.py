@@ -37,7 +37,7 @@ def workers_within(
         full: Whether all of them wait for what is under way, as they do where workers are always busy.
         most: The answer where fewer are not enough.
     """
-    if not 0.0 < busy < _EXACT_MAX or share <= 0.0 or service_ms <= 0.0:
+    if busy <= 0.0 or share <= 0.0 or service_ms <= 0.0:
         return min(most, ceil(max(busy, 0.0)))
     chance, services, rate = _late_full if full else _late, 1.0 / service_ms, 1.0 / (service_ms * max(spread, 0.5))
 
@@ -47,6 +47,8 @@ def workers_within(
 
     if not enough(0.0, 1.0 / rate):
         return None
+    if busy >= _EXACT_MAX:
+        return min(most, ceil(busy))
     # Erlang's recursion over the servers, continued until the wait is short enough.
     blocked = 1.0
     for workers in range(1, most):
