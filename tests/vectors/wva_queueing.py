@@ -7,6 +7,7 @@ batch too, so it is ours with other numbers.
 import math
 from typing import Any
 
+from loadline.core.models.fitting import Refused, fit_line
 from loadline.core.models.linear import LinearTimes
 from loadline.core.models.queue_sizing import Targets, size
 from loadline.core.models.queueing import Queue
@@ -111,7 +112,17 @@ def quirk(given: dict[str, Any]) -> dict[str, Any]:
     return {"bound": found_size.bound, "itl_ms": queue.analyse(found_size.requests_per_s).itl_ms}
 
 
+def itl_fit(given: dict[str, Any]) -> Any:
+    """Against the share of the KV cache there, but a line is a line."""
+    only(given, "k", "A", "B")
+    found = fit_line(given["k"], [given["A"] * k + given["B"] for k in given["k"]])
+    if isinstance(found, Refused):
+        return "reject"
+    return {"A": found.line.slope, "B": found.line.intercept_ms, "itl_at_0_85": found.line.at(0.85)}
+
+
 ANSWERS: dict[str, Answer] = {
+    "wva.itl_fit": itl_fit,
     "wva.queueing": rates,
     "wva.queue_model_g1": analysis,
     "wva.queue_sizing_g1": sizing,

@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("simulate", "simulate.simulate", "Try a configuration on a trace, in virtual time.")
     add("compare", "compare.compare", "Compare configurations on a trace, next to what is possible.")
     add("forecast", "forecast.forecast", "Score the predictors on the load of a trace.")
+    add("fit", "fit.fit", "Fit the four numbers of an engine to a profiler's sweeps.")
     _config(add("run", "serve.run", "Run the agent."))
     _config(add("check", "serve.check", "Check a configuration and say what it will do."))
     _asking(add("status", "operate.status", "Show models, pools and the last decisions."))

@@ -45,10 +45,33 @@ def read_decode(path: Path) -> DecodeSweep:
     return _read(path, DecodeSweep, "decode")
 
 
+def read_sweeps(path: Path) -> list[PrefillSweep | DecodeSweep]:
+    """The sweeps in a file, or in a folder of a profiler's results, whichever there are.
+
+    Raises:
+        DataError: There is none, or one holds what cannot be true.
+    """
+    if path.is_dir():
+        roles = [role for role, names in SELECTED.items() if any((path / name).is_file() for name in names)]
+        if not roles:
+            names = ", ".join(name for names in SELECTED.values() for name in names)
+            raise DataError(f"{path}: holds none of {names}. Name a profiler's results, or a file.")
+    else:
+        content = _content(path, (*_keys(PrefillSweep), *_keys(DecodeSweep)))
+        kinds = (("prefill", PrefillSweep), ("decode", DecodeSweep))
+        roles = [role for role, kind in kinds if not content.keys().isdisjoint(_keys(kind))]
+        if not roles:
+            raise DataError(f"{path}: holds no sweep. Name a profile written by the profiler.")
+    return [read_prefill(path) if role == "prefill" else read_decode(path) for role in roles]
+
+
+def _keys(kind: type[PrefillSweep | DecodeSweep]) -> tuple[str, ...]:
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind))
+
+
 def _read(path: Path, kind: type[Sweep], role: str) -> Sweep:
-    file = _selected(path, role) if path.is_dir() else path
-    keys = tuple(field.encode_name for field in msgspec.structs.fields(kind))
-    content = _json(file) if file.suffix == ".json" else _npz(file, keys)
+    file, keys = _selected(path, role) if path.is_dir() else path, _keys(kind)
+    content = _content(file, keys)
     missing = [key for key in keys if key not in content]
     if missing:
         raise DataError(f"{file}: key {missing[0]!r} is missing. A profile of this kind has {', '.join(keys)}.")
@@ -75,6 +98,10 @@ def _only(file: Path, values: Any) -> Any:
         what = "is empty" if not values else f"has {len(values)} values"
         raise DataError(f"{file}: key 'max_kv_tokens' {what}. Write one number: the tokens that the KV cache holds.")
     return values[0]
+
+
+def _content(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    return _json(file) if file.suffix == ".json" else _npz(file, keys)
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class Regression(Struct):
         Loads that are all the same give the mean latency and a slope of 0.
         """
         if self.fitted is None and len(self.loads) >= SAMPLES_MIN:
-            self.fitted = _least_squares(*_without_outliers(self.loads, self.latencies_ms))
+            self.fitted = _least_squares(*without_outliers(self.loads, self.latencies_ms))
         return self.fitted
 
     def load_at(self, sla_ms: float) -> float | None:
@@ -96,7 +96,8 @@ def _least_squares(loads: list[float], latencies: list[float]) -> Line:
     return Line(slope, latency - slope * load)
 
 
-def _without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[float], list[float]]:
+def without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[float], list[float]]:
+    """The samples, at most ``SAMPLES_MAX``, that do not lie far off the Theil-Sen line."""
     slope, intercept_ms = _theil_sen(np.asarray(loads, np.float64), np.asarray(latencies, np.float64))
     off = [abs(y - (slope * x + intercept_ms)) for x, y in zip(loads, latencies, strict=True)]
     far = max(_FAR * sorted(off)[(len(off) - 1) // 2], _EXACT * max(latencies))

@@ -1,0 +1,80 @@
+"""``fit``: the four numbers of an engine from a profiler's sweeps."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from loadline.cli import inputs, show
+from loadline.config.profiles import read_sweeps
+from loadline.core.models.engine import LinearKnobs
+from loadline.core.models.fitting import Fit, Refused, batches_of, fit_decode, fit_prefill, times_of
+from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
+from loadline.errors import ConfigError, DataError
+
+_GOOD: Final = 0.1
+"""Mean error above which a sweep tells more than the line."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``fit``."""
+    add = parser.add_argument
+    add("--profile", type=Path, nargs="+", required=True, metavar="FILE", help="sweeps, or folders of a profiler")
+    add("--context", type=float, metavar="TOKENS", help="mean context of a running request (default: all measured)")
+
+
+@inputs.refusing
+def fit(options: argparse.Namespace) -> int:
+    """Fit lines to the sweeps and print them, with a line for the configuration."""
+    sweeps = [sweep for path in dict.fromkeys(options.profile) for sweep in read_sweeps(path)]
+    prefills = [sweep for sweep in sweeps if isinstance(sweep, PrefillSweep)]
+    decodes = [sweep for sweep in sweeps if isinstance(sweep, DecodeSweep)]
+    named = ", ".join(map(str, options.profile))
+    for role, found in (("prefill", prefills), ("decode", decodes)):
+        if not found:
+            raise DataError(f"{named}: nothing says what {role} takes. Name the sweep of {role} too.")
+    _check_context(options.context, decodes)
+    decode = _fitted(named, "decode", fit_decode(decodes, options.context))
+    prefill = _fitted(named, "prefill", fit_prefill(prefills))
+    times = times_of(decode, prefill)
+    largest = max(batch for sweep in decodes for batch in batches_of(sweep))
+    knobs = {
+        **msgspec.structs.asdict(times),
+        "max_kv_tokens": min(sweep.max_kv_tokens for sweep in decodes),
+        "max_batch_requests": max(1.0, float(round(largest))),
+    }
+    try:
+        msgspec.convert(knobs, LinearKnobs)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{named}: {error}. Profile the engine again.") from error
+    rows = [("", "ms", "samples", "mean error", "largest")]
+    rows.append(("iteration", f"{times.alpha:.5g} + {times.beta:.5g} * batch", *_quality(decode)))
+    rows.append(("prefill", f"{times.gamma:.5g} + {times.delta:.5g} * tokens", *_quality(prefill)))
+    print(show.table(rows))
+    for role, one in (("decode", decode), ("prefill", prefill)):
+        if one.mean_error > _GOOD:
+            print(f"The line of {role} is far off its sweep: {role}_profile tells more.")
+    if decode.mean_error > _GOOD and options.context is None:
+        print("Iterations depend on the context: --context fits one.")
+    print(f"linear = {{ {', '.join(f'{name} = {value:.6g}' for name, value in knobs.items())} }}")
+    return 0
+
+
+def _check_context(context_tokens: float | None, sweeps: list[DecodeSweep]) -> None:
+    if context_tokens is None:
+        return
+    low = max(min(sweep.context_tokens) for sweep in sweeps)
+    high = min(max(sweep.context_tokens) for sweep in sweeps)
+    if not low <= context_tokens <= high:
+        raise ConfigError("--context", f"{context_tokens:g} was not measured", f"Write {low:g} to {high:g} tokens.")
+
+
+def _fitted(named: str, role: str, found: Fit | Refused) -> Fit:
+    if isinstance(found, Refused):
+        raise DataError(f"{named}: {role}: {found.problem}.")
+    return found
+
+
+def _quality(found: Fit) -> tuple[str, str, str]:
+    return str(found.samples), f"{found.mean_error:.1%}", f"{found.largest_error:.1%}"
