@@ -12,7 +12,7 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.models.lengths import Lengths, all_of, lengths_of
 from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.planners.sizing import Demand, Size, sizes
+from loadline.core.planning.planners.sizing import Demand, Size, sizing
 from loadline.core.scalars import Role
 from loadline.sim.engine import Engine, EngineKnobs, Request, Timing
 from tests.support.belief import START, fleet_of
@@ -93,7 +93,7 @@ def sized(case: Case, arriving: Sequence[Arriving]) -> Size:
     )
     fleet.register(RegisteredWorker(record, 1), START)
     isl, osl = _reported([one.isl_tokens for one in arriving]), _reported([one.osl_tokens for one in arriving])
-    return sizes(model, Demand(case.requests_per_s, isl, osl, ATTAINMENT, kv_hit_rate=case.hit_rate))["x"]
+    return sizing(model, Demand(case.requests_per_s, isl, osl, ATTAINMENT, kv_hit_rate=case.hit_rate))(1.0)["x"]
 
 
 def _reported(tokens: Sequence[int]) -> Lengths:

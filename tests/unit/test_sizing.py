@@ -13,7 +13,7 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.models.lengths import Lengths, all_of
 from loadline.core.models.waiting import workers_within
-from loadline.core.planning.planners.sizing import Demand, sizes
+from loadline.core.planning.planners.sizing import Demand, Size, sizing
 from loadline.core.report import Code
 from loadline.core.scalars import Role
 from tests.support.belief import fleet_of
@@ -33,6 +33,10 @@ def model(*pools: PoolKnobs, engine: EngineProfile = LINEAR, ttft_ms: float = 50
 
 def demand(requests_per_s: float, attainment: float = 0.0) -> Demand:
     return Demand(requests_per_s, all_of(500.0), all_of(100.0), attainment)
+
+
+def sizes(of: Model, needs: Demand) -> dict[str, Size]:
+    return sizing(of, needs)(1.0)
 
 
 PREFILL, DECODE = PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)

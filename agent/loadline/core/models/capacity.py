@@ -87,6 +87,10 @@ class Prompts(Struct, frozen=True):
         """What a prompt adds to a pass, on average."""
         return self.line.slope * self.isl_tokens
 
+    def pass_ms(self, batch: float) -> float:
+        """What a pass over so many of them takes."""
+        return self.line.intercept_ms + batch * self.prompt_ms
+
 
 class Engines(Struct, frozen=True):
     """How many a load needs."""
@@ -114,12 +118,15 @@ def prefill_engines(prompts: Prompts, requests_per_s: float, ttft_ms: float, att
         return Engines(busy, replicas_for(tokens_per_s, prompts.tokens_per_s, 0))
     capacity = prefill_capacity(prompts.line, prompts.isl_tokens, ttft_ms, prompts.tokens_max, prompts.requests_max)
     batch_max = 1 if capacity is None else capacity.batch_requests
-    slacks = [(ttft_ms - ms, part) for ms, part in prompts.alone_ms if ms < ttft_ms] or [(ttft_ms, 1.0)]
+    slacks = sorted((ttft_ms - ms, part) for ms, part in prompts.alone_ms if ms < ttft_ms) or [(ttft_ms, 1.0)]
     able = fsum(part for _, part in slacks)
+    fewest = (
+        int(requests_per_s * prompts.pass_ms(batch_max) / batch_max / 1_000.0) + 1
+    )  # the largest batch is the fastest
     found, batch = Engines(0.0, REPLICAS_MAX), 1.0
-    while batch <= batch_max:
+    while batch <= batch_max and found.workers > fewest:
         added_ms = batch * prompts.prompt_ms
-        service_ms = prompts.line.intercept_ms + added_ms
+        service_ms = prompts.pass_ms(batch)
         busy = requests_per_s * service_ms / batch / 1_000.0
         others_ms = added_ms - prompts.prompt_ms
         waits = [(slack_ms - others_ms, part / able) for slack_ms, part in slacks]

@@ -51,6 +51,11 @@ class LinearPrefill(Struct, frozen=True):
         """What every pass takes, in ms."""
         return self.times.gamma
 
+    @property
+    def ttft_min_ms(self) -> float:
+        """The TTFT of a prompt of one token, in ms."""
+        return self.times.gamma + self.times.delta
+
     def tokens_per_s_per_gpu(self, isl_tokens: Numbers) -> Numbers:
         """Prompt tokens a second that one GPU computes, one prompt after the other."""
         value: Numbers = np.maximum(isl_tokens, 0.0) / self.ttft_ms(isl_tokens) * 1_000.0 / self.gpus
@@ -86,8 +91,9 @@ class LinearDecode(Struct, frozen=True):
             return None
         return Best(batch / itl * 1_000.0 / self.gpus, itl, min(1.0, batch * context / self.max_kv_tokens))
 
-    def least_itl_ms(self, context_tokens: float) -> float:  # noqa: ARG002 - the context makes no difference
-        """The ITL of one request."""
+    @property
+    def itl_min_ms(self) -> float:
+        """The ITL of one request, in ms."""
         return self.times.alpha + self.times.beta
 
     def _batch(self, kv_usage: Numbers, context_tokens: Numbers) -> Numbers:

@@ -52,6 +52,11 @@ class PrefillModel(Protocol):
         """What every pass takes, however little is in it, in ms."""
         ...
 
+    @property
+    def ttft_min_ms(self) -> float:
+        """The TTFT of the shortest prompt, in ms."""
+        ...
+
 
 class DecodeModel(Protocol):
     """What planners ask of decode. Contexts in tokens, KV usage 0..1; arrays of any shape."""
@@ -73,8 +78,9 @@ class DecodeModel(Protocol):
         """The batch of highest throughput whose ITL is at most ``itl_ms``; None: no batch reaches it."""
         ...
 
-    def least_itl_ms(self, context_tokens: float) -> float:
-        """The ITL below which there is no batch: what an objective that is infeasible should be raised to."""
+    @property
+    def itl_min_ms(self) -> float:
+        """The ITL below which there is no batch of any requests, in ms."""
         ...
 
 
@@ -92,6 +98,7 @@ class PrefillCurve:
         self.isl_min, self.isl_max = sweep.isl_tokens[0], sweep.isl_tokens[-1]
         self.pass_ms = sweep.pass_ms()
         """See ``PrefillModel``."""
+        self.ttft_min_ms = float(self.ttft_ms(np.asarray(self.isl_min)))
 
     def ttft_ms(self, isl_tokens: Numbers) -> Numbers:
         """See ``PrefillModel``."""
@@ -116,6 +123,7 @@ class DecodeSurface:
         self.contexts: Numbers = np.asarray(list(rows))
         self._usage: Numbers = np.unique(np.concatenate([np.linspace(0.0, 1.0, _CELLS + 1), sweep.kv_usage]))
         self._itl = self._table(sweep, rows, np.asarray(sweep.itl_ms))
+        self.itl_min_ms = float(self._itl.min())
         # Between contexts the time of a token is proportional to the context, so it is what is interpolated.
         self._seconds = 1.0 / self._table(sweep, rows, np.asarray(sweep.tokens_per_s_per_gpu))
 
@@ -141,11 +149,6 @@ class DecodeSurface:
         at = int(np.argmin(np.where(within, seconds, np.inf)))
         rate = float(self._beyond(context) / seconds[at])
         return Best(rate, float(itls[at]), float(self._usage[at]))
-
-    def least_itl_ms(self, context_tokens: float) -> float:
-        """See ``DecodeModel``."""
-        row, upper, share = self._between(np.asarray(context_tokens, dtype=np.float64))
-        return float(((1.0 - share) * self._itl[row] + share * self._itl[upper]).min())
 
     def _table(self, sweep: DecodeSweep, rows: dict[float, list[int]], values: Numbers) -> Numbers:
         usage = np.asarray(sweep.kv_usage)

@@ -7,7 +7,7 @@ for one worker on average.
 """
 
 from collections.abc import Sequence
-from math import ceil, exp, fsum
+from math import ceil, exp
 from typing import Final
 
 from loadline.core.models.replicas import REPLICAS_MAX
@@ -31,7 +31,8 @@ def workers_within(
     Args:
         busy: How many are busy on average: arrivals a second by what one can serve a second.
         service_ms: Mean time that a request takes a worker.
-        waits: Longest wait (ms) that is fine, and the part of the requests that it is for; the parts sum to 1.
+        waits: Longest wait (ms) that is fine, and the part of the requests that it is for; the parts sum to 1. The
+            shortest should come first: the sum ends where too many are late.
         share: Of the requests; 0: as many workers as are busy, whatever the wait.
         spread: ``(1 + cv^2) / 2`` of the service time: 1 for an exponential one, 0.5 for one that is always the same.
         full: Whether all of them wait for what is under way, as they do where workers are always busy.
@@ -42,8 +43,12 @@ def workers_within(
     chance, services, rate = _late_full if full else _late, 1.0 / service_ms, 1.0 / (service_ms * max(spread, 0.5))
 
     def enough(waiting: float, spare: float) -> bool:
-        queues = rate * spare
-        return fsum(part * chance(waiting, ms * services, ms * queues) for ms, part in waits) <= 1.0 - share
+        queues, late = rate * spare, 0.0
+        for ms, part in waits:
+            late += part * chance(waiting, ms * services, ms * queues)
+            if late > 1.0 - share:
+                return False
+        return True
 
     if not enough(0.0, 1.0 / rate):
         return None

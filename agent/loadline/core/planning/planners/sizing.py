@@ -8,7 +8,7 @@ comes first.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import NormalDist
 from typing import Final
 
@@ -68,39 +68,40 @@ class Size(Struct, frozen=True):
 
 
 Sizer = Callable[[float], Size]
-"""The size for a share (0..1) of the demand."""
+"""The size of a pool for so many times the demand."""
+Sizing = Callable[[float], dict[str, Size]]
+"""The size of each pool for so many times the demand."""
 
 
-def sizes(model: Model, demand: Demand) -> dict[str, Size]:
-    """The size of each pool."""
-    found: dict[str, Size] = {}
-    for role in dict.fromkeys(pool.knobs.role for pool in model.pools.values()):
-        pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
-        found |= _shared([(pool, _sizer(pool, model.objectives, demand)) for pool in pools])
-    return found
+def sizing(model: Model, demand: Demand) -> Sizing:
+    """How many workers each pool needs."""
+    pools = list(model.pools.values())
+    sizers = [(pool, _sizer(pool, model.objectives, demand)) for pool in pools]
+    roles = [[one for one in sizers if one[0].knobs.role == role] for role in {pool.knobs.role: 0 for pool in pools}]
+    return lambda times: {name: size for of_role in roles for name, size in _shared(of_role, times)}
 
 
-def _shared(pools: list[tuple[Pool, Sizer]]) -> dict[str, Size]:
+def _shared(pools: list[tuple[Pool, Sizer]], times: float) -> Iterator[tuple[str, Size]]:
     """The demand of a role over its pools, the cheapest first, each up to its bound."""
-    whole = {pool.name: (pool, sizer, sizer(1.0)) for pool, sizer in pools}
-    able = [one for one in whole.values() if one[2].problem is None]
-    found = {name: size for name, (_, _, size) in whole.items() if size.problem is not None}
-    left = 1.0
-    for pool, sizer, alone in sorted(able, key=lambda one: (one[2].busy * one[0].knobs.gpus_per_worker, one[0].name)):
-        size = sizer(left) if left < 1.0 else alone
+    whole = [(pool, sizer, sizer(times)) for pool, sizer in pools]
+    left = times
+    for pool, sizer, alone in sorted(whole, key=lambda one: (one[2].busy * one[0].knobs.gpus_per_worker, one[0].name)):
+        if alone.problem is not None:
+            yield pool.name, alone
+            continue
+        size = sizer(left) if left < times else alone
         wanted = min(max(size.wanted, pool.knobs.replicas_min), pool.knobs.replicas_max)
-        found[pool.name] = Size(size.busy, wanted, infeasible=size.infeasible)
+        yield pool.name, Size(size.busy, wanted, infeasible=size.infeasible)
         left = max(0.0, left * (1.0 - wanted / size.wanted)) if size.wanted else 0.0
-    return found
 
 
 def _sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     by_role = {"prefill": _prefill, "decode": _decode, "aggregated": _aggregated}
     problem = profile_problem(pool) or _out_of_reach(pool, objectives, demand)
     if problem is not None:
-        return lambda _share: Size(problem=problem)
+        return lambda _times: Size(problem=problem)
     if demand.requests_per_s <= 0.0:
-        return lambda _share: Size()
+        return lambda _times: Size()
     return by_role[pool.knobs.role](pool, objectives, demand)
 
 
@@ -126,11 +127,11 @@ def _out_of_reach(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Rea
     gpus, role = pool.knobs.gpus_per_worker, pool.knobs.role
     prefill, decode = pool.engine.prefill_model(gpus), pool.engine.decode_model(gpus)
     if role != "decode" and prefill is not None:
-        best_ms = float(prefill.ttft_ms(np.asarray(1.0))) * min(1.0, demand.prefill_correction)
+        best_ms = prefill.ttft_min_ms * min(1.0, demand.prefill_correction)
         if best_ms > objectives.ttft_ms:
             return _infeasible(pool, best_ms, objectives.ttft_ms)
     if role != "prefill" and decode is not None:
-        best_ms = decode.least_itl_ms(1.0) * demand.decode_correction
+        best_ms = decode.itl_min_ms * demand.decode_correction
         if best_ms > objectives.itl_ms:
             return _infeasible(pool, best_ms, objectives.itl_ms)
     return None
@@ -170,8 +171,8 @@ def _prefill(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     prompts = _prompts(pool, demand)
     infeasible = _late(pool, prompts, objectives)
 
-    def size(share: float) -> Size:
-        engines = prefill_engines(prompts, demand.requests_per_s * share, objectives.ttft_ms, demand.attainment)
+    def size(times: float) -> Size:
+        engines = prefill_engines(prompts, demand.requests_per_s * times, objectives.ttft_ms, demand.attainment)
         return Size(engines.busy, engines.workers, infeasible=infeasible)
 
     return size
@@ -225,11 +226,11 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
         infeasible = _infeasible(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
         batch = _batch(pool, model, math.inf, context)
     if batch is None:  # not even one request fits into the cache
-        return lambda _share: Size(problem=infeasible)
+        return lambda _times: Size(problem=infeasible)
     best = batch
 
-    def size(share: float) -> Size:
-        busy = demand.decode_tokens_per_s * share / best.tokens_per_s
+    def size(times: float) -> Size:
+        busy = demand.decode_tokens_per_s * times / best.tokens_per_s
         return Size(busy, _with_room(busy, best.requests, demand), infeasible=infeasible)
 
     return size
@@ -257,12 +258,12 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
         infeasible = _infeasible(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
         itl_ms = math.inf
         if _batch(pool, model, itl_ms, context) is None:
-            return lambda _share: Size(problem=infeasible)
+            return lambda _times: Size(problem=infeasible)
 
     late, square_ms2 = stall_quantile(demand.osl, demand.attainment), prompts.square_ms2
 
-    def size(share: float) -> Size:
-        arriving, decode_tokens_per_s = demand.requests_per_s * share, demand.decode_tokens_per_s * share
+    def size(times: float) -> Size:
+        arriving, decode_tokens_per_s = demand.requests_per_s * times, demand.decode_tokens_per_s * times
         engines = prefill_engines(prompts, arriving, objectives.ttft_ms, demand.attainment)
         workers, busy = max(engines.workers, 1), engines.busy
         for _ in range(_STEPS_MAX):

@@ -28,7 +28,7 @@ from loadline.core.planning.planners.correction import Correction
 from loadline.core.planning.planners.foresight import Foresight
 from loadline.core.planning.planners.intervals import Intervals, Outlook, osl_tokens
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
-from loadline.core.planning.planners.sizing import Demand, Size, profile_problem, sizes
+from loadline.core.planning.planners.sizing import Demand, Size, Sizing, profile_problem, sizing
 from loadline.core.planning.planners.startups import StartUps
 from loadline.core.report import Code, Opinion, Reason
 
@@ -274,7 +274,10 @@ class ThroughputPlanner(Planner):
         self.outlook, self.sized_ms = outlook, now
         if lengths is not None:
             self.isl_spread = lengths[0].mean_square / max(lengths[0].mean, 1.0) ** 2
-        found, spare = (self._sizes(outlook, lengths or (_NONE, _NONE), model, times) for times in (1.0, _SPARE))
+        size_for = self._sizing(outlook, lengths or (_NONE, _NONE), model)
+        found = spare = size_for(1.0)
+        if any(found[pool.name].wanted < pool.target_now(now) for pool in model.pools.values()):
+            spare = size_for(_SPARE)
         self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
         self.infeasible = {name: size.infeasible for name, size in found.items() if size.infeasible is not None}
         for pool in model.pools.values():
@@ -287,10 +290,10 @@ class ThroughputPlanner(Planner):
                 continue
             self.sized[pool.name] = self._sized(pool, size, spare[pool.name].wanted, outlook, now, surge=surge)
 
-    def _sizes(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model, times: float) -> dict[str, Size]:
+    def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
         correction = self.correction
         demand = Demand(
-            outlook.requests_per_s * times,
+            outlook.requests_per_s,
             *lengths,
             self.knobs.attainment,
             correction.prefill,
@@ -299,7 +302,7 @@ class ThroughputPlanner(Planner):
             outlook.decode_share,
             outlook.decode_peak,
         )
-        return sizes(model, demand)
+        return sizing(model, demand)
 
     def _sized(self, pool: Pool, size: Size, spare: int, outlook: Outlook, now: int, *, surge: bool) -> Sized:
         standing = pool.target_now(now)
