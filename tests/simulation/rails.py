@@ -308,7 +308,7 @@ RAILS: dict[str, Rail] = {
     "guard: step_down": Rail(bound(Code.STEP_DOWN), 0, "I5-step"),
     "guard: stabilisation": Rail(bound(Code.STABILISATION), 0, "I8-window"),
     "guard: warm-up": Rail(bound(Code.WARM_UP), 0, "I9-warm-up"),
-    "guard: warm-up after a gap": Rail(around(Guard, "_track", always_warm), 2, "I9-warm-up"),
+    "guard: warm-up after a gap": Rail(around(Guard, "_track", always_warm), 14, "I9-warm-up"),
     "guard: cooldown up": Rail(bound(Code.COOLDOWN, growing=True), 0, "P3-cooldown"),
     "guard: cooldown down": Rail(bound(Code.COOLDOWN, growing=False), 0, "P3-cooldown"),
     "decide: read first": Rail(unsettled(read=False), 3, "I9-settled"),

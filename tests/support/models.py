@@ -11,6 +11,7 @@ from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecis
 from loadline.core.events import (
     AnyEvent,
     BusConnectionChanged,
+    CommitRefused,
     DecisionAnswered,
     DecisionCommitted,
     DecisionsRead,
@@ -64,6 +65,8 @@ class Models:
         self.start_ms, self.drain_ms, self.commit_ms = start_ms, drain_ms, commit_ms
         self.decisions: list[tuple[int, Decision]] = []
         self.workers: dict[str, WorkerRecord] = {}
+        self.refuses: set[str] = set()
+        """Models whose commits the store refuses."""
         self.watch: Callable[[], None] = lambda: None
         """Called after every turn."""
         self._names, self._order = count(), count()
@@ -155,6 +158,9 @@ class Models:
 
     def _commit(self, decision: Decision) -> None:
         at = self.now + self.commit_ms
+        if decision.model in self.refuses:
+            self._tell(at, CommitRefused(decision.decision_id, decision.model, fenced=False))
+            return
         self.decisions.append((at, decision))
         self._tell(at, DecisionCommitted(decision.decision_id, decision.model, len(self.decisions) + 1))
 

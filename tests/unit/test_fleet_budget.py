@@ -90,6 +90,17 @@ def test_who_waits_is_planned_as_soon_as_the_gpus_are_free() -> None:
     assert grown - shrunk - models.drain_ms - models.commit_ms <= 2 * TURN_MS
 
 
+def test_what_is_being_committed_is_taken_until_it_is_refused() -> None:
+    models = models_of(10, a=3, b=4)
+    models.commit_ms, models.refuses = 1_337, {"a"}
+    models.says("a", main=6)
+    models.says("b", main=7)
+    models.run(1_337)
+    assert models.decisions == [], "b waits for what a is about to have"
+    models.run(2 * TURN_MS)
+    assert [decision.targets[0].replicas for _, decision in models.decisions] == [7]
+
+
 def test_a_minimum_is_kept_free_for_its_model() -> None:
     models = models_of(6, a=2, b=(pool(least=2), 0))
     models.says("a", main=6)
