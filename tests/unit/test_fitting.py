@@ -145,7 +145,8 @@ def test_a_sweep_is_fitted_for_all_contexts_or_for_one(tmp_path: Path) -> None:
     every, one = fitted(fit_decode([sweep])), fitted(fit_decode([sweep], 1_000.0))
     assert (every.line.slope, every.line.intercept_ms) == pytest.approx((0.1, 10.0))
     assert (one.line.slope, one.line.intercept_ms) == pytest.approx((0.1, 10.0))
-    assert (every.samples, one.samples) == (4, 2)
+    between = fitted(fit_decode([sweep], 1_500.0))
+    assert (every.samples, one.samples, between.samples) == (4, 2, 2), "no batch that was not measured at both contexts"
 
 
 def test_whichever_sweeps_there_are_are_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ engines = st.builds(
     alpha=st.sampled_from([0.0, 1.0, 7.0, 40.0]),
     beta=st.sampled_from([0.001, 0.04, 1.2]),
     gamma=st.sampled_from([0.0, 14.0, 87.0]),
-    delta=st.sampled_from([1e-7, 5e-5, 0.1]),
+    delta=st.sampled_from([5e-5, 1e-3, 0.1]),
 ) | st.just(LinearTimes(10.0, 0.0, 20.0, 0.0))
 shapes = st.tuples(
     engines,
@@ -55,6 +55,19 @@ def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
     assert found.utilisation == close(plain.running / queue.batch)
     assert found.ttft_ms == found.waiting_ms + found.prefill_ms
     assert list(queue.means(1_000.0 * rate)) == close([found.batch_requests, found.waiting_ms])
+
+
+@pytest.mark.parametrize("load", [0.05, 0.6, 0.97, 1.0, 1.03])
+@pytest.mark.parametrize(("batch", "room"), [(256, 2_560), (512, 512), (512, 0), (1_500, 100)])
+def test_large_engines_are_the_plain_solution_too(batch: int, room: int, load: float) -> None:
+    queue = llama(batch, room)
+    rate = load * queue.top
+    found, plain = queue.analyse(1_000.0 * rate), BirthDeath((LLAMA, 512.0, 128.0, batch, room), rate)
+    assert found.waiting_requests == pytest.approx(plain.waiting, rel=1e-7, abs=1e-12)
+    assert found.batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
+    assert found.refused == pytest.approx(plain.refused, rel=1e-7, abs=1e-12)
+    above = queue.share_above(1_000.0 * rate, 0.6 * batch)
+    assert above == pytest.approx(plain.share_above(int(0.6 * batch)), rel=1e-7, abs=1e-10)
 
 
 @given(shapes, loads, st.integers(0, 81), st.floats(0.0, 3.0))
@@ -101,6 +114,25 @@ def test_percentiles_are_ordered_and_keep_their_share(shape: Shape, load: float)
         over = queue.share_waiting_over(rate, wait_ms)
         assert over <= (1.0 - share) * (1.0 + 1e-9)
         assert wait_ms == 0.0 or over == pytest.approx(1.0 - share, rel=1e-3)
+
+
+def test_percentiles_of_latencies_are_those_of_batches_and_waits() -> None:
+    queue = llama()
+    busy, calm = 970.0 * queue.top, 600.0 * queue.top
+    assert queue.ttft_ms_at(busy, 0.99) == pytest.approx(queue.waiting_ms_at(busy, 0.99) + 14.0 + 0.0005 * 512.0 * 64.0)
+    assert queue.waiting_ms_at(calm, 0.9) == 0.0
+    batch = queue.batch_at(calm, 0.9)
+    assert queue.share_above(calm, batch) <= 0.1 < queue.share_above(calm, batch - 1)
+    assert queue.ttft_ms_at(calm, 0.9) == pytest.approx(14.0 + 0.0005 * 512.0 * batch)
+    assert queue.itl_ms_at(calm, 0.9) == pytest.approx(6.958 + 0.042 * batch)
+
+
+@pytest.mark.parametrize("load", [1.0 - 1e-9, 1.0 - 1e-13])
+def test_an_engine_without_a_fixed_time_next_to_saturation(load: float) -> None:
+    shape = (LinearTimes(0.0, 0.04, 0.0, 0.001), 512.0, 128.0, 16, 40)
+    queue = Queue(*shape)
+    plain = BirthDeath(shape, load * queue.top)
+    assert queue.analyse(1_000.0 * load * queue.top).batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.9, 0.99, 1.0, 1.5])

@@ -119,6 +119,16 @@ def test_a_target_at_the_floor_is_met(attainment: float) -> None:
         assert size(queue, Targets(itl_ms=rounded, attainment=attainment)).bound == "saturation"
 
 
+def test_a_target_that_is_a_rounded_latency_is_met() -> None:
+    for rate in (LEAST, MOST):
+        targets = Targets(itl_ms=QUEUE.analyse(rate).itl_ms * (1.0 - 0.5 * ROUNDING))
+        for found in (size(QUEUE, targets), *size_many([QUEUE], [targets])):
+            assert found.requests_per_s == rate
+    least_ms = QUEUE.analyse(LEAST).itl_ms
+    missed = Targets(itl_ms=least_ms * (1.0 - 2.0 * ROUNDING))
+    assert size(QUEUE, missed) == size_many([QUEUE], [missed])[0] == Sized(0.0, "itl", least_ms)
+
+
 def test_percentiles_need_more_room_than_means() -> None:
     queue = Queue(LLAMA, 512.0, 128.0, 64, 640)
     rates = [size(queue, Targets(ttft_ms=500.0, attainment=share)).requests_per_s for share in (0.0, 0.9, 0.95, 0.99)]

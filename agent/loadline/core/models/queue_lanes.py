@@ -121,7 +121,6 @@ class _Lanes:
     def _starts(self) -> list[NDArray[np.intp]]:
         """For each batch the limits that it is the smallest beyond."""
         first = len(self.rates_rising) - self.batch + self.batch_within - 1.0
-        first = np.where(self.batch_within > 0.0, first, -1.0)
         order = np.argsort(first, axis=None, kind="stable")
         return np.split(order, np.searchsorted(first.reshape(-1)[order], np.arange(len(self.rates_rising))))[1:]
 

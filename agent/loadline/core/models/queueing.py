@@ -39,8 +39,8 @@ _SHORTEST_MS: Final = 1e-9
 _PRECISION: Final = 1e-6
 _NOTHING: Final = 1e-300
 """In the place of 0 in a logarithm."""
-_DEVIATIONS: Final = 9.0
-"""Standard deviations around the mean beyond which a Poisson count is not found: 1e-18."""
+_DEVIATIONS: Final = 7.0
+"""Standard deviations around the mean beyond which a Poisson count is not found: 1e-11."""
 
 
 class Analysis(Struct, frozen=True):
