@@ -33,12 +33,6 @@ def test_the_newest_intervals_are_kept() -> None:
     assert history.requests.end_ms == (POINTS_MAX + 10) * 1_000
 
 
-def test_a_past_can_be_had_as_though_it_had_just_ended() -> None:
-    history = binned([(5.0, 1.0, 1.0)], 10.0, 20.0).ending(1_700_000_000_000)
-    assert {one.end_ms for one in (history.requests, history.isl_tokens, history.osl_tokens)} == {1_700_000_000_000}
-    assert history.requests.values == (1.0, 0.0)
-
-
 def test_intervals_are_joined_with_the_weight_of_their_requests() -> None:
     unknown = Interval(None, None, None)
     idle = Interval(0.0, None, None)

@@ -7,7 +7,6 @@ a child process or a simulation, needs nothing but the question.
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 POINTS_MAX = 4_096  # two weeks of five minutes; 40 kB of JSON
 HORIZON_MAX = 288  # a day of five minutes
@@ -35,10 +34,6 @@ class History(Struct, frozen=True):
     isl_tokens: Series
     """Mean over the requests of the interval."""
     osl_tokens: Series
-
-    def ending(self, end_ms: int) -> "History":
-        """The same load as though it had ended at ``end_ms``, Unix ms: a past for who has none."""
-        return History(*(replace(one, end_ms=end_ms) for one in (self.requests, self.isl_tokens, self.osl_tokens)))
 
 
 class KalmanKnobs(Struct, frozen=True, forbid_unknown_fields=True):
