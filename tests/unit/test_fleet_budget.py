@@ -23,11 +23,12 @@ def pool(width: int = 1, least: int = 1, most: int = 100) -> PoolKnobs:
     return PoolKnobs("main", "aggregated", width, least, most)
 
 
-def models_of(most: int | None, least: int = 0, ttl_ms: int = 360_000, drain_ms: int = 5_337, **workers: Any) -> Models:
-    """Models by name, each with one pool: a number of workers, or a pool and a number."""
+def models_of(most: int | None, least: int = 0, drain_ms: int = 5_337, **workers: Any) -> Models:
+    """Models by name, each with one pool: a number of workers, or a pool and a number. And a budget of each model."""
+    own = {key: workers.pop(key) for key in ("gpu_budget_min", "gpu_budget_max") if key in workers}
     pools = {name: [one if isinstance(one, tuple) else (pool(), one)] for name, one in workers.items()}
-    knobs = FleetKnobs(gpu_budget_max=most, gpu_budget_min=least, gpu_wish_ttl_ms=ttl_ms)
-    return Models(pools, knobs, drain_ms=drain_ms)
+    knobs = FleetKnobs(gpu_budget_max=most, gpu_budget_min=least)
+    return Models(pools, knobs, drain_ms=drain_ms, **own)
 
 
 def counts(models: Models) -> dict[str, int]:
@@ -182,6 +183,13 @@ def test_who_cannot_use_what_is_free_does_not_keep_it_from_others() -> None:
     models.says("b", main=8)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 1, "b": 8}
+
+
+def test_the_floor_of_a_model_is_not_relaxed_by_the_ceiling_of_all() -> None:
+    models = models_of(9, a=4, b=4, gpu_budget_min=3)
+    models.says("a", main=2)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 3, "b": 4}
 
 
 def test_a_paused_model_neither_waits_nor_gives() -> None:

@@ -40,10 +40,13 @@ class Band(Struct, frozen=True):
 
     floor: int | None = None
     ceiling: int | None = None
+    exact: bool = False
+    """Whether the floor holds although there is a ceiling: they are of different budgets."""
 
     def tolerance(self, *widths: int) -> int:
         """GPUs by which the floor may be missed: the width of the widest worker, where there is a ceiling too."""
-        return widest(*widths) if self.floor is not None and self.ceiling is not None else 0
+        relaxed = self.floor is not None and self.ceiling is not None and not self.exact
+        return widest(*widths) if relaxed else 0
 
     def above(self, gpus: int) -> bool:
         """Whether that many are too many."""

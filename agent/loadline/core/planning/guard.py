@@ -74,7 +74,8 @@ class Allowance(Struct, frozen=True):
         """This, and the budget of the model itself. The ceilings are the stronger."""
         ceiling = _least_of(own.ceiling, self.ceiling)
         floors = [floor for floor in (own.floor, self.floor) if floor is not None]
-        return Band(_least_of(ceiling, max(floors)) if floors else None, ceiling)
+        floor = _least_of(ceiling, max(floors)) if floors else None
+        return Band(floor, ceiling, exact=floor == own.floor and own.ceiling is None)
 
 
 UNBOUNDED: Final = Allowance()
