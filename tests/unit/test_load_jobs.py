@@ -20,14 +20,17 @@ class PrefillDesk:
         self.planner = LoadPlanner(LoadKnobs())
         self.queue = 0
 
-    def run(self, computing: list[int], seconds: int = 300, *, queue_tokens: int = 0) -> Opinion:
+    def run(
+        self, computing: list[int], seconds: int = 300, *, queue_tokens: int = 0, first_tokens: int = 1_000
+    ) -> Opinion:
         """Of ten seconds each worker computes for so many; the queue of each grows by so many tokens a second."""
         for second in range(seconds):
             self.world.now += 1_000
             self.world.sequence += 1
             self.queue += queue_tokens
-            for worker, busy in zip(self.pool.workers, computing, strict=True):
-                tokens = self.queue + (1_000 if second % 10 < busy else 0)
+            prompts = [first_tokens, *([1_000] * (len(computing) - 1))]
+            for worker, busy, prompt in zip(self.pool.workers, computing, prompts, strict=True):
+                tokens = self.queue + (prompt if second % 10 < busy else 0)
                 # The TTFT is told by now and then, after other prompts.
                 ttft_ms = 0.1 * (tokens + 1_000) + (second % 7) / 100
                 said = WorkerSample(
@@ -47,7 +50,7 @@ def test_prefill_shrinks_by_how_many_compute_and_not_by_how_short_the_queues_are
 
 
 def test_one_worker_with_a_long_prompt_does_not_keep_the_others() -> None:
-    assert PrefillDesk(6).run([10, 1, 1, 1, 1, 1]).targets == {"p": 5}
+    assert PrefillDesk(6).run([10, 1, 1, 1, 1, 1], first_tokens=12_000).targets == {"p": 5}
 
 
 def test_prefill_grows_by_what_the_queues_grow_by() -> None:
