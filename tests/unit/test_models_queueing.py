@@ -250,6 +250,13 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
             ask(rate)
 
 
+@pytest.mark.parametrize("wait_ms", [NAN, -1.0])
+def test_a_wait_that_is_none_is_refused(wait_ms: float) -> None:
+    with pytest.raises(ValueError, match="wait_ms is"):
+        llama().share_waiting_over(10.0, wait_ms)
+    assert llama().share_waiting_over(50.0, math.inf) == 0.0
+
+
 @pytest.mark.parametrize("share", [NAN, -0.1, 1.0, 2.0])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     for ask in (llama().waiting_ms_at, llama().batch_at, llama().ttft_ms_at, llama().itl_ms_at):

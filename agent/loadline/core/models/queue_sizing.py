@@ -12,7 +12,7 @@ from loadline.core.models.roots import last_below
 Bound = Literal["ttft", "itl", "tokens", "saturation"]
 
 PRECISION: Final = 1e-6
-"""Of a rate, relative: the replica counts that follow from it are whole numbers."""
+"""Of a rate, relative. A thousandth below saturation, waits are a thousand times as sensitive."""
 ROUNDING: Final = 1e-6
 """What a latency may miss its target by, relative: targets are often written as a measured latency, rounded."""
 TOKENS_SHARE: Final = 0.9

@@ -30,7 +30,7 @@ _MARGIN: Final = 0.001
 _SLACK_MIN: Final = 0.001
 """Nearer to it the recursion of the means divides rounding by next to nothing."""
 _RATE_MAX: Final = 1e9
-_SERVICE_MS_MAX: Final = 1e12
+_MS_MAX: Final = 1e12
 _NEVER_FULL: Final = -40.0
 """Log of a share that a 64-bit sum does not see: the largest batch is then as good as infinite."""
 NEVER_SHORT: Final = -18.0
@@ -102,6 +102,7 @@ class Queue:
         _check("max_queue_requests", max_queue_requests, 0, QUEUE_MAX, "requests")
         self.times = times
         self.batch, self.room = int(max_batch_requests), int(max_queue_requests)
+        """Most requests that run, and most that wait."""
         self.prefill_fixed_ms, self.prefill_each_ms = (
             (times.gamma, times.delta * isl_tokens) if isl_tokens else (0.0, 0.0)
         )
@@ -109,7 +110,7 @@ class Queue:
         self.fixed_ms = self.prefill_fixed_ms + steps * times.alpha
         self.each_ms = self.prefill_each_ms + steps * times.beta
         longest = self.fixed_ms + self.each_ms * self.batch
-        if not 1.0 / _SERVICE_MS_MAX < self.fixed_ms + self.each_ms <= longest < _SERVICE_MS_MAX:
+        if not 1.0 / _MS_MAX < self.fixed_ms + self.each_ms <= longest < _MS_MAX:
             raise ValueError(f"a request would take {longest:g} ms: correct the engine's times or the lengths")
         self.top = self.batch / longest
         """Requests that leave in a ms when the batch is full."""
@@ -163,28 +164,37 @@ class Queue:
         rate, count = _per_ms(requests_per_s), int(min(max(batch_requests, 0.0), self.batch))
         if count in {0, self.batch}:
             return 1.0 if count == 0 else 0.0
-        full_log = self._full_log(rate, self.batch)
-        below_log = full_log - self._full_log(rate, count - 1) + self._log_weight(count - 1, rate)
+        whole_log = self._endless_log(rate, self.batch)
+        if whole_log is not None:
+            return 1.0 - min(1.0, exp(self._log_weight(count - 1, rate) - whole_log - self._full_log(rate, count - 1)))
+        falling = self._falling(rate, self.batch)
+        above = 1.0 + float(np.add.reduce(falling[: self.batch - count]))
+        below = float(np.add.reduce(falling[self.batch - count :]))
         lead, last, total, _ = tail(log(rate / self.top), self.room)
-        full = exp(full_log)
-        below = lead * exp(below_log - self._log_weight(self.batch, rate))
-        return min(1.0, max(0.0, 1.0 - below / (lead + full * (total - last))))
+        waiting = total - last
+        return (lead * above + waiting) / (lead * (above + below) + waiting)
 
     def share_waiting_over(self, requests_per_s: float, wait_ms: float) -> float:
         """Share (0..1) of the accepted requests that wait longer than so many ms.
 
         ``j + 1`` exponential times take longer than ``t`` if at most ``j`` requests leave in ``t``, a Poisson count. In
         an endless queue that sums up to ``exp(-(top - rate) t)``, times the share of those that wait at all.
+
+        Raises:
+            ValueError: The rate or the time is none.
         """
+        if not wait_ms >= 0.0:
+            raise ValueError(f"wait_ms is {wait_ms}: write a number of ms, at least 0")
         rate = _per_ms(requests_per_s)
         step = log(rate / self.top)
         full = exp(self._full_log(rate, self.batch))
         lead, last, total, _ = tail(step, self.room)
         waits = full / (lead + full * (total - last))
-        slack = (self.top - rate) * max(wait_ms, 0.0)
+        wait_ms = min(wait_ms, _MS_MAX)
+        slack = (self.top - rate) * wait_ms
         if step < 0.0 and self.room * step + slack < NEVER_SHORT:
             return waits / (1.0 - rate / self.top) * exp(-slack)
-        return min(1.0, waits * _survivors(self.top * max(wait_ms, 0.0), step, self.room))
+        return min(1.0, waits * _survivors(self.top * wait_ms, step, self.room))
 
     def batch_at(self, requests_per_s: float, share: float) -> int:
         """The least batch that at least a ``share`` (0..1) of the accepted requests join no more than.
@@ -259,16 +269,21 @@ class Queue:
 
     def _full_log(self, rate: float, batch: int) -> float:
         """Log of the share of time with ``batch`` requests, of an engine that accepts no more."""
-        if batch == 0:
-            return 0.0
-        if rate * (self.fixed_ms + self.each_ms * batch) < batch:
-            # With no bound on the batch the weights sum up to a negative binomial series.
-            mass = rate * self.each_ms
-            whole_log = rate * (self.fixed_ms + self.each_ms) * (-log1p(-mass) / mass if mass > 0.0 else 1.0)
-            share_log = self._log_weight(batch, rate) - whole_log
-            if share_log < _NEVER_FULL:
-                return share_log
+        whole_log = self._endless_log(rate, batch)
+        if whole_log is not None:
+            return self._log_weight(batch, rate) - whole_log
         return -log(1.0 + float(np.add.reduce(self._falling(rate, batch))))
+
+    def _endless_log(self, rate: float, batch: int) -> float | None:
+        """Log of the sum of all weights by that of the empty state, where ``batch`` is as good as endless; else None.
+
+        Without a bound on the batch the weights are a negative binomial series.
+        """
+        if rate * (self.fixed_ms + self.each_ms * batch) >= batch:
+            return None
+        mass = rate * self.each_ms
+        whole_log = rate * (self.fixed_ms + self.each_ms) * (-log1p(-mass) / mass if mass > 0.0 else 1.0)
+        return whole_log if self._log_weight(batch, rate) - whole_log < _NEVER_FULL else None
 
     def _falling(self, rate: float, batch: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Weights of the states ``batch - 1`` down to 0 by that of ``batch``; products in the same order on any CPU."""
