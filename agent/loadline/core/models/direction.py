@@ -107,16 +107,18 @@ def fit_direction(legs: Sequence[Leg], band: Band) -> tuple[int, ...]:
     steps move pools both ways or none.
 
     Args:
-        legs: What stands in the band.
+        legs: What stands in the band, each pool within its bounds.
         band: GPUs of all together.
     """
     tolerance = band.tolerance(*(leg.gpus for leg in legs))
-    counts = [leg.current for leg in legs]
-    gpus = sum(leg.current * leg.gpus for leg in legs)
-    while move := _next_move(legs, counts, gpus, band, tolerance):
-        for at in move:
-            counts[at] += legs[at].step
-            gpus += legs[at].step * legs[at].gpus
+    counts = [leg.wanted().replicas for leg in legs]
+    if not band.holds(sum(count * leg.gpus for leg, count in zip(legs, counts, strict=True)), tolerance):
+        counts = [leg.current for leg in legs]
+        gpus = sum(leg.current * leg.gpus for leg in legs)
+        while move := _next_move(legs, counts, gpus, band, tolerance):
+            for at in move:
+                counts[at] += legs[at].step
+                gpus += legs[at].step * legs[at].gpus
     moved = {leg.step for leg, count in zip(legs, counts, strict=True) if count != leg.current}
     alone = {leg.step for leg in legs} >= {1, -1} and not moved >= {1, -1}
     return tuple(leg.current for leg in legs) if alone else tuple(counts)
