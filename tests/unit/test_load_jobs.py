@@ -99,3 +99,33 @@ def test_latencies_of_workers_that_have_just_come_are_not_those_of_their_load() 
     assert isinstance(before, LoadPlanner)
     assert max(before.loads["d"].decode.latencies_ms) < 100.0
     assert before.loads["d"].decode.load_at(50.0) == pytest.approx(800.0)
+
+
+def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:
+    world = Line([PoolKnobs("a", "aggregated", replicas_max=20)], 3)
+    planner = LoadPlanner(LoadKnobs())
+
+    def run(prompt_tokens: int, blocks: int) -> Opinion:
+        for second in range(600):
+            world.now += 1_000
+            world.sequence += 1
+            for number, worker in enumerate(world.pool("a").workers):
+                tokens = prompt_tokens + 10 * ((second + number) % 10) if prompt_tokens else 0
+                said = WorkerSample(
+                    world.sequence,
+                    0,
+                    active_prefill_tokens=tokens,
+                    ttft_ms=0.1 * (tokens + 1_000) + (second / 1e6 if tokens else 0.0),
+                    isl_tokens=1_000.0,
+                    kv_blocks_used=blocks + number,
+                    running_requests=1,
+                    itl_ms=10.0 + (blocks + number) / 20,
+                )
+                world.fleet.report(reported(worker, said, pool="a"), world.now)
+            opinion = planner.plan(world.look(), world.now)
+        return opinion
+
+    world.pool("a").desired = 3
+    assert run(500, 900).targets == {"a": 4}
+    assert run(500, 100).targets == {}, "they compute all the time"
+    assert run(0, 100).targets == {"a": 2}

@@ -109,7 +109,7 @@ SENTENCES: dict[Code, str] = {
     Code.LOAD_HIGH: (
         "every worker has more than the load of {target:.0f} that gives {latency_ms:g} ms; the least has {least:.0f}"
     ),
-    Code.LOAD_LOW: "every worker has a load below {target:.0f}, the most has {most:.0f}: one less would do",
+    Code.LOAD_LOW: "loads of workers are below {target:.0f}, at {most:.0f}: one less would do",
     Code.THROUGHPUT_FLOOR: "{wanted:g} raised to {allowed:g}: what the traffic to come needs",
     Code.WITHIN_THRESHOLDS: "signals are between their thresholds",
     Code.NO_WORKERS: "no worker is ready",

@@ -33,11 +33,9 @@ def load_step(loads: Sequence[float], target: float, sensitivity: float = SENSIT
     return 0
 
 
-def either_up_both_down(prefill: Step, decode: Step) -> Step:
-    """Of workers that do both jobs: either may need more, both must need less."""
-    if prefill > 0 or decode > 0:
-        return 1
-    return -1 if prefill < 0 and decode < 0 else 0
+def either_up_both_down(*steps: int) -> int:
+    """Of workers that do one job or both: either may need more, both must need less."""
+    return max(steps)
 
 
 def can_consolidate(

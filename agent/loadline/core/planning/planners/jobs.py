@@ -58,7 +58,7 @@ class Job(Struct, frozen=True):
 
     @property
     def most(self) -> float:
-        """The highest load of a worker."""
+        """The load that is held against a lower bound: the highest of a worker."""
         return max(max(value.mean, value.calm) for value in self.values)
 
     def line(self) -> Line | None:
@@ -114,10 +114,15 @@ class PrefillJob(Job, frozen=True, kw_only=True):
         grows = max(0.0, mean - calm) / CALM_MS * fitted.slope if fitted is not None else 0.0
         return self._in_time(grows, 1.0)
 
+    @property
+    def most(self) -> float:
+        """The mean over all workers: one long prompt keeps one of them busy."""
+        return sum(value.calm for value in self.values) / len(self.values)
+
     def less(self, down: float) -> Less:
-        """Whether one worker less would do: all together are judged, for one long prompt keeps one of them busy."""
+        """Whether one worker less would do."""
         count = len(self.values)
-        if count < 2 or not sum(value.calm for value in self.values) / count < self.bound(down):  # noqa: PLR2004
+        if count < 2 or not self.most < self.bound(down):  # noqa: PLR2004 - the last worker stays
             return "no"
         return "yes" if self.idle or self._in_time(0.0, self.sensitivity) < count else "refused"
 

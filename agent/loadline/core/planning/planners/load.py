@@ -24,7 +24,7 @@ from msgspec import Meta, Struct, field
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
-from loadline.core.models.load import SENSITIVITY, load_step
+from loadline.core.models.load import SENSITIVITY, either_up_both_down, load_step
 from loadline.core.models.regression import SAMPLES_MIN
 from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.jobs import Job, PrefillJob
@@ -103,8 +103,8 @@ class LoadPlanner(Planner):
         if known == 0:
             return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=pool.fresh, ready=pool.ready, known=0))
         verdicts = [self._weigh(pool, job, now) for job in self._jobs(model, pool)]
-        # Of workers that do both jobs: either may need more, both must need less.
-        verdict = max(verdicts, key=lambda one: one.step)
+        step = either_up_both_down(*(one.step for one in verdicts))
+        verdict = next(one for one in verdicts if one.step == step)
         return self._paced(pool, verdict, now) if verdict.step else verdict
 
     def _jobs(self, model: Model, pool: Pool) -> Iterator[Job]:
