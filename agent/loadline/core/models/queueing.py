@@ -315,13 +315,11 @@ def _survivors(left: float, step: float, room: int) -> float:
     if first >= room:
         return 0.0
     anchor = max(0.0, step * room)
-    weight, growth = exp(step * first - anchor), exp(step)
     chance = exp(first * log(left) - left - lgamma(first + 1.0)) if left else 1.0
     reached, found = 0.0, 0.0
     for place in range(first, beyond):
         reached += chance
-        found += weight * min(reached, 1.0)
-        weight *= growth
+        found += exp(step * place - anchor) * min(reached, 1.0)
         chance *= left / (place + 1)
     start = step * beyond if step <= 0.0 else 0.0
     return found + exp(start) * series(step, room - beyond)
