@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.core.models.regression import Line
-from loadline.core.models.replicas import REPLICAS_MAX, replicas_for
+from loadline.core.models.replicas import REPLICAS_MAX
 from loadline.core.models.waiting import workers_within
 
 TOKENS_MAX: Final = 8_192
@@ -65,8 +65,6 @@ class Prompts(Struct, frozen=True):
     """Mean, of what is to be computed."""
     spread: float
     """``(1 + cv^2) / 2`` of that length."""
-    tokens_per_s: float
-    """One after the other, by the profile."""
     alone_ms: tuple[tuple[float, float], ...]
     """TTFT of a prompt that does not wait and is alone in its pass, in ms, and the part of the prompts that has it."""
     tokens_max: float = TOKENS_MAX
@@ -110,12 +108,8 @@ def prefill_engines(prompts: Prompts, requests_per_s: float, ttft_ms: float, att
         prompts: What they take.
         requests_per_s: How many arrive.
         ttft_ms: The objective.
-        attainment: Share (0..1) of those that can be in time; 0: enough on average, one prompt after the other.
+        attainment: Share (0..1) of those that can be in time.
     """
-    if attainment <= 0.0:
-        tokens_per_s = requests_per_s * prompts.isl_tokens
-        busy = tokens_per_s / prompts.tokens_per_s if prompts.tokens_per_s > 0.0 else 0.0
-        return Engines(busy, replicas_for(tokens_per_s, prompts.tokens_per_s, 0))
     capacity = prefill_capacity(prompts.line, prompts.isl_tokens, ttft_ms, prompts.tokens_max, prompts.requests_max)
     batch_max = 1 if capacity is None else capacity.batch_requests
     slacks = sorted((ttft_ms - ms, part) for ms, part in prompts.alone_ms if ms < ttft_ms) or [(ttft_ms, 1.0)]

@@ -82,6 +82,7 @@ class LoadPlanner(Planner):
         for name, pool in model.pools.items():
             if name not in self.loads:
                 self.loads[name] = Loads(self.knobs.load_adjustment_interval_ms)
+                self.loads[name].draw_apart(f"{model.name}/{name}", now)
             self.loads[name].look(pool, now)
 
     def inputs(self, model: Model) -> dict[str, float]:

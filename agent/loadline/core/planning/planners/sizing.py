@@ -18,10 +18,10 @@ from msgspec import Struct
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.models import replicas
-from loadline.core.models.capacity import REQUESTS_MAX, TOKENS_MAX, Prompts, prefill_engines
+from loadline.core.models.capacity import REQUESTS_MAX, TOKENS_MAX, Engines, Prompts, prefill_engines
 from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.models.lengths import Lengths, decode_context, prefill_throughput_over
-from loadline.core.models.profile import DecodeModel
+from loadline.core.models.profile import Best, DecodeModel, PrefillModel
 from loadline.core.models.regression import Line
 from loadline.core.models.stalls import stall_quantile
 from loadline.core.observed import WorkerRecord
@@ -137,14 +137,21 @@ def _out_of_reach(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Rea
     return None
 
 
-def _prompts(pool: Pool, demand: Demand) -> Prompts:
-    """What the prompts of a demand are to a worker of a pool."""
-    gpus = pool.knobs.gpus_per_worker
-    model = pool.engine.prefill_model(gpus)
+def _computed(demand: Demand) -> Lengths:
+    """What is left to compute of the prompts of a demand."""
+    return demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
+
+
+def _prefill_model(pool: Pool) -> PrefillModel:
+    model = pool.engine.prefill_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    correction = min(1.0, demand.prefill_correction)
-    isl = demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
+    return model
+
+
+def _prompts(pool: Pool, demand: Demand) -> Prompts:
+    """What the prompts of a demand are to a worker of a pool."""
+    model, isl, correction = _prefill_model(pool), _computed(demand), min(1.0, demand.prefill_correction)
     tokens = max(isl.mean, 1.0)
     times_ms = (model.ttft_ms(np.asarray(isl.tokens)) * correction).tolist()
     ttft_ms = isl.mean_of(times_ms)
@@ -154,11 +161,24 @@ def _prompts(pool: Pool, demand: Demand) -> Prompts:
         Line((ttft_ms - pass_ms) / tokens, pass_ms),
         tokens,
         max(0.5, 0.5 * isl.mean_square / (tokens * tokens)),
-        prefill_throughput_over(model, isl) * pool.engine.prefill_gpus(gpus) / correction,
         tuple(zip(times_ms, isl.shares, strict=True)),
         (record and record.max_batched_tokens) or TOKENS_MAX,
         (record and record.max_batch_requests) or REQUESTS_MAX,
     )
+
+
+def _engines(pool: Pool, prompts: Prompts, objectives: ObjectiveKnobs, demand: Demand) -> Callable[[float], Engines]:
+    """The engines that prefill for so many times the demand needs."""
+    if demand.attainment > 0.0:
+        return lambda times: prefill_engines(
+            prompts, demand.requests_per_s * times, objectives.ttft_ms, demand.attainment
+        )
+    # Enough on average, one prompt after the other: the formula of Dynamo's throughput planner.
+    rate = prefill_throughput_over(_prefill_model(pool), _computed(demand))
+    rate *= pool.engine.prefill_gpus(pool.knobs.gpus_per_worker) / min(1.0, demand.prefill_correction)
+    tokens_per_s = demand.requests_per_s * prompts.isl_tokens
+    busy = tokens_per_s / rate if rate > 0.0 else 0.0
+    return lambda times: Engines(busy * times, replicas.replicas_for(tokens_per_s * times, rate, 0))
 
 
 def _late(pool: Pool, prompts: Prompts, objectives: ObjectiveKnobs) -> Reason | None:
@@ -171,8 +191,10 @@ def _prefill(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     prompts = _prompts(pool, demand)
     infeasible = _late(pool, prompts, objectives)
 
+    engines_for = _engines(pool, prompts, objectives, demand)
+
     def size(times: float) -> Size:
-        engines = prefill_engines(prompts, demand.requests_per_s * times, objectives.ttft_ms, demand.attainment)
+        engines = engines_for(times)
         return Size(engines.busy, engines.workers, infeasible=infeasible)
 
     return size
@@ -191,12 +213,13 @@ def _batch(pool: Pool, model: DecodeModel, itl_ms: float, context: float) -> _Ba
     if best is None:
         return None
     room = _room(pool, context) * context / model.max_kv_tokens
-    usage = min(best.kv_usage, room)
-    at = np.asarray(usage), np.asarray(context)
-    requests = max(1.0, usage * model.max_kv_tokens / context)
+    if best.kv_usage > room:
+        at = np.asarray(room), np.asarray(context)
+        best = Best(float(model.tokens_per_s_per_gpu(*at)), float(model.itl_ms(*at)), room)
+    requests = max(1.0, best.kv_usage * model.max_kv_tokens / context)
     # Between two measured contexts a profile's throughput may be above what its batch and its ITL come to.
-    rate = float(model.tokens_per_s_per_gpu(*at)) * pool.engine.decode_gpus(pool.knobs.gpus_per_worker)
-    return _Batch(min(rate, requests / float(model.itl_ms(*at)) * 1_000.0), requests)
+    rate = best.tokens_per_s_per_gpu * pool.engine.decode_gpus(pool.knobs.gpus_per_worker)
+    return _Batch(min(rate, requests / best.itl_ms * 1_000.0), requests)
 
 
 def _record(pool: Pool) -> WorkerRecord | None:
@@ -260,11 +283,12 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
         if _batch(pool, model, itl_ms, context) is None:
             return lambda _times: Size(problem=infeasible)
 
+    engines_for = _engines(pool, prompts, objectives, demand)
     late, square_ms2 = stall_quantile(demand.osl, demand.attainment), prompts.square_ms2
 
     def size(times: float) -> Size:
         arriving, decode_tokens_per_s = demand.requests_per_s * times, demand.decode_tokens_per_s * times
-        engines = prefill_engines(prompts, arriving, objectives.ttft_ms, demand.attainment)
+        engines = engines_for(times)
         workers, busy = max(engines.workers, 1), engines.busy
         for _ in range(_STEPS_MAX):
             # While it prefills it does not decode, so an iteration takes that much longer: by one pass at most.
