@@ -338,3 +338,15 @@ def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:
     desk.answer(150 * 180.0)
     assert desk.hear(150, 12, isl_tokens=1_500.0).targets == {"p": 5}
     assert desk.hear(300, 12, isl_tokens=1_500.0).targets["d"] == 3, "more requests are a surge for both"
+
+
+@pytest.mark.parametrize(("burst", "peak"), [(102, 1.016), (110, 1.055), (1_000, 1.018)])
+def test_what_is_above_the_mean_by_chance_is_swing_and_a_burst_swings_by_itself(burst: int, peak: float) -> None:
+    # By chance 3,300 requests in 30 s are at most 3 / sqrt(3,300) = 5 % above their mean, and 30,000 are 1.7 %.
+    desk = Desk()
+    desk.hear(100, 120)
+    desk.hear(burst, 30)
+    desk.hear(100, 31)
+    desk.answer(burst * 180.0)
+    assert desk.planner.outlook is not None
+    assert desk.planner.outlook.decode_peak == pytest.approx(peak, abs=0.001)

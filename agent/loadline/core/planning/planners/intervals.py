@@ -20,6 +20,8 @@ HEARD_LEAST: Final = 0.5
 """Share of an interval that must have been heard: of less it is not known what it was."""
 _SIGMAS: Final = 2.0
 """Traffic has risen when the lower end of what was just seen, by so many standard deviations, is above the outlook."""
+_BURST_SIGMAS: Final = 3.0
+"""The busiest part of an interval is by chance so many standard deviations above its mean at most; above is a burst."""
 _UNENDED_MAX: Final = 2.0
 """Where fewer than half of the requests have ended, or say so, nothing is concluded of the others."""
 
@@ -36,7 +38,7 @@ class Outlook(Struct, frozen=True):
     decode_share: float = 1.0
     """Requests that decode, of ``requests_per_s``: a long prompt is much work for prefill, one request for decode."""
     decode_peak: float = 1.0
-    """That rate by the mean of its interval."""
+    """That rate by the mean that it swings around: of its interval, or of a burst."""
 
     def exceeded(self, recent: Recent, isl_spread: float) -> bool:
         """Whether requests or prompt tokens to compute come faster than this, beyond what chance explains.
@@ -130,7 +132,10 @@ class Intervals(Struct):
             self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
             self.kv_hit_rate = had.kv_hit_rate
             most = max(had.requests_per_s, self.peak_requests_per_s)
-            self.decode_share, self.decode_peak = most / self._busiest(had), most / had.requests_per_s
+            # What is beyond chance swings by itself.
+            chance = _BURST_SIGMAS / sqrt(max(most * self.busiest_ms / 1_000.0, 1.0))
+            usual = max(had.requests_per_s, most * (1.0 - chance))
+            self.decode_share, self.decode_peak = most / self._busiest(had), most / usual
         for series in (self.requests, self.isl_tokens, self.osl_tokens):
             del series[:-KEPT]
         self.began_ms += over * self.interval_ms
