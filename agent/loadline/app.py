@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from loadline import __version__
-from loadline.adapters import logs
+from loadline.adapters import logs, signals
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.file_journal import FileJournal
 from loadline.adapters.http import HttpServer
@@ -92,9 +91,7 @@ class Agent:
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
+        signals.obey(self._stop)
         if self._config.http.port:
             await self._start_http()
         helpers = [

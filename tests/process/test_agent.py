@@ -375,3 +375,12 @@ def test_without_servers_it_waits_says_so_and_stops_when_told(rig: Rig) -> None:
     until_true(lambda: "NATS is not connected" in agent.get("/readyz")[1])
     assert "etcd is not reached" in agent.get("/readyz")[1]
     assert agent.stop() == 0
+
+
+def test_sighup_ends_nothing_and_says_what_to_do(rig: Rig) -> None:
+    agent = start(rig)
+    agent.process.send_signal(signal.SIGHUP)
+    until_true(lambda: "not_reloaded" in agent.log.read_text())
+    assert "the configuration is read at the start only" in agent.log.read_text()
+    assert agent.get("/readyz")[0] == 200
+    assert agent.stop() == 0

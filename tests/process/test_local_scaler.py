@@ -159,6 +159,10 @@ def test_grows_restarts_shrinks_and_stops(tmp_path: Path, nats_url: str, own_nam
             await made.has("p-3", "p-4")
             assert (await made.answered(2, "done")).observed == {"p": 2}
 
+            made.process.send_signal(signal.SIGHUP)  # nothing is reloaded, and nothing ends
+            made.order(3, 3)
+            await made.answered(3, "done")
+
             made.process.send_signal(signal.SIGTERM)
             await until(lambda: made.process.poll() is not None, "the scaler's end")
             assert made.process.returncode == 0
@@ -168,6 +172,7 @@ def test_grows_restarts_shrinks_and_stops(tmp_path: Path, nats_url: str, own_nam
                 "p-2": "failed",
                 "p-3": "stopped",
                 "p-4": "stopped",
+                "p-5": "stopped",
             }
             assert all(life.gpus == 2 and life.ended_at_ms > life.started_at_ms for life in lives.values())
 

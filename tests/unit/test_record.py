@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from loadline.core import events as ev
+from loadline.core.controller import Controller
 from loadline.errors import JournalError
 from loadline.runtime import record
 from tests.support.segments import lone_agent
@@ -226,3 +227,14 @@ def test_another_format_is_refused_whatever_its_fields_are(recorded: Segments, r
 def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:
     with pytest.raises(JournalError, match="the snapshot cannot be read"):
         replay([[recorded[0][0].replace(b'"phase":"follower"', b'"phase":7')]])
+
+
+def test_a_turn_at_which_the_core_raises_is_named(recorded: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(_self: Controller, _events: object, _now: int) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    monkeypatch.setattr(Controller, "handle", raises)
+    now = msgspec.json.decode(recorded[0][1], type=record.Turn).now
+    said = f"segment 0, record 2: the core raised ZeroDivisionError: float division by zero, in the turn at {now} ms"
+    with pytest.raises(JournalError, match=said):
+        replay(recorded)

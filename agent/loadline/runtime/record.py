@@ -110,7 +110,7 @@ def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> boo
             if record.now < found.now:
                 return _differ(found, place, f"time goes back by {found.now - record.now} ms")
             found.turns, found.now = found.turns + 1, record.now
-            effects = found.controller.handle(record.events, record.now)
+            effects = _handle(found.controller, record, place)
             found.unconfirmed = encode(Effects(effects)) if effects else None
             found.effects += len(effects)
             found.decisions += sum(isinstance(effect, CommitDecision) for effect in effects)
@@ -122,6 +122,16 @@ def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> boo
             found.unconfirmed = None
     # Effects of the last turn may be missing where nothing goes on: the process ended between the two writes.
     return False
+
+
+def _handle(controller: Controller, turn: Turn, place: str) -> list[AnyEffect]:
+    try:
+        return controller.handle(turn.events, turn.now)
+    except (
+        Exception
+    ) as error:  # the core raises nothing on purpose: whatever it is, the turn that shows it is worth most
+        what = f"the core raised {type(error).__name__}: {error}, in the turn at {turn.now} ms"
+        raise JournalError(f"{place}: {what}. Replay it with the version that wrote it, or report it") from error
 
 
 def _begin(start: Start[Raw], place: str, found: Replayed) -> bool:

@@ -9,7 +9,6 @@ dies and goes on with drains. On SIGTERM, or when it is killed, its workers end 
 import argparse
 import asyncio
 import itertools
-import signal
 import sys
 import time
 from collections import defaultdict
@@ -20,7 +19,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.adapters import logs
+from loadline.adapters import logs, signals
 from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import Order, Scaler
 from loadline.core.targets import PoolTarget
@@ -225,9 +224,7 @@ def _now_ms() -> int:
 async def serve(knobs: LocalKnobs) -> None:
     """Run until SIGTERM or SIGINT."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    signals.obey(stop.set)
     models = [model.name for model in knobs.models]
     async with Scaler(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler:
         await LocalScaler(knobs, scaler).run(stop)
