@@ -181,6 +181,14 @@ def test_lengths_that_nobody_says(tmp_path: Path, planner: str) -> None:
     assert "how long they are" in two.said[Code.TRAFFIC_UNKNOWN]
 
 
+@PLANNERS
+def test_requests_without_length_are_sized_for_a_token(tmp_path: Path, planner: str) -> None:
+    two = Two(tmp_path, planner)
+    two.run(300, lambda _second: {"arrivals": 20, "completed": 20, "isl_tokens": 0.0, "osl_tokens": 0.0})
+    assert Code.PLANNER_FAILED not in two.said
+    assert max(two.counts["sound"]) > 2
+
+
 @pytest.mark.parametrize("before_s", [0, 400])
 def test_idle_is_a_load_of_0(tmp_path: Path, before_s: int) -> None:
     two = Two(tmp_path, "throughput")

@@ -1,6 +1,7 @@
 """From the picture of one model to a decision, or to a hold: plan, guard, look for obstacles, propose, explain."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
@@ -16,6 +17,10 @@ from loadline.core.state import State
 from loadline.core.targets import PoolTarget, Victim
 
 EXPLANATIONS_KEPT = 256
+_RETRY_MS: Final = 1_000
+"""After a planner failed it is asked again at this pace, or when its model's picture changes."""
+_FAULT_MAX: Final = 200
+"""Characters of a fault that are told."""
 
 
 class Decider:
@@ -43,14 +48,28 @@ class Decider:
         if state.due[name] <= now:
             model.sweep(now, state.fleet.knobs)
         model.settle(now, state.fleet.knobs)
-        planner = self.planners[name]
-        for answer in answers:
-            planner.take(answer)
-        opinion = planner.plan(model, now)
-        state.due[name] = planner.next_wake()
-        asked = planner.asked()
-        asks: list[Effect] = [] if asked is None else [FitForecast(name, asked.request, asked.questions)]
+        opinion, asks = self._ask(model, answers, now)
         return [*asks, *self._follow(model, opinion, books, now)]
+
+    def _ask(
+        self, model: Model, answers: Sequence[ForecastFitted | ForecastFailed], now: int
+    ) -> tuple[Opinion, list[Effect]]:
+        """What the planner of a model says and wants. One that fails holds its own model, and no other."""
+        state, name, planner = self.state, model.name, self.planners[model.name]
+        try:
+            for answer in answers:
+                planner.take(answer)
+            opinion, wake_ms, asked = planner.plan(model, now), planner.next_wake(), planner.asked()
+        except Exception as fault:  # noqa: BLE001 - whatever it is, all models would stop for it, and again after a restart
+            text = f"{type(fault).__name__}: {fault}"[:_FAULT_MAX]
+            state.due[name] = now + _RETRY_MS
+            state.count("planner_failures")
+            alarms: list[Effect] = [] if name in state.failing else [RaiseAlarm("planner_failed", name, text)]
+            state.failing[name] = None
+            return Opinion(planner.name, {}, (Reason(Code.PLANNER_FAILED, detail=text),), {}), alarms
+        state.failing.pop(name, None)
+        state.due[name] = wake_ms
+        return opinion, [] if asked is None else [FitForecast(name, asked.request, asked.questions)]
 
     def wake(self, now: int) -> None:
         """Have the models planned next that waited for GPUs that are there now, and those that are to give some."""

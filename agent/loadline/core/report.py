@@ -47,6 +47,7 @@ class Code(StrEnum):
     LOAD_LEARNING = "load_learning"
     LOAD_WITHIN = "load_within"
     CONSOLIDATION_REFUSED = "consolidation_refused"
+    PLANNER_FAILED = "planner_failed"
     # planners: what bounds their own recommendation
     HIGHEST_RECOMMENDATION = "highest_recommendation"
     SCALE_UP_LIMIT = "scale_up_limit"
@@ -138,6 +139,7 @@ SENTENCES: dict[Code, str] = {
     Code.LOAD_LEARNING: "{known:g} samples of load and latency are known, {needed:g} are needed",
     Code.LOAD_WITHIN: "loads are between {least:.0f} and {most:.0f}, and {target:.0f} gives {latency_ms:g} ms",
     Code.CONSOLIDATION_REFUSED: "with one worker less the others would miss {latency_ms:g} ms",
+    Code.PLANNER_FAILED: "the planner has a fault, what stands stays: report it with the journal",
     Code.HIGHEST_RECOMMENDATION: "{wanted:g} held at {allowed:g}: the highest recommendation of {window_ms:g} ms",
     Code.SCALE_UP_LIMIT: "{wanted:g} cut to {allowed:g}: the most that one sync may reach",
     Code.SCALE_RATE: "{wanted:g} bounded to {allowed:g}: the most that a tick may change {ready:g} ready workers to",

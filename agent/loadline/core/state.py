@@ -40,6 +40,8 @@ class State(Struct):
     """Paused models and who paused them."""
     renewals: dict[str, None] = field(default_factory=dict)
     """Models whose standing counts are to be decided again."""
+    failing: dict[str, None] = field(default_factory=dict)
+    """Models whose planner failed when it last looked."""
     registry_read: bool = False
     decisions_read: bool = False
     reading: bool = False

@@ -142,6 +142,11 @@ def _computed(demand: Demand) -> Lengths:
     return demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
 
 
+def _context(demand: Demand) -> float:
+    """Mean context of what decodes: a token at least, for where nobody says a length there is a request still."""
+    return max(1.0, decode_context(demand.isl, demand.osl))
+
+
 def _prefill_model(pool: Pool) -> PrefillModel:
     model = pool.engine.prefill_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
@@ -241,7 +246,7 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    context = decode_context(demand.isl, demand.osl)
+    context = _context(demand)
     itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
     infeasible = None
     batch = _batch(pool, model, itl_ms, context)
@@ -274,7 +279,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
     model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    prompts, context = _prompts(pool, demand), decode_context(demand.isl, demand.osl)
+    prompts, context = _prompts(pool, demand), _context(demand)
     itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
     infeasible = _late(pool, prompts, objectives)
     if _batch(pool, model, itl_ms, context) is None:
