@@ -288,6 +288,8 @@ class PoolStatus(Struct, frozen=True):
     waiting_requests: int
     running_requests: int
     workers: tuple[WorkerStatus, ...]
+    expected_ready_at_ms: int | None = None
+    """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
 
 
 class TrafficStatus(Struct, frozen=True):

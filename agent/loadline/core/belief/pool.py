@@ -12,6 +12,8 @@ from loadline.core.scalars import Name, Role
 
 WORKERS_IN_STATUS = 64
 """Workers listed per pool in a status: 10,000 would make a message of 1 MB."""
+START_UPS: Final = 8
+"""Start-ups that are remembered; the longest of them is planned with."""
 
 
 class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +88,8 @@ class Pool(Struct):
     ready_changed_at_ms: int = -1
     filled_at_ms: int = -1
     """When the workers that were last asked for had all become ready."""
+    start_ups_ms: list[int] = []
+    """The last few times from a growth until all of its workers were ready."""
     grown_at_ms: int = -1
     """When a decision last asked for more."""
     shrunk_at_ms: int = -1
@@ -146,6 +150,16 @@ class Pool(Struct):
         elif self.desired is not None and replicas < self.desired:
             self.shrunk_at_ms = now
         self.reground(replicas, now)
+
+    def start_up_ms(self, default_ms: int) -> int:
+        """How long workers take to come: the longest of the last few times, or the default before the first."""
+        return max(self.start_ups_ms, default=default_ms)
+
+    def expected_ready_at_ms(self, now: int) -> int | None:
+        """When the last of the pending workers should be ready; None where none is pending or none has ever come."""
+        if not self.start_ups_ms or self._given_up(now) == len(self.gaps):
+            return None
+        return self.gaps[-1] + max(self.start_ups_ms)
 
     def reground(self, replicas: int, now: int) -> None:
         """So many workers are desired, without anybody having decided on a change."""
@@ -220,7 +234,13 @@ class Pool(Struct):
         if "ready" in {before, after}:
             self.ready += (after == "ready") - (before == "ready")
             self.ready_changed_at_ms = now
+        filling = self.filled_at_ms < self.grown_at_ms
         self._compare(now)
+        # What was given up fills a pool too, without anybody having come: it is no worker that places it.
+        if filling and self.filled_at_ms == now and self.shrunk_at_ms < self.grown_at_ms:
+            # Past the deadline a worker is missing, and was asked for again: six hours would be planned for.
+            self.start_ups_ms.append(min(now - self.grown_at_ms, self.knobs.start_deadline_ms))
+            del self.start_ups_ms[:-START_UPS]
 
     def remove(self, name: str, now: int) -> None:
         """Forget a worker."""
@@ -248,4 +268,5 @@ class Pool(Struct):
             waiting_requests=self.load.waiting,
             running_requests=self.load.running,
             workers=tuple(self.workers[name].status(now) for name in listed),
+            expected_ready_at_ms=self.expected_ready_at_ms(now),
         )

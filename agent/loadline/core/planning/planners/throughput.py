@@ -29,7 +29,6 @@ from loadline.core.planning.planners.foresight import Foresight
 from loadline.core.planning.planners.intervals import Intervals, Outlook, osl_tokens
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
 from loadline.core.planning.planners.sizing import Demand, Size, Sizing, profile_problem, sizing
-from loadline.core.planning.planners.startups import StartUps
 from loadline.core.report import Code, Opinion, Reason
 
 _SPARE: Final = 1.1
@@ -97,7 +96,8 @@ class ThroughputPlanner(Planner):
 
     knobs: ThroughputKnobs
     intervals: Intervals | None = None
-    startups: StartUps = field(default_factory=StartUps)
+    start_up_ms: int = -1
+    """How long workers take to come: the longest of all pools, of each as learned or else the knob."""
     correction: Correction = field(default_factory=Correction)
     outlook: Outlook | None = None
     """What the pools are sized for; None before the first look."""
@@ -115,6 +115,8 @@ class ThroughputPlanner(Planner):
     next_ms: int = 0
 
     def __post_init__(self) -> None:
+        if self.start_up_ms < 0:
+            self.start_up_ms = self.knobs.start_up_ms
         if self.intervals is None:
             self.intervals = Intervals(self.knobs.throughput_adjustment_interval_ms, self.knobs.busiest_ms)
 
@@ -153,8 +155,7 @@ class ThroughputPlanner(Planner):
     def observe(self, model: Model, now: int) -> None:
         """Take note of what has happened, and size the pools anew where that is due or called for."""
         self.next_ms = now + WAKE_MS
-        for pool in model.pools.values():
-            self.startups.note(pool)
+        self.start_up_ms = max(pool.start_up_ms(self.knobs.start_up_ms) for pool in model.pools.values())
         intervals = self._intervals
         if intervals.began_ms < 0:
             intervals.begin(model.traffic, now)
@@ -183,11 +184,6 @@ class ThroughputPlanner(Planner):
             }
             found["kv_hit_rate"] = self.outlook.kv_hit_rate
         return found
-
-    @property
-    def start_up_ms(self) -> int:
-        """How long workers take to come: the longest of the last few times, or the knob before the first."""
-        return self.startups.longest(self.knobs.start_up_ms)
 
     @property
     def look_interval_ms(self) -> int:
@@ -352,7 +348,7 @@ class ThroughputPlanner(Planner):
     def _shrink_later(self, model: Model, pool: Pool, now: int) -> Iterator[Reason]:
         if not model.traffic.complete(now):
             yield Reason(Code.TRAFFIC_INCOMPLETE, pool.name)
-        age_ms = now - pool.grown_at_ms
-        if pool.grown_at_ms >= 0 and age_ms < self.start_up_ms:
+        age_ms, start_up_ms = now - pool.grown_at_ms, pool.start_up_ms(self.knobs.start_up_ms)
+        if pool.grown_at_ms >= 0 and age_ms < start_up_ms:
             # Given up before it has come, a worker was asked for in vain; what called for it may come back.
-            yield Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=self.start_up_ms)
+            yield Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=start_up_ms)
