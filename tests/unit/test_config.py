@@ -1,5 +1,6 @@
 """How a configuration is read: from a file and the environment, with errors that name place and remedy."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -200,6 +201,13 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path, data: bytes | None, w
         load(path, {})
     assert str(path) in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_a_configuration_is_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.toml")
+    for path, what in ((tmp_path / "fifo.toml", "no regular file"), (tmp_path, "a folder")):
+        with pytest.raises(ConfigError, match=f"cannot be read: it is {what}"):
+            load(path, {})
 
 
 def test_a_config_survives_the_way_to_json_and_back() -> None:

@@ -1,6 +1,7 @@
 """Profiles from a profiler's folder and from JSON; what is wrong with NPZ is tested with the engines that read it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,12 @@ def test_other_keys_are_no_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({**DECODE, "z_itl": [1, None]}, r"bad\.json: Expected `float`, got `null` - at `\$\.z_itl\[1\]`"),
-        ({**DECODE, "z_itl": "much"}, r"bad\.json: Expected `array`, got `str` - at `\$\.z_itl`"),
-        ({**DECODE, "max_kv_tokens": "many"}, r"bad\.json: Expected `float`"),
+        ({**DECODE, "z_itl": [1, None]}, r"bad\.json: a point of key 'z_itl' is no number: null\. Write"),
+        ({**DECODE, "z_itl": [1, True]}, r"bad\.json: a point of key 'z_itl' is no number: true\. Write"),
+        ({**DECODE, "z_itl": "much"}, r"bad\.json: key 'z_itl' is no list\. Write"),
+        ({**DECODE, "z_itl": [1] * 100_001}, r"bad\.json: key 'z_itl' has 100001 points, more than 100000\. Keep"),
+        ({**DECODE, "z_itl": [10**400, 1]}, r"bad\.json: point 1 of key 'z_itl' is inf: not finite"),
+        ({**DECODE, "max_kv_tokens": "many"}, r"bad\.json: key 'max_kv_tokens' is no number: \"many\"\. Write"),
         ({**DECODE, "max_kv_tokens": []}, r"bad\.json: key 'max_kv_tokens' is empty\. Write one number"),
         ({**DECODE, "z_itl": [1e300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e\+300: not finite, or not within"),
         ({**DECODE, "z_itl": [1e-300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e-300: too small to be true"),
@@ -88,5 +92,35 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     ):
         read_decode(tmp_path)
     for name in ("no.npz", "no.json"):
-        with pytest.raises(DataError, match=rf"{name}: cannot be read as"):
+        with pytest.raises(DataError, match=rf"{name}: cannot be read: No such file or directory\. Name a profile"):
             read_decode(tmp_path / name)
+
+
+def test_a_number_that_json_has_not_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text('{"prefill_isl": [NaN]}')
+    with pytest.raises(DataError, match=r"bad\.json: cannot be read as JSON: NaN is no number\. Name a profile"):
+        read_prefill(path)
+
+
+@pytest.mark.parametrize("values", [[1j, 2j], ["a", "b"], [True, False]])
+def test_arrays_of_anything_but_real_numbers_are_refused(tmp_path: Path, values: list[object]) -> None:
+    write_npz(tmp_path / "p.npz", {**PREFILL, "prefill_ttft": values})
+    with pytest.raises(DataError, match=r"p\.npz: key 'prefill_ttft' holds [a-z0-9]+, and no real numbers\. Profile"):
+        read_prefill(tmp_path / "p.npz")
+
+
+@pytest.mark.parametrize("name", ["p.npz", "p.json"])
+def test_what_would_wait_for_a_writer_is_refused(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name}: cannot be read: it is no regular file, such as a FIFO"):
+        read_prefill(tmp_path / name)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=rf"{name}: cannot be read: it is no regular file, such as a FIFO"):
+        read_prefill(tmp_path / name)
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(write_json(tmp_path, "p.json", PREFILL))
+    assert read_prefill(tmp_path / "link.json") == read_prefill(tmp_path / "p.json")

@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -132,8 +133,9 @@ def test_a_good_part_before_a_bad_one_is_not_given(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_opened_are_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.csv", tmp_path, Path("a\0b")):
-        with pytest.raises(DataError, match=r"cannot be opened .* Name a trace in CSV or JSON Lines") as refused:
+    os.mkfifo(tmp_path / "fifo.csv")
+    for path in (tmp_path / "missing.csv", tmp_path, tmp_path / "fifo.csv", Path("/dev/zero"), Path("a\0b")):
+        with pytest.raises(DataError, match=r"cannot be opened: .* Name a trace in CSV or JSON Lines") as refused:
             read_trace(path)
         assert str(refused.value).startswith(f"{path}: ")
 

@@ -15,6 +15,7 @@ from msgspec import Struct, inspect
 
 from loadline.config.engines import located
 from loadline.config.knobs import Config
+from loadline.config.regular import open_regular, reason
 from loadline.errors import ConfigError
 
 FILE_BYTES_MAX: Final = 1_048_576
@@ -66,10 +67,10 @@ def load_as(kind: type[S], path: Path) -> S:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read: {error.strerror}", "Give the path of a TOML file.") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(path), f"cannot be read: {reason(error)}", "Give the path of a TOML file.") from error
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(str(path), f"is larger than {FILE_BYTES_MAX} bytes", "Give the path of a TOML file.")
     try:

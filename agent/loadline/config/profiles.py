@@ -5,15 +5,18 @@ A folder of a profiler's results holds ``selected_prefill_interpolation/raw_data
 those of ``core.models.sweeps`` either way.
 """
 
-import os
+import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from zipfile import ZipFile
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
+from loadline.config.regular import open_regular, reason
+from loadline.core.models.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
 from loadline.errors import DataError, LoadlineError
 
 BYTES_MAX: Final = 4_000_000
@@ -23,6 +26,11 @@ SELECTED: Final = {
     "decode": ("selected_decode_interpolation/raw_data.npz", "decode_raw_data.json"),
 }
 """Where a profiler leaves each sweep in its folder; the first that is there is taken."""
+
+_NAME: Final = "Name a profile written by the profiler"
+_NUMBERS: Final = "uif"
+"""Kinds of numpy that are real numbers."""
+_SHOWN_MAX: Final = 60
 
 Sweep = TypeVar("Sweep", PrefillSweep, DecodeSweep)
 
@@ -77,6 +85,8 @@ def _read(path: Path, kind: type[Sweep], role: str) -> Sweep:
         raise DataError(f"{file}: key {missing[0]!r} is missing. A profile of this kind has {', '.join(keys)}.")
     if "max_kv_tokens" in keys:
         content["max_kv_tokens"] = _only(file, content["max_kv_tokens"])
+    for key in keys:
+        _check_key(file, key, content[key])
     try:
         return msgspec.convert({key: content[key] for key in keys}, kind, strict=True)
     except msgspec.ValidationError as error:
@@ -100,34 +110,62 @@ def _only(file: Path, values: Any) -> Any:
     return values[0]
 
 
+def _check_key(file: Path, key: str, value: Any) -> None:
+    """Refuse what the sweeps could not even look at; what cannot be true they refuse themselves."""
+    if key == "max_kv_tokens":
+        points, what = [value], f"key {key!r}"
+    elif isinstance(value, list):
+        points, what = value, f"a point of key {key!r}"
+    else:
+        raise DataError(f"{file}: key {key!r} is no list. Write the number of each point.")
+    if len(points) > POINTS_MAX:
+        raise DataError(f"{file}: key {key!r} has {len(points)} points, more than {POINTS_MAX}. Keep some dozens.")
+    for point in points:
+        if not isinstance(point, float):
+            raise DataError(f"{file}: {what} is no number: {json.dumps(point)[:_SHOWN_MAX]}. Write a number.")
+
+
 def _content(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    return _json(file) if file.suffix == ".json" else _npz(file, keys)
-
-
-def _json(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as stream:
-            content = stream.read(BYTES_MAX + 1)
-        _check_size(file, len(content))
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read as JSON ({error}). Name a profile written by the profiler.") from error
+        with open_regular(file) as stream:
+            data = stream.read(BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read: {reason(error)}. {_NAME}.") from error
+    _check_size(file, len(data))
+    return _json(file, data) if file.suffix == ".json" else _npz(file, data, keys)
 
 
-def _npz(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+def _json(file: Path, data: bytes) -> dict[str, Any]:
     try:
-        with file.open("rb") as stream:
-            _check_size(file, os.fstat(stream.fileno()).st_size)
-            with ZipFile(stream) as archive:
-                _check_size(file, sum(member.file_size for member in archive.infolist()))
-            stream.seek(0)
-            with np.load(stream, allow_pickle=False) as arrays:
-                found = [key for key in keys if key in arrays]
-                return {key: np.asarray(arrays[key], dtype=np.float64).reshape(-1).tolist() for key in found}
+        content = json.loads(data, parse_constant=_refuse_constant, parse_int=float)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: cannot be read as JSON: {error}. {_NAME}.") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: cannot be read as JSON: it is no table of keys. {_NAME}.")
+    return content
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _npz(file: Path, data: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        with ZipFile(BytesIO(data)) as archive:
+            _check_size(file, sum(member.file_size for member in archive.infolist()))
+        with np.load(BytesIO(data), allow_pickle=False) as arrays:
+            return {key: _numbers(file, key, arrays[key]) for key in keys if key in arrays}
     except LoadlineError:
         raise
     except Exception as error:  # zipfile, zlib and numpy have a dozen ways to say that bytes are broken
-        raise DataError(f"{file}: cannot be read as NPZ ({error}). Name a profile written by the profiler.") from error
+        raise DataError(f"{file}: cannot be read as NPZ: {error}. {_NAME}.") from error
+
+
+def _numbers(file: Path, key: str, array: NDArray[Any]) -> list[float]:
+    if array.dtype.kind not in _NUMBERS:
+        raise DataError(f"{file}: key {key!r} holds {array.dtype.name}, and no real numbers. Profile the engine again.")
+    found: list[float] = array.astype(np.float64).reshape(-1).tolist()
+    return found
 
 
 def _check_size(file: Path, size: int) -> None:

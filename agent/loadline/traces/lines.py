@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from loadline.config.regular import open_regular, reason
 from loadline.errors import DataError
 
 LINE_BYTES_MAX = 65_536  # a prompt of a million tokens has 1954 block ids, 16 kB of JSON
@@ -66,11 +67,11 @@ def opened(path: Path) -> Iterator[Lines]:
     """
     with ExitStack() as stack:
         try:
-            stream = stack.enter_context(path.open("rb"))
+            stream = stack.enter_context(open_regular(path))
             if stream.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
                 stream = stack.enter_context(io.BufferedReader(stack.enter_context(gzip.GzipFile(fileobj=stream))))
-        except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
-            raise DataError(f"{path}: cannot be opened ({error}). Name a trace in CSV or JSON Lines.") from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be opened: {reason(error)}. Name a trace in CSV or JSON Lines.") from error
         yield Lines(path, stream)
 
 
