@@ -163,9 +163,53 @@ def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
 def test_the_cheapest_pool_of_a_role_comes_first() -> None:
     cheap, dear = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
     pools = model(cheap, dear)
-    # On two GPUs a linear worker is as fast as on one, so it is twice as dear.
-    assert {name: size.wanted for name, size in sizes(pools, demand(250.0)).items()} == {"b": 3, "a": 1}
+    # On two GPUs a linear worker is as fast as on one, so it is twice as dear; its least count serves a part.
+    assert {name: size.wanted for name, size in sizes(pools, demand(250.0)).items()} == {"b": 2, "a": 1}
     assert {name: size.wanted for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
+
+
+def test_least_counts_serve_their_part_first() -> None:
+    cheap, dear = replace(DECODE, name="b"), replace(DECODE, name="a", gpus_per_worker=2, replicas_min=4)
+    for requests_per_s, counts in ((250.0, {"b": 1, "a": 4}), (730.0, {"b": 4, "a": 4}), (0.0, {"b": 1, "a": 4})):
+        found = sizes(model(cheap, dear), demand(requests_per_s))
+        assert {name: size.wanted for name, size in found.items()} == counts
+
+
+@pytest.mark.parametrize(("standing", "first"), [((7, 1), "a"), ((1, 7), "b"), ((3, 5), "b"), ((1, 1), "b")])
+def test_noise_at_a_tie_does_not_move_the_demand_to_another_pool(standing: tuple[int, int], first: str) -> None:
+    pools = model(replace(DECODE, name="a"), replace(DECODE, name="b"))
+    linear = LINEAR.linear
+    assert linear is not None
+    pools.pools["a"].engine = EngineProfile(linear=replace(linear, beta=linear.beta * 1.05))
+    for pool, desired in zip(pools.pools.values(), standing, strict=True):
+        pool.desired = desired
+    found = sizes(pools, demand(730.0))
+    assert found[first].wanted > 1
+    assert sum(size.wanted for size in found.values()) == found[first].wanted + 1
+
+
+def test_a_correction_that_misses_the_objective_is_said_and_the_work_is_sized_for() -> None:
+    # Alone a token takes 10.08 ms, so from a correction of 4.96 on the objective of 50 ms is out of reach.
+    for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
+        found = sizes(model(pool), replace(demand(100.0), decode_correction=5.0))[pool.name]
+        assert found.problem is None
+        assert found.infeasible is not None
+        assert found.infeasible.numbers["best_ms"] == pytest.approx(5 * 10.08, rel=0.01)
+        assert found.infeasible.numbers["objective_ms"] == 50.0
+        assert found.wanted >= 5, "a fleet that takes five times as long has five times the work"
+
+
+def test_near_its_floor_an_aggregated_pool_is_not_sized_without_end() -> None:
+    engine = EngineProfile(linear=LinearKnobs(49.0, 0.5, 8.0, 0.1, max_kv_tokens=4e5))
+    pool, needs = (
+        PoolKnobs("both", "aggregated", replicas_max=10_000),
+        Demand(1.0, all_of(2_000.0), all_of(200.0), 0.95),
+    )
+    near, off = (sizes(model(pool, engine=engine, itl_ms=itl_ms), needs)["both"] for itl_ms in (49.6, 52.0))
+    assert (off.wanted, off.infeasible) == (13, None)
+    assert near.wanted == 1, "its work is a third of a worker's"
+    assert near.infeasible is not None
+    assert near.infeasible.numbers["best_ms"] > 49.6
 
 
 def test_bounds_hold() -> None:

@@ -3,8 +3,8 @@
 A prefill worker computes the prompts that wait in one pass: enough of them that, of the prompts that can be in time,
 the share that is to be waits no longer than the objective leaves to each. A decode worker runs a batch: enough of them
 that the requests of that share of all moments fit into batches within the objective. An aggregated worker does both,
-and decodes the slower the more it prefills. Where a role has several pools, the one that takes the fewest GPUs for it
-comes first.
+and decodes the slower the more it prefills. Where a role has several pools, their least counts
+serve a part, and the rest goes to the one that takes the fewest GPUs for it.
 """
 
 import math
@@ -29,8 +29,11 @@ from loadline.core.report import Code, Reason
 
 _KV_FULL: Final = 0.95
 """Share of the KV cache that is planned with: batches are never all of the mean length, and a full one preempts."""
-_STEPS_MAX: Final = 64
-"""Of the search for a number of aggregated workers: it grows by at least one a step."""
+_APART: Final = 8.0
+"""Aggregated workers for each request that decodes. Of so many, seven in eight prompts meet no request that they could
+stall: where it is still too slow then, more workers do not mend it."""
+_STANDING: Final = 0.9
+"""Another pool takes the place of one that stands if it is cheaper by more than a tenth."""
 
 
 class Demand(Struct, frozen=True):
@@ -82,22 +85,35 @@ def sizing(model: Model, demand: Demand) -> Sizing:
 
 
 def _shared(pools: list[tuple[Pool, Sizer]], times: float) -> Iterator[tuple[str, Size]]:
-    """The demand of a role over its pools, the cheapest first, each up to its bound."""
-    whole = [(pool, sizer, sizer(times)) for pool, sizer in pools]
-    left = times
-    for pool, sizer, alone in sorted(whole, key=lambda one: (one[2].busy * one[0].knobs.gpus_per_worker, one[0].name)):
+    """The demand of a role over its pools: least counts serve their part, the cheapest the rest, up to its bound."""
+    whole = sorted(((pool, sizer, sizer(times)) for pool, sizer in pools), key=_cost)
+    parts = {
+        pool.name: times * min(1.0, pool.knobs.replicas_min / alone.wanted) if alone.wanted else 0.0
+        for pool, _, alone in whole
+    }
+    left = max(0.0, times - sum(parts.values()))
+    for pool, sizer, alone in whole:
         if alone.problem is not None:
             yield pool.name, alone
             continue
-        size = sizer(left) if left < times else alone
-        wanted = min(max(size.wanted, pool.knobs.replicas_min), pool.knobs.replicas_max)
+        most = min(times, parts[pool.name] + left)
+        size = sizer(most) if most < times else alone
+        needed = size.wanted if left > 0.0 else 0
+        wanted = min(max(needed, pool.knobs.replicas_min), pool.knobs.replicas_max)
         yield pool.name, Size(size.busy, wanted, infeasible=size.infeasible)
-        left = max(0.0, left * (1.0 - wanted / size.wanted)) if size.wanted else 0.0
+        left = max(0.0, most * (1.0 - wanted / needed)) if needed else left
+
+
+def _cost(one: tuple[Pool, Sizer, Size]) -> tuple[float, str]:
+    """GPUs that a pool takes for the whole demand; less for one that stands, or noise at a tie would move all of it."""
+    pool, _, alone = one
+    stands = (pool.desired or 0) > pool.knobs.replicas_min
+    return alone.busy * pool.knobs.gpus_per_worker * (_STANDING if stands else 1.0), pool.name
 
 
 def _sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     by_role = {"prefill": _prefill, "decode": _decode, "aggregated": _aggregated}
-    problem = profile_problem(pool) or _out_of_reach(pool, objectives, demand)
+    problem = profile_problem(pool) or _out_of_reach(pool, objectives)
     if problem is not None:
         return lambda _times: Size(problem=problem)
     if demand.requests_per_s <= 0.0:
@@ -122,18 +138,17 @@ def profile_problem(pool: Pool) -> Reason | None:
     return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=remedy)
 
 
-def _out_of_reach(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Reason | None:
-    """That even the shortest request alone misses an objective: it is wrong, or the profile is."""
+def _out_of_reach(pool: Pool, objectives: ObjectiveKnobs) -> Reason | None:
+    """That even the shortest request alone misses an objective: it is wrong, or the profile is.
+
+    By the profile alone: what was learned under overload must not hold the pool that is overloaded.
+    """
     gpus, role = pool.knobs.gpus_per_worker, pool.knobs.role
     prefill, decode = pool.engine.prefill_model(gpus), pool.engine.decode_model(gpus)
-    if role != "decode" and prefill is not None:
-        best_ms = prefill.ttft_min_ms * min(1.0, demand.prefill_correction)
-        if best_ms > objectives.ttft_ms:
-            return _infeasible(pool, best_ms, objectives.ttft_ms)
-    if role != "prefill" and decode is not None:
-        best_ms = decode.itl_min_ms * demand.decode_correction
-        if best_ms > objectives.itl_ms:
-            return _infeasible(pool, best_ms, objectives.itl_ms)
+    if role != "decode" and prefill is not None and prefill.ttft_min_ms > objectives.ttft_ms:
+        return _infeasible(pool, prefill.ttft_min_ms, objectives.ttft_ms)
+    if role != "prefill" and decode is not None and decode.itl_min_ms > objectives.itl_ms:
+        return _infeasible(pool, decode.itl_min_ms, objectives.itl_ms)
     return None
 
 
@@ -251,7 +266,7 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     infeasible = None
     batch = _batch(pool, model, itl_ms, context)
     if batch is None:
-        infeasible = _infeasible(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
+        infeasible = _slow(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), objectives, demand)
         batch = _batch(pool, model, math.inf, context)
     if batch is None:  # not even one request fits into the cache
         return lambda _times: Size(problem=infeasible)
@@ -279,37 +294,48 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
     model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    prompts, context = _prompts(pool, demand), _context(demand)
-    itl_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
-    infeasible = _late(pool, prompts, objectives)
-    if _batch(pool, model, itl_ms, context) is None:
-        infeasible = _infeasible(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), itl_ms)
-        itl_ms = math.inf
-        if _batch(pool, model, itl_ms, context) is None:
-            return lambda _times: Size(problem=infeasible)
+    prompts, context = _prompts(pool, demand), decode_context(demand.isl, demand.osl)
+    alone_ms = float(model.itl_ms(np.asarray(0.0), np.asarray(context)))
+    within_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
+    if _batch(pool, model, math.inf, context) is None:  # not even one request fits into the cache
+        return lambda _times: Size(problem=_slow(pool, alone_ms, objectives, demand))
 
-    engines_for = _engines(pool, prompts, objectives, demand)
+    engines_for, late_prompts = _engines(pool, prompts, objectives, demand), _late(pool, prompts, objectives)
     late, square_ms2 = stall_quantile(demand.osl, demand.attainment), prompts.square_ms2
 
-    def size(times: float) -> Size:
+    def fewest(itl_ms: float, times: float) -> Size:
+        """The fewest workers that decode within an ITL; infeasible where no number of them does."""
         arriving, decode_tokens_per_s = demand.requests_per_s * times, demand.decode_tokens_per_s * times
-        engines = engines_for(times)
-        workers, busy = max(engines.workers, 1), engines.busy
-        for _ in range(_STEPS_MAX):
+        workers, most, best_ms = max(engines_for(times).workers, 1), replicas.REPLICAS_MAX, alone_ms
+        if itl_ms < math.inf:
+            most = min(most, max(workers, math.ceil(_APART * max(1.0, decode_tokens_per_s * itl_ms / 1_000.0))))
+        while True:
             # While it prefills it does not decode, so an iteration takes that much longer: by one pass at most.
             prompts_per_ms = arriving / workers / 1_000.0
             passes_per_ms = min(prompts_per_ms, 1.0 / itl_ms) if itl_ms < math.inf else prompts_per_ms
             prefill = prompts_per_ms * prompts.prompt_ms + passes_per_ms * prompts.line.intercept_ms
-            mean_ms = itl_ms - late * math.sqrt(prompts_per_ms * itl_ms * square_ms2) if itl_ms < math.inf else itl_ms
-            batch = _batch(pool, model, mean_ms * (1.0 - prefill), context) if prefill < 1.0 else None
-            if batch is not None:
-                busy = workers * prefill + decode_tokens_per_s / batch.tokens_per_s
-                if _with_room(busy, batch.requests, demand) <= workers:
-                    break
-            workers += max(1, workers // 8)
-        return Size(busy, workers, infeasible=infeasible)
+            stalls_ms = late * math.sqrt(prompts_per_ms * itl_ms * square_ms2) if itl_ms < math.inf else 0.0
+            if prefill < 1.0:
+                best_ms = stalls_ms + alone_ms / (1.0 - prefill)
+                batch = _batch(pool, model, (itl_ms - stalls_ms) * (1.0 - prefill), context)
+                busy = workers * prefill + decode_tokens_per_s / batch.tokens_per_s if batch is not None else math.inf
+                if batch is not None and _with_room(busy, batch.requests, demand) <= workers:
+                    return Size(busy, workers)
+            if workers >= most:
+                return Size(wanted=workers, infeasible=_slow(pool, best_ms, objectives, demand))
+            workers = min(most, workers + max(1, workers // 8))
+
+    def size(times: float) -> Size:
+        found = fewest(within_ms, times)
+        work = found if found.infeasible is None else fewest(math.inf, times)
+        return Size(work.busy, work.wanted, infeasible=found.infeasible or late_prompts)
 
     return size
+
+
+def _slow(pool: Pool, best_ms: float, objectives: ObjectiveKnobs, demand: Demand) -> Reason:
+    """That outputs miss the objective even where little else is done, by a profile that is corrected."""
+    return _infeasible(pool, best_ms * demand.decode_correction, objectives.itl_ms)
 
 
 def _infeasible(pool: Pool, best_ms: float, objective_ms: float) -> Reason:
