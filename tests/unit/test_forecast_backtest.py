@@ -34,6 +34,14 @@ def test_the_true_quantile_has_the_lowest_loss() -> None:
     assert losses[1] == min(losses)
 
 
+def test_the_error_of_the_work_counts_tokens_and_a_little_their_lengths() -> None:
+    truth, twice = [np.array([10.0, NAN]), np.array([99.0, 9.0]), np.array([19.0, 9.0])], [20.0, 99.0, 19.0]
+    # Twice the requests: prompt and output tokens are both off by a factor of two, their lengths are not.
+    expected = 0.4 * math.log(1_981 / 991) + 0.4 * math.log(381 / 191)
+    assert scores.work_error(truth, [np.full(2, value) for value in twice]) == pytest.approx(expected)
+    assert scores.work_error(truth, truth) == 0.0
+
+
 def test_moments_lie_in_the_later_part_and_have_a_future() -> None:
     series = Series(tuple(map(float, range(30))), 1_000)
     assert moments(series, 5, 4) == [10, 15, 20, 25]
@@ -92,9 +100,10 @@ def test_the_command_prints_a_row_for_each_series_and_predictor(
     options = ["--predictors", "constant", "seasonal", "--origins", "3", "--json", str(json), "--html", str(html)]
     assert main(["forecast", "--trace", str(DAYS), *options]) == 0
     printed = capsys.readouterr()
-    summary, header, *rows = printed.out.splitlines()
+    summary, header, *rows, verdict = printed.out.splitlines()
     assert "705 intervals of 10 min; the next 6 forecast at 3 moments" in summary
     assert header.split()[:2] == ["series", "predictor"]
+    assert verdict.startswith("Error of the work, prompt and output tokens as factors, 6 ahead: seasonal 0.")
     assert [tuple(row.split()[:2]) for row in rows] == [
         (series, name) for series in ("requests", "ISL", "OSL") for name in ("constant", "seasonal")
     ]

@@ -35,7 +35,9 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _dynamo(content: dict[str, Any]) -> Iterator[Case]:
     for case in content["cases"]:
-        yield Case(case["id"], case["group"], case["op"] or "", case["in"], case["out"], case.get("tol", TOLERANCE))
+        yield Case(
+            case["id"], case["group"], case["op"] or case["group"], case["in"], case["out"], case.get("tol", TOLERANCE)
+        )
 
 
 def _llumnix(content: dict[str, Any]) -> Iterator[Case]:

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import numpy as np
+
 from loadline.core.forecasts import ForecastKnobs, Question, Series
 from loadline.forecast import available, forecast
+from loadline.forecast.scores import work_error
 from tests.vectors.answering import Answer, NotCovered, only
 
 INTERVAL_MS = 180_000
@@ -31,4 +34,11 @@ def oldest(given: dict[str, Any]) -> dict[str, Any]:
     return {"predictions": found, "last": found[-1]}
 
 
-ANSWERS: dict[str, Answer] = {"v3.predict": newest, "v1.predict": oldest}
+def loss(given: dict[str, Any]) -> float:
+    """The original's score of one moment: requests, ISL and OSL, first as they were forecast, then as they were."""
+    only(given, "args")
+    values = [np.array([value], dtype=np.float64) for value in given["args"]]
+    return work_error(values[3:], values[:3])
+
+
+ANSWERS: dict[str, Answer] = {"v3.predict": newest, "v1.predict": oldest, "predictors": loss}

@@ -72,6 +72,8 @@ def forecast(options: argparse.Namespace) -> int:
     result = Backtest(options.trace.name, options.horizon, options.quantile, series, scores, tracks)
     print(show.printable(report.forecast_summary(result)))
     print(show.table([report.SCORED, *report.scored(result)]))
+    if verdict := report.forecast_verdict(result):
+        print(verdict)
     contents = {}
     if options.json is not None:
         contents[options.json] = msgspec.json.encode(result) + b"\n"

@@ -56,6 +56,23 @@ class Backtest(Struct, frozen=True):
     scores: list[Score]
     tracks: list[Track]
 
+    def work_errors(self) -> dict[str, float]:
+        """Of each predictor: how far off its last step was, over requests, ISL and OSL; see ``scores.work_error``."""
+        found: dict[str, float] = {}
+        for predictor in dict.fromkeys(track.predictor for track in self.tracks):
+            tracks = [track for track in self.tracks if track.predictor == predictor]
+            at_s = sorted(set.intersection(*(set(track.at_s) for track in tracks)))
+            truth = [_joined([self._truth(track.series, at_s)]) for track in tracks]
+            said = [dict(zip(track.at_s, track.mean, strict=True)) for track in tracks]
+            error = scores.work_error(truth, [_joined([[means[at] for at in at_s]]) for means in said])
+            if np.isfinite(error):
+                found[predictor] = error
+        return found
+
+    def _truth(self, series: str, at_s: list[float]) -> list[float | None]:
+        values, width_s = self.series[series].values, self.series[series].interval_ms / 1_000.0
+        return [values[round(at / width_s) - 1] for at in at_s]
+
 
 class _Asked(Struct, frozen=True):
     size: int

@@ -1,5 +1,7 @@
 """How far off forecasts were. Truths that are not known (NaN) do not count; without any, a score is NaN."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from loadline.forecast.base import Values
@@ -25,6 +27,28 @@ def pinball(truth: Values, upper: Values, quantile: float) -> float:
 def coverage(truth: Values, upper: Values) -> float:
     """The share of truths that are not above the upper forecast; as large as the quantile where that is right."""
     return _mean(np.where(np.isfinite(truth), (truth <= upper).astype(float), np.nan))
+
+
+def work_error(truth: Sequence[Values], mean: Sequence[Values]) -> float:
+    """How far off the work was, by factors: the score by which Dynamo 1.6 chooses predictors in simulations.
+
+    Args:
+        truth: Requests, ISL and OSL.
+        mean: Their forecasts.
+
+    Returns:
+        The mean of ``|log1p(truth) - log1p(mean)|``: of prompt and of output tokens 0.4 each, of both lengths 0.1 each.
+    """
+    errors = [
+        weight * np.abs(np.log1p(true) - np.log1p(said))
+        for weight, true, said in zip((0.4, 0.4, 0.1, 0.1), _work(truth), _work(mean), strict=True)
+    ]
+    return _mean(np.sum(errors, axis=0))
+
+
+def _work(parts: Sequence[Values]) -> tuple[Values, ...]:
+    requests, isl, osl = parts
+    return requests * isl, requests * osl, isl, osl
 
 
 def _mean(values: Values) -> float:

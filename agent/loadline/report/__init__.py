@@ -1,7 +1,7 @@
 """What people see of a simulation: rows of a table, plots, and a page that holds everything in one file."""
 
 from loadline.report.comparison import comparison_page
-from loadline.report.forecasts import SCORED, forecast_page, forecast_summary, scored
+from loadline.report.forecasts import SCORED, forecast_page, forecast_summary, forecast_verdict, scored
 from loadline.report.plots import available
 from loadline.report.rows import COMPARED, arrived, compared, results
 from loadline.report.simulation import simulation_page
@@ -15,6 +15,7 @@ __all__ = [
     "comparison_page",
     "forecast_page",
     "forecast_summary",
+    "forecast_verdict",
     "results",
     "scored",
     "simulation_page",

@@ -44,6 +44,13 @@ def forecast_summary(result: Backtest) -> str:
     )
 
 
+def forecast_verdict(result: Backtest) -> str:
+    """Which predictor knew best how much work comes, in a line; empty where no forecast can be judged."""
+    errors = sorted(result.work_errors().items(), key=lambda one: one[1])
+    told = ", ".join(f"{predictor} {error:.3f}" for predictor, error in errors)
+    return told and f"Error of the work, prompt and output tokens as factors, {result.horizon} ahead: {told}"
+
+
 def forecast_page(result: Backtest, command: str) -> str:
     """Everything about a backtest.
 
@@ -57,11 +64,12 @@ def forecast_page(result: Backtest, command: str) -> str:
         for name in result.series
         if (score := _best(result, name)) is not None
     ]
+    explained = [paragraph(text) for text in (forecast_verdict(result), _EXPLAINED) if text]
     return page(
         f"loadline forecast: {result.trace}",
         forecast_summary(result),
         [
-            section("Scores", table(SCORED, scored(result), set(range(2, len(SCORED))), set()), paragraph(_EXPLAINED)),
+            section("Scores", table(SCORED, scored(result), set(range(2, len(SCORED))), set()), *explained),
             section("The predictor with the lowest loss", grid(cards)),
             section("Reproduce", code(command)),
         ],

@@ -24,7 +24,7 @@ p { margin: .3rem 0 .8rem; max-width: 60rem; overflow-wrap: anywhere; }
 .tile { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: .5rem .8rem; }
 .tile b { display: block; font-size: 1.3rem; font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; height: auto; }
-.scroll { overflow: auto; max-height: 32rem; border: 1px solid var(--edge); border-radius: 8px; }
+.scroll { overflow: auto; max-height: 48rem; border: 1px solid var(--edge); border-radius: 8px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--edge); vertical-align: top; }
 thead th { position: sticky; top: 0; background: var(--card); white-space: nowrap; }
