@@ -40,11 +40,14 @@ class Correction(Struct):
             return
         if any(_unsteady(pool, now - interval_ms, now) for pool in pools):
             return
-        for pool in pools:
-            if pool.knobs.role != "decode":
-                self.prefill = _halfway(self.prefill, _prefill(pool, had))
-            if pool.knobs.role != "prefill":
-                self.decode = _halfway(self.decode, _decode(pool, had, interval_ms))
+        prefill = [pool for pool in pools if pool.knobs.role != "decode"]
+        decode = [pool for pool in pools if pool.knobs.role != "prefill"]
+        # Requests go to all workers of a role: one factor for them, learned once.
+        ready = sum(pool.ready for pool in decode)
+        ttft_ms = [(pool.ready, _ttft_ms(pool, had)) for pool in prefill]
+        itl_ms = [(pool.ready, _itl_ms(pool, had, ready, interval_ms)) for pool in decode]
+        self.prefill = _halfway(self.prefill, had.ttft_ms.value, ttft_ms)
+        self.decode = _halfway(self.decode, had.itl_ms.value, itl_ms)
 
 
 def _unsteady(pool: Pool, since_ms: int, now: int) -> bool:
@@ -53,24 +56,31 @@ def _unsteady(pool: Pool, since_ms: int, now: int) -> bool:
     return changed_ms >= since_ms or supply.starting + supply.pending > 0
 
 
-def _halfway(before: float, seen: float) -> float:
+def _halfway(before: float, observed_ms: float | None, profiled: list[tuple[int, float | None]]) -> float:
+    """Half of the way to what is observed by what is profiled: pairs of ready workers and of their latency in ms."""
+    known = [(ready, ms) for ready, ms in profiled if ms is not None]
+    workers = sum(ready for ready, _ in known)
+    if observed_ms is None or workers == 0:
+        seen = 1.0
+    else:
+        seen = replicas.correction(observed_ms, sum(ready * ms for ready, ms in known) / workers)
     return before + (min(max(seen, 1.0 / MOST), MOST) - before) / 2.0
 
 
-def _prefill(pool: Pool, had: Totals) -> float:
-    model, isl, ttft_ms = pool.engine.prefill_model(pool.knobs.gpus_per_worker), had.isl_tokens.value, had.ttft_ms.value
-    if model is None or isl is None or ttft_ms is None:
-        return 1.0
-    computed = replicas.computed_isl(isl, had.kv_hit_rate)
-    return replicas.correction(ttft_ms, float(model.ttft_ms(np.asarray(computed))))
+def _ttft_ms(pool: Pool, had: Totals) -> float | None:
+    """What the profile says of prompts as they were; None where it is not known."""
+    model, isl = pool.engine.prefill_model(pool.knobs.gpus_per_worker), had.isl_tokens.value
+    if model is None or isl is None:
+        return None
+    return float(model.ttft_ms(np.asarray(replicas.computed_isl(isl, had.kv_hit_rate))))
 
 
-def _decode(pool: Pool, had: Totals, interval_ms: int) -> float:
+def _itl_ms(pool: Pool, had: Totals, ready: int, interval_ms: int) -> float | None:
+    """What the profile says of the batch that each of ``ready`` workers had; None where it is not known."""
     model, isl, osl = pool.engine.decode_model(pool.knobs.gpus_per_worker), had.isl_tokens.value, had.osl_tokens.value
-    itl_ms = had.itl_ms.value
-    if model is None or isl is None or osl is None or itl_ms is None:
-        return 1.0
+    if model is None or isl is None or osl is None or had.itl_ms.value is None:
+        return None
     context = isl + osl / 2.0
-    batch = replicas.concurrency(had.arrivals, pool.ready, osl * itl_ms, interval_ms)
+    batch = replicas.concurrency(had.arrivals, ready, osl * had.itl_ms.value, interval_ms)
     usage = np.asarray(min(1.0, batch * context / model.max_kv_tokens))
-    return replicas.correction(itl_ms, float(model.itl_ms(usage, np.asarray(context))))
+    return float(model.itl_ms(usage, np.asarray(context)))

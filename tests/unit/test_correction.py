@@ -1,0 +1,114 @@
+"""What is learned of how engines differ from their profiles, and when nothing is."""
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.belief.totals import Totals
+from loadline.core.events import TrafficReported
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample
+from loadline.core.planning.planners.correction import Correction
+from tests.support.belief import Line
+
+# ITL is 12 ms and 0.3 ms a request; a prompt of 500 tokens takes 30 ms.
+LINEAR = LinearKnobs(12.0, 0.3, 20.0, 0.02, max_kv_tokens=4e6, max_batch_requests=1_000)
+INTERVAL_MS = 180_000
+RATE = 40
+ITL_MS = 60.0
+# 40 requests a second for 200 tokens of 60 ms are 480 at a time.
+BATCH = RATE * 200 * ITL_MS / 1_000.0
+
+
+class Desk:
+    """Pools of the profile, with steady traffic."""
+
+    def __init__(self, pools: dict[str, int], linear: LinearKnobs = LINEAR) -> None:
+        roles = {"p": "prefill", "d": "decode", "a": "aggregated"}
+        self.world = Line([PoolKnobs(name, roles[name[0]]) for name in pools], 0)  # type: ignore[arg-type]
+        for name, workers in pools.items():
+            self.world.grow(name, workers)
+            pool = self.world.pool(name)
+            pool.engine = EngineProfile(linear=linear)
+            pool.reground(workers, self.world.now)
+        self.learned = Correction()
+        self.mark = self.world.model.traffic.totals
+        self.rate = RATE
+        self.world.now += 1_000
+
+    def interval(self, itl_ms: float = ITL_MS, ttft_ms: float = 30.0) -> None:
+        for _ in range(INTERVAL_MS // 1_000):
+            self.world.now += 1_000
+            self.world.sequence += 1
+            said = TrafficSample(
+                self.world.sequence,
+                1_000,
+                self.rate,
+                self.rate,
+                isl_tokens=500.0,
+                osl_tokens=200.0,
+                ttft_ms=ttft_ms,
+                itl_ms=itl_ms,
+            )
+            self.world.model.traffic.apply(TrafficReported("m", "f", 1, said), self.world.now)
+        traffic = self.world.model.traffic
+        had: Totals = traffic.totals.since(self.mark)
+        self.mark = traffic.totals
+        self.learned.note(self.world.model, had, INTERVAL_MS, self.world.now)
+
+
+def test_the_workers_of_all_pools_of_a_role_share_the_requests() -> None:
+    truth = ITL_MS / (12.0 + 0.3 * BATCH / 4)
+    for pools in ({"d": 4}, {"d1": 2, "d2": 2}, {"d1": 1, "d2": 3}, {"d1": 2, "a1": 2}, {"d1": 4, "d2": 0}):
+        desk = Desk(pools)
+        desk.interval()
+        desk.interval()
+        assert desk.learned.decode == pytest.approx((1.0 + truth) / 2.0), "half a step, however many pools there are"
+
+
+def test_workers_of_different_engines_count_as_many_as_they_are() -> None:
+    desk = Desk({"p1": 3, "p2": 1})
+    slow = replace(LINEAR, gamma=60.0)
+    desk.world.pool("p2").engine = EngineProfile(linear=slow)
+    desk.interval()
+    desk.interval(ttft_ms=80.0)
+    assert desk.learned.prefill == pytest.approx((1.0 + 80.0 / 40.0) / 2.0), "three take 30 ms, and one 70"
+
+
+def test_what_is_further_off_is_learned_as_far_as_the_bound() -> None:
+    desk = Desk({"p": 2})
+    for _ in range(8):
+        desk.interval(ttft_ms=3_000.0)
+    assert desk.learned.prefill == pytest.approx(4.0, rel=0.02)
+
+
+def test_nothing_is_learned_from_a_load_that_changes() -> None:
+    desk = Desk({"d": 4})
+    desk.interval()
+    desk.rate = RATE * 6 // 5
+    desk.interval()
+    assert desk.learned.decode == 1.0, "a fifth more"
+    desk.interval()
+    assert desk.learned.decode != 1.0
+
+
+@pytest.mark.parametrize("change", ["grows", "shrinks", "loses", "awaits"])
+def test_nothing_is_learned_while_a_pool_changes(change: str) -> None:
+    desk = Desk({"d": 4, "p": 4})
+    pool, world = desk.world.pool("p"), desk.world
+    desk.interval()
+    if change == "grows":
+        pool.set_desired(5, world.now)
+        pool.reground(4, world.now)
+    elif change == "shrinks":
+        pool.set_desired(3, world.now)
+    elif change == "loses":
+        world.shrink("p")
+        pool.reground(3, world.now)
+    else:
+        pool.reground(5, world.now)
+    learned = desk.learned.decode
+    desk.interval()
+    assert desk.learned.decode == learned
+    desk.interval()
+    assert (desk.learned.decode == learned) == (change == "awaits"), "who is on its way may come at any time"
