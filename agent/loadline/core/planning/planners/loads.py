@@ -52,7 +52,8 @@ class WorkerLoad(Struct):
     computing: Mean | None = None
     """Whether it computes prompts: 1 or 0."""
     decode_blocks: Mean | None = None
-    ttft_ms: float = 0.0
+    ttfts_ms: dict[int, float] = field(default_factory=dict)
+    """The last TTFT of each rank."""
 
 
 class Loads(Struct):
@@ -132,13 +133,13 @@ class Loads(Struct):
         warm = now >= known.warm_ms
         for sample in samples:
             isl, ttft_ms, itl_ms = sample.isl_tokens, sample.ttft_ms, sample.itl_ms
-            if isl:
-                self.isl_tokens += (isl - self.isl_tokens) / _PROMPTS if self.isl_tokens else isl
-            # A worker repeats its last TTFT until there is another: only the first time it belongs to the load.
-            if ttft_ms and prefill is not None and ttft_ms != known.ttft_ms:
+            # A rank repeats its last TTFT and ISL until there are others: only the first time they belong to the load.
+            if ttft_ms and prefill is not None and ttft_ms != known.ttfts_ms.get(sample.rank):
+                if isl:
+                    self.isl_tokens += (isl - self.isl_tokens) / _PROMPTS if self.isl_tokens else isl
                 if warm:
                     self._note("prefill", prefill + (isl or 0.0), ttft_ms)
-                known.ttft_ms = ttft_ms
+                known.ttfts_ms[sample.rank] = ttft_ms
             if warm and itl_ms and blocks and sample.running_requests != 0:
                 self._note("decode", blocks, itl_ms)
 

@@ -1,0 +1,62 @@
+"""What the load planner takes from the reports of workers: each TTFT and each prompt once."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.observed import WorkerSample
+from loadline.core.planning.planners.loads import Loads
+from tests.support.belief import START, fleet_of, registered, reported
+
+
+class Prefill:
+    """Prefill workers, and what is made of what their ranks say."""
+
+    def __init__(self, workers: int = 1, ranks: int = 1) -> None:
+        self.fleet = fleet_of(PoolKnobs("p", "prefill"))
+        self.model = self.fleet.models["m"]
+        for number in range(workers):
+            self.fleet.register(registered(f"w{number}", "p", "prefill", ranks=ranks), START)
+        self.loads = Loads(5_000)
+        self.now = START
+        self.sequence = 0
+
+    def say(self, *said: list[tuple[float, float]]) -> None:
+        """A second later: of each worker the last TTFT and ISL of each rank."""
+        self.now += 1_000
+        self.sequence += 1
+        for number, ranks in enumerate(said):
+            samples = [
+                WorkerSample(self.sequence, 0, rank, active_prefill_tokens=100, ttft_ms=ttft_ms, isl_tokens=isl)
+                for rank, (ttft_ms, isl) in enumerate(ranks)
+            ]
+            self.fleet.report(reported(f"w{number}", *samples, pool="p"), self.now)
+        self.model.sweep(self.now, self.fleet.knobs)
+        self.model.settle(self.now, self.fleet.knobs)
+        self.loads.look(self.model.pools["p"], self.now)
+
+
+def test_the_last_prompt_of_an_idle_worker_counts_once() -> None:
+    desk = Prefill(workers=2)
+    for second in range(200):
+        desk.say([(2_000.0, 30_000.0)], [(100.0 + second / 10, 500.0)])
+    # The first is the mean, and each of the 200 of 500 tokens takes a 64th off it.
+    assert desk.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 * (63 / 64) ** 200)
+
+
+def test_one_long_prompt_does_not_move_the_mean_length_far() -> None:
+    desk = Prefill()
+    for second in range(300):
+        desk.say([(100.0 + second / 10, 500.0)])
+    desk.say([(2_000.0, 30_000.0)])
+    assert desk.loads.isl_tokens == pytest.approx(500.0 + 29_500.0 / 64)
+
+
+def test_each_rank_repeats_a_ttft_of_its_own() -> None:
+    desk = Prefill(ranks=2)
+    for _ in range(20):
+        desk.say([(100.0, 500.0), (200.0, 900.0)])
+    desk.say([(100.0, 500.0), (210.0, 900.0)])
+    desk.say([(210.0, 500.0), (210.0, 900.0)])
+    line = desk.loads.prefill
+    drawn = sorted(zip(line.loads, line.latencies_ms, strict=True))
+    assert drawn == [(600.0, 100.0), (600.0, 210.0), (1_000.0, 200.0), (1_000.0, 210.0)]
