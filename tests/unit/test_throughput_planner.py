@@ -313,11 +313,12 @@ def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> 
 
 def test_what_has_not_ended_yet_is_long() -> None:
     desk = Desk()
-    desk.hear(470, 10, completed=235, osl_tokens=100.0)
+    desk.hear(470, 10, completed=235, osl_tokens=100.0, in_flight=2_350)
     assert desk.planner.outlook is not None
     assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
-    assert desk.hear(470, 20, completed=400, osl_tokens=300.0).targets["d"] == 17, "more of them ended, and later"
-    assert desk.hear(470, 151).targets["d"] == 17
+    found = desk.hear(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
+    assert found.targets["d"] == 17, "more of them ended, and later"
+    assert desk.hear(470, 151, in_flight=3_750).targets["d"] == 17
     asked = desk.planner.asked()
     assert asked is not None
     (osl,) = asked.questions[2].series.values
@@ -327,9 +328,31 @@ def test_what_has_not_ended_yet_is_long() -> None:
 
 def test_most_unended_requests_are_not_believed_to_be_endless() -> None:
     desk = Desk()
-    desk.hear(470, 10, completed=10, osl_tokens=100.0)
+    desk.hear(470, 10, completed=10, osl_tokens=100.0, queued=1_600, in_flight=3_000)
     assert desk.planner.outlook is not None
     assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
+
+
+def test_cancelled_requests_do_not_make_outputs_longer() -> None:
+    desk = Desk()
+    for _ in range(181):
+        desk.hear(100, completed=60, in_flight=90)
+    asked = desk.planner.asked()
+    assert asked is not None
+    (osl,) = asked.questions[2].series.values
+    assert osl == pytest.approx(100.0, rel=0.01), "40 % never end, but only 90 are still under way"
+
+
+@pytest.mark.parametrize(("workers", "targets"), [(0, {"p": 1, "d": 1}), (1, {})])
+def test_a_role_without_workers_gets_one_before_any_length_is_known(workers: int, targets: dict[str, int]) -> None:
+    desk = Desk(workers=workers)
+    for pool in desk.world.model.pools.values():
+        pool.knobs = replace(pool.knobs, replicas_min=workers)
+    assert desk.hear(0, 20, completed=0, isl_tokens=None, osl_tokens=None).targets == {}, "nobody asks for anything"
+    found = desk.hear(20, 20, completed=0, osl_tokens=None)
+    assert found.targets == targets
+    assert (Code.FIRST_WORKER in codes(found)) is (workers == 0)
+    assert desk.hear(20, 400, completed=0, osl_tokens=None).targets == targets, "an interval later too"
 
 
 def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:

@@ -246,7 +246,8 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     if {pool.role for pool in model.pools} == {"decode"}:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
     for index, pool in enumerate(model.pools):
-        yield from _pool_warnings(pool, f"{place}.pools[{index}]")
+        if model.planner not in BY_TRAFFIC:  # they hear of requests from the frontends
+            yield from _pool_warnings(pool, f"{place}.pools[{index}]")
     if model.guard.stabilisation_ms > _HOUR_MS:
         yield (
             f"{place}.guard.stabilisation_ms: one high proposal in {model.guard.stabilisation_ms / _HOUR_MS:g} hours "

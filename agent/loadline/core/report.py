@@ -24,6 +24,7 @@ class Code(StrEnum):
     PANIC = "panic"
     THROUGHPUT_TARGET = "throughput_target"
     TRAFFIC_SURGE = "traffic_surge"
+    FIRST_WORKER = "first_worker"
     LOAD_HIGH = "load_high"
     LOAD_LOW = "load_low"
     THROUGHPUT_FLOOR = "throughput_floor"
@@ -106,6 +107,10 @@ SENTENCES: dict[Code, str] = {
     Code.TRAFFIC_SURGE: (
         "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens are more than planned for, "
         "and keep {busy:.2f} workers busy: {wanted:g} workers"
+    ),
+    Code.FIRST_WORKER: (
+        "{requests_per_s:.2f} requests/s arrive and nothing serves them: one worker, and more when it is known how "
+        "long outputs are"
     ),
     Code.LOAD_HIGH: (
         "every worker has more than the load of {target:.0f} that gives {latency_ms:g} ms; the least has {least:.0f}"

@@ -40,6 +40,7 @@ class Frontend(Struct):
     sequence: int
     seen_at_ms: int
     queued: int
+    in_flight: int
 
 
 class Recent(Struct, frozen=True):
@@ -97,7 +98,9 @@ class Traffic(Struct):
             return Rejection.STALE_INCARNATION
         elif event.incarnation == known.incarnation and sample.sequence <= known.sequence:
             return Rejection.NOT_NEWER
-        self.frontends[event.frontend] = Frontend(event.incarnation, sample.sequence, now, sample.queued)
+        self.frontends[event.frontend] = Frontend(
+            event.incarnation, sample.sequence, now, sample.queued, sample.in_flight
+        )
         silent_ms = now - self.heard_at_ms
         # After a silence a report speaks for its own interval, and nobody for the time before.
         heard_ms = silent_ms if self.heard(now) else min(sample.interval_ms, self.stale_after_ms)
@@ -151,6 +154,11 @@ class Traffic(Struct):
     def queued(self, now: int) -> int:
         """Requests that live frontends hold because no worker could take them."""
         return sum(f.queued for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms)
+
+    def under_way(self, now: int) -> int:
+        """Requests of live frontends that have come and not ended: they wait, or workers hold them."""
+        live = (f for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms)
+        return sum(f.queued + f.in_flight for f in live)
 
     def recent(self, span_ms: int, now: int) -> "Recent":
         """What arrived within the last ``span_ms``, in whole buckets."""

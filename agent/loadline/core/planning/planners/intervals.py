@@ -116,6 +116,10 @@ class Intervals(Struct):
         """What the interval under way has had."""
         return traffic.totals.since(self.mark)
 
+    def osl_so_far(self, traffic: Traffic, now: int) -> float | None:
+        """Mean length of the outputs of the interval under way; None where none ended."""
+        return _osl_tokens(self.so_far(traffic), traffic.under_way(now))
+
     def close(self, traffic: Traffic, now: int) -> Totals:
         """End the interval under way, and all others that have ended; gives what it had.
 
@@ -127,7 +131,7 @@ class Intervals(Struct):
         for _ in range(min(over, KEPT)):
             self.requests.append(self._busiest(had) * self.interval_ms / 1_000.0 if known else None)
             self.isl_tokens.append(_carried(self.isl_tokens, had.isl_tokens.value))
-            self.osl_tokens.append(_carried(self.osl_tokens, osl_tokens(had)))
+            self.osl_tokens.append(_carried(self.osl_tokens, _osl_tokens(had, traffic.under_way(now))))
         if known and had.arrivals:
             self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
             self.kv_hit_rate = had.kv_hit_rate
@@ -193,14 +197,18 @@ class Intervals(Struct):
         return isl, osl
 
 
-def osl_tokens(had: Totals) -> float | None:
+def _osl_tokens(had: Totals, under_way: int) -> float | None:
     """Mean length of the outputs of an interval; None where none ended.
 
     Outputs that last are not among those that have ended yet: while more requests come than end, as they do after a
-    start, what has ended is too short. What has not is taken for as long so far, for at most as many as have ended.
+    start, what has ended is too short. What is still under way is taken for as long so far, for at most as many as have
+    ended. What was cancelled has not ended, and is not under way either.
     """
     ended = had.osl_tokens.value
-    return ended and ended * min(max(1.0, had.arrivals / had.osl_tokens.count), _UNENDED_MAX)
+    if ended is None:
+        return None
+    unended = max(0, min(had.arrivals - had.osl_tokens.count, under_way))
+    return ended * min(1.0 + unended / had.osl_tokens.count, _UNENDED_MAX)
 
 
 def _carried(before: list[float | None], value: float | None) -> float | None:

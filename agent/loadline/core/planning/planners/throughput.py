@@ -26,7 +26,7 @@ from loadline.core.models.throughput import STEP_MAX, bounded
 from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.correction import Correction
 from loadline.core.planning.planners.foresight import Foresight
-from loadline.core.planning.planners.intervals import Intervals, Outlook, osl_tokens
+from loadline.core.planning.planners.intervals import Intervals, Outlook
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
 from loadline.core.planning.planners.sizing import Demand, Size, Sizing, profile_problem, sizing
 from loadline.core.report import Code, Opinion, Reason
@@ -248,7 +248,7 @@ class ThroughputPlanner(Planner):
         """
         recent = model.traffic.recent(self.knobs.surge_window_ms, now)
         before = self.outlook or self._intervals.last()
-        isl, osl, hit_rate = recent.isl_tokens, osl_tokens(self._intervals.so_far(model.traffic)), recent.kv_hit_rate
+        isl, osl, hit_rate = recent.isl_tokens, self._intervals.osl_so_far(model.traffic, now), recent.kv_hit_rate
         if before is None:
             return Outlook(recent.requests_per_s, isl, osl, hit_rate)
         if not self._intervals.requests:
@@ -266,7 +266,9 @@ class ThroughputPlanner(Planner):
         """Size all pools for an outlook. What is a surge only adds."""
         lengths = self._intervals.lengths(outlook, model.traffic)
         if lengths is None and outlook.requests_per_s > 0.0:
-            return  # nothing has finished yet: it will, or nobody says how long outputs are
+            # Nothing has finished yet: it will where there are workers, or nobody says how long outputs are.
+            self._begin(outlook, model, now)
+            return
         self.outlook, self.sized_ms = outlook, now
         if lengths is not None:
             self.isl_spread = lengths[0].mean_square / max(lengths[0].mean, 1.0) ** 2
@@ -285,6 +287,15 @@ class ThroughputPlanner(Planner):
             if surge and before is not None and size.wanted <= before.replicas:
                 continue
             self.sized[pool.name] = self._sized(pool, size, spare[pool.name].wanted, outlook, now, surge=surge)
+
+    def _begin(self, outlook: Outlook, model: Model, now: int) -> None:
+        """One worker of each role that has none: without it nothing ever finishes, and no length is ever known."""
+        for role in {pool.knobs.role: 0 for pool in model.pools.values()}:
+            pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
+            if not any(pool.target_now(now) for pool in pools):
+                first = next((pool for pool in pools if profile_problem(pool) is None), pools[0])
+                reason = Reason.of(Code.FIRST_WORKER, first.name, requests_per_s=outlook.requests_per_s)
+                self.sized[first.name] = Sized(1, reason)
 
     def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
         correction = self.correction
