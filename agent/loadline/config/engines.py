@@ -1,6 +1,5 @@
 """The engine profiles that a configuration names, as data. One that cannot be used stops its model and no other."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -67,20 +66,3 @@ def _read(pool: PoolKnobs) -> EngineProfile:
         prefill=read_prefill(Path(pool.prefill_profile)) if "prefill_profile" in files else None,
         decode=read_decode(Path(pool.decode_profile)) if "decode_profile" in files else None,
     )
-
-
-def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """What keeps the profiles of a model from being used, or makes them doubtful."""
-    for index, pool in enumerate(model.pools):
-        here, engine = f"{place}.pools[{index}]", read_engine(pool)
-        if engine.problem:
-            yield f"{here}: {engine.problem} Until then the pool holds."
-        elif engine == EngineProfile():
-            kind = "decode_profile" if pool.role == "decode" else "prefill_profile"
-            yield f"{here}.{kind}: nothing is known of the engines, so the pool holds. Set it, or linear."
-        counted = engine.decode_gpus(pool.gpus_per_worker)
-        if pool.role != "prefill" and counted != pool.gpus_per_worker:
-            yield (
-                f"{here}.decode_profile: it divides by {counted} GPUs a worker, the pool has {pool.gpus_per_worker}. "
-                "Its times are believed; make sure that it was measured on such workers."
-            )

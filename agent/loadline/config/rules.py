@@ -7,8 +7,8 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
-from loadline.config.engines import profile_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
+from loadline.config.plausible import profile_warnings
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.settings import ModelKnobs

@@ -12,7 +12,7 @@ POINTS_MAX = 4_096  # two weeks of five minutes; 40 kB of JSON
 HORIZON_MAX = 288  # a day of five minutes
 
 PredictorName = Literal["constant", "kalman", "arima", "prophet", "seasonal"]
-AnyPredictor = PredictorName | Literal["auto"]
+AnyPredictor = Literal[PredictorName, "auto"]
 Fallback = Literal["", "flat", "points", "failed", "not_finite", "absurd", "late", "away"]
 
 _Variance = Annotated[float, Meta(gt=0, le=1e12)]
