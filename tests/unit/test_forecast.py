@@ -53,6 +53,24 @@ def test_what_cannot_be_believed_is_replaced_by_the_last_value(
     assert answer.mean == (29.0,) * 3
 
 
+@pytest.mark.parametrize(
+    ("mean", "upper", "fallback"),
+    [(5.0, 5.6, ""), (5.0, 5.7, "absurd"), (5.7, 5.0, "absurd"), (1.0, 800.0, "not_finite")],
+)
+def test_a_forecast_of_logarithms_is_held_against_the_load(
+    monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
+) -> None:
+    """Ten times the most that was seen is 290, of which the logarithm is 5.67: ten times that of 29 would be e^34."""
+    monkeypatch.setitem(door.PREDICTORS, "kalman", answering(mean, upper))
+    answer = forecast(question(predictor="kalman", log1p=True))
+    assert answer is not None
+    assert answer.fallback == fallback
+    if fallback:
+        assert answer == last_value(question(), fallback)
+    else:
+        assert answer.mean == pytest.approx((np.expm1(5.0),) * 3)
+
+
 def test_what_is_negative_or_crossed_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(door.PREDICTORS, "kalman", answering(-3.0, -4.0))
     answer = forecast(question(predictor="kalman"))

@@ -38,16 +38,12 @@ def forecast(question: Question) -> Forecast | None:
     series, knobs = question.series, question.knobs
     last_index = series.end_ms // series.interval_ms - 1 - gap
     task = Task(question.horizon + gap, series.interval_ms, last_index, knobs)
-    if knobs.log1p:
-        history = np.log1p(history)
     name: PredictorName
     if knobs.predictor == "auto":
         name = chosen(history, task, lambda name, values, task: _attempt(name, values, task)[0])
     else:
         name = knobs.predictor
     band, fallback, detail = _attempt(name, history, task)
-    if knobs.log1p:
-        band = Band(np.expm1(band.mean), np.expm1(band.upper))
     mean, upper = band.mean[gap:].tolist(), band.upper[gap:].tolist()
     return Forecast(tuple(mean), tuple(upper), "constant" if fallback else name, fallback, detail)
 
@@ -85,9 +81,18 @@ def _attempt(name: PredictorName, history: Values, task: Task) -> tuple[Band, Fa
         fallback = "points"
     else:
         try:
-            return checked(PREDICTORS[name](history, task), history), "", ""
+            return checked(_predicted(name, history, task), history), "", ""
         except Refused as refused:
             fallback = refused.fallback
         except Exception as error:  # noqa: BLE001 - fits of three libraries raise whatever they like
             fallback, detail = "failed", f"{type(error).__name__}: {error}"[:_DETAIL_MAX]
     return constant(history, task), fallback, detail
+
+
+def _predicted(name: PredictorName, history: Values, task: Task) -> Band:
+    """What a predictor answers, of logarithms where that is asked for: what it says of those is judged by the load."""
+    if not task.knobs.log1p:
+        return PREDICTORS[name](history, task)
+    band = PREDICTORS[name](np.log1p(history), task)
+    with np.errstate(over="ignore"):  # infinite is refused
+        return Band(np.expm1(band.mean), np.expm1(band.upper))
