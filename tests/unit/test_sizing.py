@@ -229,3 +229,10 @@ def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() ->
         for engine in (one, eight)
     ]
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("pools", [(PREFILL, DECODE), (PoolKnobs("a", "aggregated", replicas_max=50),)])
+@pytest.mark.parametrize("attainment", [0.0, 0.95])
+def test_requests_without_length_take_a_worker(pools: tuple[PoolKnobs, ...], attainment: float) -> None:
+    found = sizes(model(*pools), Demand(20.0, all_of(0.0), all_of(0.0), attainment))
+    assert {size.wanted for size in found.values()} == {1}

@@ -1,5 +1,8 @@
 """Totals of traffic: intervals are differences, and what nobody heard is not known."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from loadline.core.belief.totals import NO_BINS, Totals
@@ -87,6 +90,25 @@ def test_what_is_recent_counts_whole_buckets() -> None:
     recent = belief.recent(10_000, T0 + 19_000)
     assert (recent.arrivals, recent.span_ms, recent.isl_tokens) == (sum(range(10, 20)), 10_000, 10.0)
     assert belief.recent(10_000, T0 + 60_000).requests_per_s == 0.0
+
+
+def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
+    belief = traffic()
+    absurd: dict[str, Any] = {
+        "arrivals": 2**53,
+        "isl_tokens": 1e7,
+        "kv_hit_rate": 0.9,
+        "completed": 2**53,
+        "osl_tokens": 1e7,
+    }
+    for sequence in range(1, 2_000):
+        belief.apply(report(sequence, itl_ms=1e12, **absurd), T0)
+    mark = belief.totals
+    belief.apply(report(2_000, arrivals=3, isl_tokens=812.125, completed=7, osl_tokens=164.5, itl_ms=18.5), T0)
+    had = belief.totals.since(mark)
+    assert (had.arrivals, had.isl_tokens.value, had.kv_hit_rate) == (3, 812.125, 0.0)
+    assert (had.completed, had.osl_tokens.value, had.itl_ms.value) == (7, 164.5, 18.5)
+    assert msgspec.json.decode(msgspec.json.encode(belief), type=Traffic) == belief, "and a snapshot can be written"
 
 
 def test_totals_of_nothing_are_nothing() -> None:

@@ -12,7 +12,8 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 # The bounds also refuse NaN, which MessagePack would let through.
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]
-Tokens = Annotated[float, Meta(ge=0.0, le=1e12)]
+# Of one request: ten times the longest contexts there are. One slip of a frontend is not to outweigh all the others.
+Tokens = Annotated[float, Meta(ge=0.0, le=1e7)]
 # Printable, no control characters: names end up in log lines, subjects and keys.
 # A character takes up to twelve bytes in a subject and a load subject holds three names: 100 each stay below the 4096
 # bytes of a line of NATS' protocol, which cuts off whoever sends more.

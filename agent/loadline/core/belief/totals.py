@@ -3,33 +3,38 @@
 So each planner has intervals of its own, of any length, and no report is counted twice or lost between two of them.
 """
 
-from operator import add
+from typing import Final
 
 from msgspec import Struct
 
 from loadline.core.observed import Histogram, TrafficSample
 
 NO_BINS = Histogram((), ())
+_WRAP: Final = 2**62
+"""Sums go round here: what is encoded has 64 bits, and a difference is right as long as it is smaller itself."""
 
 
 class Mean(Struct, frozen=True):
-    """A sum and how many values it is of."""
+    """A sum and how many values it is of.
 
-    total: float = 0.0
+    The sum is exact: of floats the small ones would be lost beside one that is absurd, for as long as the agent runs.
+    """
+
+    thousandths: int = 0
     count: int = 0
 
     def plus(self, mean: float, count: int) -> "Mean":
         """With ``count`` more values of this mean."""
-        return Mean(self.total + mean * count, self.count + count)
+        return Mean(_plus(self.thousandths, thousandths(mean * count)), _plus(self.count, count))
 
     def minus(self, earlier: "Mean") -> "Mean":
         """Only what came after."""
-        return Mean(self.total - earlier.total, self.count - earlier.count)
+        return Mean(_minus(self.thousandths, earlier.thousandths), _minus(self.count, earlier.count))
 
     @property
     def value(self) -> float | None:
         """The mean; None of no values."""
-        return self.total / self.count if self.count > 0 else None
+        return self.thousandths / (1_000 * self.count) if self.count else None
 
 
 NO_MEAN = Mean()
@@ -41,9 +46,11 @@ class Totals(Struct, frozen=True):
     heard_ms: int = 0
     """Time in which some frontend was heard: what is not heard is not known, and no time without requests."""
     arrivals: int = 0
+    completed: int = 0
+    """With what failed: it has no output, which says nothing of how long outputs are."""
     isl_tokens: Mean = NO_MEAN
-    cached_tokens: float = 0.0
-    """Prompt tokens that prefix caches had, of those in ``isl_tokens``."""
+    cached_thousandths: int = 0
+    """Of a prompt token, that prefix caches had, of those in ``isl_tokens``."""
     osl_tokens: Mean = NO_MEAN
     ttft_ms: Mean = NO_MEAN
     itl_ms: Mean = NO_MEAN
@@ -55,9 +62,10 @@ class Totals(Struct, frozen=True):
         arrived, done = sample.arrivals, sample.completed
         return Totals(
             self.heard_ms + heard_ms,
-            self.arrivals + arrived,
+            _plus(self.arrivals, arrived),
+            _plus(self.completed, done),
             _with(self.isl_tokens, sample.isl_tokens, arrived),
-            self.cached_tokens + cached_tokens(sample),
+            _plus(self.cached_thousandths, thousandths(cached_tokens(sample))),
             _with(self.osl_tokens, sample.osl_tokens, done),
             _with(self.ttft_ms, sample.ttft_ms, done),
             _with(self.itl_ms, sample.itl_ms, done),
@@ -69,9 +77,10 @@ class Totals(Struct, frozen=True):
         """What came after an earlier state of the same totals."""
         return Totals(
             self.heard_ms - earlier.heard_ms,
-            self.arrivals - earlier.arrivals,
+            _minus(self.arrivals, earlier.arrivals),
+            _minus(self.completed, earlier.completed),
             self.isl_tokens.minus(earlier.isl_tokens),
-            self.cached_tokens - earlier.cached_tokens,
+            _minus(self.cached_thousandths, earlier.cached_thousandths),
             self.osl_tokens.minus(earlier.osl_tokens),
             self.ttft_ms.minus(earlier.ttft_ms),
             self.itl_ms.minus(earlier.itl_ms),
@@ -87,7 +96,20 @@ class Totals(Struct, frozen=True):
     @property
     def kv_hit_rate(self) -> float:
         """Share (0..1) of the prompt tokens that prefix caches had; 0 where nobody says."""
-        return hit_rate(self.cached_tokens, self.isl_tokens.total)
+        return hit_rate(self.cached_thousandths, self.isl_tokens.thousandths)
+
+
+def thousandths(value: float) -> int:
+    """As a whole number of thousandths."""
+    return round(value * 1_000.0)
+
+
+def _plus(total: int, more: int) -> int:
+    return (total + more) % _WRAP
+
+
+def _minus(total: int, earlier: int) -> int:
+    return (total - earlier) % _WRAP
 
 
 def cached_tokens(sample: TrafficSample) -> float:
@@ -110,7 +132,7 @@ def _added(bins: Histogram, more: Histogram | None) -> Histogram:
         return bins
     if bins.bounds != more.bounds:
         return more
-    return Histogram(bins.bounds, tuple(map(add, bins.counts, more.counts)))
+    return Histogram(bins.bounds, tuple(map(_plus, bins.counts, more.counts)))
 
 
 def _less(bins: Histogram, earlier: Histogram) -> Histogram:
@@ -118,4 +140,4 @@ def _less(bins: Histogram, earlier: Histogram) -> Histogram:
         return bins
     if bins.bounds != earlier.bounds:
         return NO_BINS
-    return Histogram(bins.bounds, tuple(max(0, a - b) for a, b in zip(bins.counts, earlier.counts, strict=True)))
+    return Histogram(bins.bounds, tuple(map(_minus, bins.counts, earlier.counts)))

@@ -207,8 +207,8 @@ def _osl_tokens(had: Totals, under_way: int) -> float | None:
     ended = had.osl_tokens.value
     if ended is None:
         return None
-    unended = max(0, min(had.arrivals - had.osl_tokens.count, under_way))
-    return ended * min(1.0 + unended / had.osl_tokens.count, _UNENDED_MAX)
+    unended = max(0, min(had.arrivals - had.completed, under_way))
+    return ended * min(1.0 + unended / had.completed, _UNENDED_MAX)
 
 
 def _carried(before: list[float | None], value: float | None) -> float | None:

@@ -294,7 +294,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
     model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
     if model is None:  # ``profile_problem`` was asked first
         raise AssertionError(pool.name)
-    prompts, context = _prompts(pool, demand), decode_context(demand.isl, demand.osl)
+    prompts, context = _prompts(pool, demand), _context(demand)
     alone_ms = float(model.itl_ms(np.asarray(0.0), np.asarray(context)))
     within_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
     if _batch(pool, model, math.inf, context) is None:  # not even one request fits into the cache
