@@ -40,6 +40,10 @@ BASELINES = [
         ("Every 15 s", "give or take 10%", ": requests in flight to 0.7.", ": KV usage to 0.7.", "count of 5 min"),
     ),
     (
+        'planner = "load"',
+        ("As many more as the loads need, at most its double", "one less where", "one change every 5 s"),
+    ),
+    (
         'planner = "kpa"',
         ("Every 2 s", "each 0.7 requests", "each 70 requests", "mean of 1 min", "6 s ask for 2 times"),
     ),

@@ -47,6 +47,20 @@ CONTRADICTIONS = [
         "Lower",
     ),
     ("[fleet]\ngpu_budget_max = 1", BASE, "fleet.gpu_budget_max", "fewer than the 2", "replicas_min"),
+    (
+        "[fleet]\ntraffic_window_ms = 9_000",
+        model('planner = "throughput"\nthroughput.busiest_ms = 5_000', AGGREGATED),
+        "fleet.traffic_window_ms",
+        "9000 ms is below models[0].throughput.surge_window_ms 10000",
+        "Raise it, or lower surge_window_ms",
+    ),
+    (
+        "[fleet]\ntraffic_window_ms = 29_000",
+        model('planner = "sla"', AGGREGATED),
+        "fleet.traffic_window_ms",
+        "29000 ms is below models[0].sla.throughput.busiest_ms 30000",
+        "Raise it, or lower busiest_ms",
+    ),
     ("[fleet]\ngpu_budget_min = 99", BASE, "fleet.gpu_budget_min", "more than the 16", "replicas_max"),
     (
         "[fleet]\ngpu_budget_max = 4",
@@ -222,6 +236,16 @@ def test_what_is_surely_unwanted_is_one_warning(text: str, base: str, place: str
 def test_thresholds_are_not_judged_where_another_planner_decides() -> None:
     text = model('planner = "load"', AGGREGATED) + "[models.threshold]\ndecode_kv_scale_up_threshold = 0.1"
     assert judge(text, base="") == []
+
+
+@pytest.mark.parametrize(("planner", "warned"), [("load", True), ("throughput", False), ("sla", False)])
+def test_an_empty_pool_is_warned_of_where_nothing_makes_it_grow(planner: str, warned: bool) -> None:  # noqa: FBT001
+    text = model(f'planner = "{planner}"', f"{AGGREGATED}\nreplicas_min = 0\n{LINEAR}")
+    assert any("empty pool" in warning for warning in judge(text, base="")) is warned
+
+
+def test_windows_of_traffic_are_not_judged_where_another_planner_decides() -> None:
+    assert judge("[fleet]\ntraffic_window_ms = 1", base=model('planner = "load"', AGGREGATED)) == []
 
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"

@@ -373,3 +373,14 @@ def test_what_is_above_the_mean_by_chance_is_swing_and_a_burst_swings_by_itself(
     desk.answer(burst * 180.0)
     assert desk.planner.outlook is not None
     assert desk.planner.outlook.decode_peak == pytest.approx(peak, abs=0.001)
+
+
+@pytest.mark.parametrize(("window_ms", "requests_per_s"), [(60_000, 100.0), (600_000, (181 * 150 + 60 * 100) / 241)])
+def test_what_has_arrived_in_the_window_of_traffic_is_expected_to_go_on(window_ms: int, requests_per_s: float) -> None:
+    desk = Desk()
+    desk.world.model.traffic.window_ms = window_ms
+    desk.hear(150, 181)
+    desk.hear(100, 60)
+    desk.answer(100 * 180.0)
+    assert desk.planner.outlook is not None
+    assert desk.planner.outlook.requests_per_s == pytest.approx(requests_per_s, rel=0.01)

@@ -54,6 +54,7 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
         elif model.planner == "hpa":
             _check_hpa(model, f"{place}.hpa")
         elif model.planner in BY_TRAFFIC:
+            _check_windows(config.fleet.traffic_window_ms, model, place)
             warnings += profile_warnings(model, place)
     check_fleet_budget(config.fleet, config.models)
     return warnings
@@ -201,6 +202,16 @@ def _check_hpa(model: ModelKnobs, place: str) -> None:
     ):
         if role in roles and not any(targets):
             raise ConfigError(f"{place}.{key}", f"0 leaves {role} workers without a metric", "Set it above 0.")
+
+
+def _check_windows(traffic_window_ms: int, model: ModelKnobs, place: str) -> None:
+    """What planners look back at must still be known, or they never see it."""
+    by_sla = model.planner == "sla"
+    knobs, section = (model.sla.throughput if by_sla else model.throughput), "sla." * by_sla + "throughput"
+    for key, needed_ms in (("surge_window_ms", knobs.surge_window_ms), ("busiest_ms", knobs.busiest_ms)):
+        if traffic_window_ms < needed_ms:
+            problem = f"{traffic_window_ms} ms is below {place}.{section}.{key} {needed_ms}, which would see nothing"
+            raise ConfigError("fleet.traffic_window_ms", problem, f"Raise it, or lower {key}.")
 
 
 def _agent_warnings(config: Config) -> Iterator[str]:

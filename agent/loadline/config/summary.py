@@ -149,8 +149,9 @@ def _about_throughput(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
 def _about_load(model: ModelKnobs, _pool: PoolKnobs) -> Iterator[str]:
     knobs = model.sla.load if model.planner == "sla" else model.load
     yield (
-        f"One more where every worker has more than meets the objective, one less where all others could take its "
-        f"load; at most one every {duration(knobs.load_adjustment_interval_ms)}."
+        f"As many more as the loads need, at most its double, where every worker has more than meets the objective; "
+        f"one less where all others could take its load; at most one change every "
+        f"{duration(knobs.load_adjustment_interval_ms)}."
     )
 
 

@@ -36,8 +36,6 @@ _SPARE: Final = 1.1
 _LOOK_LEAST_MS: Final = 10_000
 """Between two looks: within less, traffic says nothing new."""
 _NONE: Final = all_of(0.0)
-_RECENT_MS: Final = 60_000
-"""What arrived in this time is expected to go on, whatever the forecast: the window of the traffic's belief."""
 
 
 class ThroughputKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,8 +218,8 @@ class ThroughputPlanner(Planner):
         outlook = intervals.outlook(foresight.forecasts, first, last, upper=self.knobs.demand == "upper")
         outlook = outlook or intervals.last()
         if outlook is not None:
-            # What has been arriving for a minute is no less likely than what a model says of the next.
-            recent = model.traffic.recent(_RECENT_MS, now)
+            # What has arrived in the window, a minute, is no less likely to go on than what a model says.
+            recent = model.traffic.recent(model.traffic.window_ms, now)
             if self._tells(recent) and recent.requests_per_s > outlook.requests_per_s:
                 outlook = msgspec.structs.replace(outlook, requests_per_s=recent.requests_per_s)
             self._size(outlook, model, now, surge=False)
