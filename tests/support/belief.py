@@ -19,7 +19,7 @@ STALE_MS = 5_000
 
 def settings_of(*models: ModelKnobs) -> Settings:
     """Of an agent alone with its models, whose guard lets every step through at once."""
-    guard = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+    guard = GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
     return Settings("agent-1", "all", tuple(msgspec.structs.replace(model, guard=guard) for model in models))
 
 

@@ -31,7 +31,7 @@ from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.targets import Decision
 from tests.support.belief import START, sample
 
-STEPS = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, warm_up_ms=0)
+STEPS = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
 SECOND_MS = 1_000
 
 

@@ -26,6 +26,7 @@ def test_describe_says_what_will_be_done() -> None:
         "no port is opened",
         "Journal: /j, 1024 MiB at most.",
         "30 s",
+        "adds at most 8 to a pool, and the next may follow at once; one takes at most 1, 5 s after its last change",
     ):
         assert words in told
 

@@ -1,9 +1,15 @@
 """The whole core, with workers that come late, never, or again and again."""
 
+from itertools import pairwise
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
 from loadline.core.effects import AnyEffect, CommitDecision
 from loadline.core.events import DecisionAnswered, LoadReported, WorkerDeregistered, WorkerRegistered
 from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
+from loadline.core.planning.guard import GuardKnobs
 from tests.support.controlled import alarms, booted
+from tests.support.models import Models
 
 
 def test_no_data_never_shrinks() -> None:
@@ -14,6 +20,15 @@ def test_no_data_never_shrinks() -> None:
     assert {t.pool: t.replicas for t in world.stored["m"].decision.targets} == {"prefill": 3, "decode": 2}
     holds = world.controller.state.holds["m"]
     assert "no_data_no_shrink" not in [r.code for r in holds.rails], "the silent one counts as full: not even proposed"
+
+
+def test_a_pool_gives_one_worker_in_5_s_whatever_is_proposed() -> None:
+    models = Models({"m": [(PoolKnobs("main", "aggregated", replicas_max=12), 12)]}, FleetKnobs())
+    models.controller.state.guards["m"].knobs = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+    models.says("m", main=4)
+    models.run(60_000)
+    assert [decision.targets[0].replicas for _, decision in models.decisions] == [11, 10, 9, 8, 7, 6, 5, 4]
+    assert min(later - earlier for (earlier, _), (later, _) in pairwise(models.decisions)) >= 5_000
 
 
 def test_workers_that_never_came_are_asked_for_again_once_in_a_deadline() -> None:

@@ -12,7 +12,7 @@ from loadline.core.scalars import Role
 from tests.support.belief import Line, reported, sample
 
 SYNC_MS = 15_000
-ASIDE = GuardKnobs(step_up_max=1_000_000, step_down_max=1_000_000, stabilisation_ms=0, warm_up_ms=0)
+ASIDE = GuardKnobs(step_up_max=1_000_000, step_down_max=1_000_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
 """The rails that a faithful baseline runs behind: none but the bounds."""
 
 

@@ -34,7 +34,10 @@ def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
         raise NotCovered("only the fixed levels of the target throughput are known here")
     observations = given["observations"]
     line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
-    planner, guard = ThresholdPlanner(KNOBS), Guard(GuardKnobs(stabilisation_ms=0, warm_up_ms=0), Limits(1.0, 0, None))
+    planner, guard = (
+        ThresholdPlanner(KNOBS),
+        Guard(GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), Limits(1.0, 0, None)),
+    )
     start = line.now
     _observe(line, given, observations[0])
     planner.plan(line.look(), line.now)

@@ -82,7 +82,7 @@ def _pool(given: dict[str, Any], key: str) -> PoolKnobs:
 
 def _guard(given: dict[str, Any]) -> Guard:
     """Nothing but the budget and the least counts."""
-    knobs = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+    knobs = GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
     return Guard(knobs, Limits(1.0, 0, given.get("max_gpu")))
 
 

@@ -71,9 +71,16 @@ def _about_model(model: ModelKnobs) -> Iterator[str]:
     yield from (f"  All pools together: {line}" for line in _about_budget(model))
     guard = model.guard
     yield (
-        f"  A decision adds at most {guard.step_up_max} and takes at most {guard.step_down_max} of a pool; a shrink "
+        f"  A decision adds at most {guard.step_up_max} to a pool, {_soonest(guard.cooldown_up_ms)}; "
+        f"one takes at most {guard.step_down_max}, {_soonest(guard.cooldown_down_ms)}. A shrink "
         f"waits until no proposal of the last {duration(guard.stabilisation_ms)} was higher, and for "
         f"{duration(guard.warm_up_ms)} of complete data."
+    )
+
+
+def _soonest(cooldown_ms: int) -> str:
+    return (
+        f"{duration(cooldown_ms)} after its last change or later" if cooldown_ms else "and the next may follow at once"
     )
 
 

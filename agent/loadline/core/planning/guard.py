@@ -33,7 +33,7 @@ class GuardKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0
     cooldown_down_ms: Annotated[
         NotNegative, Meta(description="Least time between a change of a pool and its next shrink.")
-    ] = 0
+    ] = 5_000
     warm_up_ms: Annotated[
         NotNegative, Meta(description="No shrink before data was complete for this long, after a start or a gap.")
     ] = 60_000
