@@ -1,11 +1,13 @@
 """The command line told nonsense: one sentence, no traceback."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from loadline.cli import operate, show
 from loadline.cli.main import main
+from tests.support.configs import BASE
 
 
 @pytest.mark.parametrize("url", ["nats://127.0.0.1:99999", "nats://", "nats://127.0.0.1:abc", "http://127.0.0.1", "x"])
@@ -41,3 +43,15 @@ def test_an_order_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_terminal_would_obey_is_shown_instead() -> None:
     assert show.printable("a\x1b[2Jb\u202ec\nd") == "a\\u001b[2Jb\\u202ec\nd"
+
+
+def test_a_journal_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    config = tmp_path / "loadline.toml"
+    for directory, told in ((tmp_path / "file" / "x" / "y", True), (tmp_path / "x" / "y", False)):
+        config.write_text(f'journal.directory = "{directory}"\n{BASE}', encoding="utf-8")
+        assert main(["check", "--config", str(config)]) == 0
+        printed = capsys.readouterr().out
+        said = f"warning: journal.directory: {directory} cannot be made, as {tmp_path / 'file'} is no folder. Name"
+        assert (said in printed) is told
+    assert not (tmp_path / "x").exists(), "a check makes nothing"

@@ -1,7 +1,10 @@
 """``run`` and ``check``."""
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from loadline import app
 from loadline.cli import warmup
@@ -23,10 +26,22 @@ def run(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, what looks wrong, and what it will do."""
     config = warmup.warmed(load(options.config), options)
-    warnings = validate(config)
+    warnings = [*validate(config), *_journal_warnings(config.journal.directory)]
     app.settings(config)  # reads the traces to start warm with: one that cannot be used is an error
     print(printable(describe(config)))
     for warning in warnings:
         print(printable(f"warning: {warning}"))
     print(f"{options.config}: valid, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
     return 0
+
+
+def _journal_warnings(directory: str) -> Iterator[str]:
+    """Whether whoever checks could write a journal there; an agent that cannot goes on without."""
+    if not directory:
+        return
+    path = Path(directory).absolute()
+    nearest = next(one for one in (path, *path.parents) if os.access(one, os.F_OK))
+    if not nearest.is_dir():
+        yield f"journal.directory: {directory} cannot be made, as {nearest} is no folder. Name another one."
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        yield f"journal.directory: you may not write to {nearest}. See to it that the agent may, or name another one."

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
+from loadline.config.idle import idle_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.config.plausible import profile_warnings
 from loadline.core.belief.pool import PoolKnobs
@@ -41,7 +42,7 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         _check_model(model, place, planners)
-        warnings += _model_warnings(model, place)
+        warnings += [*_model_warnings(model, place), *idle_warnings(model, place)]
         if model.planner == "threshold":
             _check_thresholds(model, f"{place}.threshold")
             warnings += _threshold_warnings(config, model, f"{place}.threshold")

@@ -7,13 +7,13 @@ from msgspec import Struct, field
 
 from loadline.core.belief.totals import NO_BINS, Totals
 from loadline.core.belief.traffic import BUCKET_MS, Recent, Traffic
-from loadline.core.forecasts import HORIZON_MAX, Forecast, ForecastKnobs, History, Question, Series
+from loadline.core.forecasts import HORIZON_MAX, POINTS_MAX, Forecast, ForecastKnobs, History, Question, Series
 from loadline.core.models.lengths import Lengths, all_of, lengths_of
 from loadline.core.models.replicas import computed_isl
 from loadline.core.observed import Histogram
 
-KEPT: Final = 2_048
-"""Intervals that are remembered: four days of three minutes."""
+KEPT: Final = POINTS_MAX
+"""Intervals that are remembered, as many as a question holds: eight days of three minutes."""
 SERIES: Final = 3
 """Requests, ISL and OSL."""
 HEARD_LEAST: Final = 0.5

@@ -1,0 +1,47 @@
+"""Knobs that change nothing: those of planners that the model has not, and seasons longer than what is remembered."""
+
+from collections.abc import Iterator
+from math import ceil
+
+from loadline.core.forecasts import ForecastKnobs
+from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
+from loadline.core.planning.planners.intervals import KEPT
+from loadline.core.settings import ModelKnobs
+
+
+def idle_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+    """What a model says, a sentence each, and its planner does not obey or cannot make use of."""
+    for name in sorted(PLANNERS):
+        knobs = getattr(model, name)
+        if name != model.planner and knobs != type(knobs)():
+            yield f"{place}.{name}: the {model.planner} planner does not obey it. {_remedy(model, name)}"
+    if model.planner in BY_TRAFFIC:
+        yield from _season_warnings(model, place)
+
+
+def _remedy(model: ModelKnobs, name: str) -> str:
+    """The section that is obeyed, where there is one of the same knobs."""
+    if model.planner == "sla" and name in ("throughput", "load"):
+        return f"Write [models.sla.{name}]."
+    if name == "sla" and model.planner in ("throughput", "load"):
+        return f'Write [models.{model.planner}], or set planner = "sla".'
+    return f'Take it out, or set planner = "{name}".'
+
+
+def _season_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+    """A season is seen once two of it are known."""
+    here, knobs = (
+        ("sla.throughput", model.sla.throughput) if model.planner == "sla" else ("throughput", model.throughput)
+    )
+    season_ms, interval_ms = knobs.forecast.seasonal.season_s * 1_000, knobs.throughput_adjustment_interval_ms
+    if _sees_seasons(knobs.forecast) and 2 * season_ms > KEPT * interval_ms:
+        yield (
+            f"{place}.{here}.forecast.seasonal.season_s: two seasons of {season_ms // 1_000} s are "
+            f"{2 * season_ms // interval_ms} intervals of {interval_ms} ms, and {KEPT} are kept, so it is never seen. "
+            f"Set throughput_adjustment_interval_ms to {ceil(2 * season_ms / KEPT / 1_000) * 1_000} or more, or "
+            f"season_s to {KEPT * interval_ms // 2_000} or less."
+        )
+
+
+def _sees_seasons(knobs: ForecastKnobs) -> bool:
+    return "seasonal" in (knobs.auto.candidates if knobs.predictor == "auto" else (knobs.predictor,))

@@ -1,0 +1,68 @@
+"""Knobs that change nothing are warned of: those of another planner, and seasons that are never seen."""
+
+from random import Random
+
+import pytest
+
+from loadline.core.forecasts import ForecastKnobs, Question, Series
+from loadline.core.planning.planners.intervals import KEPT
+from loadline.forecast import forecast
+from tests.support.configs import judge
+
+LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
+
+
+def warnings(planner: str, knobs: str) -> list[str]:
+    pool = f'[[models.pools]]\nname = "a"\nrole = "aggregated"\n{LINEAR}\n'
+    return judge(f'[[models]]\nname = "m"\nplanner = "{planner}"\n{knobs}\n{pool}', base="")
+
+
+@pytest.mark.parametrize(
+    ("planner", "knobs", "remedy"),
+    [
+        ("sla", "throughput.attainment = 0.9", "Write [models.sla.throughput]."),
+        ("sla", "load.load_adjustment_interval_ms = 7000", "Write [models.sla.load]."),
+        ("throughput", "sla.throughput.attainment = 0.9", 'Write [models.throughput], or set planner = "sla".'),
+        ("load", "threshold.decode_kv_scale_up_threshold = 0.1", 'Take it out, or set planner = "threshold".'),
+    ],
+)
+def test_knobs_of_another_planner_are_told_with_the_right_name(planner: str, knobs: str, remedy: str) -> None:
+    (warning,) = warnings(planner, knobs)
+    section = knobs.partition(".")[0]
+    assert warning == f"models[0].{section}: the {planner} planner does not obey it. {remedy}"
+
+
+@pytest.mark.parametrize("knobs", ["sla.throughput.attainment = 0.9", "sla.load.load_adjustment_interval_ms = 7000"])
+def test_knobs_of_the_planner_are_no_warning(knobs: str) -> None:
+    assert warnings("sla", knobs) == []
+
+
+@pytest.mark.parametrize(("planner", "section"), [("sla", "sla.throughput"), ("throughput", "throughput")])
+def test_a_season_that_is_never_seen_is_told_with_the_interval_that_sees_it(planner: str, section: str) -> None:
+    def at(interval_s: int, more: str = "") -> list[str]:
+        return warnings(planner, f"{section}.throughput_adjustment_interval_ms = {interval_s}_000\n{more}")
+
+    (warning,) = at(42)
+    assert warning.startswith(f"models[0].{section}.forecast.seasonal.season_s: two seasons of 86400 s are 4114 ")
+    assert f"and {KEPT} are kept" in warning
+    assert "Set throughput_adjustment_interval_ms to 43000 or more, or season_s to 86016 or less." in warning
+    assert at(43) == []
+    assert at(42, f"{section}.forecast.seasonal.season_s = 86_016") == []
+    assert at(42, f'{section}.forecast.predictor = "constant"') == []
+    assert at(42, f'{section}.forecast.auto.candidates = ["constant", "kalman"]') == []
+
+
+def test_the_season_of_that_interval_is_seen() -> None:
+    """Levels that only those of the day before tell, of which the next begins after the last that is known."""
+    day, ahead, level = 2_009, 20, 41  # intervals of 43 s
+    drawn = Random(1)
+    levels = [drawn.uniform(50.0, 500.0) for _ in range(day // level)]
+    load = [levels[(place - KEPT) % day // level] for place in range(KEPT + ahead)]
+
+    def error(points: int) -> float:
+        past = Series(tuple(load[KEPT - points : KEPT]), 43_000, KEPT * 43_000)
+        answer = forecast(Question(past, ahead, ForecastKnobs("seasonal")))
+        assert answer is not None
+        return abs(answer.mean[-1] - load[-1])
+
+    assert error(KEPT) < 0.1 * error(KEPT // 2)
