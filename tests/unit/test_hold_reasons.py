@@ -182,11 +182,16 @@ def test_lengths_that_nobody_says(tmp_path: Path, planner: str) -> None:
 
 
 @PLANNERS
-def test_requests_without_length_are_sized_for_a_token(tmp_path: Path, planner: str) -> None:
+def test_requests_that_all_fail(tmp_path: Path, planner: str) -> None:
+    failing = {"arrivals": 20, "completed": 20, "isl_tokens": 0.0, "osl_tokens": 0.0}
     two = Two(tmp_path, planner)
-    two.run(300, lambda _second: {"arrivals": 20, "completed": 20, "isl_tokens": 0.0, "osl_tokens": 0.0})
-    assert Code.PLANNER_FAILED not in two.said
-    assert max(two.counts["sound"]) > 2
+    two.run(300, lambda _second: failing)
+    assert two.counts["sick"] == []
+    assert Code.TRAFFIC_UNKNOWN in two.said
+    two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
+    before = two.counts["sick"][-1]
+    two.run(1_500, lambda _second: ARRIVALS | {"arrivals": 100, "completed": 100, "osl_tokens": 0.0})
+    assert two.counts["sick"][-1] == before, "outputs are taken to be as long as they were"
 
 
 @pytest.mark.parametrize("before_s", [0, 400])

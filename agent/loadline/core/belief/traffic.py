@@ -4,20 +4,22 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from loadline.core.belief.totals import Totals, cached_tokens, hit_rate
+from loadline.core.belief.totals import Totals, hit_rate
 from loadline.core.events import TrafficReported
+from loadline.core.observed import TrafficSample
 from loadline.core.report import Rejection, TrafficStatus
 
 BUCKET_MS = 1_000
 
 
 class Bucket(Struct):
-    """Sums over all reports that arrived in one second."""
+    """Sums over one second: of a report that speaks for several, the part that falls to it."""
 
     at_ms: int
     heard_ms: int = 0
-    """Time since the report before, for each report: what its arrivals came in."""
+    """Time that was heard of: what the arrivals came in."""
     arrivals: int = 0
     isl_sum: float = 0.0
     isl_count: int = 0
@@ -28,6 +30,25 @@ class Bucket(Struct):
     ttft_count: int = 0
     itl_sum: float = 0.0
     itl_count: int = 0
+
+    def add(self, sample: TrafficSample, heard_ms: int, arrivals: int, completed: int) -> None:
+        """A part of a report: so much of its time and so many of its requests, of its means."""
+        self.heard_ms += heard_ms
+        self.arrivals += arrivals
+        if sample.isl_tokens is not None and arrivals:
+            self.isl_sum += sample.isl_tokens * arrivals
+            self.isl_count += arrivals
+            self.cached_sum += (sample.kv_hit_rate or 0.0) * sample.isl_tokens * arrivals
+        if completed:
+            if sample.osl_tokens is not None:
+                self.osl_sum += sample.osl_tokens * completed
+                self.osl_count += completed
+            if sample.ttft_ms is not None:
+                self.ttft_sum += sample.ttft_ms * completed
+                self.ttft_count += completed
+            if sample.itl_ms is not None:
+                self.itl_sum += sample.itl_ms * completed
+                self.itl_count += completed
 
 
 _at_ms = attrgetter("at_ms")
@@ -41,6 +62,8 @@ class Frontend(Struct):
     seen_at_ms: int
     queued: int
     in_flight: int
+    fresh_until_ms: int
+    """Its next report is due long before."""
 
 
 class Recent(Struct, frozen=True):
@@ -86,6 +109,8 @@ class Traffic(Struct):
     totals: Totals = Totals()
     heard_at_ms: int = -1
     """When a report last came; -1 before the first."""
+    fresh_until_ms: int = -1
+    """Until when some frontend counts as one that reports."""
 
     def apply(self, event: TrafficReported, now: int) -> Rejection | None:
         """Fold a report in, unless it is a repeat or the table of frontends is full of live ones."""
@@ -98,31 +123,46 @@ class Traffic(Struct):
             return Rejection.STALE_INCARNATION
         elif event.incarnation == known.incarnation and sample.sequence <= known.sequence:
             return Rejection.NOT_NEWER
+        sample, covered_ms = self._told(sample, None if known is None else now - known.seen_at_ms)
+        # A report may be lost, so two intervals; but a minute is long enough to wait for one.
+        fresh_until_ms = now + max(self.stale_after_ms, min(2 * event.sample.interval_ms, self.window_ms))
         self.frontends[event.frontend] = Frontend(
-            event.incarnation, sample.sequence, now, sample.queued, sample.in_flight
+            event.incarnation, sample.sequence, now, sample.queued, sample.in_flight, fresh_until_ms
         )
         silent_ms = now - self.heard_at_ms
         # After a silence a report speaks for its own interval, and nobody for the time before.
-        heard_ms = silent_ms if self.heard(now) else min(sample.interval_ms, self.stale_after_ms)
+        heard_ms = silent_ms if self.heard(now) else min(covered_ms, silent_ms)
         self.totals, self.heard_at_ms = self.totals.plus(sample, heard_ms), now
-        bucket = self._bucket(now)
-        bucket.heard_ms += heard_ms
-        bucket.arrivals += sample.arrivals
-        if sample.isl_tokens is not None and sample.arrivals:
-            bucket.isl_sum += sample.isl_tokens * sample.arrivals
-            bucket.isl_count += sample.arrivals
-            bucket.cached_sum += cached_tokens(sample)
-        if sample.completed:
-            if sample.osl_tokens is not None:
-                bucket.osl_sum += sample.osl_tokens * sample.completed
-                bucket.osl_count += sample.completed
-            if sample.ttft_ms is not None:
-                bucket.ttft_sum += sample.ttft_ms * sample.completed
-                bucket.ttft_count += sample.completed
-            if sample.itl_ms is not None:
-                bucket.itl_sum += sample.itl_ms * sample.completed
-                bucket.itl_count += sample.completed
+        self.fresh_until_ms = max(self.fresh_until_ms, fresh_until_ms)
+        if self.first_at_ms < 0:
+            self.first_at_ms = now - max(0, covered_ms - BUCKET_MS)
+        self._spread(sample, heard_ms, max(1, covered_ms // BUCKET_MS), now)
         return None
+
+    def _told(self, sample: TrafficSample, gap_ms: int | None) -> tuple[TrafficSample, int]:
+        """What counts of a report that came so long after the last one of its frontend, and the ms it speaks for.
+
+        No more than the window: who reports a backlog speaks of a time that is over. And not again for what has been
+        reported. Requests that complete without any output have failed: they do not say how long outputs are.
+        """
+        covered_ms = min(sample.interval_ms, self.window_ms)
+        if gap_ms is not None and sample.interval_ms > gap_ms + self.stale_after_ms:
+            covered_ms = min(covered_ms, gap_ms)
+        if covered_ms < sample.interval_ms:
+            share = covered_ms / sample.interval_ms
+            arrivals, completed = round(sample.arrivals * share), round(sample.completed * share)
+            sample = replace(sample, arrivals=arrivals, completed=completed)
+        if sample.osl_tokens == 0.0:
+            sample = replace(sample, osl_tokens=None, osl_histogram=None)
+        return sample, covered_ms
+
+    def _spread(self, sample: TrafficSample, heard_ms: int, seconds: int, now: int) -> None:
+        """Give each of the last ``seconds`` its part of a report."""
+        self._prune(now)
+        start, wholes = now - now % BUCKET_MS, (heard_ms, sample.arrivals, sample.completed)
+        for part in range(seconds):
+            shares = (whole * (part + 1) // seconds - whole * part // seconds for whole in wholes)
+            self._bucket(start - part * BUCKET_MS).add(sample, *shares)
 
     def _forget_stale(self, now: int) -> bool:
         """Make room by forgetting frontends that no longer report; tells whether there is room now."""
@@ -130,35 +170,35 @@ class Traffic(Struct):
             del self.frontends[name]
         return len(self.frontends) < self.frontends_max
 
-    def _bucket(self, now: int) -> Bucket:
-        start = now - now % BUCKET_MS
-        if not self.buckets or self.buckets[-1].at_ms != start:
-            self._prune(now)
-            self.buckets.append(Bucket(start))
-        if self.first_at_ms < 0:
-            self.first_at_ms = now
-        return self.buckets[-1]
+    def _bucket(self, start: int) -> Bucket:
+        """That of the second that begins at ``start``: mostly the last."""
+        at = bisect_left(self.buckets, start, key=_at_ms)
+        if at == len(self.buckets) or self.buckets[at].at_ms != start:
+            self.buckets.insert(at, Bucket(start))
+        return self.buckets[at]
 
     def _prune(self, now: int) -> None:
         del self.buckets[: bisect_left(self.buckets, now - self.window_ms, key=_at_ms)]
 
     def heard(self, now: int) -> bool:
         """Whether some frontend reports: then no arrivals are none, else they are unknown."""
-        return self.heard_at_ms >= 0 and now - self.heard_at_ms <= self.stale_after_ms
+        return now <= self.fresh_until_ms
 
     def complete(self, now: int) -> bool:
         """Whether every frontend that was heard in the window still reports: then what is known is all there is."""
-        silent = [now - frontend.seen_at_ms for frontend in self.frontends.values()]
-        return self.heard(now) and not any(self.stale_after_ms < ms <= self.window_ms for ms in silent)
+        silent = (f.seen_at_ms for f in self.frontends.values() if now > f.fresh_until_ms)
+        return self.heard(now) and not any(now - at_ms <= self.window_ms for at_ms in silent)
+
+    def _live(self, now: int) -> list[Frontend]:
+        return [f for f in self.frontends.values() if now <= f.fresh_until_ms]
 
     def queued(self, now: int) -> int:
         """Requests that live frontends hold because no worker could take them."""
-        return sum(f.queued for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms)
+        return sum(f.queued for f in self._live(now))
 
     def under_way(self, now: int) -> int:
         """Requests of live frontends that have come and not ended: they wait, or workers hold them."""
-        live = (f for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms)
-        return sum(f.queued + f.in_flight for f in live)
+        return sum(f.queued + f.in_flight for f in self._live(now))
 
     def recent(self, span_ms: int, now: int) -> "Recent":
         """What arrived within the last ``span_ms``, in whole buckets."""
@@ -174,10 +214,10 @@ class Traffic(Struct):
 
     def status(self, now: int) -> TrafficStatus:
         """Rates and means over the window; all None while no frontend reports. Changes nothing: a replay never asks."""
-        live = [f for f in self.frontends.values() if now - f.seen_at_ms <= self.stale_after_ms]
-        if not live:
+        if not self._live(now):
             return TrafficStatus(None, None, None, None, None, 0)
-        covered_ms = max(BUCKET_MS, min(self.window_ms, now - self.first_at_ms))
+        # Up to the last report: of what came since nobody has spoken yet.
+        covered_ms = max(BUCKET_MS, self.heard_at_ms - max(self.first_at_ms, now - self.window_ms))
         b = [bucket for bucket in self.buckets if bucket.at_ms >= now - self.window_ms]
         return TrafficStatus(
             requests_per_s=sum(x.arrivals for x in b) * 1000 / covered_ms,
