@@ -11,11 +11,11 @@ from loadline.config import load, parse
 from loadline.core.controller import Controller
 from loadline.core.effects import AnyEffect, FitForecast
 from loadline.core.events import ForecastFitted, TrafficReported
-from loadline.core.forecasts import POINTS_MAX, History
+from loadline.core.forecasts import DAY_MS, POINTS_MAX, History
 from loadline.core.observed import TrafficSample
 from loadline.core.report import Code
 from loadline.core.settings import Settings
-from loadline.errors import DataError
+from loadline.errors import ConfigError, DataError
 from loadline.forecast import forecast
 from loadline.runtime import record
 from loadline.runtime.settings import settings
@@ -125,11 +125,11 @@ def test_every_kind_of_trace_is_a_past(name: str, interval_s: float) -> None:
 # -- what the planner makes of it --------------------------------------------------------------------------------------
 
 
-def warm(folder: Path, planner: str = "throughput", text: str = WAVE) -> Settings:
+def warm(folder: Path, planner: str = "throughput", text: str = WAVE, knobs: str = "") -> Settings:
     written(folder, text)
     path = folder / "loadline.toml"
     section = "sla.throughput" if planner == "sla" else "throughput"
-    knobs = f'load_predictor_warmup_trace = "past.csv"\n{section}.forecast.predictor = "seasonal"'
+    knobs += f'\nload_predictor_warmup_trace = "past.csv"\n{section}.forecast.predictor = "seasonal"'
     path.write_text(model(planner=planner, knobs=knobs), encoding="utf-8")
     return settings(load(path, {}))
 
@@ -189,6 +189,20 @@ def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
     assert found.effects
 
 
+@pytest.mark.parametrize(("late_h", "end"), [(0, "00:00"), (12, "00:00"), (12, "12:00"), (23, "06:30")])
+def test_a_restart_at_another_time_of_day_has_the_season_right(tmp_path: Path, late_h: int, end: str) -> None:
+    told = warm(tmp_path, knobs=f'load_predictor_warmup_end = "{end}"')
+    start = START - START % DAY_MS + late_h * 3_600_000
+    (asked,) = fits(Controller(told).handle([], start))
+    values = asked.questions[0].series.values
+    hours, minutes = map(int, end.split(":"))
+    phase = (late_h - hours - minutes / 60) / 24  # the wave begins when the trace ends
+    for back in (1, 100, 240, 479):
+        wave = 300 + 240 * sin(2 * pi * (phase - back / 480))
+        assert values[-back] == pytest.approx(wave * 180 / 600, abs=3), "of 18 to 162 in an interval"
+    assert len({len(question.series.values) for question in asked.questions}) == 1
+
+
 # -- what is said of one that cannot be used ---------------------------------------------------------------------------
 
 
@@ -214,6 +228,16 @@ def test_a_trace_that_cannot_be_used_is_an_error(tmp_path: Path, text: str | Non
     assert all(word in str(refused.value) for word in words), str(refused.value)
 
 
+def test_a_trace_with_an_end_is_of_a_day(tmp_path: Path) -> None:
+    short = "".join(WAVE.splitlines(keepends=True)[:144])
+    with pytest.raises(
+        DataError, match=r"past\.csv has 476 intervals of 180 s .* a day has 480\. Name a trace of a day"
+    ):
+        warm(tmp_path, text=short, knobs='load_predictor_warmup_end = "00:00"')
+    with pytest.raises(ConfigError, match="load_predictor_warmup_end"):
+        parse(model(knobs='load_predictor_warmup_end = "24:00"'), "x")
+
+
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +252,11 @@ def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     both = model("a") + model("b", "sla") + model("c", "static")
     assert check(tmp_path, model() + model("c", "static"), past) == 0
     assert check(tmp_path, both, f"a={past}", f"b={past}") == 0
-    assert capsys.readouterr().out.count(f"its first forecasts are made from {past}") == 3
+    said = f"its first forecasts are made from {past}, as if that ended at the start of the agent"
+    assert capsys.readouterr().out.count(said) == 3
+    ends = "load_predictor_warmup_end = '18:15'"
+    assert check(tmp_path, model(knobs=ends), past) == 0
+    assert f"from {past}, as if that ended at 18:15 UTC." in capsys.readouterr().out
     odd = str(written(tmp_path, WAVE, "x=y.csv"))
     assert check(tmp_path, model(), odd) == 0
 

@@ -60,7 +60,12 @@ def _about_model(model: ModelKnobs) -> Iterator[str]:
     deed = "advises, and decides nothing" if model.no_operation else "decides"
     yield f"Model {model.name}: the {model.planner} planner {deed}."
     if model.load_predictor_warmup_trace:
-        yield f"  It starts warm: its first forecasts are made from {model.load_predictor_warmup_trace}."
+        end = model.load_predictor_warmup_end
+        ended = f"ended at {end} UTC" if end else "ended at the start of the agent, at whatever time of day that is"
+        yield (
+            f"  It starts warm: its first forecasts are made from {model.load_predictor_warmup_trace}, as if that "
+            f"{ended}."
+        )
     for pool in model.pools:
         yield f"  {_about_pool(pool)}"
         yield from (f"    {line}" for line in _ABOUT_PLANNER.get(model.planner, _about_nothing)(model, pool))

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 POINTS_MAX = 4_096  # two weeks of five minutes; 40 kB of JSON
 HORIZON_MAX = 288  # a day of five minutes
+DAY_MS = 86_400_000
 
 PredictorName = Literal["constant", "kalman", "arima", "prophet", "seasonal"]
 AnyPredictor = Literal[PredictorName, "auto"]
@@ -34,6 +35,8 @@ class History(Struct, frozen=True):
     isl_tokens: Series
     """Mean over the requests of the interval."""
     osl_tokens: Series
+    ends_at_ms: Annotated[int, Meta(ge=0, lt=DAY_MS)] | None = None
+    """Time of day, UTC, at which it ends; None: whenever it is taken up."""
 
 
 class KalmanKnobs(Struct, frozen=True, forbid_unknown_fields=True):

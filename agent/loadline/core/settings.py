@@ -42,6 +42,14 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
             " file on. For the planners throughput and sla.",
         ),
     ] = ""
+    load_predictor_warmup_end: Annotated[
+        str,
+        Meta(
+            pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9])?$",
+            description="Time of day, UTC, at which that trace ends, as HH:MM: until the start, whenever that is, load"
+            " is taken to be as a day before. Without it the trace is taken to end at the start.",
+        ),
+    ] = ""
     guard: GuardKnobs = GuardKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
     static: StaticKnobs = StaticKnobs()

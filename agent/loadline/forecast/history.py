@@ -50,8 +50,10 @@ def _history(intervals: list[Interval], interval_ms: int) -> History:
         idle = one.requests == 0 and bool(isl)  # an interval before the first request has no lengths
         isl.append(isl[-1] if idle else one.isl_tokens)
         osl.append(osl[-1] if idle else one.osl_tokens)
-    values = (tuple(one.requests for one in kept), tuple(isl), tuple(osl))
-    return History(*(Series(each, interval_ms, end_ms) for each in values))
+    requests, isl_tokens, osl_tokens = (
+        Series(tuple(values), interval_ms, end_ms) for values in ([one.requests for one in kept], isl, osl)
+    )
+    return History(requests, isl_tokens, osl_tokens)
 
 
 def _mean(requests: int, isl: float, osl: float) -> Interval:

@@ -5,8 +5,10 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from loadline.config import Config, read_engines
-from loadline.core.forecasts import History
+from loadline.core.forecasts import DAY_MS, History
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.errors import DataError
 from loadline.traces.warmup import read_warmup
@@ -53,4 +55,12 @@ def _history(model: ModelKnobs) -> History:
         problem = f"{path} has {known} whole intervals of {interval_s:g} s, and a forecast needs min_points"
         remedy = "Name a longer trace, or shorten throughput_adjustment_interval_ms."
         raise DataError(f"{place}: {problem}, {knobs.forecast.min_points}. {remedy}")
-    return history
+    if not model.load_predictor_warmup_end:
+        return history
+    day, kept = DAY_MS // knobs.throughput_adjustment_interval_ms, len(history.requests.values)
+    if kept < day:
+        problem = f"{path} has {kept} intervals of {interval_s:g} s that are used, and a day has {day}"
+        remedy = "Name a trace of a day or more, lengthen the interval, or leave load_predictor_warmup_end out."
+        raise DataError(f"{place}: {problem}. {remedy}")
+    hours, minutes = map(int, model.load_predictor_warmup_end.split(":"))
+    return replace(history, ends_at_ms=(hours * 60 + minutes) * 60_000)

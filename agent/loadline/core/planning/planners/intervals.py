@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from loadline.core.belief.totals import NO_BINS, Totals
 from loadline.core.belief.traffic import BUCKET_MS, Recent, Traffic
-from loadline.core.forecasts import HORIZON_MAX, POINTS_MAX, Forecast, ForecastKnobs, History, Question, Series
+from loadline.core.forecasts import DAY_MS, HORIZON_MAX, POINTS_MAX, Forecast, ForecastKnobs, History, Question, Series
 from loadline.core.models.lengths import Lengths, all_of, lengths_of
 from loadline.core.models.replicas import computed_isl
 from loadline.core.observed import Histogram
@@ -67,6 +67,8 @@ class Intervals(Struct):
     """An interval counts as busy as this long a part of it was at its busiest."""
     began_ms: int = -1
     """When the interval under way began; -1 before the first."""
+    recalled_end_ms: int | None = None
+    """Time of day, UTC, at which the past ends that it starts with; None: when the first interval begins."""
     mark: Totals = Totals()
     requests: list[float | None] = field(default_factory=list)
     isl_tokens: list[float | None] = field(default_factory=list)
@@ -89,10 +91,17 @@ class Intervals(Struct):
         self.requests = list(history.requests.values[-KEPT:])
         self.isl_tokens = list(history.isl_tokens.values[-KEPT:])
         self.osl_tokens = list(history.osl_tokens.values[-KEPT:])
+        self.recalled_end_ms = history.ends_at_ms
 
     def begin(self, traffic: Traffic, now: int) -> None:
-        """Begin the first interval."""
+        """Begin the first interval. From the end of the past that was recalled until now load was as a day before."""
         self.began_ms, self.mark = now, traffic.totals
+        if self.recalled_end_ms is not None:
+            missing = (now - self.recalled_end_ms) % DAY_MS // self.interval_ms
+            for series in (self.requests, self.isl_tokens, self.osl_tokens):
+                begin = max(0, len(series) - DAY_MS // self.interval_ms)
+                series.extend(series[begin : begin + missing])
+                del series[:-KEPT]
 
     def note(self, traffic: Traffic, now: int) -> None:
         """See whether the interval under way is busier now than it was before."""
