@@ -100,6 +100,14 @@ def test_one_change_an_interval(desk: Desk) -> None:
     assert desk.run(900, 950, 810, 900, seconds=3).targets == {"d": 5}
 
 
+def test_a_shrink_waits_an_interval_after_workers_came_or_went_unasked(desk: Desk) -> None:
+    assert desk.run(206, 200, 150, seconds=600).targets == {"d": 2}
+    desk.world.grow("d", 1)
+    opinion = desk.run(206, 200, 150, 150, seconds=3)
+    assert (opinion.targets, codes(opinion)) == ({}, [Code.ADJUSTMENT_INTERVAL])
+    assert desk.run(206, 200, 150, 150, seconds=3).targets == {"d": 2}
+
+
 def test_workers_on_their_way_take_their_share_in_advance(desk: Desk) -> None:
     desk.pool.set_desired(4, desk.world.now)
     assert desk.run(900, 950, 900, seconds=600).targets == {}, "with four there are 675 a worker"
@@ -194,6 +202,17 @@ def test_the_load_does_not_go_below_the_floor_nor_down_without_one() -> None:
 
 def sla_grows_blind() -> bool:
     return sla_learned().run(900, 950, 900, seconds=600).targets == {"d": 4}
+
+
+def test_the_load_does_not_shrink_a_pool_while_a_frontend_has_just_gone_silent() -> None:
+    desk = sla_learned()
+    sample = TrafficSample(1, 1_000, 1, 1, isl_tokens=500.0, osl_tokens=100.0)
+    hear(desk, 150, 100, 110, 120, seconds=185)
+    desk.world.model.traffic.apply(TrafficReported("m", "silent", 1, sample), desk.world.now)
+    assert hear(desk, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has only just been heard"
+    opinion = hear(desk, 150, 100, 110, 120, seconds=30)
+    assert (opinion.targets, codes(opinion)[0]) == ({}, Code.TRAFFIC_INCOMPLETE)
+    assert hear(desk, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been gone for a minute"
 
 
 def test_a_floor_that_cannot_be_reached_is_reported() -> None:

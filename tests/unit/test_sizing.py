@@ -13,10 +13,11 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.models.lengths import Lengths, all_of
 from loadline.core.models.waiting import workers_within
+from loadline.core.observed import RegisteredWorker, WorkerRecord
 from loadline.core.planning.planners.sizing import Demand, Size, sizing
 from loadline.core.report import Code
 from loadline.core.scalars import Role
-from tests.support.belief import fleet_of
+from tests.support.belief import START, fleet_of
 
 DATA = Path(__file__).parents[1] / "vectors" / "data"
 # A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms, so a worker gives 10,000 tokens a second.
@@ -236,3 +237,13 @@ def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() ->
 def test_requests_without_length_take_a_worker(pools: tuple[PoolKnobs, ...], attainment: float) -> None:
     found = sizes(model(*pools), Demand(20.0, all_of(0.0), all_of(0.0), attainment))
     assert {size.wanted for size in found.values()} == {1}
+
+
+def test_a_batch_takes_up_no_more_than_nearly_all_of_the_cache_that_a_worker_says_it_has() -> None:
+    # 55,000 tokens are 100 requests of 500 tokens and half of 100; planned are 95, which take 17.6 ms.
+    record = WorkerRecord("m", "d", "w", "decode", 1, kv_blocks_total=1_100, block_size_tokens=50)
+    fleet = fleet_of(DECODE)
+    fleet.register(RegisteredWorker(record, 5), START)
+    fleet.models["m"].pools["d"].engine = LINEAR
+    busy = sizes(fleet.models["m"], demand(100.0))["d"].busy
+    assert busy == pytest.approx(100.0 * 100.0 * (10.0 + 0.08 * 95) / 95 / 1_000.0)

@@ -1,0 +1,41 @@
+"""One question at a time, and of all answers only the one to it."""
+
+import pytest
+
+from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.forecasts import Forecast, Question, Series
+from loadline.core.planning.planners.foresight import Foresight
+
+MINUTE_MS = 60_000
+
+
+def questions(end_ms: int) -> list[Question]:
+    return [Question(Series((1.0,), MINUTE_MS, end_ms), 2)]
+
+
+def fitted(request: int, mean: float) -> ForecastFitted:
+    return ForecastFitted("m", request, [Forecast((mean,), (mean,), "constant")])
+
+
+@pytest.mark.parametrize("late", [fitted(1, 9.0), ForecastFailed("m", 1), fitted(3, 9.0)])
+def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFitted | ForecastFailed) -> None:
+    foresight = Foresight()
+    foresight.ask(questions(MINUTE_MS))
+    foresight.take(fitted(1, 5.0))
+    foresight.news = False
+    foresight.ask(questions(2 * MINUTE_MS))
+    foresight.take(late)
+    assert (foresight.news, foresight.begins_ms, foresight.notes) == (False, MINUTE_MS, [])
+    assert foresight.forecasts == fitted(1, 5.0).forecasts
+    foresight.take(fitted(2, 7.0))
+    assert (foresight.news, foresight.begins_ms) == (True, 2 * MINUTE_MS)
+    assert foresight.forecasts == fitted(2, 7.0).forecasts
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    foresight = Foresight()
+    foresight.ask(questions(MINUTE_MS))
+    foresight.take(fitted(1, 5.0))
+    foresight.news = False
+    foresight.take(fitted(1, 9.0))
+    assert (foresight.news, foresight.forecasts) == (False, fitted(1, 5.0).forecasts)
