@@ -1,0 +1,47 @@
+"""Pools under rails."""
+
+import msgspec
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.guard import Draft, Guard, GuardKnobs, Limits
+from tests.support.belief import START, Line
+
+A = PoolKnobs("a", "decode")
+B = PoolKnobs("b", "decode", gpus_per_worker=2)
+FREE = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+MINUTE_MS = 60_000
+
+
+class Track(Line):
+    """Pools at a standing count under rails, of which a test lowers those that it is about."""
+
+    def __init__(self, *pools: PoolKnobs, standing: int = 4, quorate: bool = True, **knobs: int) -> None:
+        super().__init__(pools, 0)
+        self.guard = Guard(msgspec.structs.replace(FREE, **knobs), Limits(0.8, 0, None))
+        self.acting_since_ms = START - 60 * MINUTE_MS
+        for pool in pools:
+            self.stand(pool.name, standing, quorate=quorate)
+
+    def stand(self, name: str, count: int, *, quorate: bool = True) -> None:
+        pool = self.pool(name)
+        pool.desired = count
+        self.grow(name, count)
+        pool.ready_changed_at_ms = -1
+        self.report(name, silent=0 if quorate else count)
+
+    def budget(self, most: int | None, least: int = 0) -> "Track":
+        self.guard.limits = Limits(0.8, least, most)
+        return self
+
+    def drain(self, name: str, count: int) -> None:
+        """That many more workers are on their way out."""
+        self.grow(name, count)
+        for worker in list(self.pool(name).workers)[-count:]:
+            self.fleet.start_drain("m", name, worker, self.now)
+
+    def apply(self, **proposed: int) -> Draft:
+        return self.guard.apply(self.look(), proposed, self.acting_since_ms, self.now)
+
+    def outcome(self, **proposed: int) -> tuple[dict[str, int], list[str]]:
+        draft = self.apply(**proposed)
+        return draft.targets, [f"{r.pool}:{r.code}" for r in draft.rails]
