@@ -125,10 +125,6 @@ class Intervals(Struct):
         """What the interval under way has had."""
         return traffic.totals.since(self.mark)
 
-    def osl_so_far(self, traffic: Traffic, now: int) -> float | None:
-        """Mean length of the outputs of the interval under way; None where none ended."""
-        return _osl_tokens(self.so_far(traffic), traffic.under_way(now))
-
     def close(self, traffic: Traffic, now: int) -> Totals:
         """End the interval under way, and all others that have ended; gives what it had.
 
@@ -176,6 +172,26 @@ class Intervals(Struct):
         if not self.requests or self.requests[-1] is None:
             return None
         return self._outlook(self.requests[-1], self.isl_tokens[-1], self.osl_tokens[-1])
+
+    def measured(self, traffic: Traffic, window_ms: int, before: Outlook | None, now: int) -> Outlook:
+        """As it has been for ``window_ms``; what that does not tell is as ``before``.
+
+        Outputs are known when they end: their length is that of the interval. Prompts that are longer than expected
+        count for more, as in an interval: what has come for seconds is work for prefill, and little of what decodes.
+        """
+        recent = traffic.recent(window_ms, now)
+        osl = _osl_tokens(self.so_far(traffic), traffic.under_way(now))
+        isl, hit_rate = recent.isl_tokens, recent.kv_hit_rate
+        if before is None:
+            return Outlook(recent.requests_per_s, isl, osl, hit_rate)
+        if not self.requests:
+            return Outlook(recent.requests_per_s, isl, osl or before.osl_tokens, hit_rate)
+        if isl is None:
+            isl, hit_rate = before.isl_tokens, before.kv_hit_rate
+        longer = max(1.0, (isl or 0.0) / (before.isl_tokens or isl or 1.0))
+        isl = isl and isl / longer
+        osl = before.osl_tokens or osl
+        return Outlook(recent.requests_per_s * longer, isl, osl, hit_rate, 1.0 / longer, self.decode_peak)
 
     def outlook(self, forecasts: list[Forecast | None], first: int, last: int, *, upper: bool) -> Outlook | None:
         """The busiest of the forecast intervals ``first`` to ``last``; None where it is not known.

@@ -168,7 +168,10 @@ class ThroughputPlanner(Planner):
         if self.foresight.news or (self.foresight.begins_ms >= 0 and now >= self.look_at_ms):
             self._look(model, now)
         elif self._surging(model, now):
-            self._size(self._measured(model, now), model, now, surge=True)
+            before = self.outlook or intervals.last()
+            self._size(
+                intervals.measured(model.traffic, self.knobs.surge_window_ms, before, now), model, now, surge=True
+            )
 
     def inputs(self) -> dict[str, float]:
         """What the pools are sized for."""
@@ -237,26 +240,6 @@ class ThroughputPlanner(Planner):
     def _tells(self, recent: Recent) -> bool:
         """Whether enough was heard for a rate: the requests of the first second say nothing."""
         return recent.span_ms >= self.knobs.surge_window_ms - WAKE_MS
-
-    def _measured(self, model: Model, now: int) -> Outlook:
-        """As it has been for a surge window.
-
-        Outputs are known when they end: their length is that of the interval. Prompts that are longer than expected
-        count for more, as in an interval: what has come for seconds is work for prefill, and little of what decodes.
-        """
-        recent = model.traffic.recent(self.knobs.surge_window_ms, now)
-        before = self.outlook or self._intervals.last()
-        isl, osl, hit_rate = recent.isl_tokens, self._intervals.osl_so_far(model.traffic, now), recent.kv_hit_rate
-        if before is None:
-            return Outlook(recent.requests_per_s, isl, osl, hit_rate)
-        if not self._intervals.requests:
-            return Outlook(recent.requests_per_s, isl, osl or before.osl_tokens, hit_rate)
-        if isl is None:
-            isl, hit_rate = before.isl_tokens, before.kv_hit_rate
-        longer = max(1.0, (isl or 0.0) / (before.isl_tokens or isl or 1.0))
-        isl = isl and isl / longer
-        osl, peak = before.osl_tokens or osl, self._intervals.decode_peak
-        return Outlook(recent.requests_per_s * longer, isl, osl, hit_rate, 1.0 / longer, peak)
 
     # -- sizing --------------------------------------------------------------------------------------------------------
 
