@@ -5,6 +5,7 @@ import pytest
 from loadline.core.belief.traffic import Traffic
 from loadline.core.events import TrafficReported
 from loadline.core.observed import TrafficSample
+from loadline.core.planning.planners.intervals import Outlook
 
 T0 = 1_700_000_000_000
 PLANNED_S = 180
@@ -79,3 +80,39 @@ def test_what_has_no_output_says_nothing_of_outputs() -> None:
     belief.apply(TrafficReported("m", "every 1 s", 1, failed), now + 1_000)
     assert (belief.totals.osl_tokens.value, belief.totals.completed) == (200.0, 220)
     assert belief.status(now + 1_000).osl_tokens == 200.0
+
+
+LONG = {"isl_tokens": 1e7, "osl_tokens": 1e7}
+
+
+def hear(belief: Traffic, second: int, **said: float) -> None:
+    lengths = {"isl_tokens": 1_000.0, "osl_tokens": 200.0} | said
+    sample = TrafficSample(second, 1_000, 20, 20, **lengths)  # type: ignore[arg-type]
+    assert belief.apply(TrafficReported("m", "f", 1, sample), T0 + second * 1_000) is None
+
+
+def test_one_report_of_absurd_lengths_outweighs_nothing_and_is_no_surge() -> None:
+    belief = traffic()
+    for second in range(1, 61):
+        hear(belief, second, **LONG if second == 58 else {})
+    recent = belief.recent(10_000, T0 + 60_000)
+    assert recent.isl_tokens == pytest.approx((9 * 1_000 + 10_000) / 10)
+    assert belief.totals.osl_tokens.value == pytest.approx((59 * 200 + 2_000) / 60, rel=0.01)
+    assert not Outlook(20.0, 1_000.0, 200.0).exceeded(recent, 1.0)
+
+
+def test_requests_that_become_longer_are_a_surge_in_seconds() -> None:
+    belief = traffic()
+    for second in range(1, 91):
+        hear(belief, second, isl_tokens=1_000.0 if second <= 60 else 50_000.0)
+        surge = Outlook(20.0, 1_000.0, 200.0).exceeded(belief.recent(10_000, T0 + second * 1_000), 1.0)
+        assert surge == (second >= 64)
+    hear(belief, 91, isl_tokens=50_000.0)
+    assert belief.buckets[-1].isl_sum == 20 * 50_000.0, "by then they are believed whole"
+
+
+def test_of_few_requests_any_length_is_believed() -> None:
+    belief = traffic()
+    hear(belief, 1)
+    hear(belief, 2, **LONG)
+    assert belief.buckets[-1].isl_sum == 20 * 1e7

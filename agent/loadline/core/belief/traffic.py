@@ -1,7 +1,9 @@
 """What the frontends of one model report: rates and lengths over a rolling window."""
 
 from bisect import bisect_left, bisect_right
+from math import sqrt
 from operator import attrgetter
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,6 +14,13 @@ from loadline.core.observed import TrafficSample
 from loadline.core.report import Rejection, TrafficStatus
 
 BUCKET_MS = 1_000
+_OUTLIER: Final = 10.0
+"""A report's mean length counts as so many times that of the window before it at most: a slip outweighs nothing, and
+where requests do become longer the bound grows by a sixth a second."""
+_SHORT_TOKENS: Final = 1_000.0
+"""Lengths up to this are no outliers: they are little work."""
+_TELLING: Final = 100
+"""Requests; of fewer it is not known how long they are."""
 
 
 class Bucket(Struct):
@@ -76,6 +85,10 @@ class Recent(Struct, frozen=True):
     isl_count: int
     cached_sum: float
     """Of ``isl_sum``, what prefix caches had."""
+    seconds: int
+    """Of which something was heard."""
+    squares: float
+    """Of the prompt tokens to compute that came in each of these, summed up."""
 
     @property
     def requests_per_s(self) -> float:
@@ -92,9 +105,28 @@ class Recent(Struct, frozen=True):
         """Share (0..1) of the prompt tokens that prefix caches had; 0 where nobody says."""
         return hit_rate(self.cached_sum, self.isl_sum)
 
+    @property
+    def computed_error(self) -> float:
+        """Standard error of the prompt tokens to compute, by their sum, as they differ from second to second.
+
+        Of one second nothing is known, and if all came in one of many it is as large as the sum.
+        """
+        computed = self.isl_sum - self.cached_sum
+        if self.seconds < 2 or computed <= 0.0:  # noqa: PLR2004 - the least that differ
+            return 1.0
+        n = float(self.seconds)
+        return sqrt(max(0.0, self.squares - computed * computed / n) * n / (n - 1.0)) / computed
+
 
 def _mean(total: float, count: int) -> float | None:
     return total / count if count else None
+
+
+def _bounded(tokens: float | None, total: float, count: int) -> float | None:
+    """A length beside those of the window, so many in total."""
+    if tokens is None or count < _TELLING:
+        return tokens
+    return min(tokens, max(_SHORT_TOKENS, _OUTLIER * total / count))
 
 
 class Traffic(Struct):
@@ -123,7 +155,7 @@ class Traffic(Struct):
             return Rejection.STALE_INCARNATION
         elif event.incarnation == known.incarnation and sample.sequence <= known.sequence:
             return Rejection.NOT_NEWER
-        sample, covered_ms = self._told(sample, None if known is None else now - known.seen_at_ms)
+        sample, covered_ms = self._told(sample, None if known is None else now - known.seen_at_ms, now)
         # A report may be lost, so two intervals; but a minute is long enough to wait for one.
         fresh_until_ms = now + max(self.stale_after_ms, min(2 * event.sample.interval_ms, self.window_ms))
         self.frontends[event.frontend] = Frontend(
@@ -139,7 +171,7 @@ class Traffic(Struct):
         self._spread(sample, heard_ms, max(1, covered_ms // BUCKET_MS), now)
         return None
 
-    def _told(self, sample: TrafficSample, gap_ms: int | None) -> tuple[TrafficSample, int]:
+    def _told(self, sample: TrafficSample, gap_ms: int | None, now: int) -> tuple[TrafficSample, int]:
         """What counts of a report that came so long after the last one of its frontend, and the ms it speaks for.
 
         No more than the window: who reports a backlog speaks of a time that is over. And not again for what has been
@@ -154,7 +186,18 @@ class Traffic(Struct):
             sample = replace(sample, arrivals=arrivals, completed=completed)
         if sample.osl_tokens == 0.0:
             sample = replace(sample, osl_tokens=None, osl_histogram=None)
-        return sample, covered_ms
+        return self._without_outliers(sample, now), covered_ms
+
+    def _without_outliers(self, sample: TrafficSample, now: int) -> TrafficSample:
+        b = self._window(now)
+        isl = _bounded(sample.isl_tokens, sum(x.isl_sum for x in b), sum(x.isl_count for x in b))
+        osl = _bounded(sample.osl_tokens, sum(x.osl_sum for x in b), sum(x.osl_count for x in b))
+        if (isl, osl) == (sample.isl_tokens, sample.osl_tokens):
+            return sample
+        return replace(sample, isl_tokens=isl, osl_tokens=osl)
+
+    def _window(self, now: int) -> list[Bucket]:
+        return self.buckets[bisect_left(self.buckets, now - self.window_ms, key=_at_ms) :]
 
     def _spread(self, sample: TrafficSample, heard_ms: int, seconds: int, now: int) -> None:
         """Give each of the last ``seconds`` its part of a report."""
@@ -203,14 +246,16 @@ class Traffic(Struct):
     def recent(self, span_ms: int, now: int) -> "Recent":
         """What arrived within the last ``span_ms``, in whole buckets."""
         heard_ms = arrivals = isl_count = 0
-        isl_sum = cached_sum = 0.0
-        for bucket in self.buckets[bisect_right(self.buckets, now - span_ms, key=_at_ms) :]:
+        isl_sum = cached_sum = squares = 0.0
+        first = bisect_right(self.buckets, now - span_ms, key=_at_ms)
+        for bucket in self.buckets[first:]:
             heard_ms += bucket.heard_ms
             arrivals += bucket.arrivals
             isl_sum += bucket.isl_sum
             isl_count += bucket.isl_count
             cached_sum += bucket.cached_sum
-        return Recent(heard_ms, arrivals, isl_sum, isl_count, cached_sum)
+            squares += (bucket.isl_sum - bucket.cached_sum) ** 2
+        return Recent(heard_ms, arrivals, isl_sum, isl_count, cached_sum, len(self.buckets) - first, squares)
 
     def status(self, now: int) -> TrafficStatus:
         """Rates and means over the window; all None while no frontend reports. Changes nothing: a replay never asks."""
@@ -218,7 +263,7 @@ class Traffic(Struct):
             return TrafficStatus(None, None, None, None, None, 0)
         # Up to the last report: of what came since nobody has spoken yet.
         covered_ms = max(BUCKET_MS, self.heard_at_ms - max(self.first_at_ms, now - self.window_ms))
-        b = [bucket for bucket in self.buckets if bucket.at_ms >= now - self.window_ms]
+        b = self._window(now)
         return TrafficStatus(
             requests_per_s=sum(x.arrivals for x in b) * 1000 / covered_ms,
             isl_tokens=_mean(sum(x.isl_sum for x in b), sum(x.isl_count for x in b)),

@@ -54,7 +54,8 @@ class Outlook(Struct, frozen=True):
             return True
         if recent.isl_tokens is None or self.isl_tokens is None:
             return False
-        surely = max(0.0, 1.0 - _SIGMAS * sqrt(isl_spread / recent.arrivals))
+        # Lengths differ from request to request, and from second to second: one long prompt is no surge.
+        surely = max(0.0, 1.0 - _SIGMAS * max(sqrt(isl_spread / recent.arrivals), recent.computed_error))
         computed = recent.requests_per_s * computed_isl(recent.isl_tokens, recent.kv_hit_rate)
         return computed * surely > self.requests_per_s * computed_isl(self.isl_tokens, self.kv_hit_rate)
 
