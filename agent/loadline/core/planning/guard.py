@@ -220,11 +220,14 @@ def _bound_by_own(draft: Draft, legs: dict[str, Leg], band: Band, free: int | No
 
 
 def _bound_by_fleet(draft: Draft, legs: dict[str, Leg], allowance: Allowance, own: Band, free: int | None) -> None:
-    band = allowance.within(own)
-    # The model's own floor is held once more: the growth may not come that has paid for a shrink there. How far the
-    # widths of workers let it be missed has been settled, and is no leave to miss it further.
-    kept = min(own.floor or 0, sum(draft.targets[name] * leg.gpus for name, leg in legs.items()))
-    counts, _ = _bounded(list(legs.values()), band, free, kept)
+    pools = list(legs.values())
+    counts, why = _bounded(pools, allowance.within(own), free)
+    cut = any(
+        leg.step > 0 and count < draft.targets[name] for (name, leg), count in zip(legs.items(), counts, strict=True)
+    )
+    if cut and own.floor is not None and why is None:
+        # The model's own floor again, and in full: it was let off for a growth that now waits for other models.
+        counts = _keeping(pools, counts, own.floor)
     for name, count in zip(legs, counts, strict=True):
         if count < draft.targets[name]:
             draft.bound(Code.FLEET_GPU_BUDGET_MAX, name, count, gpus=allowance.gpus, budget=allowance.most)
@@ -241,27 +244,29 @@ def _least_of(*bounds: int | None) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _bounded(legs: Sequence[Leg], band: Band, free: int | None, kept: int = 0) -> tuple[list[int], Code | None]:
+def _bounded(legs: Sequence[Leg], band: Band, free: int | None) -> tuple[list[int], Code | None]:
     """What a proposal may become within a band, of which so many GPUs are free at the moment.
 
     The GPUs of workers that leave are occupied until they have left: growth waits for them rather than exceed the
-    ceiling. What a least count asks for does not wait: bounds always hold. Nothing shrinks below ``kept`` GPUs.
+    ceiling. What a least count asks for does not wait: bounds always hold.
     """
     settled = settle(legs, band)
     counts = list(settled.counts)
     growing = [at for at, leg in enumerate(legs) if counts[at] > max(leg.current, leg.least)]
-    if free is not None and growing:
-        steps = [Leg(max(legs[at].current, legs[at].least), counts[at], legs[at].gpus, 0) for at in growing]
-        ceiling = sum(step.current * step.gpus for step in steps) + max(0, free)
-        for at, count in zip(growing, fit_direction(steps, Band(ceiling=ceiling)), strict=True):
-            counts[at] = count
+    if free is None or not growing:
+        return counts, settled.why
+    steps = [Leg(max(legs[at].current, legs[at].least), counts[at], legs[at].gpus, 0) for at in growing]
+    ceiling = sum(step.current * step.gpus for step in steps) + max(0, free)
+    for at, count in zip(growing, fit_direction(steps, Band(ceiling=ceiling)), strict=True):
+        counts[at] = count
     if band.floor is not None and settled.why is None:
-        # Who gives for a growth that waits must not give so much in advance that the floor is missed.
-        floor = max(kept, band.floor - band.tolerance(*(leg.gpus for leg in legs)))
-        giving = [
-            Leg(leg.current, min(leg.current, count), leg.gpus, 0) for leg, count in zip(legs, counts, strict=True)
-        ]
-        grown = sum(max(0, count - leg.current) * leg.gpus for leg, count in zip(legs, counts, strict=True))
-        given = fit_direction(giving, Band(floor=floor - grown))
-        counts = [max(count, left) for count, left in zip(counts, given, strict=True)]
+        counts = _keeping(legs, counts, band.floor - band.tolerance(*(leg.gpus for leg in legs)))
     return counts, settled.why
+
+
+def _keeping(legs: Sequence[Leg], counts: Sequence[int], floor: int) -> list[int]:
+    """The counts, but who gives for a growth that waits does not give so much in advance that the floor is missed."""
+    giving = [Leg(leg.current, min(leg.current, count), leg.gpus, 0) for leg, count in zip(legs, counts, strict=True)]
+    grown = sum(max(0, count - leg.current) * leg.gpus for leg, count in zip(legs, counts, strict=True))
+    given = fit_direction(giving, Band(floor=floor - grown))
+    return [max(count, kept) for count, kept in zip(counts, given, strict=True)]
