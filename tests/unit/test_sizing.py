@@ -213,6 +213,11 @@ def test_near_its_floor_an_aggregated_pool_is_not_sized_without_end() -> None:
     assert near.infeasible.numbers["best_ms"] > 49.6
 
 
+def test_any_objective_and_any_rate_give_a_size() -> None:
+    pools = model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=1e300, itl_ms=1e300)
+    assert sizes(pools, demand(1e18))["both"].wanted == 50
+
+
 def test_bounds_hold() -> None:
     assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].wanted == 2
     assert sizes(model(replace(PREFILL, replicas_min=4)), demand(0.0))["p"].wanted == 4

@@ -308,7 +308,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
         arriving, decode_tokens_per_s = demand.requests_per_s * times, demand.decode_tokens_per_s * times
         workers, most, best_ms = max(engines_for(times).workers, 1), replicas.REPLICAS_MAX, alone_ms
         if itl_ms < math.inf:
-            most = min(most, max(workers, math.ceil(_APART * max(1.0, decode_tokens_per_s * itl_ms / 1_000.0))))
+            most = max(workers, math.ceil(min(most, _APART * max(1.0, decode_tokens_per_s * itl_ms / 1_000.0))))
         while True:
             # While it prefills it does not decode, so an iteration takes that much longer: by one pass at most.
             prompts_per_ms = arriving / workers / 1_000.0
