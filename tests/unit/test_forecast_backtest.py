@@ -137,7 +137,7 @@ def test_series_without_lengths_are_shown_without_scores(tmp_path: Path, capsys:
         (["--interval", "700"], "--interval: is 700, and the bins of the trace are 600 s wide. Write a multiple."),
         (["--interval", "86400"], "4 intervals are too few for a horizon of 6. Take a longer trace"),
         (["--json", str(DAYS)], "is a file that is read. Name another file."),
-        (["--json", "/nowhere/result"], "--json: nothing can be written to /nowhere"),
+        (["--json", "/nowhere/result"], "--json: /nowhere/result cannot be written: No such file or directory"),
     ],
 )
 def test_what_cannot_be_done_is_said(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

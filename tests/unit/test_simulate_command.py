@@ -1,5 +1,6 @@
 """`loadline simulate`: what it prints and writes, and what it says of nonsense."""
 
+import errno
 import os
 from errno import ENOSPC
 from pathlib import Path
@@ -150,13 +151,17 @@ def test_a_file_that_cannot_be_used_is_refused(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--scale", "0"], "--scale: "),
+        (["--scale", "0"], "--scale: is 0.0. Write a number, above 0, at most 1000.\n"),
         (["--scale", "nan"], "scale"),
         (["--duration", "-1"], "--duration: "),
         (["--start", "1000"], "start_s"),
         (["--cv", "100"], "cv"),
         (["--isl-tokens", "0"], "--isl-tokens: "),
-        (["--json", "no/such/folder.json"], "--json"),
+        (
+            ["--json", "no/such/file.json"],
+            "--json: no/such/file.json cannot be written: No such file or directory. Name",
+        ),
+        (["--json", "/proc/out.json"], "--json: /proc/out.json cannot be written: "),
         (["--json", "."], "--json: . is a folder"),
         (["--json", "/dev/null"], "--json: /dev/null is no regular file"),
         (["--html", "no/such/folder.html"], "--html"),
@@ -204,17 +209,20 @@ def test_without_matplotlib_a_page_is_refused_before_anything_is_simulated(
     assert "pip install 'loadline[plots]'" in capsys.readouterr().err
 
 
-def test_what_cannot_be_written_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.json"
     out.write_text("old")
     options = ["simulate", *written(tmp_path), "--json", str(out)]
 
     def broken(_self: Path, _target: Path) -> Path:
-        raise OSError("the disk is gone")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", broken)
         assert main(options) == 1
+    assert f"loadline: {out} cannot be written: No space left on device. Make room" in capsys.readouterr().err
     assert out.read_text() == "old"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     assert main(options) == 0

@@ -261,6 +261,17 @@ def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert check(tmp_path, model(), odd) == 0
 
 
+def test_a_trace_of_several_models_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for names, told in ((("x", "y"), 1), (("x", "x"), 0), (("", "x"), 0)):
+        rows = "".join(f"{names[n % 2]},{n * 10},100,10\n" for n in range(1_000))
+        past = str(written(tmp_path, "\ufeffmodel,arrival_s,isl,osl\n" + rows))
+        assert check(tmp_path, model(), past) == 0
+        said = (
+            f"warning: load_predictor_warmup_trace of model m: {past} has requests of several models, such as x and y"
+        )
+        assert capsys.readouterr().out.count(said) == told
+
+
 def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     past = written(tmp_path, "t,num_req,mean_isl,mean_osl\n0,360000,250,20\n900,360000,250,20\n")
     options = ["simulate", *simulation(tmp_path, config=simulated("throughput")), "--json", str(tmp_path / "out.json")]

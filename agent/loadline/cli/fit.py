@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from loadline.cli import inputs, show
+from loadline.config.file import checked
 from loadline.config.profiles import read_sweeps
 from loadline.core.models.engine import LinearKnobs
 from loadline.core.models.fitting import Fit, Refused, batches_of, fit_decode, fit_prefill, times_of
@@ -45,9 +46,11 @@ def fit(options: argparse.Namespace) -> int:
         "max_batch_requests": max(1.0, float(round(largest))),
     }
     try:
-        msgspec.convert(knobs, LinearKnobs)
-    except msgspec.ValidationError as error:
-        raise DataError(f"{named}: {error}. Profile the engine again.") from error
+        checked(knobs, LinearKnobs)
+    except ConfigError as error:
+        raise DataError(
+            f"{named}: {error.place} of the fit {error.problem}, beyond belief. Profile it again."
+        ) from error
     rows = [("", "ms", "samples", "mean error", "largest")]
     rows.append(("iteration", f"{times.alpha:.5g} + {times.beta:.5g} * batch", *_quality(decode)))
     rows.append(("prefill", f"{times.gamma:.5g} + {times.delta:.5g} * tokens", *_quality(prefill)))

@@ -17,8 +17,9 @@ from loadline import report
 from loadline.cli import warmup
 from loadline.cli.show import printable
 from loadline.config import load, validate
+from loadline.config.regular import reason
 from loadline.core.settings import Settings
-from loadline.errors import ConfigError, DataError
+from loadline.errors import ConfigError, DataError, LoadlineError
 from loadline.runtime.settings import settings as settings_of
 from loadline.sim.fleet import FleetKnobs, model_of, pools_of, read_fleet
 from loadline.traces import RateKnobs, Trace, read_trace
@@ -110,7 +111,7 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: FleetKnobs) -
     """
     with _of(path):
         config = warmup.warmed(load(path), options)
-        for warning in validate(config):
+        for warning in (*validate(config), *warmup.warnings(config)):
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
         found = settings_of(config)
     with _of(Path(f"{options.fleet} with {path}")):
@@ -142,24 +143,39 @@ def check_outputs(options: argparse.Namespace, *read: Path) -> None:
         if path.exists() and not path.is_file():
             what = "a folder" if path.is_dir() else "no regular file"  # such as a device, which would be replaced
             raise ConfigError(option, f"{path} is {what}", "Name a file.")
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise ConfigError(option, f"nothing can be written to {path.parent}", "Name a file in another folder.")
+        try:
+            _partial(path).touch()
+            _partial(path).unlink()
+        except OSError as error:
+            problem = f"{path} cannot be written: {reason(error)}"
+            raise ConfigError(option, problem, "Name a file in another folder.") from error
     if options.html is not None and not report.available():
         remedy = "Install it: pip install 'loadline[plots]'."
         raise ConfigError("--html", "needs matplotlib, which is not installed", remedy)
 
 
 def write(contents: Mapping[Path, bytes]) -> None:
-    """Write files, each wholly or not at all."""
-    for named, content in contents.items():
-        path = named.resolve()
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Write files, each wholly or not at all.
+
+    Raises:
+        LoadlineError: One cannot be written any more.
+    """
+    for path, content in contents.items():
+        partial = _partial(path)
         try:
             partial.write_bytes(content)
-            partial.replace(path)
-        except BaseException:
+            partial.replace(path.resolve())
+        except OSError as error:
+            raise LoadlineError(
+                f"{path} cannot be written: {reason(error)}. Make room, or name another file."
+            ) from error
+        finally:
             partial.unlink(missing_ok=True)
-            raise
+
+
+def _partial(path: Path) -> Path:
+    """What a file is called until all of it is written."""
+    return path.resolve().with_name(f".{path.resolve().name}.{os.getpid()}.partial")
 
 
 @contextmanager

@@ -17,8 +17,8 @@ arguments = warmup.arguments
 def run(options: argparse.Namespace) -> int:
     """Run the agent until it is told to stop."""
     config = warmup.warmed(load(options.config), options)
-    for warning in validate(config):
-        print(f"loadline: warning: {warning}", file=sys.stderr)
+    for warning in (*validate(config), *warmup.warnings(config)):
+        print(printable(f"loadline: warning: {warning}"), file=sys.stderr)
     app.run(config)
     return 0
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, what looks wrong, and what it will do."""
     config = warmup.warmed(load(options.config), options)
-    warnings = [*validate(config), *_journal_warnings(config.journal.directory)]
+    warnings = [*validate(config), *warmup.warnings(config), *_journal_warnings(config.journal.directory)]
     app.settings(config)  # reads the traces to start warm with: one that cannot be used is an error
     print(printable(describe(config)))
     for warning in warnings:

@@ -1,6 +1,9 @@
 """``--load-predictor-warmup-trace``: the past that models start warm with, for every command that runs planners."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +11,8 @@ from msgspec.structs import replace
 
 from loadline.config import Config
 from loadline.core.planning.planners import BY_TRAFFIC
-from loadline.errors import ConfigError
+from loadline.errors import ConfigError, DataError
+from loadline.traces.models import models_of
 
 OPTION: Final = "--load-predictor-warmup-trace"
 
@@ -47,6 +51,21 @@ def warmed(config: Config, options: argparse.Namespace) -> Config:
         for model in config.models
     )
     return replace(config, models=tuple(models))
+
+
+def warnings(config: Config) -> Iterator[str]:
+    """Traces that have the requests of several models: all of them count as the load of one."""
+    for model in config.models:
+        path = model.load_predictor_warmup_trace
+        names: tuple[str, ...] = ()
+        if path:
+            with suppress(DataError):  # said where it is read to start with
+                names = tuple(islice(models_of(Path(path)), 2))
+        if len(names) > 1:
+            yield (
+                f"load_predictor_warmup_trace of model {model.name}: {path} has requests of several models, such as "
+                f"{names[0]} and {names[1]}, and all of them count. Cut it to the rows of one."
+            )
 
 
 def _named(text: str, planners: dict[str, str]) -> tuple[str, str]:

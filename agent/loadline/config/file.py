@@ -53,7 +53,7 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX):
             _override(table, variable, environ[variable])
-    return _convert(table, Config)
+    return checked(table, Config)
 
 
 def load_as(kind: type[S], path: Path) -> S:
@@ -62,7 +62,7 @@ def load_as(kind: type[S], path: Path) -> S:
     Raises:
         ConfigError: The file cannot be read, or something in it cannot be used.
     """
-    return _convert(_table(_read(path), str(path)), kind)
+    return checked(_table(_read(path), str(path)), kind)
 
 
 def _read(path: Path) -> str:
@@ -92,7 +92,12 @@ def _table(text: str, name: str) -> dict[str, Any]:
         raise ConfigError(name, "is nested too deep", "Write a flat file of sections and keys.") from error
 
 
-def _convert(table: dict[str, Any], kind: type[S]) -> S:
+def checked(table: dict[str, Any], kind: type[S]) -> S:
+    """A Struct from keys and values.
+
+    Raises:
+        ConfigError: A key or a value cannot be used; its place is the key.
+    """
     _check(table, kind, "")
     return msgspec.convert(table, kind)
 

@@ -6,7 +6,7 @@ from typing import Final
 from loadline.errors import ConfigError
 from loadline.forecast import History, Interval, binned, gathered
 from loadline.traces.bins import Bin, read_bins
-from loadline.traces.lines import opened
+from loadline.traces.lines import BYTE_ORDER_MARK, opened
 from loadline.traces.read import read_trace
 from loadline.traces.table import table
 
@@ -15,7 +15,6 @@ INTERVAL_S: Final = 60.0
 _INTERVAL_S_MIN: Final = 1.0
 _INTERVAL_S_MAX: Final = 86_400.0
 _ROUNDING: Final = 1e-3  # of a bin: times are printed rounded
-_BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 def read_history(path: Path, interval_s: float | None = None) -> History:
@@ -48,7 +47,7 @@ def rate_bins(path: Path) -> list[Bin] | None:
         DataError: The file cannot be used; the text names file, line and remedy.
     """
     with opened(path) as lines:
-        first = next(iter(lines), "").removeprefix(_BYTE_ORDER_MARK)
+        first = next(iter(lines), "").removeprefix(BYTE_ORDER_MARK)
         if not first or first.lstrip().startswith("{"):
             return None
         found = table(lines, first)

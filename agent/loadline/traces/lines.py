@@ -12,6 +12,7 @@ from loadline.errors import DataError
 
 LINE_BYTES_MAX = 65_536  # a prompt of a million tokens has 1954 block ids, 16 kB of JSON
 LINES_MAX = 50_000_000  # a week of the largest published trace has 27 million; a gzip bomb of blank lines has no end
+BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 80
 _GZIP_MAGIC = b"\x1f\x8b"
 

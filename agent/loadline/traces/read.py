@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from loadline.traces.lines import Lines, opened, shown
+from loadline.traces.lines import BYTE_ORDER_MARK, Lines, opened, shown
 from loadline.traces.mooncake import json_rows
 from loadline.traces.rates import draw
 from loadline.traces.requests import azure_rows, seconds_rows
@@ -11,7 +11,6 @@ from loadline.traces.table import table
 from loadline.traces.trace import RateKnobs, Trace, check_knobs
 
 _ENDINGS = (".gz", ".csv", ".jsonl", ".json")
-_BYTE_ORDER_MARK = "\ufeff"
 
 
 def read_trace(path: Path, *, seed: int = 0, arrivals: RateKnobs = RateKnobs()) -> Trace:  # noqa: B008 - frozen
@@ -36,7 +35,7 @@ def read_trace(path: Path, *, seed: int = 0, arrivals: RateKnobs = RateKnobs()) 
 
 
 def _taken(lines: Lines, knobs: RateKnobs, seed: int) -> Taken:
-    first = next(iter(lines), "").removeprefix(_BYTE_ORDER_MARK)
+    first = next(iter(lines), "").removeprefix(BYTE_ORDER_MARK)
     if not first:
         raise lines.error("the file is empty", "Name a trace in CSV or JSON Lines.")
     if first.lstrip().startswith("{"):

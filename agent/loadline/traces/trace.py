@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from loadline.config.file import fields_of, legal
 from loadline.errors import ConfigError
 
 REQUESTS_MAX = 5_000_000  # 1 GB of arrivals, and more than a simulation gets through in ten minutes
@@ -88,6 +89,7 @@ def check_knobs(knobs: RateKnobs) -> None:
     try:
         msgspec.convert(msgspec.structs.asdict(knobs), RateKnobs)
     except msgspec.ValidationError as error:
-        bounds, _, place = str(error).partition(" - at ")
-        name = place.strip("`$.")
-        raise ConfigError(name, f"is {getattr(knobs, name, None)!r}", f"{bounds}.") from error
+        name = str(error).partition(" - at ")[2].strip("`$.")
+        raise ConfigError(
+            name, f"is {getattr(knobs, name)!r}", f"Write {legal(fields_of(RateKnobs)[name].type)}."
+        ) from error

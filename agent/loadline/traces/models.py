@@ -1,0 +1,28 @@
+"""Whose requests a trace has, where it says so in a column beside those of its kind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from loadline.traces.lines import BYTE_ORDER_MARK, opened
+from loadline.traces.table import table
+
+_COLUMN: Final = "model"
+
+
+def models_of(path: Path) -> Iterator[str]:
+    """The names in the column ``model`` of a CSV, each once, as they come.
+
+    Raises:
+        DataError: The file cannot be used; the text names file, line and remedy.
+    """
+    with opened(path) as lines:
+        found = table(lines, next(iter(lines), "").removeprefix(BYTE_ORDER_MARK))
+        if _COLUMN not in found.names:
+            return
+        at, seen = found.column(_COLUMN), set[str]()
+        for row in found.rows():
+            name = row[at] if at < len(row) else ""
+            if name and name not in seen:
+                seen.add(name)
+                yield name
