@@ -192,7 +192,7 @@ def test_a_measured_engine(capsys: pytest.CaptureFixture[str]) -> None:
         ({}, [], "nothing says what prefill takes"),
         (PREFILL | {"prefill_isl": [390, 395, 400]}, [], "prefill: 3 samples of nearly the same load"),
         (PREFILL, ["--context", "500"], "--context: 500 was not measured. Write 1000 to 2000 tokens."),
-        (PREFILL | {"prefill_ttft": [1e9, 2e9, 4e9]}, [], "of the fit is "),
+        (PREFILL | {"prefill_ttft": [1e9, 2e9, 4e9]}, [], "and no engine is like that. Profile the engine again."),
     ],
 )
 def test_what_cannot_be_fitted_is_said(

@@ -48,9 +48,8 @@ def fit(options: argparse.Namespace) -> int:
     try:
         checked(knobs, LinearKnobs)
     except ConfigError as error:
-        raise DataError(
-            f"{named}: {error.place} of the fit {error.problem}, beyond belief. Profile it again."
-        ) from error
+        problem = f"{error.place} of the fit {error.problem}, and no engine is like that"
+        raise DataError(f"{named}: {problem}. Profile the engine again.") from error
     rows = [("", "ms", "samples", "mean error", "largest")]
     rows.append(("iteration", f"{times.alpha:.5g} + {times.beta:.5g} * batch", *_quality(decode)))
     rows.append(("prefill", f"{times.gamma:.5g} + {times.delta:.5g} * tokens", *_quality(prefill)))
