@@ -192,6 +192,13 @@ def test_the_floor_of_a_model_is_not_relaxed_by_the_ceiling_of_all() -> None:
     assert counts(models) == {"a": 3, "b": 4}
 
 
+def test_the_floor_of_all_is_not_relaxed_by_the_ceiling_of_a_model() -> None:
+    models = models_of(None, 10, a=(pool(4), 3), gpu_budget_max=20)
+    models.says("a", main=2)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 3}
+
+
 @pytest.mark.parametrize("least", [0, 1])  # 0 and 3 are 3 GPUs, which the width of a worker allows
 def test_a_growth_that_waits_for_other_models_takes_its_model_nowhere_below_its_floor(least: int) -> None:
     one, two = (PoolKnobs(name, "aggregated", replicas_min=0) for name in ("one", "two"))

@@ -75,7 +75,8 @@ class Allowance(Struct, frozen=True):
         ceiling = _least_of(own.ceiling, self.ceiling)
         floors = [floor for floor in (own.floor, self.floor) if floor is not None]
         floor = _least_of(ceiling, max(floors)) if floors else None
-        return Band(floor, ceiling, exact=floor == own.floor and own.ceiling is None)
+        same = own.ceiling if floor == own.floor else self.ceiling  # that of the budget whose floor it is
+        return Band(floor, ceiling, exact=same is None)
 
 
 UNBOUNDED: Final = Allowance()
