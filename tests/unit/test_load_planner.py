@@ -75,20 +75,21 @@ def test_a_flood_is_answered_in_the_turn_in_which_it_is_seen_and_a_spike_is_not(
 
 
 def test_it_shrinks_where_the_others_can_take_it(desk: Desk) -> None:
-    # On two workers it is 640 blocks each, 80 % of what meets the objective: an iteration takes twice as long there, so
-    # the same requests stay for twice as long.
-    assert desk.run(206, 200, 150, seconds=600).targets == {"d": 2}
-    assert desk.run(208, 200, 150, seconds=600).targets == {}
+    # A fifth more than 172 are 206, and on two workers that is 640 blocks each, 80 % of what meets the objective: an
+    # iteration takes twice as long there, so the same requests stay for twice as long.
+    assert desk.run(171, 170, 150, seconds=600).targets == {"d": 2}
+    assert desk.run(173, 170, 150, seconds=600).targets == {}
 
 
 def test_consolidation_leaves_a_share_of_the_time_above_an_idle_iteration(desk: Desk) -> None:
     # All of the 40 ms above the 10 of an idle worker may be used: 800 blocks, which were 228 on three workers.
+    # A fifth is spared.
     desk.planner = LoadPlanner(LoadKnobs(scaling_down_sensitivity_ratio=1.0))
     desk.learn()
-    opinion = desk.run(228, 220, 200, seconds=600)
+    opinion = desk.run(190, 180, 170, seconds=600)
     assert opinion.targets == {"d": 2}
     assert codes(opinion) == [Code.LOAD_LOW]
-    assert codes(desk.run(230, 220, 200, seconds=600)) == [Code.CONSOLIDATION_REFUSED]
+    assert codes(desk.run(192, 180, 170, seconds=600)) == [Code.CONSOLIDATION_REFUSED]
 
 
 def test_one_change_an_interval(desk: Desk) -> None:
@@ -101,11 +102,11 @@ def test_one_change_an_interval(desk: Desk) -> None:
 
 
 def test_a_shrink_waits_an_interval_after_workers_came_or_went_unasked(desk: Desk) -> None:
-    assert desk.run(206, 200, 150, seconds=600).targets == {"d": 2}
+    assert desk.run(171, 170, 150, seconds=600).targets == {"d": 2}
     desk.world.grow("d", 1)
-    opinion = desk.run(206, 200, 150, 150, seconds=3)
+    opinion = desk.run(171, 170, 150, 150, seconds=3)
     assert (opinion.targets, codes(opinion)) == ({}, [Code.ADJUSTMENT_INTERVAL])
-    assert desk.run(206, 200, 150, 150, seconds=3).targets == {"d": 2}
+    assert desk.run(171, 170, 150, 150, seconds=3).targets == {"d": 2}
 
 
 def test_workers_on_their_way_take_their_share_in_advance(desk: Desk) -> None:

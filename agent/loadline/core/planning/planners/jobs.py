@@ -18,6 +18,9 @@ _GOES_ON: Final = 0.5
 """Of the rise of the last minute so much is expected to go on: the other half of a fast rise is noise."""
 _RISE_MAX: Final = 2.0
 """Expected loads are at most so many times what meets the objective: by them a pool grows to its double at most."""
+_SPARE: Final = 1.2
+"""The others must keep the time with a fifth more than there is: some hundred requests swing by as much within minutes,
+and where one less only just does its place is taken again at once."""
 _IN_TIME: Final = 0.95
 """Share of the prompts that is to be in time."""
 
@@ -96,7 +99,7 @@ class Job(Struct, frozen=True):
         fitted = self.regression.line()
         if self.idle or fitted is None:
             return "yes"
-        after = [load_of_less(load, count, fitted) * (count - 1) / count for load in loads]
+        after = [load_of_less(load * _SPARE, count, fitted) * (count - 1) / count for load in loads]
         fits = can_consolidate(after, fitted.at, self.sla_ms, self.sensitivity, self.capacity * self.sensitivity)
         return "yes" if fits else "refused"
 
