@@ -20,22 +20,25 @@ ARRIVALS: Final[Sample] = {"arrivals": 40, "completed": 40, "isl_tokens": 1_000.
 IDLE: Final[Sample] = {"arrivals": 0}
 
 
-def _model(name: str, planner: str, keys: str, objectives: str) -> str:
+def _model(name: str, planner: str, keys: str, objectives: str, role: str = "aggregated") -> str:
     head = f'[[models]]\nname = "{name}"\nplanner = "{planner}"\nobjectives = {objectives}\n'
-    return f'{head}[[models.pools]]\nname = "main"\nrole = "aggregated"\nreplicas_max = 9\n{keys}\n'
+    return f'{head}[[models.pools]]\nname = "main"\nrole = "{role}"\nreplicas_max = 9\n{keys}\n'
 
 
 class Two:
     """Two models with two workers each: ``sick``, as a test has it, and ``sound``, whose traffic rises."""
 
-    def __init__(self, folder: Path, planner: str, *, keys: str = LINEAR, objectives: str = "{}") -> None:
+    def __init__(
+        self, folder: Path, planner: str, *, keys: str = LINEAR, objectives: str = "{}", role: str = "aggregated"
+    ) -> None:
         path = folder / "loadline.toml"
         path.write_text(
-            _model("sick", planner, keys, objectives) + _model("sound", planner, LINEAR, "{}"),
+            _model("sick", planner, keys, objectives, role) + _model("sound", planner, LINEAR, "{}"),
             encoding="utf-8",
         )
         self.stepper = Stepper(settings(load(path, {})))
         self.counts: dict[str, list[int]] = {"sick": [], "sound": []}
+        self.roles = {"sick": role, "sound": "aggregated"}
         self.said: dict[Code, str] = {}
         """What was said of ``sick`` in its last hold."""
         self._second = 0
@@ -63,7 +66,11 @@ class Two:
                     self.said = {reason.code: reason.sentence for reason in hold.reasons}
 
     def _workers(self) -> list[StepItem]:
-        return [record(f"{name}-{n}", model=name, pool="main") for name in self.counts for n in range(2)]
+        return [
+            record(f"{name}-{n}", model=name, pool="main", role=self.roles[name])
+            for name in self.counts
+            for n in range(2)
+        ]
 
     def _load(self, name: str, number: int) -> StepItem:
         worker, sample = f"{name}-{number}", {"sequence": self._second, "timestamp_ms": 0, "waiting_requests": 0}
@@ -174,11 +181,32 @@ def test_no_traffic_was_ever_heard(tmp_path: Path, planner: str) -> None:
 
 
 @PLANNERS
-def test_lengths_that_nobody_says(tmp_path: Path, planner: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"arrivals": 100}, "no frontend says how long they are: have it report isl_tokens"),
+        ({"arrivals": 100, "isl_tokens": 500.0}, "none has completed: see whether workers serve them"),
+        ({"arrivals": 100, "isl_tokens": 500.0, "completed": 90}, "see whether they fail, or report osl_tokens"),
+    ],
+)
+def test_what_is_missing_of_the_traffic_is_named(tmp_path: Path, planner: str, said: Sample, words: str) -> None:
     two = Two(tmp_path, planner)
-    two.run(400, lambda _second: {"arrivals": 100})
+    two.run(400, lambda _second: said)
     assert two.counts["sick"] == []
-    assert "how long they are" in two.said[Code.TRAFFIC_UNKNOWN]
+    assert words in two.said[Code.TRAFFIC_UNKNOWN]
+
+
+@PLANNERS
+@pytest.mark.parametrize("role", ["aggregated", "decode"])
+def test_a_kv_cache_that_holds_no_request(tmp_path: Path, planner: str, role: str) -> None:
+    two = Two(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
+    two.run(200, busy)
+    assert two.counts["sick"] == []
+    assert Code.SLA_INFEASIBLE not in two.said
+    assert (
+        "holds 1100 tokens on average and the KV cache of a worker 1: not even one fits"
+        in (two.said[Code.KV_CACHE_TOO_SMALL])
+    )
 
 
 @PLANNERS

@@ -147,7 +147,7 @@ def test_a_cache_that_holds_not_one_request_is_a_problem() -> None:
     for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
         problem = sizes(model(pool, engine=tiny), demand(10.0))[pool.name].problem
         assert problem is not None
-        assert problem.code == Code.SLA_INFEASIBLE
+        assert problem.code == Code.KV_CACHE_TOO_SMALL
 
 
 def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
@@ -252,3 +252,18 @@ def test_a_batch_takes_up_no_more_than_nearly_all_of_the_cache_that_a_worker_say
     fleet.models["m"].pools["d"].engine = LINEAR
     busy = sizes(fleet.models["m"], demand(100.0))["d"].busy
     assert busy == pytest.approx(100.0 * 100.0 * (10.0 + 0.08 * 95) / 95 / 1_000.0)
+
+
+def test_what_is_needed_is_said_beside_the_bounds_of_a_pool() -> None:
+    for pool, wanted in ((replace(PREFILL, replicas_min=16), 16), (replace(PREFILL, replicas_max=2), 2)):
+        found = sizes(model(pool), demand(250.0))["p"]
+        assert (found.wanted, found.needed) == (wanted, 3)
+        assert found.busy == pytest.approx(2.5)
+
+
+def test_workers_that_only_prefill_are_busy() -> None:
+    long = Demand(250.0, all_of(1e7), all_of(100.0), 0.95)
+    cache = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e9))
+    found = sizes(model(PoolKnobs("a", "aggregated", replicas_max=50), engine=cache), long)["a"]
+    assert 0.8 * found.needed < found.busy
+    assert found.needed > found.wanted == 50

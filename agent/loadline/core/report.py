@@ -42,6 +42,7 @@ class Code(StrEnum):
     METRIC_MISSING = "metric_missing"
     PROFILE_UNUSABLE = "profile_unusable"
     SLA_INFEASIBLE = "sla_infeasible"
+    KV_CACHE_TOO_SMALL = "kv_cache_too_small"
     TRAFFIC_UNKNOWN = "traffic_unknown"
     TRAFFIC_INCOMPLETE = "traffic_incomplete"
     FORECAST_FALLBACK = "forecast_fallback"
@@ -136,9 +137,11 @@ SENTENCES: dict[Code, str] = {
         "even one request alone takes {best_ms:.1f} ms, the objective is {objective_ms:g} ms: raise it, or use "
         "engines that are faster"
     ),
-    Code.TRAFFIC_UNKNOWN: (
-        "no frontend says how many requests arrive and how long they are: have one report the traffic of the model"
+    Code.KV_CACHE_TOO_SMALL: (
+        "a request holds {context_tokens:.0f} tokens on average and the KV cache of a worker {max_kv_tokens:g}: not "
+        "even one fits"
     ),
+    Code.TRAFFIC_UNKNOWN: "the traffic is not known",
     Code.TRAFFIC_INCOMPLETE: "a frontend that was heard a minute ago is silent: nothing shrinks",
     Code.FORECAST_FALLBACK: "the forecast could not be had, the last value stands in",
     Code.LOAD_LEARNING: "{known:g} samples of load and latency are known, {needed:g} are needed",

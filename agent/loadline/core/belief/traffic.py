@@ -227,6 +227,24 @@ class Traffic(Struct):
         """Whether some frontend reports: then no arrivals are none, else they are unknown."""
         return now <= self.fresh_until_ms
 
+    def unknown(self, now: int) -> str:
+        """What is missing to say how many requests come and how long they are, and what helps."""
+        totals = self.totals
+        if not self.heard(now):
+            return (
+                "no frontend says how many requests arrive and how long they are: have one report the traffic of the"
+                " model"
+            )
+        if totals.arrivals and totals.isl_tokens.value is None:
+            return "requests arrive, and no frontend says how long they are: have it report isl_tokens"
+        if totals.arrivals and not totals.completed:
+            return "requests arrive and none has completed: see whether workers serve them, or report completed"
+        if totals.completed and totals.osl_tokens.value is None:
+            return (
+                "requests complete, and none has an output that is known: see whether they fail, or report osl_tokens"
+            )
+        return "it has not been heard for long enough: wait for some seconds"
+
     def complete(self, now: int) -> bool:
         """Whether every frontend that was heard in the window still reports: then what is known is all there is."""
         silent = (f.seen_at_ms for f in self.frontends.values() if now > f.fresh_until_ms)

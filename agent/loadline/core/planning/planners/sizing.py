@@ -65,6 +65,8 @@ class Size(Struct, frozen=True):
     busy: float = 0.0
     """Workers that are busy on average."""
     wanted: int = 0
+    needed: int = 0
+    """As many, before the least and the most of the pool."""
     problem: Reason | None = None
     infeasible: Reason | None = None
     """That requests like these miss the objective even alone: the size is for the work, and the least lateness."""
@@ -100,7 +102,7 @@ def _shared(pools: list[tuple[Pool, Sizer]], times: float) -> Iterator[tuple[str
         size = sizer(most) if most < times else alone
         needed = size.wanted if left > 0.0 else 0
         wanted = min(max(needed, pool.knobs.replicas_min), pool.knobs.replicas_max)
-        yield pool.name, Size(size.busy, wanted, infeasible=size.infeasible)
+        yield pool.name, Size(size.busy, wanted, size.wanted if most > 0.0 else 0, infeasible=size.infeasible)
         left = max(0.0, most * (1.0 - wanted / needed)) if needed else left
 
 
@@ -268,8 +270,8 @@ def _decode(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     if batch is None:
         infeasible = _slow(pool, float(model.itl_ms(np.asarray(0.0), np.asarray(context))), objectives, demand)
         batch = _batch(pool, model, math.inf, context)
-    if batch is None:  # not even one request fits into the cache
-        return lambda _times: Size(problem=infeasible)
+    if batch is None:
+        return lambda _times: Size(problem=_no_room(pool, model, context))
     best = batch
 
     def size(times: float) -> Size:
@@ -297,8 +299,8 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
     prompts, context = _prompts(pool, demand), _context(demand)
     alone_ms = float(model.itl_ms(np.asarray(0.0), np.asarray(context)))
     within_ms = replicas.corrected_itl_ms(objectives.itl_ms, demand.decode_correction)
-    if _batch(pool, model, math.inf, context) is None:  # not even one request fits into the cache
-        return lambda _times: Size(problem=_slow(pool, alone_ms, objectives, demand))
+    if _batch(pool, model, math.inf, context) is None:
+        return lambda _times: Size(problem=_no_room(pool, model, context))
 
     engines_for, late_prompts = _engines(pool, prompts, objectives, demand), _late(pool, prompts, objectives)
     late, square_ms2 = stall_quantile(demand.osl, demand.attainment), prompts.square_ms2
@@ -322,7 +324,7 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
                 if batch is not None and _with_room(busy, batch.requests, demand) <= workers:
                     return Size(busy, workers)
             if workers >= most:
-                return Size(wanted=workers, infeasible=_slow(pool, best_ms, objectives, demand))
+                return Size(workers * prefill, workers, infeasible=_slow(pool, best_ms, objectives, demand))
             workers = min(most, workers + max(1, workers // 8))
 
     def size(times: float) -> Size:
@@ -331,6 +333,11 @@ def _aggregated(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer
         return Size(work.busy, work.wanted, infeasible=found.infeasible or late_prompts)
 
     return size
+
+
+def _no_room(pool: Pool, model: DecodeModel, context: float) -> Reason:
+    """That not even one request fits into the cache of a worker."""
+    return Reason.of(Code.KV_CACHE_TOO_SMALL, pool.name, max_kv_tokens=model.max_kv_tokens, context_tokens=context)
 
 
 def _slow(pool: Pool, best_ms: float, objectives: ObjectiveKnobs, demand: Demand) -> Reason:

@@ -309,7 +309,7 @@ class ThroughputPlanner(Planner):
             isl_tokens=outlook.isl_tokens or 0.0,
             osl_tokens=outlook.osl_tokens or 0.0,
             busy=size.busy,
-            wanted=size.wanted,
+            wanted=size.needed,
             allowed=wanted,
         )
         return Sized(wanted, reason)
@@ -334,7 +334,7 @@ class ThroughputPlanner(Planner):
         if problem is not None:
             return problem
         if not model.traffic.heard(now) or pool.name not in self.sized:
-            return Reason(Code.TRAFFIC_UNKNOWN, pool.name)
+            return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
         return None
 
     def _shrink_later(self, model: Model, pool: Pool, now: int) -> Iterator[Reason]:
