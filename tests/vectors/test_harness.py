@@ -69,7 +69,7 @@ def test_a_file_of_each_kind_is_read(tmp_path: Path) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
     assert cases_in(tmp_path) == [
-        Case("a", "g", "", {}, 1, 0.5),
+        Case("a", "g", "g", {}, 1, 0.5),
         Case("b", "llumnix.metric", "llumnix.metric", {"given": 1, "shared": {"meta": {}}}, 2),
         Case("c", "wva.rescale", "wva.rescale", 3, 4),
         Case("d", "wva.queueing", "wva.queueing", {"alpha": 1}, {"rate_max_rps": 5}, 1e-3, 0.05),
