@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from loadline.core.observed import Histogram, TrafficSample, WorkerRecord, WorkerSample
-from loadline.core.report import AgentStatus, Rejection
+from loadline.core.report import Rejection
+from loadline.core.status import AgentStatus
 from loadline.wire import codec
 from loadline.wire.codec import Codec, Rejected, WireEvent, decode_as, decode_decision, decode_worker_record
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, ScalingDecision, TrafficReport

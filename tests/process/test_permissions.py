@@ -16,7 +16,7 @@ from loadline.client.scaler import Scaler
 from loadline.client.worker import Worker
 from loadline.config import NatsKnobs
 from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.report import AgentStatus
+from loadline.core.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode

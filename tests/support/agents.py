@@ -11,8 +11,8 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.report import AgentStatus, WorkerStatus
 from loadline.core.scalars import Role
+from loadline.core.status import AgentStatus, WorkerStatus
 from loadline.core.targets import Decision
 from loadline.ports import Change, Snapshot
 from loadline.rig.rig import Rig

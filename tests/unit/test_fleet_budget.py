@@ -11,7 +11,8 @@ from loadline.cli.show import gpus
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.query import status
-from loadline.core.report import Code, GpuBudgetStatus
+from loadline.core.report import Code
+from loadline.core.status import GpuBudgetStatus
 from tests.support.belief import START
 from tests.support.models import Models
 

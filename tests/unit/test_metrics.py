@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.http import HttpServer
 from loadline.adapters.metrics import Metrics
-from loadline.core.report import AgentStatus, ModelStatus, PoolStatus, TrafficStatus, WorkerStatus
+from loadline.core.status import AgentStatus, ModelStatus, PoolStatus, TrafficStatus, WorkerStatus
 
 
 def status_with(counters: dict[str, int], rejected: dict[str, int]) -> AgentStatus:

@@ -11,7 +11,7 @@ from loadline.config import Config, parse
 from loadline.core.controller import Controller
 from loadline.core.events import PauseChanged, PauseRequested, RegistryRead
 from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.report import AgentStatus
+from loadline.core.status import AgentStatus
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import STATUS_BYTES_MAX, Service
 from loadline.sim.world.fitter import InlineFitter

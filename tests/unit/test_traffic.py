@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from loadline.core.belief.traffic import Traffic
 from loadline.core.events import TrafficReported
 from loadline.core.observed import TrafficSample
-from loadline.core.report import Rejection, TrafficStatus
+from loadline.core.report import Rejection
+from loadline.core.status import TrafficStatus
 
 T0 = 1_700_000_000_000
 NOTHING = TrafficStatus(None, None, None, None, None, 0)

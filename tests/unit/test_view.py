@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from loadline.core.report import AgentStatus, DecisionSummary, ModelStatus, PoolStatus, TrafficStatus
+from loadline.core.status import AgentStatus, DecisionSummary, ModelStatus, PoolStatus, TrafficStatus
 from loadline.demo.view import LiveView, PlainView, last_decision
 
 DECISION = DecisionSummary("id", "m", 1, 7, 0, "applied", {"prefill": 1, "decode": 5}, ("decode:kv_usage_high",))

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from loadline.core.report import AgentStatus, Explanation, GpuBudgetStatus, ModelStatus
+from loadline.core.report import Explanation
+from loadline.core.status import AgentStatus, GpuBudgetStatus, ModelStatus
 
 HEADER = (
     "pool",

@@ -5,9 +5,10 @@ from loadline.core.decisions.ledger import summarise
 from loadline.core.planning.fleet_budget import books_of
 from loadline.core.planning.planners import BY_TRAFFIC
 from loadline.core.planning.planners.sizing import profile_problem
-from loadline.core.report import AgentStatus, DecisionSummary, Explanation, ModelStatus
+from loadline.core.report import Explanation
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State
+from loadline.core.status import AgentStatus, DecisionSummary, ModelStatus
 
 
 def status(settings: Settings, state: State, version: str, started_at_ms: int, now: int) -> AgentStatus:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from loadline.core.report import AgentStatus, ModelStatus, PoolStatus
+from loadline.core.status import AgentStatus, ModelStatus, PoolStatus
 
 LINES_KEPT = 12
 PLAIN_INTERVAL_MS = 5_000

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from loadline.core import query
 from loadline.core.events import AnnouncementRequested, DrainRequested, PauseRequested
-from loadline.core.report import AgentStatus
+from loadline.core.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
 from loadline.runtime.loop import Runtime

@@ -9,8 +9,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from loadline.core.observed import TrafficSample, WorkerSample
-from loadline.core.report import AgentStatus, DecisionSummary, Explanation
+from loadline.core.report import Explanation
 from loadline.core.scalars import Count, Name, Role, Text
+from loadline.core.status import AgentStatus, DecisionSummary
 from loadline.core.targets import ApplyStatus, Decision
 
 DecisionId = Annotated[str, Meta(min_length=1, max_length=64)]

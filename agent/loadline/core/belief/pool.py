@@ -7,8 +7,8 @@ from msgspec import Meta, Struct, field
 
 from loadline.core.belief.worker import MICRO, NOTHING, Load, Worker
 from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.report import PoolStatus
 from loadline.core.scalars import Name, Role
+from loadline.core.status import PoolStatus
 
 WORKERS_IN_STATUS = 64
 """Workers listed per pool in a status: 10,000 would make a message of 1 MB."""

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from loadline.core.belief.totals import Totals, hit_rate
 from loadline.core.events import TrafficReported
 from loadline.core.observed import TrafficSample
-from loadline.core.report import Rejection, TrafficStatus
+from loadline.core.report import Rejection
+from loadline.core.status import TrafficStatus
 
 BUCKET_MS = 1_000
 _OUTLIER: Final = 10.0

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct, field
 
 from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.report import WorkerStatus
+from loadline.core.status import WorkerStatus
 
 MICRO = 1_000_000
 """KV usage is kept in millionths: integer sums do not drift however often workers come and go."""

@@ -18,7 +18,8 @@ from msgspec import Meta, Struct, field
 
 from loadline.core.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
 from loadline.core.events import DecisionAnswered
-from loadline.core.report import DecisionSummary, Rejection
+from loadline.core.report import Rejection
+from loadline.core.status import DecisionSummary
 from loadline.core.targets import Decision, PoolTarget, StoredDecision
 
 

@@ -16,7 +16,7 @@ from loadline.core.belief.pool import Pool
 from loadline.core.models.budget import Band, ceil_div
 from loadline.core.models.direction import Leg, fit_direction
 from loadline.core.planning.guard import UNBOUNDED, Allowance, Draft
-from loadline.core.report import GpuBudgetStatus
+from loadline.core.status import GpuBudgetStatus
 
 
 class Books(Struct):

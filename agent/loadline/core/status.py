@@ -1,0 +1,108 @@
+"""What an agent says of itself: its workers, pools, models and decisions."""
+
+from msgspec import Struct
+
+from loadline.core.scalars import Role
+
+
+class DecisionSummary(Struct, frozen=True):
+    """A decision and how far it got."""
+
+    decision_id: str
+    model: str
+    epoch: int
+    sequence: int
+    issued_at_ms: int
+    state: str
+    targets: dict[str, int]
+    reasons: tuple[str, ...]
+
+
+class WorkerStatus(Struct, frozen=True):
+    """One worker as the agent believes it to be."""
+
+    worker: str
+    state: str
+    age_ms: int | None
+    kv_usage_ratio: float
+    waiting_requests: int
+    running_requests: int
+
+
+class PoolStatus(Struct, frozen=True):
+    """One pool as the agent believes it to be."""
+
+    pool: str
+    role: Role
+    desired: int
+    ready: int
+    starting: int
+    pending: int
+    draining: int
+    fresh: int
+    kv_usage_ratio: float
+    waiting_requests: int
+    running_requests: int
+    workers: tuple[WorkerStatus, ...]
+    expected_ready_at_ms: int | None = None
+    """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
+
+
+class TrafficStatus(Struct, frozen=True):
+    """A model's traffic over the rolling window; None is unknown."""
+
+    requests_per_s: float | None
+    isl_tokens: float | None
+    osl_tokens: float | None
+    ttft_ms: float | None
+    itl_ms: float | None
+    queued: int
+
+
+class ModelStatus(Struct, frozen=True):
+    """One model: its pools, its traffic, what was last decided and why nothing is decided now."""
+
+    model: str
+    planner: str
+    paused: bool
+    no_operation: bool
+    pools: tuple[PoolStatus, ...]
+    traffic: TrafficStatus
+    decision: DecisionSummary | None
+    hold: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    """What its planner needs and has not got."""
+
+
+class GpuBudgetStatus(Struct, frozen=True):
+    """The GPUs of all models under one budget."""
+
+    gpu_budget_min: int
+    gpu_budget_max: int | None
+    decided: int
+    """By the counts that stand."""
+    occupied: int
+    """Taken or promised, by workers that drain too."""
+    waiting: dict[str, int]
+    """What models wait for, the first first."""
+    wishes: dict[str, int]
+    """What models would give if another one needed it."""
+
+
+class AgentStatus(Struct, frozen=True):
+    """An agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
+
+    agent: str
+    version: str
+    at_ms: int
+    uptime_ms: int
+    leading: bool
+    epoch: int
+    leader: str
+    bus_connected: bool
+    store_connected: bool
+    models: tuple[ModelStatus, ...]
+    rejected: dict[str, int]
+    counters: dict[str, int]
+    gpus: GpuBudgetStatus | None = None
+    """None where there is no budget over all models."""
