@@ -190,9 +190,17 @@ class Traffic(Struct):
         return self._without_outliers(sample, now), covered_ms
 
     def _without_outliers(self, sample: TrafficSample, now: int) -> TrafficSample:
-        b = self._window(now)
-        isl = _bounded(sample.isl_tokens, sum(x.isl_sum for x in b), sum(x.isl_count for x in b))
-        osl = _bounded(sample.osl_tokens, sum(x.osl_sum for x in b), sum(x.osl_count for x in b))
+        if max(sample.isl_tokens or 0.0, sample.osl_tokens or 0.0) <= _SHORT_TOKENS:
+            return sample
+        isl_sum = osl_sum = 0.0
+        isl_count = osl_count = 0
+        for bucket in self._window(now):
+            isl_sum += bucket.isl_sum
+            isl_count += bucket.isl_count
+            osl_sum += bucket.osl_sum
+            osl_count += bucket.osl_count
+        isl = _bounded(sample.isl_tokens, isl_sum, isl_count)
+        osl = _bounded(sample.osl_tokens, osl_sum, osl_count)
         if (isl, osl) == (sample.isl_tokens, sample.osl_tokens):
             return sample
         return replace(sample, isl_tokens=isl, osl_tokens=osl)
