@@ -38,7 +38,11 @@ samples = st.builds(
     schedulable=st.booleans(),
 )
 traffic_samples = st.builds(
-    TrafficSample, sequence=counts, interval_ms=st.integers(1, 3_600_000), arrivals=counts, isl_tokens=floats
+    TrafficSample,
+    sequence=counts,
+    interval_ms=st.integers(1, 3_600_000),
+    arrivals=counts,
+    isl_tokens=st.none() | st.floats(0, 1e7),
 )
 
 

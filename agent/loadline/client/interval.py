@@ -4,6 +4,7 @@ import math
 from typing import Final
 
 from loadline.core.observed import Histogram, TrafficSample
+from loadline.core.scalars import TOKENS_MAX
 
 # Lengths by powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
 _POWERS: Final = 21
@@ -41,7 +42,8 @@ class _Lengths:
         self._counts = [0] * (_POWERS + 1)
 
     def add(self, tokens: int) -> None:
-        self._mean.add(tokens)
+        # A mean that is not believed would have the whole report refused.
+        self._mean.add(min(tokens, TOKENS_MAX))
         self._counts[min(max(tokens - 1, 0).bit_length(), _POWERS)] += 1
 
     def mean(self) -> float | None:

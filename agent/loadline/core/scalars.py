@@ -1,6 +1,6 @@
 """The words, numbers and texts that knobs, events and messages are made of, with the bounds that decoders enforce."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -13,7 +13,8 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 # Of one request: ten times the longest contexts there are. One slip of a frontend is not to outweigh all the others.
-Tokens = Annotated[float, Meta(ge=0.0, le=1e7)]
+TOKENS_MAX: Final = 1e7
+Tokens = Annotated[float, Meta(ge=0.0, le=TOKENS_MAX)]
 # Printable, no control characters: names end up in log lines, subjects and keys.
 # A character takes up to twelve bytes in a subject and a load subject holds three names: 100 each stay below the 4096
 # bytes of a line of NATS' protocol, which cuts off whoever sends more.
