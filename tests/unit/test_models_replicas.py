@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadline.core.models.capacity import prefill_capacity
-from loadline.core.models.load import Levels, can_consolidate, either_up_both_down, load_of_less, load_step
+from loadline.core.models.load import can_consolidate, either_up_both_down, load_of_less, load_step
 from loadline.core.models.regression import Line
 from loadline.core.models.replicas import (
     REPLICAS_MAX,
@@ -119,15 +119,6 @@ def test_whether_one_less_would_do(loads: list[float], load_max: float | None, *
 def test_what_an_idle_worker_takes_anyway_does_not_count() -> None:
     assert can_consolidate([1, 1], Line(1.0, 90.0).at, sla_ms=100.0)
     assert not can_consolidate([1, 1], Line(1.0, 100.0).at, sla_ms=100.0)
-
-
-def test_fixed_levels() -> None:
-    levels = Levels(1.0, 0.6)
-    assert [levels.step(loads) for loads in ([1.1, 0], [1.0, 0.7], [0.5, 0.1], [0.59, 0.59], [0.1])] == [1, 0, 0, 0, 0]
-    assert levels.step([0.4, 0.4]) == -1
-    assert Levels(1.0, 0.0, up_inclusive=True).step([1.0]) == 1
-    assert Levels(0.1, 0.0, down_inclusive=True).step([0.0, 0.0]) == -1
-    assert Levels(0.1, 0.0).step([0.0, 0.0]) == 0
 
 
 # -- what one engine can take ------------------------------------------------------------------------------------------

@@ -4,17 +4,11 @@ from typing import Any
 
 from loadline.core.models.budget import Band
 from loadline.core.models.direction import Leg, settle
-from loadline.core.models.load import SENSITIVITY, Levels, can_consolidate
+from loadline.core.models.load import SENSITIVITY, can_consolidate
 from loadline.core.models.regression import Line, Regression
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, gpus_of, learned, least_of, leg_of, word
 
-LEVELS = {
-    ("throughput", "prefill"): Levels(1.0, 0.1, up_inclusive=True),
-    ("throughput", "decode"): Levels(1.0, 0.6),
-    ("latency", "prefill"): Levels(0.1, 0.0, up_inclusive=True, down_inclusive=True),
-    ("latency", "decode"): Levels(0.4, 0.1),
-}
 CONFIG = (*LIMITS, "optimization_target", "itl_ms", "ttft_ms", "max_throughput_scaling_replicas")
 
 
@@ -26,10 +20,12 @@ def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
     counts = given["counts"]
     if "propose" in given:
         steps = [new - now for new, now in zip(given["propose"], counts, strict=True)]
+    elif config.get("optimization_target", "sla") != "sla":
+        raise NotCovered("no planner goes by fixed levels of the fullest worker: the threshold planner takes the mean")
     elif any(len(given[role]) != count for role, count in zip(ROLES, counts, strict=True)):
         return {"decision": None, "load": "worker_count_mismatch"}
     else:
-        steps = [_step(given, config, role) for role in ROLES]
+        steps = [_sla_step(given, config, role) for role in ROLES]
     legs = [leg_of(config, *one) for one in zip(ROLES, counts, given.get("raw", [None, None]), strict=True)]
     bounds = list(settle(legs, Band(ceiling=band_of(config).ceiling)).counts) if "raw" in given else [0, 0]
     proposed = [
@@ -47,22 +43,6 @@ def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
         "load": word(settled.why),
         **reasons,
     }
-
-
-def _step(given: dict[str, Any], config: dict[str, Any], role: str) -> int:
-    target = config.get("optimization_target", "sla")
-    if target == "sla":
-        return _sla_step(given, config, role)
-    if (target, role) not in LEVELS:
-        raise NotCovered(f"no fixed levels of {target}")
-    workers = given[role]
-    for worker in workers:
-        only(worker, "worker", "nd", "qpt" if role == "prefill" else "kv")
-    if role == "prefill":
-        loads = [worker.get("qpt", 0) / given["p_caps"]["ctx"] for worker in workers]
-    else:
-        loads = [worker.get("kv", 0) / given["d_caps"]["kv"] for worker in workers]
-    return LEVELS[target, role].step(loads)
 
 
 def _sla_step(given: dict[str, Any], config: dict[str, Any], role: str) -> int:

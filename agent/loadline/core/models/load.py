@@ -1,13 +1,11 @@
 """Up, down or stay, from what each worker of a pool has to do: the load planner of Dynamo, and its second thoughts.
 
-Loads are in the unit of the regression or threshold that they are held against. Decisions are 1, -1 and 0.
+Loads are in the unit of the regression that they are held against. Decisions are 1, -1 and 0.
 """
 
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, Literal
-
-from msgspec import Struct
 
 from loadline.core.models.regression import Line
 
@@ -83,21 +81,3 @@ def load_of_less(load: float, count: int, line: Line) -> float:
         return load * more
     pace = load / line.at(load) * more
     return line.intercept_ms * pace / (1.0 - line.slope * pace) if line.slope * pace < 1.0 else inf
-
-
-class Levels(Struct, frozen=True):
-    """Fixed levels of a load, for where there is no objective. Inclusive levels are met by their very value."""
-
-    up: float
-    down: float
-    up_inclusive: bool = False
-    down_inclusive: bool = False
-
-    def step(self, loads: Sequence[float]) -> Step:
-        """Up if *any* worker is above; down if all are below, and with one less the fullest stays below ``up``."""
-        count = len(loads)
-        if any(load > self.up or (self.up_inclusive and load == self.up) for load in loads):
-            return 1
-        if count > 1 and all(load < self.down or (self.down_inclusive and load == self.down) for load in loads):
-            return -1 if max(loads) * count / (count - 1) < self.up else 0
-        return 0
