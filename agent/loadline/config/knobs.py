@@ -8,6 +8,7 @@ from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.scalars import Name
 from loadline.core.settings import ModelKnobs
 
@@ -106,6 +107,7 @@ class Config(Knobs, frozen=True):
     """A whole configuration file."""
 
     models: Annotated[tuple[ModelKnobs, ...], Meta(min_length=1, max_length=1024, description="The served models.")]
+    accelerators: Annotated[tuple[AcceleratorKnobs, ...], Meta(max_length=64, description="What pools run on.")] = ()
     agent: AgentKnobs = AgentKnobs()
     nats: NatsKnobs = NatsKnobs()
     etcd: EtcdKnobs = EtcdKnobs()

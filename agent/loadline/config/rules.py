@@ -38,10 +38,12 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
     _check_logins(config.nats, config.etcd)
     _check_times(config)
     _refuse_duplicates((model.name for model in config.models), "models", "model")
+    _refuse_duplicates((one.name for one in config.accelerators), "accelerators", "accelerator")
     warnings = [*_agent_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         _check_model(model, place, planners)
+        _check_accelerators(config, model, place)
         warnings += [*_model_warnings(model, place), *idle_warnings(model, place)]
         if model.planner == "threshold":
             _check_thresholds(model, f"{place}.threshold")
@@ -169,6 +171,24 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
     if roles == {"prefill"}:
         raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
     check_budget(model, place)
+
+
+def _check_accelerators(config: Config, model: ModelKnobs, place: str) -> None:
+    known = {one.name: one for one in config.accelerators}
+    for index, pool in enumerate(model.pools):
+        if not pool.accelerator:
+            continue
+        here = f"{place}.pools[{index}].accelerator"
+        if pool.accelerator not in known:
+            close = get_close_matches(pool.accelerator, known, n=1)
+            names = f"Known are: {', '.join(sorted(known))}." if known else "Write an [[accelerators]] of that name."
+            raise ConfigError(
+                here, f"{pool.accelerator!r} is no accelerator", f"Did you mean {close[0]}?" if close else names
+            )
+        unit = known[pool.accelerator].multiplicity
+        if pool.gpus_per_worker % unit:
+            problem = f"{pool.accelerator!r} comes in units of {unit} GPUs, and a worker has {pool.gpus_per_worker}"
+            raise ConfigError(here, problem, f"Set gpus_per_worker to a multiple of {unit}.")
 
 
 def _check_thresholds(model: ModelKnobs, place: str) -> None:

@@ -4,6 +4,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from loadline.core.scalars import Role
+
 
 class Code(StrEnum):
     """Why something was proposed, bounded or held. Append only: people and programs match on these words."""
@@ -233,6 +235,16 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         return f"{self.pool}: {text}" if self.pool else text
 
 
+class Need(Struct, frozen=True):
+    """What is demanded of the pools of one role together, and how much of it a worker of each can serve."""
+
+    role: Role
+    demand: float
+    """In any unit, such as requests a second; 0: nothing."""
+    serves: dict[str, float]
+    """By pool, in the same unit; a pool that cannot meet the objectives is not in it."""
+
+
 class Opinion(Struct, frozen=True):
     """What one planner thinks: targets by pool, or none to hold. Always with reasons."""
 
@@ -240,6 +252,8 @@ class Opinion(Struct, frozen=True):
     targets: dict[str, int]
     reasons: tuple[Reason, ...]
     inputs: dict[str, float]
+    needs: tuple[Need, ...] = ()
+    """By role, of a planner that knows what one pool can do in the place of another."""
 
 
 class Explanation(Struct, frozen=True):

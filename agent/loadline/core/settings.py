@@ -10,6 +10,7 @@ from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
 from loadline.core.forecasts import History
+from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
@@ -27,6 +28,12 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[Name, Meta(description="Name of the model as its workers and frontends report it.")]
     pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
+    namespace: Annotated[Name, Meta(description="Whose it is: for quotas, overrides and the labels of metrics.")] = (
+        "default"
+    )
+    priority: Annotated[
+        int, Meta(ge=1, le=100, description="Who is served first where GPUs are short: 1 before 100.")
+    ] = 100
     planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
     no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
     gpu_budget_max: Annotated[
@@ -70,6 +77,7 @@ class Settings(Struct, frozen=True):
     leadership: LeadershipKnobs = LeadershipKnobs()
     decisions: DecisionKnobs = DecisionKnobs()
     drain: DrainKnobs = DrainKnobs()
+    accelerators: tuple[AcceleratorKnobs, ...] = ()
     profiles: dict[str, dict[str, EngineProfile]] = {}
     """Engine profiles by model and pool, as data: a replay needs no file."""
     histories: dict[str, History] = {}

@@ -8,12 +8,13 @@ import msgspec
 from msgspec import Struct, field
 
 from loadline.core.belief.fleet import Fleet, Model
-from loadline.core.belief.pool import NO_PROFILE, Pool
+from loadline.core.belief.pool import NO_PROFILE, Pool, PoolKnobs
 from loadline.core.belief.traffic import Traffic
 from loadline.core.belief.worker import Worker
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
+from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile
 from loadline.core.planning.fleet_budget import FleetBudget
 from loadline.core.planning.guard import Guard, Limits
@@ -98,9 +99,7 @@ def initial_state(settings: Settings) -> State:
             models={
                 model.name: Model(
                     name=model.name,
-                    pools={
-                        pool.name: Pool(pool, engine=_engine(settings, model.name, pool.name)) for pool in model.pools
-                    },
+                    pools={pool.name: _pool(settings, model.name, pool) for pool in model.pools},
                     traffic=Traffic(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms),
                     objectives=model.objectives,
                 )
@@ -118,8 +117,16 @@ def initial_state(settings: Settings) -> State:
     )
 
 
+def _pool(settings: Settings, model: str, knobs: PoolKnobs) -> Pool:
+    return Pool(knobs, engine=_engine(settings, model, knobs.name), accelerator=_accelerator(settings, knobs))
+
+
 def _engine(settings: Settings, model: str, pool: str) -> EngineProfile:
     return settings.profiles.get(model, {}).get(pool, NO_PROFILE)
+
+
+def _accelerator(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
+    return next((one for one in settings.accelerators if one.name == knobs.accelerator), UNSAID)
 
 
 def initial_planners(settings: Settings) -> dict[str, Planner]:
@@ -141,7 +148,12 @@ def picture(state: State, planners: dict[str, Planner]) -> Callable[[], dict[str
     pools: list[dict[str, Any]] = []
 
     def hold_pool(pool: Pool) -> dict[str, Any]:
-        held = _hold(pool, engine=NO_PROFILE, workers={name: worker.copied() for name, worker in pool.workers.items()})
+        held = _hold(
+            pool,
+            engine=NO_PROFILE,
+            accelerator=UNSAID,
+            workers={name: worker.copied() for name, worker in pool.workers.items()},
+        )
         pools.append(held)
         return held
 
@@ -184,6 +196,7 @@ def decode_snapshot(settings: Settings, data: bytes) -> tuple[State, dict[str, P
     for model in snapshot.state.fleet.models.values():
         for pool in model.pools.values():
             pool.engine = _engine(settings, model.name, pool.name)
+            pool.accelerator = _accelerator(settings, pool.knobs)
     kinds = {model.name: PLANNERS[model.planner] for model in settings.models}
     planners = {model: msgspec.json.decode(raw, type=kinds[model]) for model, raw in snapshot.planners.items()}
     return snapshot.state, planners

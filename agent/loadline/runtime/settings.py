@@ -36,6 +36,7 @@ def settings(config: Config) -> Settings:
         leadership=config.leadership,
         decisions=config.decisions,
         drain=config.drain,
+        accelerators=config.accelerators,
         profiles=read_engines(config),
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )

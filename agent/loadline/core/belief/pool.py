@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.worker import MICRO, NOTHING, Load, Worker
+from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs
 from loadline.core.scalars import Name, Role
 from loadline.core.status import PoolStatus
@@ -42,6 +43,9 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     linear: Annotated[LinearKnobs | None, Meta(description="Six numbers in the place of the profiles.")] = None
+    accelerator: Annotated[
+        str, Meta(max_length=128, description="One of [[accelerators]]: its cost and its type; empty: a GPU costs 1.")
+    ] = ""
 
 
 class Supply(Struct, frozen=True):
@@ -73,6 +77,8 @@ class Pool(Struct):
     """Workers of which the last ``settle`` heard something new."""
     engine: EngineProfile = NO_PROFILE
     """What its engines can do; as the knobs, it does not change."""
+    accelerator: AcceleratorKnobs = UNSAID
+    """What its workers run on; does not change either."""
     fresh: int = 0
     ready: int = 0
     starting: int = 0
@@ -100,6 +106,11 @@ class Pool(Struct):
     def name(self) -> str:
         """Name of the pool within its model."""
         return self.knobs.name
+
+    @property
+    def cost_per_hour(self) -> float:
+        """What one worker costs an hour."""
+        return self.knobs.gpus_per_worker / self.accelerator.multiplicity * self.accelerator.cost_per_hour
 
     def supply(self, now: int) -> Supply:
         """The workers by how near they are to serving."""

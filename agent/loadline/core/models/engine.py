@@ -18,6 +18,19 @@ class ObjectiveKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
     ttft_ms: Annotated[float, Meta(gt=0, description="Objective: time to first token, in ms.")] = 500.0
     itl_ms: Annotated[float, Meta(gt=0, description="Objective: mean inter-token latency of a request, in ms.")] = 50.0
+    tokens_per_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1e12,
+            description="Above 0: output tokens a second that are to be served, whatever arrives, with a tenth to"
+            " spare. For the planners queueing and hybrid.",
+        ),
+    ] = 0.0
+    attainment: Annotated[
+        Annotated[float, Meta(ge=0, le=0.999)] | None,
+        Meta(description="Share of requests that is to meet them; 0: their means are to; none: as the planner says."),
+    ] = None
 
 
 class LinearKnobs(Struct, frozen=True, forbid_unknown_fields=True):
