@@ -11,6 +11,7 @@ from tests.vectors import (
     dynamo_models,
     dynamo_pipeline,
     dynamo_threshold,
+    wva_arbitration,
     wva_queueing,
 )
 from tests.vectors.answering import Answer, NotCovered
@@ -25,6 +26,7 @@ ANSWERS: dict[str, Answer] = {
     **dynamo_forecasts.ANSWERS,
     **dynamo_fleet.ANSWERS,
     **dynamo_pipeline.ANSWERS,
+    **wva_arbitration.ANSWERS,
     **wva_queueing.ANSWERS,
 }
 

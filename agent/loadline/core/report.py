@@ -54,6 +54,15 @@ class Code(StrEnum):
     HIGHEST_RECOMMENDATION = "highest_recommendation"
     SCALE_UP_LIMIT = "scale_up_limit"
     SCALE_RATE = "scale_rate"
+    # whose count counts where saturation and the queueing model both look
+    SATURATION_VETO = "saturation_veto"
+    SHRINK_UNSAFE = "shrink_unsafe"
+    SATURATION_LEADS = "saturation_leads"
+    QUEUEING_LEADS = "queueing_leads"
+    QUEUEING_STAYS = "queueing_stays"
+    SATURATION_ALONE = "saturation_alone"
+    QUEUEING_ALONE = "queueing_alone"
+    NO_OPINION = "no_opinion"
     # rails of the guard
     REPLICAS_MIN = "replicas_min"
     REPLICAS_MAX = "replicas_max"
@@ -151,6 +160,16 @@ SENTENCES: dict[Code, str] = {
     Code.HIGHEST_RECOMMENDATION: "{wanted:g} held at {allowed:g}: the highest recommendation of {window_ms:g} ms",
     Code.SCALE_UP_LIMIT: "{wanted:g} cut to {allowed:g}: the most that one sync may reach",
     Code.SCALE_RATE: "{wanted:g} bounded to {allowed:g}: the most that a tick may change {ready:g} ready workers to",
+    Code.SATURATION_VETO: (
+        "the queueing model wants {queueing:g} and saturation {saturation:g}: what is saturated does not shrink"
+    ),
+    Code.SHRINK_UNSAFE: "the queueing model wants {queueing:g}, but with one less the others would be saturated",
+    Code.SATURATION_LEADS: "the queueing model would stay at {queueing:g}, saturation wants {saturation:g}",
+    Code.QUEUEING_LEADS: "the queueing model wants {queueing:g}, saturation {saturation:g}",
+    Code.QUEUEING_STAYS: "the queueing model needs all {queueing:g}, saturation wants {saturation:g}",
+    Code.SATURATION_ALONE: "the queueing model has no opinion, saturation wants {saturation:g}",
+    Code.QUEUEING_ALONE: "saturation has no opinion, the queueing model wants {queueing:g}",
+    Code.NO_OPINION: "neither saturation nor the queueing model has an opinion",
     Code.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
     Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
     Code.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",

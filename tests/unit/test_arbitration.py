@@ -1,0 +1,56 @@
+"""Whose count a pool gets where saturation and the queueing model both look: every row of the table."""
+
+import pytest
+
+from loadline.core.planning.arbitration import Arbitration, arbitrate
+from loadline.core.report import Code
+
+
+@pytest.mark.parametrize(
+    ("saturation", "queueing", "shrink_safe", "target", "code"),
+    [
+        (4, 2, True, 3, Code.SATURATION_VETO),
+        (4, 2, False, 3, Code.SATURATION_VETO),
+        (3, 2, False, 3, Code.SHRINK_UNSAFE),
+        (2, 2, False, 3, Code.SHRINK_UNSAFE),
+        (4, 3, True, 4, Code.SATURATION_LEADS),
+        (5, 4, False, 4, Code.QUEUEING_LEADS),
+        (3, 6, False, 6, Code.QUEUEING_LEADS),
+        (2, 6, True, 6, Code.QUEUEING_LEADS),
+        (3, 1, True, 1, Code.QUEUEING_LEADS),
+        (2, 1, True, 1, Code.QUEUEING_LEADS),
+        (3, 3, True, 3, Code.QUEUEING_STAYS),
+        (2, 3, True, 3, Code.QUEUEING_STAYS),
+        (2, 3, False, 3, Code.QUEUEING_STAYS),
+    ],
+)
+def test_the_rows(saturation: int, queueing: int, *, shrink_safe: bool, target: int, code: Code) -> None:
+    assert arbitrate(3, saturation, queueing, shrink_safe=shrink_safe) == Arbitration(target, code)
+
+
+@pytest.mark.parametrize("shrink_safe", [True, False])
+@pytest.mark.parametrize("wanted", [0, 2, 3, 5])
+def test_who_has_no_opinion_leaves_it_to_the_other(wanted: int, *, shrink_safe: bool) -> None:
+    alone = arbitrate(3, wanted, None, shrink_safe=shrink_safe)
+    assert alone == Arbitration(wanted, Code.SATURATION_ALONE)
+    alone = arbitrate(3, None, wanted, shrink_safe=shrink_safe)
+    assert alone == Arbitration(wanted, Code.QUEUEING_ALONE)
+
+
+@pytest.mark.parametrize("standing", [0, 3])
+def test_without_any_opinion_the_count_stays(standing: int) -> None:
+    assert arbitrate(standing, None, None, shrink_safe=True) == Arbitration(standing, Code.NO_OPINION)
+
+
+@pytest.mark.parametrize("saturation", [None, 0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("queueing", [None, 0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("shrink_safe", [True, False])
+def test_a_veto_is_no_shrink_and_nothing_else(
+    saturation: int | None, queueing: int | None, *, shrink_safe: bool
+) -> None:
+    found = arbitrate(3, saturation, queueing, shrink_safe=shrink_safe)
+    if found.vetoed:
+        assert found.target == 3
+    if saturation is not None and saturation > 3:
+        assert found.target >= 3, "what is saturated does not shrink"
+    assert found.target in {3, saturation, queueing}
