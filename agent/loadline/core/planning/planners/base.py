@@ -49,3 +49,16 @@ class Planner(Struct):
 
     def take(self, answer: ForecastFitted | ForecastFailed) -> None:
         """A forecast came, or none can be had. What it did not ask for, or asks for no more, it ignores."""
+
+    def learned(self) -> bytes | None:
+        """What it has learned of the engines, to be kept beyond this agent; None: nothing. Most learn nothing.
+
+        The same bytes as long as it has learned nothing new: only what changed need be written.
+        """
+        return None
+
+    def learn(self, data: bytes) -> None:
+        """Begin with what another agent's planner had learned, before the first look.
+
+        What cannot be read, or is of no use any more, it ignores: then it learns anew.
+        """
