@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from loadline.core.report import Explanation
-from loadline.core.status import AgentStatus, GpuBudgetStatus, ModelStatus
+from loadline.core.status import AgentStatus, Condition, GpuBudgetStatus, ModelStatus
 
 HEADER = (
     "pool",
@@ -90,9 +90,16 @@ def summary(status: ModelStatus) -> list[str]:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
         why = ", ".join(decision.reasons)
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
+    lines += [condition(one) for one in status.conditions]
     lines += [f"missing: {sentence}" for sentence in status.missing]
     lines += [f"now: {sentence}" for sentence in status.hold]
     return lines
+
+
+def condition(found: Condition) -> str:
+    """One condition: a yes or a no, since when, and why."""
+    since = datetime.fromtimestamp(found.since_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"{found.name} {'yes' if found.status else 'NO'} since {since}: {found.reason}: {found.message}"
 
 
 def explanation(found: Explanation) -> str:

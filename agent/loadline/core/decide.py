@@ -5,12 +5,13 @@ from typing import Final
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
+from loadline.core.conditions import conditions
 from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, FitForecast, RaiseAlarm
 from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.planning.fleet_budget import Books, books_of
 from loadline.core.planning.guard import Draft
-from loadline.core.planning.planners import Planner
+from loadline.core.planning.planners import BY_TRAFFIC, Planner
 from loadline.core.report import Code, Explanation, Opinion, Reason
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State
@@ -49,7 +50,24 @@ class Decider:
             model.sweep(now, state.fleet.knobs)
         model.settle(now, state.fleet.knobs)
         opinion, asks = self._ask(model, answers, now)
-        return [*asks, *self._follow(model, opinion, books, now)]
+        effects = [*asks, *self._follow(model, opinion, books, now)]
+        self._judge(model, opinion, now)
+        return effects
+
+    def _judge(self, model: Model, opinion: Opinion, now: int) -> None:
+        """Note the conditions of a model that was just planned."""
+        state, name, hold = self.state, model.name, self.state.holds.get(model.name)
+        rails = hold.rails if hold is not None and hold.at_ms == now else ()
+        obstacle = self._obstacle(name, now)  # nothing may be wanted now: it is in the way all the same
+        state.conditions[name] = conditions(
+            model,
+            opinion,
+            rails if obstacle is None else [obstacle, *rails],
+            state.conditions.get(name, ()),
+            now,
+            fleet=state.fleet.knobs,
+            by_traffic=self._knobs[name].planner in BY_TRAFFIC,
+        )
 
     def _ask(
         self, model: Model, answers: Sequence[ForecastFitted | ForecastFailed], now: int
@@ -146,11 +164,7 @@ class Decider:
             return Reason(Code.NOT_SETTLED)
         if state.acting_since_ms < 0:
             state.acting_since_ms = now
-        # Without a decision of old, a fleet that registers at this moment would look too small or even empty.
-        young = now - state.acting_since_ms < state.fleet.knobs.stale_after_ms
-        if young and any(pool.desired is None for pool in model.pools.values()):
-            return Reason(Code.NOT_SETTLED)
-        return None
+        return None if state.settled(model, now) else Reason(Code.NOT_SETTLED)
 
     def _obstacle(self, name: str, now: int) -> Reason | None:
         """Why no decision may be begun for this model now, although one is wanted."""

@@ -48,6 +48,9 @@ def _model_status(state: State, knobs: ModelKnobs, now: int) -> ModelStatus:
         decision=state.ledger.summary(knobs.name),
         hold=sentences,
         missing=tuple(missing(model, knobs.planner, now)),
+        namespace=knobs.namespace,
+        conditions=state.conditions.get(knobs.name, ()),
+        settled=state.settled(model, now),
     )
 
 

@@ -21,6 +21,7 @@ from loadline.core.planning.guard import Guard, Limits
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.report import Explanation, Rejection
 from loadline.core.settings import Settings
+from loadline.core.status import Condition
 
 _SLICE_WORKERS: Final = 128
 """Workers that are encoded at a time: no other thread can run for 0.2 ms."""
@@ -61,11 +62,23 @@ class State(Struct):
     counters: dict[str, int] = field(default_factory=dict)
     explanations: list[Explanation] = field(default_factory=list)
     holds: dict[str, Explanation] = field(default_factory=dict)
+    conditions: dict[str, tuple[Condition, ...]] = field(default_factory=dict)
+    """Of each model, as of when it was last planned."""
 
     @property
     def leading(self) -> bool:
         """Whether this agent decides."""
         return self.leadership.phase == "leading"
+
+    def settled(self, model: Model, now: int) -> bool:
+        """Whether this agent decides and knows what stands of a model.
+
+        Without a decision of old, a fleet that registers at this moment would look too small or even empty.
+        """
+        if not (self.leading and self.registry_read and self.decisions_read) or self.acting_since_ms < 0:
+            return False
+        young = now - self.acting_since_ms < self.fleet.knobs.stale_after_ms
+        return not young or all(pool.desired is not None for pool in model.pools.values())
 
     def count(self, what: str) -> None:
         """Something happened once more."""

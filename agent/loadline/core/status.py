@@ -1,8 +1,36 @@
 """What an agent says of itself: its workers, pools, models and decisions."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from loadline.core.scalars import Role
+
+ConditionName = Literal["MetricsAvailable", "OptimizationReady"]
+ConditionReason = Literal[
+    "MetricsFound",
+    "MetricsMissing",
+    "MetricsStale",
+    "OptimizationSucceeded",
+    "OptimizationFailed",
+    "MetricsUnavailable",
+    "InvalidConfiguration",
+    "SkippedProcessing",
+    "CapacitySafetyOverride",
+    "CapacityOnlyMode",
+]
+
+
+class Condition(Struct, frozen=True):
+    """A yes or a no about a model, and why, in words that programs match on and in a sentence for people."""
+
+    name: ConditionName
+    status: bool
+    reason: ConditionReason
+    message: str
+    """What it is, and what to do about it."""
+    since_ms: int
+    """Since when the status is what it is, in Unix ms."""
 
 
 class DecisionSummary(Struct, frozen=True):
@@ -46,6 +74,9 @@ class PoolStatus(Struct, frozen=True):
     workers: tuple[WorkerStatus, ...]
     expected_ready_at_ms: int | None = None
     """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
+    accelerator_type: str = ""
+    changes: dict[str, int] = {}
+    """Committed changes of ``desired`` by direction and first reason, such as ``up:kv_usage_high``."""
 
 
 class TrafficStatus(Struct, frozen=True):
@@ -72,6 +103,10 @@ class ModelStatus(Struct, frozen=True):
     hold: tuple[str, ...]
     missing: tuple[str, ...] = ()
     """What its planner needs and has not got."""
+    namespace: str = "default"
+    conditions: tuple[Condition, ...] = ()
+    settled: bool = False
+    """Whether this agent leads and knows what stands: only then may anybody act on the counts of its pools."""
 
 
 class GpuBudgetStatus(Struct, frozen=True):

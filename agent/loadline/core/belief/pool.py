@@ -101,6 +101,8 @@ class Pool(Struct):
     shrunk_at_ms: int = -1
     renewed_at_ms: int = -1
     """When what is missing was last asked for again."""
+    changes: dict[str, int] = {}
+    """Committed changes of the count by direction and first reason."""
 
     @property
     def name(self) -> str:
@@ -171,6 +173,12 @@ class Pool(Struct):
         if not self.start_ups_ms or self._given_up(now) == len(self.gaps):
             return None
         return self.gaps[-1] + max(self.start_ups_ms)
+
+    def note_change(self, previous: int, replicas: int, reason: str) -> None:
+        """Count a committed change of the count, if it is one."""
+        if replicas != previous:
+            what = f"{'up' if replicas > previous else 'down'}:{reason}"
+            self.changes[what] = self.changes.get(what, 0) + 1
 
     def reground(self, replicas: int, now: int) -> None:
         """So many workers are desired, without anybody having decided on a change."""
@@ -280,4 +288,6 @@ class Pool(Struct):
             running_requests=self.load.running,
             workers=tuple(self.workers[name].status(now) for name in listed),
             expected_ready_at_ms=self.expected_ready_at_ms(now),
+            accelerator_type=self.accelerator.gpu_type if self.knobs.accelerator else "",
+            changes=dict(sorted(self.changes.items())),
         )

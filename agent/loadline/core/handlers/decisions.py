@@ -21,6 +21,7 @@ def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
         state.count("decisions_committed")
         _stand_on_previous(turn, decision)
         adopt(turn, decision)
+        _count_changes(turn, decision)
         if state.leading:
             drains.start_victims(turn, decision)
 
@@ -87,6 +88,16 @@ def _stand_on_previous(turn: Turn, decision: Decision) -> None:
         pool = pools.get(target.pool)
         if pool is not None and pool.desired is None:
             pool.reground(target.previous, turn.now)
+
+
+def _count_changes(turn: Turn, decision: Decision) -> None:
+    """Count what it changes by its first reason for that pool, or the first for the whole model."""
+    pools = turn.state.fleet.models[decision.model].pools
+    for target in decision.targets:
+        mine = [reason for reason in decision.reasons if reason.startswith(f"{target.pool}:") or ":" not in reason]
+        pool = pools.get(target.pool)
+        if pool is not None and mine:
+            pool.note_change(target.previous, target.replicas, mine[0].rpartition(":")[2])
 
 
 def _reground(turn: Turn, model: str) -> None:

@@ -1,0 +1,138 @@
+"""Whether a model can be planned well: two conditions, each a yes or a no with a reason, as Kubernetes has them.
+
+``MetricsAvailable``: enough is heard of its workers, and of its traffic where its planner goes by that.
+``OptimizationReady``: its counts are those that its planner wants, as far as the rails let it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from loadline.core.belief.fleet import FleetKnobs, Model
+from loadline.core.belief.pool import Pool
+from loadline.core.report import Code, Opinion, Reason
+from loadline.core.status import Condition, ConditionName, ConditionReason
+
+_BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[Code, str]], ...]] = (
+    (
+        "SkippedProcessing",
+        False,
+        {
+            Code.NOT_LEADER: "ask the agent that leads",
+            Code.NOT_SETTLED: "wait; if it lasts, see whether etcd is reached",
+            Code.STOPPING: "another agent takes over",
+            Code.PAUSED: "loadline resume MODEL",
+            Code.BUS_DOWN: "see whether NATS is reached",
+        },
+    ),
+    ("OptimizationFailed", False, {Code.PLANNER_FAILED: "scale by hand meanwhile, or take another planner"}),
+    (
+        "InvalidConfiguration",
+        False,
+        {
+            Code.PROFILE_UNUSABLE: "",
+            Code.SLA_INFEASIBLE: "",
+            Code.KV_CACHE_TOO_SMALL: "mend max_kv_tokens, or use workers with a larger cache",
+        },
+    ),
+    (
+        "MetricsUnavailable",
+        False,
+        {
+            Code.NO_WORKERS: "see why no worker starts",
+            Code.NO_DATA: "see whether workers reach NATS, and what is refused",
+            Code.TRAFFIC_UNKNOWN: "see whether frontends report",
+            Code.LOAD_LEARNING: "wait until workers have reported some latencies",
+            Code.NO_OPINION: "see what the other reasons lack",
+        },
+    ),
+    (
+        "CapacitySafetyOverride",
+        True,
+        {
+            Code.NO_DATA_NO_SHRINK: "see why workers are silent",
+            Code.METRIC_MISSING: "see why no worker reports the other metric",
+            Code.SATURATION_VETO: "nothing to do, or recalibrate the queueing model",
+            Code.SHRINK_UNSAFE: "nothing to do",
+        },
+    ),
+    ("CapacityOnlyMode", True, {Code.SATURATION_ALONE: "see what the queueing model lacks"}),
+)
+"""What a reason makes of ``OptimizationReady``, the worst first, and what to do where the sentence does not say it."""
+
+
+def conditions(
+    model: Model,
+    opinion: Opinion,
+    rails: Sequence[Reason],
+    before: Sequence[Condition],
+    now: int,
+    *,
+    fleet: FleetKnobs,
+    by_traffic: bool,
+) -> tuple[Condition, ...]:
+    """Both conditions of a model at ``now`` (ms).
+
+    Args:
+        model: What is believed of it.
+        opinion: What its planner has just said.
+        rails: What bounded or held that.
+        before: The conditions until now: a status that stays keeps its time.
+        now: Unix time in ms.
+        fleet: When a worker is silent, and how many must not be.
+        by_traffic: Whether its planner needs its traffic.
+    """
+    since = {one.name: (one.status, one.since_ms) for one in before}
+
+    def one(name: ConditionName, found: tuple[bool, ConditionReason, str]) -> Condition:
+        status, reason, message = found
+        was, since_ms = since.get(name, (not status, now))
+        return Condition(name, status, reason, message, since_ms if was is status else now)
+
+    return (
+        one("MetricsAvailable", _metrics(model, now, fleet, by_traffic=by_traffic)),
+        one("OptimizationReady", _optimization(model, opinion, rails)),
+    )
+
+
+def _metrics(model: Model, now: int, fleet: FleetKnobs, *, by_traffic: bool) -> tuple[bool, ConditionReason, str]:
+    """Whether enough is heard: the first pool that is silent, or the traffic."""
+    for pool in model.pools.values():
+        silent = _silence(pool, fleet, now)
+        if silent is not None:
+            return False, *silent
+    if by_traffic and not model.traffic.heard(now):
+        return False, "MetricsMissing", "no frontend reports traffic: see whether frontends run and reach NATS"
+    fresh, ready = (sum(getattr(pool, what) for pool in model.pools.values()) for what in ("fresh", "ready"))
+    return True, "MetricsFound", f"{fresh} of {ready} ready workers report"
+
+
+def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, str] | None:
+    """What is not heard of a pool; None: enough is, or nothing is expected of it."""
+    if not pool.ready:
+        if not pool.target_now(now):
+            return None
+        return "MetricsMissing", f"no worker of pool {pool.name} is ready: see why none starts"
+    if pool.fresh and pool.quorate(fleet.quorum_ratio):
+        return None
+    heard = any(worker.seen_at_ms >= 0 for worker in pool.workers.values() if worker.counted_as == "ready")
+    remedy = "see whether they run, reach NATS, and what is refused"
+    few = f"{pool.fresh} of {pool.ready} ready workers of pool {pool.name} report"
+    if heard:
+        return "MetricsStale", f"{few}, the others have been silent for {fleet.stale_after_ms} ms or more: {remedy}"
+    return "MetricsMissing", f"{few}, and none ever did: {remedy}"
+
+
+def _optimization(model: Model, opinion: Opinion, rails: Sequence[Reason]) -> tuple[bool, ConditionReason, str]:
+    """Whether what the planner wants is done: the worst of what was said."""
+    said = [*rails, *opinion.reasons]
+    for reason, status, remedies in _BY_CODE:
+        for found in said:
+            if found.code in remedies and not _expects_nothing(model, found):
+                return status, reason, ": ".join(filter(None, (found.sentence(), remedies[found.code])))
+    return True, "OptimizationSucceeded", next((one.sentence() for one in opinion.reasons), "")
+
+
+def _expects_nothing(model: Model, reason: Reason) -> bool:
+    """Whether a pool has no workers because it is to have none."""
+    pool = model.pools.get(reason.pool)
+    return reason.code is Code.NO_WORKERS and pool is not None and pool.desired == 0

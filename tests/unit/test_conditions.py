@@ -1,0 +1,211 @@
+"""What is said of a model's metrics and of its plan, since when, and what helps."""
+
+import pytest
+
+from loadline.core import query
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.conditions import conditions
+from loadline.core.controller import Controller
+from loadline.core.decisions.leadership import LeadershipKnobs
+from loadline.core.effects import CommitDecision, ReadDecisions
+from loadline.core.events import (
+    AnyEvent,
+    BusConnectionChanged,
+    DecisionCommitted,
+    DecisionsRead,
+    LeadershipWon,
+    LoadReported,
+    PausesRead,
+    RegistryRead,
+)
+from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.planning.planners.static import StaticKnobs
+from loadline.core.planning.planners.threshold import ThresholdPlanner
+from loadline.core.report import Code, Opinion, Reason
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.status import Condition, ModelStatus
+from tests.support.belief import START, sample
+from tests.support.controlled import World, booted
+
+
+def seen(world: World) -> dict[str, Condition]:
+    status = query.status(world.settings, world.controller.state, "0", START, world.now)
+    return {one.name: one for one in status.models[0].conditions}
+
+
+def said(world: World) -> dict[str, tuple[bool, str]]:
+    return {name: (one.status, one.reason) for name, one in seen(world).items()}
+
+
+def test_a_model_that_reports_and_is_planned_is_well_since_both_began() -> None:
+    world = booted()
+    world.run(30)
+    assert said(world) == {
+        "MetricsAvailable": (True, "MetricsFound"),
+        "OptimizationReady": (True, "OptimizationSucceeded"),
+    }
+    metrics = seen(world)["MetricsAvailable"]
+    assert metrics.message == "4 of 4 ready workers report"
+    world.run(10)
+    assert seen(world)["MetricsAvailable"].since_ms == metrics.since_ms < world.now - 10_000
+
+
+def test_workers_that_never_reported_are_missing_and_workers_that_fell_silent_are_stale() -> None:
+    world = booted()
+    world.run(10, only={"p1", "p2"})
+    missing = seen(world)["MetricsAvailable"]
+    assert (missing.status, missing.reason) == (False, "MetricsMissing")
+    assert "0 of 2 ready workers of pool decode report, and none ever did: see whether they run" in missing.message
+    world.run(10)
+    assert said(world)["MetricsAvailable"] == (True, "MetricsFound")
+    fell_silent_at = world.now
+    world.run(20, only={"p1", "p2"})
+    stale = seen(world)["MetricsAvailable"]
+    assert (stale.status, stale.reason) == (False, "MetricsStale")
+    assert fell_silent_at < stale.since_ms <= fell_silent_at + 10_000
+    assert said(world)["OptimizationReady"] == (False, "MetricsUnavailable")
+
+
+def test_another_reason_of_the_same_status_does_not_begin_anew() -> None:
+    world = booted()
+    world.run(10, only={"p1", "p2"})
+    since_ms = seen(world)["MetricsAvailable"].since_ms
+    world.report(only={"d1"})
+    world.run(20, only={"p1", "p2"})
+    stale = seen(world)["MetricsAvailable"]
+    assert (stale.reason, stale.since_ms) == ("MetricsStale", since_ms)
+
+
+def test_a_paused_model_is_skipped_although_nothing_is_wanted() -> None:
+    world = booted()
+    world.run(30)
+    world.tell(PausesRead({"m": "ada"}))
+    found = seen(world)["OptimizationReady"]
+    assert (found.status, found.reason, found.since_ms) == (False, "SkippedProcessing", world.now)
+    assert found.message == "the model is paused: loadline resume MODEL"
+    world.tell(PausesRead({}))
+    assert said(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
+
+
+def test_an_agent_that_stands_by_skips() -> None:
+    world = World()
+    world.controller.handle([RegistryRead([])], world.now)
+    assert said(world)["OptimizationReady"] == (False, "SkippedProcessing")
+
+
+def test_a_fault_of_the_planner_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = booted()
+    world.run(30)
+
+    def broken(*_: object) -> Opinion:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr(ThresholdPlanner, "plan", broken)
+    world.run(1)
+    found = seen(world)["OptimizationReady"]
+    assert (found.status, found.reason) == (False, "OptimizationFailed")
+    assert "ZeroDivisionError: of all things" in found.message
+
+
+@pytest.mark.parametrize(
+    ("rail", "code", "status", "reason"),
+    [
+        (False, Code.PROFILE_UNUSABLE, False, "InvalidConfiguration"),
+        (False, Code.TRAFFIC_UNKNOWN, False, "MetricsUnavailable"),
+        (False, Code.SATURATION_ALONE, True, "CapacityOnlyMode"),
+        (False, Code.SATURATION_VETO, True, "CapacitySafetyOverride"),
+        (True, Code.NO_DATA_NO_SHRINK, True, "CapacitySafetyOverride"),
+        (True, Code.NOT_LEADER, False, "SkippedProcessing"),
+        (True, Code.REPLICAS_MAX, True, "OptimizationSucceeded"),
+    ],
+)
+def test_reasons_make_the_condition_and_the_worst_counts(*, rail: bool, code: Code, status: bool, reason: str) -> None:
+    world = booted()
+    model = world.controller.state.fleet.models["m"]
+    numbers = dict.fromkeys(("wanted", "allowed", "fresh", "ready", "saturation", "queueing"), 1.0)
+    found = Reason(code, "decode", numbers)
+    calm = Reason(Code.WITHIN_THRESHOLDS)
+    opinion = Opinion("p", {}, (calm,) if rail else (calm, found), {})
+    rails = [found] if rail else []
+    fleet = world.settings.fleet
+    ready = conditions(model, opinion, rails, (), world.now, fleet=fleet, by_traffic=False)[1]
+    assert (ready.name, ready.status, ready.reason) == ("OptimizationReady", status, reason)
+    skipped = [Reason(Code.STOPPING), *rails]
+    assert conditions(model, opinion, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason == "SkippedProcessing"
+
+
+def test_a_pool_that_is_to_be_empty_lacks_nothing() -> None:
+    world = World()
+    model = world.controller.state.fleet.models["m"]
+    opinion = Opinion("p", {}, (Reason(Code.NO_WORKERS, "decode"),), {})
+    fleet = world.settings.fleet
+    for pool in model.pools.values():
+        pool.desired = 1
+    lacking = conditions(model, opinion, (), (), world.now, fleet=fleet, by_traffic=False)
+    assert [one.reason for one in lacking] == ["MetricsMissing", "MetricsUnavailable"]
+    for pool in model.pools.values():
+        pool.desired = 0
+    empty = conditions(model, opinion, (), lacking, world.now, fleet=fleet, by_traffic=False)
+    assert [one.reason for one in empty] == ["MetricsFound", "OptimizationSucceeded"]
+    by_traffic = conditions(model, opinion, (), (), world.now, fleet=fleet, by_traffic=True)
+    assert by_traffic[0].message.startswith("no frontend reports traffic: see")
+
+
+class TwoModels:
+    """A fleet of two models of which one falls silent."""
+
+    def __init__(self) -> None:
+        pool = PoolKnobs("decode", "decode")
+        self.settings = Settings(
+            agent="a",
+            scope="all",
+            models=(
+                ModelKnobs("loud", (pool,)),
+                ModelKnobs("mute", (pool,), planner="static", static=StaticKnobs({"decode": 1})),
+            ),
+            leadership=LeadershipKnobs(lease_ttl_s=100_000),
+        )
+        self.controller = Controller(self.settings)
+        self.now, self.sequence, self.revision = START, 0, 10
+        workers = [
+            RegisteredWorker(WorkerRecord(model, "decode", f"{model}-{n}", "decode", 1, "ready"), 5)
+            for model in ("loud", "mute")
+            for n in range(2)
+        ]
+        self.handle(BusConnectionChanged(connected=True), RegistryRead(workers))
+        self.handle(LeadershipWon("all", 11, 77, START))
+
+    def handle(self, *events: AnyEvent) -> None:
+        for effect in self.controller.handle(events, self.now):
+            if isinstance(effect, ReadDecisions):
+                self.handle(DecisionsRead(effect.request, [], self.revision))
+            elif isinstance(effect, CommitDecision):
+                self.revision += 1
+                self.handle(DecisionCommitted(effect.decision.decision_id, effect.decision.model, self.revision))
+
+    def run(self, seconds: int, *models: str) -> None:
+        for _ in range(seconds):
+            self.now += 1_000
+            self.sequence += 1
+            self.handle(
+                *(
+                    LoadReported(model, "decode", f"{model}-{n}", 1, [sample(self.sequence, 0.99)])
+                    for model in models
+                    for n in range(2)
+                )
+            )
+
+    def model(self, name: str) -> ModelStatus:
+        status = query.status(self.settings, self.controller.state, "0", START, self.now)
+        return next(one for one in status.models if one.model == name)
+
+
+def test_a_model_that_falls_silent_keeps_its_counts_and_the_others_go_on() -> None:
+    fleet = TwoModels()
+    fleet.run(4, "loud", "mute")  # no decision yet: mute would shrink to one, but not in its warm-up
+    fleet.run(600, "loud")
+    mute, loud = fleet.model("mute"), fleet.model("loud")
+    assert loud.pools[0].desired > 2
+    assert (mute.settled, mute.pools[0].desired) == (True, 2)
+    assert [one.reason for one in mute.conditions] == ["MetricsStale", "CapacitySafetyOverride"]
+    assert loud.conditions[0].status is True
