@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tests.vectors import wva_queueing
+from tests.vectors import wva_queueing, wva_saturation
 from tests.vectors.cases import Case
 from tests.vectors.dynamo_threshold import WHY
 
@@ -168,5 +168,21 @@ RULES = (
         "overload has an answer",
         wva_queueing.is_overload_quirk,
         lambda _: {"rps": {"gt": 50.9}, "most": {"max": 50.93}, "ttft_ms": {"min": 12_000, "max": 14_000}},
+    ),
+    Deviation(
+        "a queue at a nearly empty cache waits for prefill and says nothing of what a worker can hold: the original "
+        "learns a capacity from it, once of 16 % of a cache",
+        wva_saturation.learns_at_low_usage,
+        wva_saturation.bound_by_memory,
+    ),
+    Deviation(
+        "a worker counts once, whatever its ranks: what its ranks say is summed up in it",
+        wva_saturation.has_ranks,
+        wva_saturation.counts_workers,
+    ),
+    Deviation(
+        "who has no count has no opinion: the original reads it as 0, and so as a wish to shrink",
+        wva_saturation.lacks_a_target,
+        wva_saturation.without_arbitration,
     ),
 )

@@ -13,6 +13,7 @@ from tests.vectors import (
     dynamo_threshold,
     wva_arbitration,
     wva_queueing,
+    wva_saturation,
 )
 from tests.vectors.answering import Answer, NotCovered
 from tests.vectors.cases import Case
@@ -28,6 +29,7 @@ ANSWERS: dict[str, Answer] = {
     **dynamo_pipeline.ANSWERS,
     **wva_arbitration.ANSWERS,
     **wva_queueing.ANSWERS,
+    **wva_saturation.ANSWERS,
 }
 
 
