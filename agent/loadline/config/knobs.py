@@ -9,6 +9,7 @@ from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
 from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.planning.supplies import AllocationKnobs
 from loadline.core.scalars import Name
 from loadline.core.settings import ModelKnobs
 
@@ -118,3 +119,4 @@ class Config(Knobs, frozen=True):
     decisions: DecisionKnobs = DecisionKnobs()
     drain: DrainKnobs = DrainKnobs()
     fleet: FleetKnobs = FleetKnobs()
+    allocation: AllocationKnobs = AllocationKnobs()

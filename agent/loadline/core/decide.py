@@ -9,12 +9,12 @@ from loadline.core.conditions import conditions
 from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, FitForecast, RaiseAlarm
 from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.planning.fleet_budget import Books, books_of
+from loadline.core.planning.books import Books, books_of
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import BY_TRAFFIC, Planner
 from loadline.core.report import Code, Explanation, Opinion, Reason
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.state import State
+from loadline.core.state import State, limited
 from loadline.core.targets import PoolTarget, Victim
 
 EXPLANATIONS_KEPT = 256
@@ -32,10 +32,11 @@ class Decider:
         self.planners = planners
         self._scope = settings.scope
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
+        self._supplies = limited(settings, state.fleet)
 
     def books(self, now: int) -> Books | None:
-        """What all models have, where one budget binds them."""
-        return books_of(self.state.fleet, self.state.ledger.pending(), now)
+        """What all models have, where a budget or a limited supply binds them."""
+        return books_of(self.state.fleet, self.state.ledger.pending(), self._supplies, now)
 
     def plan(
         self, name: str, answers: Sequence[ForecastFitted | ForecastFailed], books: Books | None, now: int

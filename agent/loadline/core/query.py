@@ -2,18 +2,19 @@
 
 from loadline.core.belief.fleet import Model
 from loadline.core.decisions.ledger import summarise
-from loadline.core.planning.fleet_budget import books_of
+from loadline.core.planning.books import books_of
 from loadline.core.planning.planners import BY_TRAFFIC
 from loadline.core.planning.planners.sizing import profile_problem
 from loadline.core.report import Explanation
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.state import State
+from loadline.core.state import State, limited
 from loadline.core.status import AgentStatus, DecisionSummary, ModelStatus
 
 
 def status(settings: Settings, state: State, version: str, started_at_ms: int, now: int) -> AgentStatus:
     """The whole agent at ``now`` (ms)."""
     leadership = state.leadership
+    books = books_of(state.fleet, state.ledger.pending(), limited(settings, state.fleet), now)
     return AgentStatus(
         agent=settings.agent,
         version=version,
@@ -27,7 +28,7 @@ def status(settings: Settings, state: State, version: str, started_at_ms: int, n
         models=tuple(_model_status(state, model, now) for model in settings.models),
         rejected=dict(sorted(state.rejected.items())),
         counters=dict(sorted(state.counters.items())),
-        gpus=state.gpus.status(state.fleet, books_of(state.fleet, state.ledger.pending(), now), now),
+        gpus=state.gpus.status(state.fleet, books, now),
     )
 
 

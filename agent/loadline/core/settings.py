@@ -20,6 +20,7 @@ from loadline.core.planning.planners.sla import SlaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.planning.supplies import AllocationKnobs, Quota
 from loadline.core.scalars import Name
 
 
@@ -78,6 +79,9 @@ class Settings(Struct, frozen=True):
     decisions: DecisionKnobs = DecisionKnobs()
     drain: DrainKnobs = DrainKnobs()
     accelerators: tuple[AcceleratorKnobs, ...] = ()
+    allocation: AllocationKnobs = AllocationKnobs()
+    quotas: dict[str, Quota] = {}
+    """GPUs by namespace and type."""
     profiles: dict[str, dict[str, EngineProfile]] = {}
     """Engine profiles by model and pool, as data: a replay needs no file."""
     histories: dict[str, History] = {}

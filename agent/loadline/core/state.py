@@ -19,6 +19,7 @@ from loadline.core.models.engine import EngineProfile
 from loadline.core.planning.fleet_budget import FleetBudget
 from loadline.core.planning.guard import Guard, Limits
 from loadline.core.planning.planners import PLANNERS, Planner
+from loadline.core.planning.supplies import Supplies, supplies_of
 from loadline.core.report import Explanation, Rejection
 from loadline.core.settings import Settings
 from loadline.core.status import Condition
@@ -140,6 +141,12 @@ def _engine(settings: Settings, model: str, pool: str) -> EngineProfile:
 
 def _accelerator(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
     return next((one for one in settings.accelerators if one.name == knobs.accelerator), UNSAID)
+
+
+def limited(settings: Settings, fleet: Fleet) -> Supplies:
+    """The supplies that are limited, and who takes of them."""
+    namespaces = {model.name: model.namespace for model in settings.models}
+    return supplies_of(fleet, namespaces, settings.allocation.capacity, settings.quotas)
 
 
 def initial_planners(settings: Settings) -> dict[str, Planner]:

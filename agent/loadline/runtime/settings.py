@@ -37,6 +37,7 @@ def settings(config: Config) -> Settings:
         decisions=config.decisions,
         drain=config.drain,
         accelerators=config.accelerators,
+        allocation=config.allocation,
         profiles=read_engines(config),
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )

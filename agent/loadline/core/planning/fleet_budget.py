@@ -7,42 +7,16 @@ pool in part. It shrinks first, and the claimant grows when the GPUs are free. W
 for it. The order is that of Dynamo's global planner; there one request waits for all that pay for it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from msgspec import Struct, field
 
 from loadline.core.belief.fleet import Fleet, Model
-from loadline.core.belief.pool import Pool
 from loadline.core.models.budget import Band, ceil_div
 from loadline.core.models.direction import Leg, fit_direction
+from loadline.core.planning.books import Books, gpus_of, planned_of
 from loadline.core.planning.guard import UNBOUNDED, Allowance, Draft
 from loadline.core.status import GpuBudgetStatus
-
-
-class Books(Struct):
-    """What each model has in one turn, in GPUs. A decision is entered at once, so that the next model hears of it."""
-
-    pending: dict[str, dict[str, int]]
-    """Counts that are being committed, by model and pool."""
-    planned: dict[str, int] = field(default_factory=dict)
-    """By the counts that stand or are being committed."""
-    occupied: dict[str, int] = field(default_factory=dict)
-    """Taken or promised, by workers that drain too."""
-    widest: dict[str, int] = field(default_factory=dict)
-    """By the widest worker of each model."""
-
-    def enter(self, model: Model, now: int) -> None:
-        """Count what a model has at ``now`` (ms)."""
-        pending = self.pending.get(model.name, {})
-        self.planned[model.name] = _gpus(
-            model, {pool.name: _planned(pool, pending, now) for pool in model.pools.values()}
-        )
-        taken = {
-            pool.name: max(pool.occupied(now), pending.get(pool.name, 0) + pool.draining())
-            for pool in model.pools.values()
-        }
-        self.occupied[model.name] = _gpus(model, taken)
-        self.widest[model.name] = max(pool.knobs.gpus_per_worker for pool in model.pools.values())
 
 
 class Claim(Struct, frozen=True):
@@ -79,7 +53,7 @@ class FleetBudget(Struct):
 
     def allowance(self, fleet: Fleet, name: str, books: Books | None, now: int) -> Allowance:
         """What the budget leaves to a model at ``now`` (ms)."""
-        if books is None:
+        if books is None or not _bounded(fleet):
             return UNBOUNDED
         most, least = fleet.knobs.gpu_budget_max, fleet.knobs.gpu_budget_min
         total, occupied = sum(books.planned.values()), sum(books.occupied.values())
@@ -91,14 +65,14 @@ class FleetBudget(Struct):
             others = sum(gpus for model, gpus in shares.promised.items() if model != name)
             room = max(0, most - total + shares.given_gpus - others)
             free = max(0, min(most - occupied, room))
-            smallest = _gpus(fleet.models[name], {pool.name: pool.knobs.replicas_min for pool in pools.values()})
+            smallest = gpus_of(fleet.models[name], {pool.name: pool.knobs.replicas_min for pool in pools.values()})
             own = books.planned[name]
             ceiling = own + room if total <= most else max(smallest, own * most // total)
         return Allowance(
-            floor=_floor(fleet, name, books, shares, _gpus(fleet.models[name], given)),
+            floor=_floor(fleet, name, books, shares, gpus_of(fleet.models[name], given)),
             ceiling=ceiling,
             free=free,
-            gives={pool: _planned(pools[pool], pending, now) - count for pool, count in given.items()},
+            gives={pool: planned_of(pools[pool], pending, now) - count for pool, count in given.items()},
             gpus=occupied,
             most=most or 0,
             least=least,
@@ -148,14 +122,14 @@ class FleetBudget(Struct):
 
     def status(self, fleet: Fleet, books: Books | None, now: int) -> GpuBudgetStatus | None:
         """For people; None where there is no such budget."""
-        if books is None:
+        if books is None or not _bounded(fleet):
             return None
         return GpuBudgetStatus(
             gpu_budget_min=fleet.knobs.gpu_budget_min,
             gpu_budget_max=fleet.knobs.gpu_budget_max,
             decided=sum(books.planned.values()),
             occupied=sum(books.occupied.values()),
-            waiting={name: _gpus(fleet.models[name], claim.workers) for name, claim in self.claims.items()},
+            waiting={name: gpus_of(fleet.models[name], claim.workers) for name, claim in self.claims.items()},
             wishes={name: sum(gpus for gpus, *_ in self._wished(fleet, name, books, now)) for name in self.wishes},
         )
 
@@ -190,19 +164,14 @@ class FleetBudget(Struct):
         """What a model would give, pool by pool: GPUs, model, pool, workers."""
         for pool_name, wish in self.wishes.get(name, {}).items():
             pool = fleet.models[name].pools[pool_name]
-            workers = _planned(pool, books.pending.get(name, {}), now) - max(wish.replicas, pool.knobs.replicas_min)
+            workers = planned_of(pool, books.pending.get(name, {}), now) - max(wish.replicas, pool.knobs.replicas_min)
             if workers > 0 and now - wish.at_ms < fleet.knobs.gpu_wish_ttl_ms:
                 yield workers * pool.knobs.gpus_per_worker, name, pool_name, workers
 
 
-def books_of(fleet: Fleet, pending: dict[str, dict[str, int]], now: int) -> Books | None:
-    """What all models have at ``now`` (ms); None where there is no budget over all models."""
-    if fleet.knobs.gpu_budget_max is None and not fleet.knobs.gpu_budget_min:
-        return None
-    books = Books(pending)
-    for model in fleet.models.values():
-        books.enter(model, now)
-    return books
+def _bounded(fleet: Fleet) -> bool:
+    """Whether there is such a budget."""
+    return fleet.knobs.gpu_budget_max is not None or fleet.knobs.gpu_budget_min > 0
 
 
 def _floor(fleet: Fleet, name: str, books: Books, shares: Shares, gives: int) -> int | None:
@@ -217,12 +186,3 @@ def _floor(fleet: Fleet, name: str, books: Books, shares: Shares, gives: int) ->
     # Each model raises its part. The guard lets a floor be missed by the widest worker, which here would add up.
     part = ceil_div(own * least, total) if total else ceil_div(least, len(books.planned))
     return part + band.tolerance(books.widest[name])
-
-
-def _planned(pool: Pool, pending: Mapping[str, int], now: int) -> int:
-    """The count that stands or is being committed. A least count is the pool's whether it has it yet or not."""
-    return max(pending.get(pool.name, pool.target_now(now)), pool.knobs.replicas_min)
-
-
-def _gpus(model: Model, counts: Mapping[str, int]) -> int:
-    return sum(count * model.pools[pool].knobs.gpus_per_worker for pool, count in counts.items())

@@ -1,0 +1,64 @@
+"""What each model has in one turn, of all that binds models together: the GPUs of one budget, and limited supplies."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from loadline.core.belief.fleet import Fleet, Model
+from loadline.core.belief.pool import Pool
+from loadline.core.planning.supplies import Supplies
+
+
+class Books(Struct):
+    """What each model has in one turn. A decision is entered at once, so that the next model hears of it."""
+
+    pending: dict[str, dict[str, int]]
+    """Counts that are being committed, by model and pool."""
+    supplies: Supplies = Supplies()
+    planned: dict[str, int] = field(default_factory=dict)
+    """GPUs by the counts that stand or are being committed."""
+    occupied: dict[str, int] = field(default_factory=dict)
+    """GPUs taken or promised, by workers that drain too."""
+    widest: dict[str, int] = field(default_factory=dict)
+    """GPUs of the widest worker of each model."""
+    taken: dict[str, dict[str, int]] = field(default_factory=dict)
+    """What is occupied of each limited supply, by model."""
+
+    def enter(self, model: Model, now: int) -> None:
+        """Count what a model has at ``now`` (ms)."""
+        pending = self.pending.get(model.name, {})
+        self.planned[model.name] = gpus_of(
+            model, {pool.name: planned_of(pool, pending, now) for pool in model.pools.values()}
+        )
+        occupied = {
+            pool.name: max(pool.occupied(now), pending.get(pool.name, 0) + pool.draining())
+            for pool in model.pools.values()
+        }
+        self.occupied[model.name] = gpus_of(model, occupied)
+        self.widest[model.name] = max(pool.knobs.gpus_per_worker for pool in model.pools.values())
+        if model.name in self.supplies.takes:
+            self.taken[model.name] = self.supplies.taken(model.name, occupied)
+
+    def free(self, supply: str) -> int:
+        """What nobody occupies of a supply; below 0: more is occupied than there is."""
+        return self.supplies.limits[supply] - sum(taken.get(supply, 0) for taken in self.taken.values())
+
+
+def books_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> Books | None:
+    """What all models have at ``now`` (ms); None where nothing binds them together."""
+    if fleet.knobs.gpu_budget_max is None and not fleet.knobs.gpu_budget_min and not supplies.limits:
+        return None
+    books = Books(pending, supplies)
+    for model in fleet.models.values():
+        books.enter(model, now)
+    return books
+
+
+def planned_of(pool: Pool, pending: Mapping[str, int], now: int) -> int:
+    """The count that stands or is being committed. A least count is the pool's whether it has it yet or not."""
+    return max(pending.get(pool.name, pool.target_now(now)), pool.knobs.replicas_min)
+
+
+def gpus_of(model: Model, counts: Mapping[str, int]) -> int:
+    """GPUs of so many workers of each pool."""
+    return sum(count * model.pools[pool].knobs.gpus_per_worker for pool, count in counts.items())
