@@ -57,7 +57,7 @@ class Models:
         **knobs: int,
     ) -> None:
         chosen = [
-            ModelKnobs(name, tuple(pool for pool, _ in pools), "static", guard=STEPS, **knobs)  # type: ignore[arg-type]
+            ModelKnobs(name, tuple(pool for pool, _ in pools), planner="static", guard=STEPS, **knobs)  # type: ignore[arg-type]
             for name, pools in models.items()
         ]
         self.controller = Controller(Settings("agent-1", "all", tuple(chosen), fleet))
