@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from loadline.config import Config
 from loadline.config.reference import reference
+from loadline.core.learned import Learned
 from loadline.core.observed import WorkerRecord
 from loadline.core.targets import Decision
 from loadline.sim.fleet.reference import fleet_reference
@@ -20,7 +21,7 @@ from loadline.wire.messages import MESSAGES
 from loadline.wire.steps import StepInput, StepOutput
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision}
+STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision, "learned": Learned}
 STEPS: Final[dict[str, type[Struct]]] = {"step_input": StepInput, "step_output": StepOutput}
 
 # Channel -> (tokens after <root>.v1, what the agent does, message, reply, sentence).

@@ -25,7 +25,8 @@ user() { # name, role
   etcdctl user grant-role "$1" "$2"
 }
 
-# Everything of the namespace: it leads, commits decisions, pauses, and revokes the lease of a worker that does not answer.
+# Everything of the namespace: it leads, commits decisions, keeps what it learned, pauses, and revokes the lease of a
+# worker that does not answer.
 role loadline-agent readwrite "$prefix"
 user loadline-agent loadline-agent
 

@@ -11,7 +11,15 @@ from loadline.core.observed import Histogram, TrafficSample, WorkerRecord, Worke
 from loadline.core.report import Rejection
 from loadline.core.status import AgentStatus
 from loadline.wire import codec
-from loadline.wire.codec import Codec, Rejected, WireEvent, decode_as, decode_decision, decode_worker_record
+from loadline.wire.codec import (
+    Codec,
+    Rejected,
+    WireEvent,
+    decode_as,
+    decode_decision,
+    decode_learned,
+    decode_worker_record,
+)
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, ScalingDecision, TrafficReport
 from loadline.wire.subjects import Subjects, encode_token
 
@@ -356,6 +364,7 @@ def test_store_values_and_requests_are_total_too() -> None:
         decode_decision(data)
         decode_as(AgentStatus, data)
         decode_worker_record(("workers", "a", "b", "c"), data)
+        decode_learned("m", data)
     assert reason_of(decode_as(AgentStatus, b" " * 2_000_000)) is Rejection.OVERSIZED
 
 

@@ -68,6 +68,8 @@ def test_the_agent_leads_decides_pauses_and_revokes_in_its_namespace(login: Call
             assert (await store.commit([], [Write(KEYS.pause("llama"), b"somebody")])).committed
             assert (await store.commit([], [Write(KEYS.pause("llama"), None)])).committed
 
+            assert (await store.commit([fence], [Write(KEYS.learned("llama"), b"{}")])).committed
+
             workers_lease = await worker.grant(10)
             await worker.commit([], [Write(WORKER, b"{}", workers_lease)])
             seen: list[str] = []
@@ -115,6 +117,7 @@ def test_a_worker_writes_records_of_its_model_alone(login: Callable[[str], EtcdK
                 KEYS.decision("llama"),
                 KEYS.leader(LEADER_SCOPE_ALL),
                 KEYS.pause("llama"),
+                KEYS.learned("llama"),
             )
             for prefix in (KEYS.prefix, KEYS.workers, KEYS.worker("other", "decode", "decode-1")):
                 with pytest.raises(StoreDenied):
@@ -162,7 +165,8 @@ def test_a_reader_only_reads(login: Callable[[str], EtcdKnobs]) -> None:
         async with store_for(login("loadline-reader")) as store:
             await store.read(KEYS.workers)
             await store.read(KEYS.decisions)
-            await denied(store, WORKER, KEYS.decision("llama"), KEYS.leader(LEADER_SCOPE_ALL), KEYS.pause("llama"))
+            alone_agents_write = (KEYS.decision("llama"), KEYS.leader(LEADER_SCOPE_ALL), KEYS.learned("llama"))
+            await denied(store, WORKER, KEYS.pause("llama"), *alone_agents_write)
 
     asyncio.run(scenario())
 

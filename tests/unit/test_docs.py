@@ -13,6 +13,7 @@ import pytest
 from loadline.app import settings
 from loadline.cli.main import main, parser
 from loadline.config import load, parse, validate
+from loadline.core.learned import Learned
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import SENTENCES, Code, Rejection
 from loadline.core.targets import Decision
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text("utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
-KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision}
+KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision, "learned": Learned}
 # Big answers, shown by `loadline status --json` and the like rather than printed into a document.
 NOT_SHOWN = {"agent_status", "explain_reply", "decisions_reply"}
 

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from loadline.config import parse
+from loadline.core.learned import Learned
 from loadline.core.observed import TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.targets import Decision, PoolTarget
 from loadline.wire.messages import (
@@ -41,6 +42,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "operator_reply": OperatorReply(accepted=False, detail="why"),
     "worker_record": WorkerRecord("m", "p", "w", "decode", 1),
     "decision": Decision("d", "m", 1, 2, 3, 4, (TARGET,), ("kv_usage_high",)),
+    "learned": Learned(start_ups_ms={"p": [40_000]}, planner="queueing", data=b"{}"),
 }
 
 
@@ -77,7 +79,7 @@ def test_check_names_what_is_stale_stray_or_missing(tmp_path: Path) -> None:
 
 def test_every_schema_is_valid_and_described() -> None:
     names = {path.name for path in SCHEMAS.glob("*.json")}
-    others = ("worker_record", "decision", "step_input", "step_output")
+    others = ("worker_record", "decision", "learned", "step_input", "step_output")
     assert names == {f"{name}.v1.json" for name in (*MESSAGES, *others)} | {"config.json"}
     for name in names:
         schema = validator(name).schema

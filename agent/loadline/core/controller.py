@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from loadline.core import events as ev
+from loadline.core import learning
 from loadline.core import state as states
 from loadline.core.decide import Decider
 from loadline.core.effects import AnyEffect, Effect, RaiseAlarm
-from loadline.core.handlers import decisions, drains, forecasts, leadership, pauses, reading, reports
+from loadline.core.handlers import decisions, drains, forecasts, leadership, learned, pauses, reading, reports
 from loadline.core.handlers.turn import Turn
 from loadline.core.settings import Settings
 
@@ -46,6 +47,8 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.DrainRequested: drains.drain_requested,
     ev.ForecastFitted: forecasts.forecast_fitted,
     ev.ForecastFailed: forecasts.forecast_failed,
+    ev.LearnedRead: learned.learned_read,
+    ev.LearnedChanged: learned.learned_changed,
     ev.PauseRequested: pauses.pause_requested,
     ev.PausesRead: pauses.pauses_read,
     ev.PauseChanged: pauses.pause_changed,
@@ -71,11 +74,13 @@ class Controller:
         effects += leadership.keep(turn)
         if self.leading:
             effects += reading.keep(turn)
+        learning.take(self.state, self._decider.planners, turn.learned)
         books = self._decider.books(now)
         for name in turn.to_plan():
             effects += self._decider.plan(name, turn.answers.get(name, ()), books, now)
         if self.leading:
             effects += [*decisions.keep(turn), *drains.keep(turn)]
+            effects += learning.save(self.state, self._decider.planners, self.settings.scope, now)
             self._decider.wake(now)
         for effect in effects:
             if type(effect) is RaiseAlarm:

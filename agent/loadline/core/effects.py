@@ -7,6 +7,7 @@ nothing but the effect itself.
 from msgspec import Struct
 
 from loadline.core.forecasts import Question
+from loadline.core.learned import Learned
 from loadline.core.scalars import Role
 from loadline.core.targets import Decision
 
@@ -93,6 +94,15 @@ class WritePause(Effect, frozen=True):
     by: str
 
 
+class SaveLearned(Effect, frozen=True):
+    """Keep what a model has taught, if the leader key still has this epoch. The registry reports the result."""
+
+    model: str
+    learned: Learned
+    scope: str
+    epoch: int
+
+
 class FitForecast(Effect, frozen=True):
     """Ask a predictor. Answered, with the same ``request``, by ``ForecastFitted`` or ``ForecastFailed``."""
 
@@ -119,6 +129,7 @@ AnyEffect = (
     | SendDrain
     | RevokeWorkerLease
     | WritePause
+    | SaveLearned
     | FitForecast
     | RaiseAlarm
 )

@@ -6,6 +6,7 @@ Events are the only input of the core and the content of the journal, so each is
 from msgspec import Struct
 
 from loadline.core.forecasts import Forecast
+from loadline.core.learned import Learned
 from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerSample
 from loadline.core.targets import ApplyStatus, StoredDecision
 
@@ -209,6 +210,19 @@ class PauseChanged(Event, frozen=True):
     by: str = ""
 
 
+class LearnedRead(Event, frozen=True):
+    """All that is kept of what models have taught, by model."""
+
+    learned: dict[str, Learned]
+
+
+class LearnedChanged(Event, frozen=True):
+    """What is kept of one model was written, or was removed or cannot be read (None)."""
+
+    model: str
+    learned: Learned | None
+
+
 class ForecastFitted(Event, frozen=True):
     """A predictor answered each question, in their order; None where nothing is known of the series."""
 
@@ -265,6 +279,8 @@ AnyEvent = (
     | AnnouncementRequested
     | PausesRead
     | PauseChanged
+    | LearnedRead
+    | LearnedChanged
     | ForecastFitted
     | ForecastFailed
     | StoreConnectionChanged

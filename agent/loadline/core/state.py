@@ -14,6 +14,7 @@ from loadline.core.belief.worker import Worker
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
+from loadline.core.learned import Learned
 from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile
 from loadline.core.planning.fleet_budget import FleetBudget
@@ -39,6 +40,14 @@ class State(Struct):
     due: dict[str, int]
     """When each model's planner wants to look again."""
     gpus: FleetBudget = field(default_factory=FleetBudget)
+    stored: dict[str, Learned] = field(default_factory=dict)
+    """What the store holds of what models have taught."""
+    saved_at_ms: dict[str, int] = field(default_factory=dict)
+    """When each model's was last written."""
+    learning_of: str = ""
+    """The model that was looked at last for something to write."""
+    learning_at_ms: int = 0
+    """When the next one is looked at."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them."""
     renewals: dict[str, None] = field(default_factory=dict)

@@ -74,6 +74,8 @@ class PoolStatus(Struct, frozen=True):
     workers: tuple[WorkerStatus, ...]
     expected_ready_at_ms: int | None = None
     """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
+    start_up_ms: int | None = None
+    """How long workers take to come: the longest of the last few times; None before the first."""
     accelerator_type: str = ""
     changes: dict[str, int] = {}
     """Committed changes of ``desired`` by direction and first reason, such as ``up:kv_usage_high``."""

@@ -14,6 +14,7 @@ from loadline.core.effects import (
     RenewLease,
     Resign,
     RevokeWorkerLease,
+    SaveLearned,
     SendDrain,
     WritePause,
 )
@@ -121,6 +122,8 @@ class Performer:
                 self._put(await self._fit(effect))
             case WritePause():
                 await self._write_pause(effect)
+            case SaveLearned():
+                await self._save(effect)
             case RaiseAlarm(kind=kind, model=model, text=text):
                 self._log.warning("alarm", kind=kind, model=model, text=text)
 
@@ -254,6 +257,15 @@ class Performer:
     async def _fit(self, effect: FitForecast) -> AnyEvent:
         forecasts = [await self._fitter.fit(question, FIT_DEADLINE_S) for question in effect.questions]
         return ForecastFitted(effect.model, effect.request, forecasts)
+
+    async def _save(self, effect: SaveLearned) -> None:
+        fence = Compare(self._keys.leader(effect.scope), "create", effect.epoch)
+        try:
+            await self._store.commit([fence], [Write(self._keys.learned(effect.model), encode(effect.learned))])
+        except _FAILURES as error:
+            self._note("learned_not_saved", str(error))  # the core tries again
+        else:
+            self._note("learned_not_saved", "")
 
     async def _write_pause(self, effect: WritePause) -> None:
         try:

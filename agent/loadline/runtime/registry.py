@@ -1,24 +1,30 @@
-"""What the store says, as events: workers, pauses and the leader. Decisions are only read when this agent has won."""
+"""What the store says, as events: workers, pauses, what was learned, and the leader.
+
+Decisions are only read when this agent has won.
+"""
 
 from collections.abc import Callable
 
 from loadline.core.events import (
     AnyEvent,
     LeaderChanged,
+    LearnedChanged,
+    LearnedRead,
     PauseChanged,
     PausesRead,
     RegistryRead,
     WorkerDeregistered,
     WorkerRegistered,
 )
+from loadline.core.learned import Learned
 from loadline.core.observed import RegisteredWorker
 from loadline.ports import Change, Entry, Snapshot
-from loadline.wire.codec import Rejected, decode_worker_record
+from loadline.wire.codec import Rejected, decode_learned, decode_worker_record
 from loadline.wire.keys import Keys
 
 
 class Registry:
-    """Translates what ``Store.follow`` tells of one namespace. A worker whose record is refused is not registered.
+    """Translates what ``Store.follow`` tells of one namespace. A record that is refused is not there.
 
     Args:
         keys: The keys of the namespace.
@@ -39,6 +45,7 @@ class Registry:
         """All keys, at one revision."""
         workers: list[RegisteredWorker] = []
         paused: dict[str, str] = {}
+        learned: dict[str, Learned] = {}
         leader, epoch = "", 0
         for entry in snapshot.entries:
             match self._split(entry.key):
@@ -48,10 +55,15 @@ class Registry:
                         workers.append(worker)
                 case ("pause", model):
                     paused[model] = entry.value.decode(errors="replace")
+                case ("state", model):
+                    known = self._learned(model, entry)
+                    if known is not None:
+                        learned[model] = known
                 case ("leader", self._scope):
                     leader, epoch = entry.value.decode(errors="replace"), entry.create_revision
         self._put(LeaderChanged(self._scope, leader, epoch, snapshot.revision))
         self._put(PausesRead(paused))
+        self._put(LearnedRead(learned))
         self._put(RegistryRead(workers))
 
     def on_changes(self, changes: list[Change]) -> None:
@@ -70,6 +82,8 @@ class Registry:
             case ("pause", model):
                 by = entry.value.decode(errors="replace") if entry is not None else ""
                 return PauseChanged(model, paused=entry is not None, by=by)
+            case ("state", model):
+                return LearnedChanged(model, self._learned(model, entry) if entry is not None else None)
             case ("leader", self._scope):
                 leader = entry.value.decode(errors="replace") if entry is not None else ""
                 return LeaderChanged(self._scope, leader, entry.create_revision if entry else 0, change.revision)
@@ -87,3 +101,10 @@ class Registry:
             self._on_rejected(record)
             return None
         return RegisteredWorker(record, entry.lease_id)
+
+    def _learned(self, model: str, entry: Entry) -> Learned | None:
+        learned = decode_learned(model, entry.value)
+        if isinstance(learned, Rejected):
+            self._on_rejected(learned)
+            return None
+        return learned

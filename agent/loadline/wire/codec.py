@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
+from loadline.core.learned import Learned
 from loadline.core.observed import Histogram, WorkerRecord
 from loadline.core.report import Rejection
 from loadline.core.scalars import Name
@@ -259,6 +260,11 @@ def decode_worker_record(key_parts: Sequence[str], value: bytes) -> WorkerRecord
     if tuple(key_parts) != ("workers", record.model, record.pool, record.worker):
         return reject(Rejection.SUBJECT_MISMATCH, key, "key and record do not name the same worker")
     return record
+
+
+def decode_learned(model: str, value: bytes) -> Learned | Rejected:
+    """What the store holds of what a model has taught, or why it is refused. Never raises."""
+    return decode_as(Learned, value, f"state/{model}")
 
 
 def decode_decision(value: bytes) -> Decision | Rejected:

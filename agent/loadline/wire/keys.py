@@ -27,6 +27,10 @@ class Keys:
         """There while the model is paused; the value says who paused it."""
         return f"{self.pauses}{encode_token(model)}"
 
+    def learned(self, model: str) -> str:
+        """What a model has taught its agents."""
+        return f"{self.prefix}state/{encode_token(model)}"
+
     def leader(self, scope: str) -> str:
         """The leader's name, under its lease; the create revision is the epoch."""
         return f"{self.leaders}{encode_token(scope)}"

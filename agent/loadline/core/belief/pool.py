@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.worker import MICRO, NOTHING, Load, Worker
+from loadline.core.learned import START_UPS
 from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs
 from loadline.core.scalars import Name, Role
@@ -13,8 +14,6 @@ from loadline.core.status import PoolStatus
 
 WORKERS_IN_STATUS = 64
 """Workers listed per pool in a status: 10,000 would make a message of 1 MB."""
-START_UPS: Final = 8
-"""Start-ups that are remembered; the longest of them is planned with."""
 
 
 class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +94,7 @@ class Pool(Struct):
     filled_at_ms: int = -1
     """When the workers that were last asked for had all become ready."""
     start_ups_ms: list[int] = []
-    """The last few times from a growth until all of its workers were ready."""
+    """The last few times from a growth until all of its workers were ready; the longest is planned with."""
     grown_at_ms: int = -1
     """When a decision last asked for more."""
     shrunk_at_ms: int = -1
@@ -288,6 +287,7 @@ class Pool(Struct):
             running_requests=self.load.running,
             workers=tuple(self.workers[name].status(now) for name in listed),
             expected_ready_at_ms=self.expected_ready_at_ms(now),
+            start_up_ms=max(self.start_ups_ms, default=None),
             accelerator_type=self.accelerator.gpu_type if self.knobs.accelerator else "",
             changes=dict(sorted(self.changes.items())),
         )

@@ -7,7 +7,7 @@ from loadline.core.state import State
 class Turn:
     """One turn of the controller: all that is known, the time, and the models whose picture has changed in it."""
 
-    __slots__ = ("_changed", "answers", "now", "state")
+    __slots__ = ("_changed", "answers", "learned", "now", "state")
 
     def __init__(self, state: State, now: int) -> None:
         self.state = state
@@ -16,6 +16,8 @@ class Turn:
         self._changed: dict[str, None] = {}
         self.answers: dict[str, list[ForecastFitted | ForecastFailed]] = {}
         """Forecasts by model, for its planner."""
+        self.learned: dict[str, None] = {}
+        """Models of which the store has told what was learned."""
 
     def change(self, model: str) -> None:
         """Have a model planned at the end of this turn."""

@@ -1,0 +1,20 @@
+"""What agents have learned, as the store tells it."""
+
+from loadline.core.events import LearnedChanged, LearnedRead
+from loadline.core.handlers.turn import Turn
+
+
+def learned_read(turn: Turn, event: LearnedRead) -> None:
+    """Know all that was learned."""
+    models = turn.state.fleet.models
+    turn.state.stored = {name: learned for name, learned in sorted(event.learned.items()) if name in models}
+    turn.learned.update(dict.fromkeys(turn.state.stored))
+
+
+def learned_changed(turn: Turn, event: LearnedChanged) -> None:
+    """More was learned of one model, or it was forgotten."""
+    turn.state.stored.pop(event.model, None)
+    turn.learned.pop(event.model, None)
+    if event.learned is not None and event.model in turn.state.fleet.models:
+        turn.state.stored[event.model] = event.learned
+        turn.learned[event.model] = None

@@ -1,0 +1,215 @@
+"""What agents learn outlives them: written by the leader now and then, believed where nothing better is known."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from loadline.core.controller import Controller
+from loadline.core.effects import SaveLearned
+from loadline.core.events import LearnedChanged, LearnedRead
+from loadline.core.learned import DATA_BYTES_MAX, Learned
+from loadline.core.learning import SAVE_INTERVAL_MS, save, take
+from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
+from loadline.core.report import Rejection
+from loadline.ports import Change, Entry, Snapshot
+from loadline.runtime.registry import Registry
+from loadline.wire.codec import Rejected, encode
+from loadline.wire.keys import Keys
+from tests.support.controlled import World, booted
+
+KEYS = Keys("default")
+KNOWN = Learned(start_ups_ms={"decode": [40_000, 50_000]})
+
+
+class Pupil(StaticPlanner):
+    """Learns whatever it is taught, but for what makes no sense."""
+
+    facts: bytes | None = None
+
+    def learned(self) -> bytes | None:
+        return self.facts
+
+    def learn(self, data: bytes) -> None:
+        if data == b"poison":
+            raise ZeroDivisionError
+        if data != b"nonsense":
+            self.facts = data
+
+
+def pupil(facts: bytes | None = None) -> Pupil:
+    return Pupil(StaticKnobs(), facts=facts)
+
+
+def start_ups(world: World) -> dict[str, list[int]]:
+    return {pool.name: pool.start_ups_ms for pool in world.controller.state.fleet.models["m"].pools.values()}
+
+
+def saved(world: World, planner: Pupil | None = None) -> list[SaveLearned]:
+    """What would be written after another second."""
+    world.now += 1_000
+    return save(world.controller.state, {"m": planner or pupil()}, "all", world.now)
+
+
+def test_a_leader_writes_what_a_growth_has_taught_once() -> None:
+    world = booted()
+    world.run(10)
+    world.kv = 0.99
+    world.run(600)
+    assert [e for e in world.effects if isinstance(e, SaveLearned)] == [], "nobody has come yet"
+    world.register("decode", "d3")
+    took = start_ups(world)["decode"]
+    assert len(took) == 1
+    effects = [e for e in world.run(2) if isinstance(e, SaveLearned)]
+    epoch = world.controller.state.leadership.epoch
+    assert effects == [SaveLearned("m", Learned(start_ups_ms={"decode": took}), "all", epoch)]
+    world.tell(LearnedChanged("m", effects[0].learned))
+    assert [e for e in world.run(120) if isinstance(e, SaveLearned)] == []
+
+
+def test_what_the_store_did_not_take_is_tried_again_after_a_minute() -> None:
+    world = booted()
+    world.run(10)
+    world.controller.state.fleet.models["m"].pools["decode"].start_ups_ms = [7_000]
+    first = world.now
+    times = []
+    for _ in range(130):
+        times += [world.now - first for effect in world.run(1) if isinstance(effect, SaveLearned)]
+    assert len(times) == 3
+    assert all(later - sooner >= SAVE_INTERVAL_MS for sooner, later in pairwise(times))
+
+
+def test_a_standby_writes_nothing() -> None:
+    world = World()
+    world.controller.state.registry_read = True
+    world.controller.state.fleet.models["m"].pools["decode"].start_ups_ms = [7_000]
+    world.controller.state.leadership.phase = "follower"
+    effects = [world.controller.handle([], world.now + n * 1_000) for n in range(200)]
+    assert not [one for turn in effects for one in turn if isinstance(one, SaveLearned)]
+
+
+def test_an_agent_starts_with_what_the_store_tells_and_expects_workers_by_it() -> None:
+    world = World()
+    world.controller.handle([LearnedRead({"m": KNOWN, "gone": KNOWN})], world.now)
+    assert start_ups(world) == {"prefill": [], "decode": [40_000, 50_000]}
+    assert world.controller.state.fleet.models["m"].pools["decode"].start_up_ms(1) == 50_000
+    assert list(world.controller.state.stored) == ["m"]
+
+
+def test_a_start_up_is_never_believed_beyond_the_deadline() -> None:
+    world = World()
+    world.controller.handle([LearnedRead({"m": Learned(start_ups_ms={"decode": [10**12], "no": [1]})})], world.now)
+    assert start_ups(world)["decode"] == [600_000]
+
+
+def test_a_leader_knows_better_than_the_store_and_a_follower_does_not() -> None:
+    world = booted()
+    world.run(10)
+    pool = world.controller.state.fleet.models["m"].pools["decode"]
+    pool.start_ups_ms = [1_000]
+    world.tell(LearnedChanged("m", KNOWN))
+    assert pool.start_ups_ms == [1_000]
+    world.controller.state.leadership.phase = "resigned"
+    world.controller.handle([LearnedChanged("m", KNOWN)], world.now)
+    assert pool.start_ups_ms == [40_000, 50_000]
+
+
+def test_what_is_forgotten_in_the_store_is_written_anew() -> None:
+    world = booted()
+    world.run(10)
+    world.tell(LearnedRead({"m": KNOWN}))
+    assert not [e for e in world.run(70) if isinstance(e, SaveLearned)]
+    world.tell(LearnedChanged("m", None))
+    [effect] = [e for e in world.run(5) if isinstance(e, SaveLearned)]
+    assert effect.learned == KNOWN
+
+
+def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
+    world = World()
+    state = world.controller.state
+    state.stored = {"m": Learned(planner="static", data=b"facts")}
+    planner = pupil()
+    take(state, {"m": planner}, ["m"])
+    assert planner.facts == b"facts"
+    wiser = pupil(b"better")
+    take(state, {"m": wiser}, ["m"])
+    assert wiser.facts == b"better"
+    assert "learned_ignored" not in state.counters
+    state.stored = {"m": Learned(planner="queueing", data=b"facts")}
+    other = pupil()
+    take(state, {"m": other}, ["m"])
+    assert (other.facts, state.counters["learned_ignored"]) == (None, 1)
+
+
+@pytest.mark.parametrize("data", [b"nonsense", b"poison"])
+def test_what_a_planner_cannot_use_is_counted_and_stops_nobody(data: bytes) -> None:
+    world = World()
+    world.controller.state.stored = {"m": Learned(start_ups_ms={"decode": [5]}, planner="static", data=data)}
+    take(world.controller.state, {"m": pupil()}, ["m"])
+    assert world.controller.state.counters["learned_ignored"] == 1
+    assert start_ups(world)["decode"] == [5]
+
+
+def test_what_was_not_learned_anew_stays_as_it_is_stored() -> None:
+    world = booted()
+    world.controller.state.stored = {"m": Learned(planner="queueing", data=b"of another")}
+    assert saved(world) == []
+    [effect] = saved(world, pupil(b"mine"))
+    assert (effect.learned.planner, effect.learned.data) == ("static", b"mine")
+
+
+def test_what_is_too_large_is_not_written() -> None:
+    world = booted()
+    assert saved(world, pupil(b"x" * (DATA_BYTES_MAX + 1))) == []
+    assert world.controller.state.counters["learned_too_large"] == 1
+    assert saved(world, pupil(b"x" * DATA_BYTES_MAX)) != []
+
+
+def test_a_snapshot_keeps_what_was_learned() -> None:
+    world = booted()
+    world.tell(LearnedRead({"m": KNOWN}))
+    again = Controller(world.settings)
+    again.restore(world.controller.snapshot())
+    assert again.state.stored == {"m": KNOWN}
+
+
+def told(act: Callable[[Registry], None]) -> tuple[list[object], list[Rejected]]:
+    events: list[object] = []
+    refused: list[Rejected] = []
+    act(Registry(KEYS, "all", events.append, refused.append))
+    return [one for one in events if isinstance(one, (LearnedRead, LearnedChanged))], refused
+
+
+def entry(value: bytes) -> Entry:
+    return Entry(KEYS.learned("meta/llama"), value, 1, 2)
+
+
+def test_the_registry_tells_what_is_stored() -> None:
+    good = entry(encode(KNOWN))
+    assert told(lambda one: one.on_snapshot(Snapshot([good], 2))) == ([LearnedRead({"meta/llama": KNOWN})], [])
+    changed = told(lambda one: one.on_changes([Change(good.key, good, 2), Change(good.key, None, 3)]))
+    assert changed == ([LearnedChanged("meta/llama", KNOWN), LearnedChanged("meta/llama", None)], [])
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", Rejection.MALFORMED),
+        (b"{", Rejection.MALFORMED),
+        (b"[]", Rejection.INVALID),
+        (b'{"version":2}', Rejection.INVALID),
+        (b'{"start_ups_ms":{"d":[-1]}}', Rejection.INVALID),
+        (b'{"data":"?"}', Rejection.INVALID),
+        (msgspec.json.encode({"data": b"x" * (DATA_BYTES_MAX + 1)}), Rejection.INVALID),
+        (b" " * 2_000_000, Rejection.OVERSIZED),
+    ],
+)
+def test_what_cannot_be_read_is_refused_and_counts_as_nothing(value: bytes, reason: Rejection) -> None:
+    events, refused = told(lambda one: one.on_snapshot(Snapshot([entry(value)], 2)))
+    assert events == [LearnedRead({})]
+    assert [one.reason for one in refused] == [reason]
+    bad = entry(value)
+    events, refused = told(lambda one: one.on_changes([Change(bad.key, bad, 2)]))
+    assert events == [LearnedChanged("meta/llama", None)]
+    assert [one.reason for one in refused] == [reason]
