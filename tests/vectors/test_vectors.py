@@ -11,6 +11,7 @@ from tests.vectors import (
     dynamo_models,
     dynamo_pipeline,
     dynamo_threshold,
+    wva_allocation,
     wva_arbitration,
     wva_queueing,
     wva_saturation,
@@ -28,6 +29,7 @@ ANSWERS: dict[str, Answer] = {
     **dynamo_fleet.ANSWERS,
     **dynamo_pipeline.ANSWERS,
     **wva_arbitration.ANSWERS,
+    **wva_allocation.ANSWERS,
     **wva_queueing.ANSWERS,
     **wva_saturation.ANSWERS,
 }

@@ -1,0 +1,77 @@
+"""Who gets what of limited supplies: one model after the other, those first that have most to lose.
+
+Models are served by priority; of equal ones the model first to which its second choice is worst, then the one whose
+choice is dearest, then by name. A model whose choice does not fit comes again with its next one. This is the order of
+the Workload Variant Autoscaler (v0.4.1), in which equals came in any order. What is left goes to models that cannot be
+served, by a policy (``leftovers``).
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import groupby
+from math import inf
+
+from loadline.core.allocations import Allocation, Problem, SaturationPolicy
+from loadline.core.planning.allocation.contenders import Contender, Supply, contenders_of, served, supply_of
+from loadline.core.planning.allocation.leftovers import share_out
+from loadline.core.planning.allocation.weighted import by_weight
+
+Counts = dict[str, dict[str, int]]
+
+
+def greedy(problem: Problem) -> Allocation:
+    """Allocate at once; see ``Problem`` for what can be asked. Deterministic, whatever the order of what comes in."""
+    supply = supply_of(problem)
+    contenders = contenders_of(problem, supply)
+    return allocation(contenders, grant(contenders, supply, problem.policy, delayed=problem.delayed_best_effort))
+
+
+def grant(contenders: Sequence[Contender], supply: Supply, policy: SaturationPolicy, *, delayed: bool) -> Counts:
+    """Workers by want and pool; what they take is taken from the supply."""
+    if policy == "weighted":
+        return by_weight(contenders, supply)
+    counts: Counts = {}
+    ordered = sorted(contenders, key=lambda contender: contender.want.priority)
+    groups = [ordered] if delayed else [list(one) for _, one in groupby(ordered, lambda one: one.want.priority)]
+    for group in groups:
+        unserved = _serve(group, supply, counts)
+        counts |= share_out(unserved, supply, policy)
+    return counts
+
+
+def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
+    """The counts of all pools, and what they do not serve."""
+    every: Counts = {}
+    unserved: dict[str, float] = {}
+    for contender in sorted(contenders, key=lambda contender: contender.want.name):
+        name, least = contender.want.name, contender.least()
+        every[name] = {pool: counts.get(name, least).get(pool, 0) for pool in sorted(least)}
+        share = 1.0 - min((served(part, every[name]) for part in contender.want.parts), default=1.0)
+        if share > 0.0:
+            unserved[name] = share
+    return Allocation(every, unserved)
+
+
+def _serve(group: Sequence[Contender], supply: Supply, counts: Counts) -> list[Contender]:
+    """Serve those that can be; the others, in the order in which they turned out not to be."""
+    queue = [(*_order(contender, 0), 0, contender) for contender in group if contender.candidates]
+    heapify(queue)
+    unserved: list[Contender] = []
+    while queue:
+        *_, number, contender = heappop(queue)
+        choice = contender.candidates[number]
+        if supply.fits(choice.takes):
+            supply.take(choice.takes)
+            counts[contender.want.name] = choice.counts
+        elif number + 1 < len(contender.candidates):
+            heappush(queue, (*_order(contender, number + 1), number + 1, contender))
+        else:
+            unserved.append(contender)
+    return unserved
+
+
+def _order(contender: Contender, number: int) -> tuple[int, float, float, str]:
+    """By priority, by what the next choice costs more, by what this one costs, by name."""
+    choices = contender.candidates
+    regret = choices[number + 1].value - choices[number].value if number + 1 < len(choices) else inf
+    return contender.want.priority, -regret, -choices[number].value, contender.want.name

@@ -1,0 +1,107 @@
+"""Each model gets of a short supply what is its by weight: its demand by its priority.
+
+So it is with the newest Workload Variant Autoscaler, which does it for one supply. Here a model gets the whole workers
+that its shares of all supplies allow, and what is left then goes to whom most is missing, by weight.
+"""
+
+from collections.abc import Sequence
+from math import floor
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.core.planning.allocation.contenders import Contender, Supply, served
+from loadline.core.planning.allocation.leftovers import Partly
+
+_ROUNDING: Final = 1e-9
+
+
+class Claim(Struct, frozen=True):
+    """What someone claims of a supply."""
+
+    weight: float
+    floor: int
+    """What it has in any case."""
+    cap: int
+    """More is of no use to it."""
+
+
+def fair_shares(claims: Sequence[Claim], budget: int) -> list[int]:
+    """Whole shares of a budget: first the floors, then by weight up to the caps; the largest remainders round up.
+
+    Of equal remainders the first. Where the floors alone are more than the budget, they are the shares.
+    """
+    shares = [float(claim.floor) for claim in claims]
+    left = float(budget - sum(claim.floor for claim in claims))
+    open_ = [number for number, claim in enumerate(claims) if claim.weight > 0.0 and claim.cap > claim.floor]
+    while open_ and left > 0.0:
+        level = left / sum(claims[number].weight for number in open_)
+        full = [number for number in open_ if claims[number].cap - shares[number] <= level * claims[number].weight]
+        for number in full or open_:
+            more = claims[number].cap - shares[number] if full else level * claims[number].weight
+            shares[number] += more
+            left -= more
+        open_ = [number for number in open_ if number not in full] if full else []
+    return _rounded(shares, claims)
+
+
+def _rounded(shares: Sequence[float], claims: Sequence[Claim]) -> list[int]:
+    """Whole shares of the same sum."""
+    whole = [floor(share + _ROUNDING) for share in shares]
+    over = round(sum(shares)) - sum(whole)
+    remainders = sorted(range(len(shares)), key=lambda number: (round(whole[number] - shares[number], 9), number))
+    for number in remainders:
+        if over > 0 and whole[number] < claims[number].cap:
+            whole[number] += 1
+            over -= 1
+    return whole
+
+
+def by_weight(contenders: Sequence[Contender], supply: Supply) -> dict[str, dict[str, int]]:
+    """Workers by want and pool; what they take is taken from the supply."""
+    ordered = sorted((one for one in contenders if one.candidates), key=lambda one: one.want.name)
+    turns: list[Partly] = []
+    counts: dict[str, dict[str, int]] = {}
+    for contender, own in zip(ordered, _own_shares(ordered, supply), strict=True):
+        choice = contender.candidates[0]
+        if own.fits(choice.takes):
+            supply.take(choice.takes)
+            counts[contender.want.name] = choice.counts
+        else:
+            turns.append(_within(contender, own, supply))
+    counts |= {one.contender.want.name: one.counts for one in turns}
+    while turns:
+        one = max(turns, key=_missing)  # of equal ones the first by name
+        if not one.step(supply):
+            turns.remove(one)
+    return counts
+
+
+def _own_shares(contenders: Sequence[Contender], supply: Supply) -> list[Supply]:
+    """Of each supply what each want may take, of what its first choice takes."""
+    own = [Supply({}) for _ in contenders]
+    for name, budget in supply.left.items():
+        wished = [contender.candidates[0].takes.get(name, 0) for contender in contenders]
+        claims = [
+            Claim(units / contender.want.priority, 0, units)
+            for units, contender in zip(wished, contenders, strict=True)
+        ]
+        for one, share in zip(own, fair_shares(claims, budget), strict=True):
+            one.left[name] = share
+    return own
+
+
+def _within(contender: Contender, own: Supply, supply: Supply) -> Partly:
+    """A want with what its own shares allow, taken from the supply."""
+    one, before = Partly(contender, contender.least()), dict(own.left)
+    while one.step(own):
+        pass
+    supply.take({name: units - own.left[name] for name, units in before.items()})
+    return one
+
+
+def _missing(one: Partly) -> float:
+    """By weight, what a want has not got of what its first choice takes."""
+    want = one.contender.want
+    share = 1.0 - min(served(part, one.counts) for part in want.parts)
+    return share * sum(one.contender.candidates[0].takes.values()) / want.priority
