@@ -79,7 +79,7 @@ class Agent:
             on_rejected=lambda rejected: self._refused(rejected.reason, rejected.subject, rejected.detail),
         )
         self.service = Service(self.runtime, __version__)
-        self._metrics = Metrics(self.service.status, self._counters, __version__)
+        self._metrics = Metrics(self.service.status, self._counters, __version__, config.http.compatible_metrics)
         self.http = HttpServer(
             config.http.host,
             config.http.port,

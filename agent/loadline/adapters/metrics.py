@@ -4,13 +4,14 @@ Labels are models and pools of the configuration and words of closed enums, neve
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from loadline.adapters.replica_metrics import replica_metrics
 from loadline.core.status import AgentStatus
 
 _TURN_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -35,14 +36,20 @@ class Metrics:
         counters: Gives what the runtime counted, by name: ``frames_dropped`` becomes ``loadline_frames_dropped_total``,
             and ``refused_malformed`` is added to ``loadline_rejected_total{reason="malformed"}``.
         version: The version of the agent.
+        compatible: Names of others under which replica counts are said too.
     """
 
     def __init__(
-        self, status: Callable[[], AgentStatus], counters: Callable[[], Mapping[str, float]], version: str
+        self,
+        status: Callable[[], AgentStatus],
+        counters: Callable[[], Mapping[str, float]],
+        version: str,
+        compatible: Sequence[str] = (),
     ) -> None:
         self._status = status
         self._counters = counters
         self._version = version
+        self._compatible = compatible
         self._turns = [0] * (len(_TURN_BOUNDS_S) + 1)
         self._turns_s = 0.0
         self._registry = CollectorRegistry()
@@ -68,6 +75,8 @@ class Metrics:
         yield InfoMetricFamily("loadline_build", "Version of the agent.", {"version": self._version})
         yield from _agent(status)
         yield from _pools(status)
+        yield from _conditions(status)
+        yield from replica_metrics(status, self._compatible)
         yield _labelled("rejected", "Frames and samples that were refused.", "reason", rejected)
         yield from _core(status.counters)
         for name, value in sorted(runtime.items()):
@@ -113,6 +122,16 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
             requests.add_metric((*which, "waiting"), pool.waiting_requests)
             requests.add_metric((*which, "running"), pool.running_requests)
     yield from (workers, kv_usage, requests, paused)
+
+
+def _conditions(status: AgentStatus) -> Iterator[Metric]:
+    labels = ("model", "namespace", "condition", "reason")
+    family = GaugeMetricFamily("loadline_model_condition", "1 while the condition holds, 0 while not.", labels=labels)
+    # A standby skips all models, and is not to be mistaken for a leader that does.
+    for model in status.models if status.leading else ():
+        for one in model.conditions:
+            family.add_metric((model.model, model.namespace, one.name, one.reason), float(one.status))
+    yield family
 
 
 def _core(counters: Mapping[str, int]) -> Iterator[Metric]:

@@ -81,6 +81,10 @@ class HttpKnobs(Knobs, frozen=True):
 
     host: Annotated[str, Meta(description="Address to listen on; loopback unless you say otherwise.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Port to listen on; 0: none is opened.")] = 9464
+    compatible_metrics: Annotated[
+        tuple[Literal["inferno", "wva"], ...],
+        Meta(description="Whose names replica counts have too: those of llm-d's autoscaler, for its dashboards."),
+    ] = ()
 
 
 class JournalKnobs(Knobs, frozen=True):

@@ -85,7 +85,8 @@ class State(Struct):
 
         Without a decision of old, a fleet that registers at this moment would look too small or even empty.
         """
-        if not (self.leading and self.registry_read and self.decisions_read) or self.acting_since_ms < 0:
+        known = self.registry_read and self.decisions_read and self.acting_since_ms >= 0
+        if not known or not self.leadership.may_commit(now):
             return False
         young = now - self.acting_since_ms < self.fleet.knobs.stale_after_ms
         return not young or all(pool.desired is not None for pool in model.pools.values())

@@ -74,6 +74,8 @@ class PoolStatus(Struct, frozen=True):
     workers: tuple[WorkerStatus, ...]
     expected_ready_at_ms: int | None = None
     """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
+    decided: bool = False
+    """Whether ``desired`` was decided; else it is what there is."""
     start_up_ms: int | None = None
     """How long workers take to come: the longest of the last few times; None before the first."""
     accelerator_type: str = ""

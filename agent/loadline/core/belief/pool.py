@@ -287,6 +287,7 @@ class Pool(Struct):
             running_requests=self.load.running,
             workers=tuple(self.workers[name].status(now) for name in listed),
             expected_ready_at_ms=self.expected_ready_at_ms(now),
+            decided=self.desired is not None,
             start_up_ms=max(self.start_ups_ms, default=None),
             accelerator_type=self.accelerator.gpu_type if self.knobs.accelerator else "",
             changes=dict(sorted(self.changes.items())),

@@ -1,0 +1,67 @@
+"""Replica counts as metrics, for autoscalers that act on them: under our names, and under those that dashboards know.
+
+Only an agent that leads and knows what stands says a count, and only of pools about which something was decided. Else
+there is none: an autoscaler that finds no value keeps what there is, one that finds a 0 would stop everything.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from loadline.core.status import AgentStatus, ModelStatus, PoolStatus
+from loadline.wire.subjects import encode_token
+
+_COUNTS: Final = (
+    ("desired_replicas", "Workers that there should be."),
+    ("current_replicas", "Workers that are ready, or start in time."),
+    ("desired_ratio", "Desired by current replicas; the desired ones where there are none."),
+)
+_CHANGES: Final = "Committed changes of the desired replicas."
+_LABELS: Final = ("model", "pool", "namespace", "accelerator_type")
+_VARIANT_LABELS: Final = ("variant_name", "namespace", "accelerator_type")
+_UNRESOLVED: Final = "unresolved"
+
+
+def replica_metrics(status: AgentStatus, prefixes: Sequence[str]) -> Iterator[Metric]:
+    """Counts and changes of all pools.
+
+    Args:
+        status: The agent as it is now.
+        prefixes: Names of others under which the same is said, such as ``inferno`` and ``wva``: with a pool as
+            ``variant_name``.
+    """
+    pools = [(model, pool) for model in status.models for pool in model.pools]
+    yield from _families("loadline", _LABELS, pools)
+    for prefix in dict.fromkeys(prefixes):
+        yield from _families(prefix, _VARIANT_LABELS, pools)
+
+
+def _families(prefix: str, labels: Sequence[str], pools: Sequence[tuple[ModelStatus, PoolStatus]]) -> Iterator[Metric]:
+    counts = [GaugeMetricFamily(f"{prefix}_{name}", text, labels=labels) for name, text in _COUNTS]
+    changes_labels = [label for label in labels if label != "accelerator_type"] + ["direction", "reason"]
+    changes = CounterMetricFamily(f"{prefix}_replica_scaling", _CHANGES, labels=changes_labels)
+    for model, pool in pools:
+        of = _label_values(model, pool)
+        for what, count in pool.changes.items():
+            direction, _, reason = what.partition(":")
+            values = {**of, "direction": direction, "reason": reason}
+            changes.add_metric([values[label] for label in changes_labels], count)
+        if not model.settled or not pool.decided or model.no_operation:
+            continue
+        current = pool.ready + pool.starting
+        for family, value in zip(counts, (pool.desired, current, pool.desired / (current or 1)), strict=True):
+            family.add_metric([of[label] for label in labels], value)
+    yield from (*counts, changes)
+
+
+def _label_values(model: ModelStatus, pool: PoolStatus) -> dict[str, str]:
+    return {
+        "model": model.model,
+        "pool": pool.pool,
+        "namespace": model.namespace,
+        "accelerator_type": pool.accelerator_type or _UNRESOLVED,
+        # What follows the last slash is the pool, so no two of them are one variant.
+        "variant_name": f"{model.model}/{encode_token(pool.pool)}",
+    }
