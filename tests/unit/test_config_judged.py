@@ -22,7 +22,7 @@ CONTRADICTIONS = [
         model('planner = "q"', DECODE),
         "models[0].planner",
         "no planner",
-        "Known are: hpa, kpa, load, sla, static, threshold, throughput",
+        "Known are: hpa, kpa, load, saturation, sla, static, threshold, throughput",
     ),
     (
         "",

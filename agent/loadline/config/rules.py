@@ -10,6 +10,7 @@ from loadline.config.budgets import budget_warnings, check_budget, check_fleet_b
 from loadline.config.idle import idle_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.config.plausible import profile_warnings
+from loadline.config.thresholds import check_saturation, check_thresholds, threshold_warnings
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.settings import ModelKnobs
@@ -46,14 +47,16 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
         _check_accelerators(config, model, place)
         warnings += [*_model_warnings(model, place), *idle_warnings(model, place)]
         if model.planner == "threshold":
-            _check_thresholds(model, f"{place}.threshold")
-            warnings += _threshold_warnings(config, model, f"{place}.threshold")
+            check_thresholds(model, f"{place}.threshold")
+            warnings += threshold_warnings(config, model, f"{place}.threshold")
         elif model.planner == "static":
             _check_static(model, f"{place}.static.replicas")
             if not model.static.replicas:
                 warnings.append(
                     f"{place}.static.replicas: no pool has a count, so nothing changes. Write one for each."
                 )
+        elif model.planner == "saturation":
+            check_saturation(model, f"{place}.saturation")
         elif model.planner == "hpa":
             _check_hpa(model, f"{place}.hpa")
         elif model.planner in BY_TRAFFIC:
@@ -191,17 +194,6 @@ def _check_accelerators(config: Config, model: ModelKnobs, place: str) -> None:
             raise ConfigError(here, problem, f"Set gpus_per_worker to a multiple of {unit}.")
 
 
-def _check_thresholds(model: ModelKnobs, place: str) -> None:
-    knobs = model.threshold
-    for signal, up, down in (
-        ("prefill_queue", knobs.prefill_queue_scale_up_threshold, knobs.prefill_queue_scale_down_threshold),
-        ("decode_kv", knobs.decode_kv_scale_up_threshold, knobs.decode_kv_scale_down_threshold),
-    ):
-        if up <= down:
-            problem = f"{up:g} is not above {signal}_scale_down_threshold {down:g}"
-            raise ConfigError(f"{place}.{signal}_scale_up_threshold", problem, "Keep a gap, or the fleet will swing.")
-
-
 def _check_static(model: ModelKnobs, place: str) -> None:
     pools = {pool.name: pool for pool in model.pools}
     for name, count in model.static.replicas.items():
@@ -292,42 +284,4 @@ def _pool_warnings(pool: PoolKnobs, place: str) -> Iterator[str]:
         yield (
             f"{place}.replicas_min: an empty pool reports nothing, so nothing makes it grow again. "
             "Set replicas_min = 1 or more."
-        )
-
-
-def _threshold_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
-    knobs, roles = model.threshold, {pool.role for pool in model.pools}
-    pulling_ms, adjustment_ms = knobs.metric_pulling_interval_ms, knobs.adjustment_interval_ms
-    if adjustment_ms < pulling_ms:
-        yield (
-            f"{place}.adjustment_interval_ms: a window of {adjustment_ms} ms holds no second sample, as one is taken "
-            f"every {pulling_ms} ms. Set it to several times metric_pulling_interval_ms."
-        )
-    if config.fleet.stale_after_ms < pulling_ms:
-        yield (
-            f"fleet.stale_after_ms: {config.fleet.stale_after_ms} ms is less than metric_pulling_interval_ms "
-            f"{pulling_ms}, so workers go stale between two samples. "
-            "Set it to several times the interval of the workers' reports."
-        )
-    if roles & {"decode", "aggregated"}:
-        up, each = knobs.decode_kv_scale_up_threshold, knobs.waiting_request_kv_ratio
-        if each == 0 and up >= 1:
-            yield (
-                f"{place}.decode_kv_scale_up_threshold: KV load is at most 1 while waiting_request_kv_ratio is 0, "
-                f"so {up:g} never fires. Set 0.9 or so, or a ratio above 0."
-            )
-        elif up > 1:
-            yield (
-                f"{place}.decode_kv_scale_up_threshold: {up:g} fires only with {(up - 1) / each:.0f} requests "
-                "waiting at every worker whose KV cache is full. Set 0.9 or so."
-            )
-        if knobs.decode_kv_scale_down_threshold == 0:
-            yield (
-                f"{place}.decode_kv_scale_down_threshold: KV load is never below 0, so the pool never shrinks. "
-                "Set 0.5 or so."
-            )
-    if roles & {"prefill", "aggregated"} and knobs.prefill_queue_scale_down_threshold == 0:
-        yield (
-            f"{place}.prefill_queue_scale_down_threshold: a queue is never below 0, so the pool never shrinks. "
-            "Set 0.2 or so."
         )

@@ -147,6 +147,23 @@ def _about_kpa(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
     )
 
 
+def _about_saturation(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    knobs = model.saturation
+    taken = {"prefill": "while it computes", "decode": f"at KV usage {knobs.kv_cache_threshold:g}"}
+    both = f"at KV usage {knobs.kv_cache_threshold:g} or {knobs.queue_length_threshold:g} waiting requests"
+    if knobs.profile == "upstream":
+        yield (
+            f"One more or one less every {duration(knobs.optimization_interval_ms)}, by what is spare below KV usage "
+            f"{knobs.kv_cache_threshold:g} and {knobs.queue_length_threshold:g} waiting requests."
+        )
+        return
+    yield (
+        f"A worker is full {taken.get(pool.role, both)}. As many more as are needed once "
+        f"{knobs.scale_up_threshold:.0%} of all are full; as many fewer as leave "
+        f"{knobs.scale_down_boundary:.0%} of the others full, by the mean of {duration(knobs.scale_down_window_ms)}."
+    )
+
+
 def _about_throughput(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
     knobs = model.sla.throughput if model.planner == "sla" else model.throughput
     objective = {"prefill": f"TTFT {model.objectives.ttft_ms:g} ms", "decode": f"ITL {model.objectives.itl_ms:g} ms"}
@@ -177,6 +194,7 @@ def _about_nothing(_model: ModelKnobs, _pool: PoolKnobs) -> Iterator[str]:
 
 
 _ABOUT_PLANNER: Final[dict[str, Callable[[ModelKnobs, PoolKnobs], Iterator[str]]]] = {
+    "saturation": _about_saturation,
     "threshold": _about_thresholds,
     "static": _about_static,
     "hpa": _about_hpa,

@@ -28,7 +28,11 @@ class Code(StrEnum):
     LOAD_HIGH = "load_high"
     LOAD_LOW = "load_low"
     THROUGHPUT_FLOOR = "throughput_floor"
+    SATURATION_HIGH = "saturation_high"
+    SATURATION_LOW = "saturation_low"
+    SPARE_CAPACITY = "spare_capacity"
     # planners: why none
+    SATURATION_WITHIN = "saturation_within"
     WITHIN_THRESHOLDS = "within_thresholds"
     NO_WORKERS = "no_workers"
     NO_DATA = "no_data"
@@ -127,6 +131,17 @@ SENTENCES: dict[Code, str] = {
     ),
     Code.LOAD_LOW: "loads of workers are below {target:.0f}, at {most:.0f}: one less would do",
     Code.THROUGHPUT_FLOOR: "{wanted:g} raised to {allowed:g}: what the traffic to come needs",
+    Code.SATURATION_HIGH: (
+        "the load fills {held:.2f} of {workers:g} workers, above {threshold:g} of them: {wanted:g} workers"
+    ),
+    Code.SATURATION_LOW: (
+        "the load fills {held:.2f} of {workers:g} workers, below {threshold:g} of fewer: {wanted:g} workers"
+    ),
+    Code.SPARE_CAPACITY: (
+        "{unsaturated:g} of {workers:g} workers are not saturated, with KV usage {kv:.2f} and {waiting:.1f} waiting "
+        "requests to spare each: {wanted:g} workers"
+    ),
+    Code.SATURATION_WITHIN: "the load fills {held:.2f} of {workers:g} workers: as many are needed",
     Code.WITHIN_THRESHOLDS: "signals are between their thresholds",
     Code.NO_WORKERS: "no worker is ready",
     Code.NO_DATA: "{fresh:g} of {ready:g} workers report, {known:g} of them what the pool is judged by",

@@ -16,6 +16,7 @@ from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.load import LoadKnobs
+from loadline.core.planning.planners.saturation import SaturationKnobs
 from loadline.core.planning.planners.sla import SlaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
@@ -59,6 +60,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     guard: GuardKnobs = GuardKnobs()
+    saturation: SaturationKnobs = SaturationKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
     static: StaticKnobs = StaticKnobs()
     hpa: HpaKnobs = HpaKnobs()

@@ -4,6 +4,7 @@ from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.hpa import HpaPlanner
 from loadline.core.planning.planners.kpa import KpaPlanner
 from loadline.core.planning.planners.load import LoadPlanner
+from loadline.core.planning.planners.saturation import SaturationPlanner
 from loadline.core.planning.planners.sla import SlaPlanner
 from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.planning.planners.threshold import ThresholdPlanner
@@ -13,6 +14,7 @@ PLANNERS: dict[str, type[Planner]] = {
     HpaPlanner.name: HpaPlanner,
     KpaPlanner.name: KpaPlanner,
     LoadPlanner.name: LoadPlanner,
+    SaturationPlanner.name: SaturationPlanner,
     SlaPlanner.name: SlaPlanner,
     StaticPlanner.name: StaticPlanner,
     ThresholdPlanner.name: ThresholdPlanner,

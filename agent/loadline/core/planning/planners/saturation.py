@@ -1,0 +1,252 @@
+"""The saturation planner: as many workers as hold what there is with some to spare, whatever the engines are.
+
+Its thresholds are those of llm-d's capacity analysers, and by ``profile = "upstream"`` it decides as the first of them
+does. Its own way differs where that one fails:
+
+- every worker counts, also one that is saturated, and so does what waits: the original averages over the others, and
+  shrinks a fleet of which eight of ten drown;
+- one step is as large as what is held needs; there it is one worker a minute;
+- growth and shrink have boundaries of their own, and a longer memory for a shrink: at a boundary nothing flaps;
+- workers on their way count as supply until their deadline, and then another pool grows; there they freeze the model;
+- a worker that does not report is neither idle nor loaded: it counts for nothing in growth and as full in a shrink.
+
+Pools of a role serve together: the one that serves most for its cost grows, the dearest shrinks.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.belief.window import RollingSamples
+from loadline.core.models.saturation import Thresholds
+from loadline.core.models.token_capacity import (
+    Choice,
+    Limits,
+    balance,
+    derived_tokens,
+    grow,
+    request_tokens,
+    shrink,
+    unseen_tokens,
+)
+from loadline.core.planning.planners.base import Planner
+from loadline.core.planning.planners.occupancy import Lengths, Occupancy
+from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion, without_data
+from loadline.core.planning.planners.spare import Spare
+from loadline.core.report import Code, Need, Opinion, Reason
+from loadline.core.scalars import Role
+
+Threshold = Annotated[float, Meta(gt=0, le=1)]
+
+
+class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the saturation planner; names and defaults of llm-d's Workload Variant Autoscaler."""
+
+    profile: Annotated[
+        Literal["own", "upstream"],
+        Meta(description="The rules: its own, or those of WVA 0.4.1, one worker at a time, as a baseline."),
+    ] = "own"
+    capacity: Annotated[
+        Literal["usage", "tokens"],
+        Meta(description="What workers hold: by KV usage and queues, or in KV tokens, with the lengths of requests."),
+    ] = "usage"
+    kv_cache_threshold: Annotated[Threshold, Meta(description="KV usage at which a worker is saturated.")] = 0.8
+    queue_length_threshold: Annotated[
+        float, Meta(gt=0, le=1e6, description="Waiting requests at which a worker is saturated.")
+    ] = 5.0
+    scale_up_threshold: Annotated[
+        Threshold, Meta(description="Grow where more of what the workers can hold is held.")
+    ] = 0.85
+    scale_down_boundary: Annotated[Threshold, Meta(description="Shrink where less of what would be left is held.")] = (
+        0.7
+    )
+    scale_up_window_ms: Annotated[
+        int, Meta(ge=0, le=600_000, description="Growth goes by the mean of this time; what is new counts at once.")
+    ] = 10_000
+    scale_down_window_ms: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="A shrink goes by the mean of this time.")
+    ] = 60_000
+    kv_spare_trigger: Annotated[
+        float, Meta(ge=0, le=1, description="upstream: KV usage that is to be spare below its threshold.")
+    ] = 0.1
+    queue_spare_trigger: Annotated[
+        float, Meta(ge=0, le=1e6, description="upstream: waiting requests that are to be spare below their threshold.")
+    ] = 3.0
+    optimization_interval_ms: Annotated[
+        int, Meta(ge=1_000, le=3_600_000, description="upstream: time between two looks, and of the peaks it goes by.")
+    ] = 60_000
+
+
+class Held(Struct, frozen=True):
+    """What the pools of a role hold together, and what one worker of each can hold: in workers or in KV tokens."""
+
+    rising: float
+    falling: float
+    capacities: dict[str, float]
+
+
+class SaturationPlanner(Planner):
+    """See the module."""
+
+    name: ClassVar[str] = "saturation"
+
+    knobs: SaturationKnobs
+    pools: dict[str, Occupancy] = field(default_factory=dict)
+    spare: Spare | None = None
+    """What the rules of upstream remember; None by its own."""
+    safe: dict[str, bool] = field(default_factory=dict)
+    """Whether one worker less of a pool would do, as of the last look."""
+    next_ms: int = 0
+
+    def next_wake(self) -> int:
+        """The next look at who is fresh."""
+        return self.next_ms
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        """Judge the pools of each role together."""
+        self.next_ms = now + WAKE_MS
+        lengths = _lengths(model, now) if self.knobs.capacity == "tokens" else None
+        for pool in model.pools.values():
+            self._occupancy(pool).look(pool, self._limits, lengths, now)
+        said: dict[str, Recommendation] = {}
+        needs: list[Need] = []
+        for role in {pool.knobs.role: None for pool in model.pools.values()}:
+            pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
+            blind = {pool.name: problem for pool in pools if (problem := self._blind(pool)) is not None}
+            if self.knobs.profile == "upstream":
+                if self.spare is None:
+                    self.spare = Spare(self.knobs.optimization_interval_ms)
+                found = self.spare.judge(pools, self._thresholds, now)
+            elif len(blind) == len(pools):
+                found = {}
+            else:
+                found, need = self._judge(role, pools, self._held(role, pools, model, lengths, now), now)
+                needs.append(need)
+            # A pool of which nothing is known may grow for the others of its role, and nothing else.
+            said |= {
+                pool.name: blind[pool.name]
+                if pool.name in blind and not _grows(found.get(pool.name), pool, now)
+                else found[pool.name]
+                for pool in pools
+            }
+        inputs = {
+            f"{name}.{key}": value
+            for name, one in self.pools.items()
+            for key, value in (("held_low", one.low), ("held_high", one.high))
+        }
+        seen = opinion(self.name, model, said, inputs, now)
+        return Opinion(seen.planner, seen.targets, seen.reasons, seen.inputs, tuple(needs))
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.knobs.kv_cache_threshold, self.knobs.queue_length_threshold)
+
+    @property
+    def _thresholds(self) -> Thresholds:
+        knobs = self.knobs
+        return Thresholds(
+            knobs.kv_cache_threshold, knobs.queue_length_threshold, knobs.kv_spare_trigger, knobs.queue_spare_trigger
+        )
+
+    def _occupancy(self, pool: Pool) -> Occupancy:
+        known = self.pools.get(pool.name)
+        if known is None:
+            windows = RollingSamples(self.knobs.scale_up_window_ms), RollingSamples(self.knobs.scale_down_window_ms)
+            known = self.pools[pool.name] = Occupancy(*windows)
+        return known
+
+    def _blind(self, pool: Pool) -> Recommendation | None:
+        """The hold of a pool of which nothing is known."""
+        self.safe[pool.name] = False
+        return without_data(pool, len(self.pools[pool.name].held) if pool.fresh else 0)
+
+    def _held(self, role: Role, pools: Sequence[Pool], model: Model, lengths: Lengths | None, now: int) -> Held:
+        capacities = self._capacities(pools, lengths)
+        # By percent a pool holds so many workers, and these are worth what they can hold.
+        units = capacities if lengths is None else dict.fromkeys(capacities, 1.0)
+        queued = model.traffic.queued(now)
+        if lengths is None:
+            ready, running = sum(pool.ready for pool in pools), sum(pool.load.running for pool in pools)
+            batch = 0.0 if role == "prefill" else running / max(ready, 1)
+            queued_for = queued / max(batch, self.knobs.queue_length_threshold) * min(capacities.values())
+        else:
+            queued_for = queued * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
+        return Held(
+            sum(self.pools[name].rising * unit for name, unit in units.items()) + queued_for,
+            sum(self.pools[name].falling * unit for name, unit in units.items()) + queued_for,
+            capacities,
+        )
+
+    def _capacities(self, pools: Sequence[Pool], lengths: Lengths | None) -> dict[str, float]:
+        """What one worker of each pool can hold; 1 by percent, where not all pools say how large their caches are."""
+        known = {pool.name: one for pool in pools if (one := self.pools[pool.name].capacity)}
+        if not known or (lengths is None and any(pool.ready and pool.name not in known for pool in pools)):
+            return {pool.name: 1.0 for pool in pools}
+        least = min(known.values())
+        derived = derived_tokens(lengths.isl_tokens, lengths.osl_tokens) if lengths is not None else 0.0
+        alike = {_kind(pool): known[pool.name] for pool in pools if pool.name in known}
+        return {
+            pool.name: unseen_tokens(known.get(pool.name), min(derived or least, least), alike.get(_kind(pool)))
+            for pool in pools
+        }
+
+    def _judge(self, role: Role, pools: Sequence[Pool], held: Held, now: int) -> tuple[dict[str, Recommendation], Need]:
+        """Counts for the pools of a role, and what they are to hold."""
+        up, down = self.knobs.scale_up_threshold, self.knobs.scale_down_boundary
+        counts = {pool.name: pool.base(now) for pool in pools}
+        anticipated = sum(counts[pool.name] * held.capacities[pool.name] for pool in pools)
+        # Workers on their way hold nothing yet, and those that leave soon will hold nothing any more.
+        ready = sum(min(pool.ready, counts[pool.name]) * held.capacities[pool.name] for pool in pools)
+        required = balance(held.rising, ready, anticipated, up, down).required
+        spare = balance(held.falling, ready, anticipated, up, down).spare
+        choices = [_choice(pool, counts[pool.name], held.capacities[pool.name]) for pool in pools]
+        if required > 0.0:
+            # Where workers did not come more will not come either, if there is another pool.
+            coming = [one for one, pool in zip(choices, pools, strict=True) if not pool.missing(now)]
+            wanted, code, threshold = counts | grow(required, coming or choices), Code.SATURATION_HIGH, up
+        elif spare > 0.0:
+            wanted, code, threshold = counts | shrink(spare, choices), Code.SATURATION_LOW, down
+        else:
+            wanted, code, threshold = counts, Code.SATURATION_WITHIN, up
+        said: dict[str, Recommendation] = {}
+        for pool in pools:
+            capacity, count, standing = held.capacities[pool.name], wanted[pool.name], pool.target_now(now)
+            self.safe[pool.name] = spare >= capacity and required == 0.0
+            grown, shrunk = count > counts[pool.name], count < counts[pool.name]
+            reason = Reason.of(
+                code if grown or shrunk else Code.SATURATION_WITHIN,
+                pool.name,
+                held=(held.falling if shrunk else held.rising) / capacity,
+                workers=(ready if shrunk else anticipated) / capacity,
+                threshold=threshold,
+                wanted=count,
+            )
+            missing = pool.missing(now)
+            late = [Reason.of(Code.PENDING_UNREACHED, pool.name, missing=missing)] if missing else []
+            replicas = max(count, standing) if grown else count if shrunk else None
+            said[pool.name] = Recommendation(replicas, (reason, *late))
+        demand = max(held.rising / up, min(anticipated, held.falling / down))
+        return said, Need(role, demand, dict(held.capacities))
+
+
+def _grows(one: Recommendation | None, pool: Pool, now: int) -> bool:
+    return one is not None and one.replicas is not None and one.replicas > pool.target_now(now)
+
+
+def _kind(pool: Pool) -> tuple[str, int]:
+    """Workers of a kind can hold about as much."""
+    return pool.knobs.accelerator, pool.knobs.gpus_per_worker
+
+
+def _choice(pool: Pool, current: int, capacity: float) -> Choice:
+    return Choice(
+        pool.name, pool.cost_per_hour, capacity, current, pool.knobs.replicas_min, max(pool.knobs.replicas_max, current)
+    )
+
+
+def _lengths(model: Model, now: int) -> Lengths:
+    traffic = model.traffic.status(now)
+    return Lengths(traffic.isl_tokens or 0.0, traffic.osl_tokens or 0.0)
