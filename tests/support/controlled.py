@@ -39,6 +39,7 @@ class World:
         self.workers: dict[str, WorkerRecord] = {}
         self.kv = 0.7
         self.queue = 0
+        self.running = 1
 
     def tell(self, *events: AnyEvent) -> list[AnyEffect]:
         """Hand events in, perform what comes out, and give all effects of it."""
@@ -87,7 +88,7 @@ class World:
                 continue
             first_prefill = name == "p1"
             kv = self.kv if record.role == "decode" else 0.0
-            said = sample(self.sequence, kv, self.queue if first_prefill else 0)
+            said = sample(self.sequence, kv, self.queue if first_prefill else 0, self.running)
             events.append(LoadReported("m", record.pool, name, 1, [said]))
         return self.tell(*events)
 

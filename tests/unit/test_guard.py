@@ -5,6 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.bounds import Bound
 from loadline.core.report import Code
 from tests.support.belief import START
 from tests.support.rails import MINUTE_MS, A, B, Track
@@ -282,3 +283,43 @@ def test_every_change_of_a_proposal_is_explained(track: Track, proposed: dict[st
         assert bool(said) or target == proposed.get(name, standing[name])
         assert not said or said[0].numbers["allowed"] == target, "the strongest, said first, has the last word"
         assert all(reason.sentence() for reason in said)
+
+
+# -- what a pool is kept to at the moment ------------------------------------------------------------------------------
+
+EMPTY = PoolKnobs("a", "decode", replicas_min=0)
+IDLE = Bound(Code.IDLE, most=0, numbers={"idle_ms": 1.0})
+FLOOR = Bound(Code.SCHEDULE_FLOOR, least=4, numbers={"left_ms": 1.0})
+
+
+def kept(track: Track, bound: Bound, **proposed: int) -> tuple[dict[str, int], list[str]]:
+    draft = track.guard.apply(track.look(), proposed, track.acting_since_ms, track.now, bounds={"a": bound})
+    return draft.targets, [f"{r.pool}:{r.code}" for r in draft.rails]
+
+
+def test_no_step_no_cooldown_and_no_stabilisation_keeps_what_is_idle() -> None:
+    track = Track(EMPTY, step_down_max=1, stabilisation_ms=MINUTE_MS, cooldown_down_ms=MINUTE_MS)
+    track.pool("a").set_desired(4, START)
+    assert kept(track, IDLE, a=4) == ({"a": 0}, ["a:idle"])
+
+
+def test_what_is_idle_stays_without_data_and_at_its_least() -> None:
+    assert kept(Track(EMPTY, quorate=False), IDLE) == ({"a": 4}, ["a:no_data_no_shrink", "a:idle"])
+    assert kept(Track(A), IDLE) == ({"a": A.replicas_min}, ["a:replicas_min", "a:idle"])
+
+
+def test_no_step_and_no_cooldown_slows_what_is_kept_at_a_floor() -> None:
+    track = Track(EMPTY, standing=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
+    track.pool("a").shrunk_at_ms = START
+    assert kept(track, FLOOR) == ({"a": 4}, ["a:schedule_floor"])
+    assert kept(track, FLOOR, a=5)[0] == {"a": 4}
+
+
+def test_a_floor_holds_no_more_than_the_replica_bounds() -> None:
+    least = PoolKnobs("a", "decode", replicas_max=3)
+    assert kept(Track(least, standing=1), FLOOR) == ({"a": 3}, ["a:replicas_max", "a:schedule_floor"])
+
+
+def test_a_bound_that_does_not_bite_is_not_told() -> None:
+    assert kept(Track(A), FLOOR, a=4) == ({"a": 4}, [])
+    assert kept(Track(EMPTY, standing=0), IDLE) == ({"a": 0}, [])

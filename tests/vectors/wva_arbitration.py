@@ -1,8 +1,11 @@
-"""Answers to the arbitration cases of the Workload Variant Autoscaler."""
+"""Answers to the cases of the Workload Variant Autoscaler on arbitration and on scaling to zero."""
 
 from typing import Any
 
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.planning.arbitration import arbitrate
+from tests.support.sleeper import AFTER_MS, Sleeper
 from tests.vectors.answering import Answer, only
 
 
@@ -20,4 +23,21 @@ def arbitration(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-ANSWERS: dict[str, Answer] = {"wva.arbitration": arbitration}
+def scale_to_zero(given: dict[str, Any]) -> dict[str, int]:
+    """Requests of the retention are arrivals here, and a query that fails is a frontend that is silent."""
+    only(given, "enabled", "requests_in_retention", "targets", "costs")
+    variants, asked = given["targets"], given.get("requests_in_retention", "error")
+    pools = [PoolKnobs(name, "aggregated", replicas_min=0) for name in variants]
+    world = Sleeper(*pools, workers=0, after_ms=AFTER_MS if given["enabled"] else 0)
+    for name, replicas in variants.items():
+        cost = given.get("costs", {}).get(name, 1.0)
+        world.pool(name).accelerator = AcceleratorKnobs(name, cost_per_hour=cost)
+        world.grow(name, replicas)
+        world.pool(name).desired = replicas
+    if asked != "error":
+        world.hear(arrivals=asked)
+        world.hear(AFTER_MS // 1_000)
+    return world.kept()
+
+
+ANSWERS: dict[str, Answer] = {"wva.arbitration": arbitration, "wva.scale_to_zero": scale_to_zero}

@@ -1,6 +1,6 @@
 """From the picture of one model to a decision, or to a hold: plan, guard, look for obstacles, propose, explain."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from loadline.core.belief.fleet import Model
@@ -10,8 +10,10 @@ from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, FitForecast, RaiseAlarm
 from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.planning.books import Books, books_of
+from loadline.core.planning.bounds import NO_BOUNDS, Bound
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import BY_TRAFFIC, Planner
+from loadline.core.planning.zero import Sleep
 from loadline.core.report import Code, Explanation, Opinion, Reason
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State, limited
@@ -51,9 +53,22 @@ class Decider:
             model.sweep(now, state.fleet.knobs)
         model.settle(now, state.fleet.knobs)
         opinion, asks = self._ask(model, answers, now)
-        effects = [*asks, *self._follow(model, opinion, books, now)]
+        bounds = self._bounds(model, opinion.targets, now)
+        effects = [*asks, *self._follow(model, opinion, bounds, books, now)]
         self._judge(model, opinion, now)
         return effects
+
+    def _bounds(self, model: Model, proposed: dict[str, int], now: int) -> Mapping[str, Bound]:
+        """What the pools of a model are kept to at the moment, whatever its planner says."""
+        state, name = self.state, model.name
+        if all(pool.knobs.replicas_min for pool in model.pools.values()):
+            return NO_BOUNDS
+        sleep, after_ms = state.sleeps.setdefault(name, Sleep()), self._knobs[name].scale_to_zero_after_ms
+        sleep.observe(model, now)
+        idle_at_ms = sleep.idle_at_ms(after_ms)
+        if idle_at_ms is not None and idle_at_ms > now:
+            state.due[name] = min(state.due[name], idle_at_ms)
+        return sleep.bounds(model, proposed, after_ms, now)
 
     def _judge(self, model: Model, opinion: Opinion, now: int) -> None:
         """Note the conditions of a model that was just planned."""
@@ -98,7 +113,9 @@ class Decider:
             for name in state.gpus.ready(state.fleet, books, now):
                 state.due[name] = now
 
-    def _follow(self, model: Model, opinion: Opinion, books: Books | None, now: int) -> list[Effect]:
+    def _follow(
+        self, model: Model, opinion: Opinion, bounds: Mapping[str, Bound], books: Books | None, now: int
+    ) -> list[Effect]:
         """What becomes of an opinion."""
         state, name = self.state, model.name
         unsettled = self._unsettled(model, now)
@@ -108,7 +125,7 @@ class Decider:
             return []
         alarms = [*self._renew_what_is_missing(model, now), *self._renew_what_is_too_much(model, now)]
         allowance = state.gpus.allowance(state.fleet, name, books, now)
-        draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now, allowance)
+        draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now, allowance, bounds=bounds)
         obstacle = self._obstacle(name, now)
         if obstacle is None and not self._knobs[name].no_operation:
             state.gpus.note(state.fleet, model, draft, allowance, now)

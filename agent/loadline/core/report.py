@@ -84,6 +84,9 @@ class Code(StrEnum):
     WARM_UP = "warm_up"
     COOLDOWN = "cooldown"
     PENDING_UNREACHED = "pending_unreached"
+    IDLE = "idle"
+    LAST_WORKER = "last_worker"
+    SCHEDULE_FLOOR = "schedule_floor"
     # why nothing may be decided now
     NOT_LEADER = "not_leader"
     NOT_SETTLED = "not_settled"
@@ -123,8 +126,8 @@ SENTENCES: dict[Code, str] = {
         "and keep {busy:.2f} workers busy: {wanted:g} workers"
     ),
     Code.FIRST_WORKER: (
-        "{requests_per_s:.2f} requests/s arrive and nothing serves them: one worker, and more when it is known how "
-        "long outputs are"
+        "{wanted:g} raised to {allowed:g}: nothing serves the role and {under_way:g} requests are under way; the "
+        "planner says how many more"
     ),
     Code.LOAD_HIGH: (
         "every worker has more than the load of {target:.0f} that gives {latency_ms:g} ms; the least has {least:.0f}"
@@ -211,6 +214,9 @@ SENTENCES: dict[Code, str] = {
         "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, cooldown is {cooldown_ms:g} ms"
     ),
     Code.PENDING_UNREACHED: "{missing:g} workers asked for did not come in time",
+    Code.IDLE: "{wanted:g} cut to {allowed:g}: for {idle_ms:g} ms nobody has asked anything of the model",
+    Code.LAST_WORKER: "{wanted:g} raised to {allowed:g}: the last worker of a role stays while the model is awake",
+    Code.SCHEDULE_FLOOR: "{wanted:g} raised to {allowed:g}: a schedule asks for it, for {left_ms:g} ms more",
     Code.NOT_LEADER: "this agent does not lead, or is about to lose its lease",
     Code.NOT_SETTLED: "the registry or the decisions have not been read yet",
     Code.PAUSED: "the model is paused",

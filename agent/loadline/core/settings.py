@@ -37,6 +37,15 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=100, description="Who is served first where GPUs are short: 1 before 100.")
     ] = 100
     planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
+    scale_to_zero_after_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=604_800_000,
+            description="All pools are emptied after nobody has asked anything of the model for this long, by frontends"
+            " that all report; 0: never. The first request wakes a worker of each role.",
+        ),
+    ] = 0
     no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
     gpu_budget_max: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Most GPUs over all pools of the model.")

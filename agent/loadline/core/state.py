@@ -21,6 +21,7 @@ from loadline.core.planning.fleet_budget import FleetBudget
 from loadline.core.planning.guard import Guard, Limits
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.supplies import Supplies, supplies_of
+from loadline.core.planning.zero import Sleep
 from loadline.core.report import Explanation, Rejection
 from loadline.core.settings import Settings
 from loadline.core.status import Condition
@@ -48,6 +49,8 @@ class State(Struct):
     """The model that was looked at last for something to write."""
     learning_at_ms: int = 0
     """When the next one is looked at."""
+    sleeps: dict[str, Sleep] = field(default_factory=dict)
+    """Of the models that may have no worker."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them."""
     renewals: dict[str, None] = field(default_factory=dict)

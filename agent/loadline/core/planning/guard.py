@@ -1,11 +1,11 @@
 """Rails over any proposal. What a planner may think is free; what may become a decision is bounded here.
 
 Each rail is a small step over a draft that notes a reason when it bites. They run from the weakest to the strongest, so
-the stronger has the last word: cooldown, stabilisation, warm-up, step < no data, no shrink < replica bounds and GPU
-budgets, that of the model and that of all models.
+the stronger has the last word: cooldown, stabilisation, warm-up, step < idleness < no data, no shrink < replica bounds,
+also those of the moment, and GPU budgets, that of the model and that of all models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
@@ -15,6 +15,7 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingMax
 from loadline.core.models.budget import Band
 from loadline.core.models.direction import Leg, fit_direction, settle
+from loadline.core.planning.bounds import NO_BOUNDS, Bound
 from loadline.core.report import Code, Reason
 
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -111,6 +112,8 @@ class Guard(Struct):
         acting_since_ms: int,
         now: int,
         allowance: Allowance = UNBOUNDED,
+        *,
+        bounds: Mapping[str, Bound] = NO_BOUNDS,
     ) -> Draft:
         """Bound a proposal.
 
@@ -120,6 +123,7 @@ class Guard(Struct):
             acting_since_ms: Since when this agent has been deciding: nothing shrinks until it has warmed up.
             now: In ms.
             allowance: What the GPU budget over all models leaves to this one.
+            bounds: What pools are kept to beside their replica bounds.
 
         Returns:
             Counts for all pools of the model, with a reason for each rail that bit.
@@ -133,8 +137,13 @@ class Guard(Struct):
                 self._slow_shrink(draft, pool, track, acting_since_ms, now)
             elif wanted > standing:
                 self._slow_growth(draft, pool, now)
+            bound = bounds.get(name)
+            if bound is not None and draft.targets[name] > bound.most:
+                draft.bound(bound.code, name, bound.most, **bound.numbers)
             if draft.targets[name] < standing and not pool.quorate(self.limits.quorum_ratio):
                 draft.bound(Code.NO_DATA_NO_SHRINK, name, standing, fresh=pool.fresh, ready=pool.ready)
+            if bound is not None and draft.targets[name] < bound.least:
+                draft.bound(bound.code, name, bound.least, **bound.numbers)
             self._replica_bounds(draft, pool)
         for name, replicas in allowance.gives.items():
             pool = model.pools[name]

@@ -247,9 +247,7 @@ class ThroughputPlanner(Planner):
         """Size all pools for an outlook. What is a surge only adds."""
         lengths = self._intervals.lengths(outlook, model.traffic)
         if lengths is None and outlook.requests_per_s > 0.0:
-            # Nothing has finished yet: it will where there are workers, or nobody says how long outputs are.
-            self._begin(outlook, model, now)
-            return
+            return  # nothing has finished yet: it will where there are workers, or nobody says how long outputs are
         self.outlook, self.sized_ms = outlook, now
         if lengths is not None:
             self.isl_spread = lengths[0].mean_square / max(lengths[0].mean, 1.0) ** 2
@@ -268,15 +266,6 @@ class ThroughputPlanner(Planner):
             if surge and before is not None and size.wanted <= before.replicas:
                 continue
             self.sized[pool.name] = self._sized(pool, size, spare[pool.name].wanted, outlook, now, surge=surge)
-
-    def _begin(self, outlook: Outlook, model: Model, now: int) -> None:
-        """One worker of each role that has none: without it nothing ever finishes, and no length is ever known."""
-        for role in {pool.knobs.role: 0 for pool in model.pools.values()}:
-            pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
-            if not any(pool.target_now(now) for pool in pools):
-                first = next((pool for pool in pools if profile_problem(pool) is None), pools[0])
-                reason = Reason.of(Code.FIRST_WORKER, first.name, requests_per_s=outlook.requests_per_s)
-                self.sized[first.name] = Sized(1, reason)
 
     def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
         correction = self.correction

@@ -1,0 +1,169 @@
+"""To zero and from zero: when a model sleeps, what wakes it, and the last worker of a role."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.report import Code
+from tests.support.sleeper import AFTER_MS, Sleeper
+
+ONE = PoolKnobs("one", "aggregated", replicas_min=0)
+TWO = PoolKnobs("two", "aggregated", replicas_min=0)
+PREFILL = PoolKnobs("p", "prefill", replicas_min=0)
+DECODE = PoolKnobs("d", "decode", replicas_min=0)
+SECONDS = AFTER_MS // 1_000
+
+# -- to zero -----------------------------------------------------------------------------------------------------------
+
+
+def test_after_nothing_was_asked_for_long_enough_all_pools_are_emptied() -> None:
+    world = Sleeper(PREFILL, DECODE, workers=2)
+    world.hear(SECONDS)
+    assert world.bounds() == {}
+    assert world.sleep.idle_at_ms(AFTER_MS) == world.now + 1_000
+    world.hear()
+    assert world.kept(p=1, d=5) == {"p": 0, "d": 0}, "whatever the planner wants"
+    assert {bound.code for bound in world.bounds().values()} == {Code.IDLE}
+
+
+@pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}, {"in_flight": 1}])
+def test_it_begins_anew_with_whatever_is_to_do(said: dict[str, int]) -> None:
+    world = Sleeper(ONE)
+    world.hear(SECONDS)
+    world.hear(1, ("f",), **said)
+    world.hear(SECONDS - 1)
+    assert world.bounds() == {}
+    world.hear(2)
+    assert world.kept() == {"one": 0}
+
+
+def test_what_completes_keeps_nothing_awake_and_what_is_still_under_way_does() -> None:
+    world = Sleeper(ONE)
+    world.hear(arrivals=1, in_flight=1)
+    world.hear(10 * SECONDS, in_flight=1)
+    assert world.bounds() == {}, "a first request that takes long has not completed"
+    world.hear(SECONDS + 1, completed=1)
+    assert world.kept() == {"one": 0}
+
+
+@pytest.mark.parametrize("load", [{"waiting": 1, "running": 0}, {"waiting": 0, "running": 1}])
+def test_a_worker_that_has_work_keeps_its_model_awake(load: dict[str, int]) -> None:
+    world = Sleeper(ONE)
+    world.hear(SECONDS)
+    world.report("one", **load)
+    world.sleep.observe(world.look(), world.now)
+    world.hear(SECONDS - 1)
+    assert world.bounds() == {}, "the work of requests that no frontend knows of"
+
+
+def test_while_a_frontend_is_silent_it_is_not_known_whether_anything_is_to_do() -> None:
+    world = Sleeper(ONE)
+    world.hear(SECONDS - 10, ("f", "g"))
+    world.hear(20)
+    assert world.bounds() == {}, "one of two is silent"
+    world.hear(50)
+    assert world.sleep.known_since_ms > 0, "it is forgotten after the window of the traffic"
+    world.hear(SECONDS - 30)
+    assert world.bounds() == {}
+    world.hear(30)
+    assert world.kept() == {"one": 0}
+
+
+def test_without_any_frontend_nothing_sleeps() -> None:
+    world = Sleeper(ONE)
+    world.hear(3 * SECONDS, ())
+    assert world.bounds() == {}
+
+
+# -- from zero ---------------------------------------------------------------------------------------------------------
+
+
+def asleep(*pools: PoolKnobs) -> Sleeper:
+    world = Sleeper(*pools, workers=0)
+    world.hear(SECONDS + 1)
+    assert world.kept() == dict.fromkeys(world.model.pools, 0)
+    return world
+
+
+@pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}])
+def test_the_first_request_wakes_one_pool_of_each_role(said: dict[str, int]) -> None:
+    world = asleep(PREFILL, DECODE, PoolKnobs("e", "decode", replicas_min=0))
+    world.hear(1, ("f",), **said)
+    assert world.kept() == {"p": 1, "d": 1, "e": 0}
+    assert {bound.code for bound in world.bounds().values()} == {Code.FIRST_WORKER}
+    assert world.kept(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner has chosen another"
+
+
+def test_who_was_turned_away_has_woken_it_too() -> None:
+    world = asleep(ONE)
+    world.hear(arrivals=1)
+    world.hear(10)
+    assert world.kept() == {"one": 1}, "nothing waits, and yet somebody has asked"
+
+
+def test_the_pool_that_comes_soonest_wakes_then_the_cheapest_then_by_name() -> None:
+    world = asleep(TWO, ONE)
+    world.hear(queued=1)
+    assert world.kept() == {"one": 1, "two": 0}, "by name"
+    world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
+    assert world.kept() == {"one": 0, "two": 1}, "the cheapest"
+    world.pool("one").start_ups_ms, world.pool("two").start_ups_ms = [30_000], [35_000]
+    assert world.kept() == {"one": 0, "two": 1}, "a few seconds are no reason"
+    world.pool("two").start_ups_ms = [60_000]
+    assert world.kept() == {"one": 1, "two": 0}, "the soonest"
+
+
+def test_a_pool_that_does_not_come_is_followed_by_the_next() -> None:
+    world = asleep(ONE, TWO)
+    world.hear(queued=1)
+    world.pool("one").reground(1, world.now)
+    assert world.kept() == {"one": 1, "two": 0}
+    world.now += ONE.start_deadline_ms
+    world.hear(queued=1)
+    assert world.kept() == {"one": 1, "two": 1}
+    world.pool("two").reground(1, world.now)
+    world.now += ONE.start_deadline_ms
+    world.hear(queued=1)
+    assert world.kept() == {"one": 1, "two": 1}, "there is no other"
+
+
+def test_what_is_not_known_wakes_nobody() -> None:
+    world = asleep(ONE)
+    world.hear(30, ())
+    assert world.kept() == {"one": 0}
+    fresh = Sleeper(ONE, workers=0)
+    assert fresh.kept() == {"one": 0}
+
+
+# -- in between --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_ms", [0, AFTER_MS])
+def test_a_role_keeps_its_last_worker_though_its_planner_wants_none(after_ms: int) -> None:
+    world = Sleeper(PREFILL, DECODE, workers=1, after_ms=after_ms)
+    world.hear(5)
+    assert world.kept(p=0, d=0) == {"p": 1, "d": 1}
+    assert world.bounds(p=0)["p"].code is Code.LAST_WORKER
+    assert world.bounds(p=1, d=3) == {}
+
+
+def test_the_last_worker_is_one_that_serves_and_the_cheapest_of_those() -> None:
+    world = Sleeper(ONE, TWO)
+    world.hear(5)
+    assert world.kept(one=0, two=0) == {"one": 1, "two": 0}
+    world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
+    assert world.kept(one=0, two=0) == {"one": 0, "two": 1}
+    world.shrink("two")
+    world.pool("two").reground(0, world.now)
+    assert world.kept(one=0) == {"one": 1, "two": 0}, "the cheap one would have to come first"
+
+
+def test_a_model_that_never_sleeps_has_a_worker_of_each_role_from_the_start() -> None:
+    world = Sleeper(PREFILL, DECODE, workers=0, after_ms=0)
+    assert world.kept() == {"p": 1, "d": 1}
+
+
+def test_a_role_that_always_has_a_worker_is_left_alone() -> None:
+    world = Sleeper(PoolKnobs("one", "aggregated"), TWO, workers=1)
+    world.hear(5)
+    assert world.kept(one=0, two=0) == {"one": 0, "two": 0}, "the guard keeps one of the first"

@@ -1,0 +1,68 @@
+"""A controller whose model sleeps: what becomes of it in turns, from the first request to the last worker."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect
+from loadline.core.events import BusConnectionChanged, RegistryRead
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from tests.support.controlled import World
+from tests.support.sleeper import traffic
+
+AFTER_MS = 30_000
+GUARD = GuardKnobs(stabilisation_ms=300_000, cooldown_up_ms=600_000, cooldown_down_ms=600_000, warm_up_ms=0)
+
+
+class Sleeping(World):
+    """The model may sleep, and the rails of its guard are slow."""
+
+    def __init__(self, planner: str, after_ms: int = AFTER_MS) -> None:
+        super().__init__()
+        pools = (PoolKnobs("prefill", "prefill", replicas_min=0), PoolKnobs("decode", "decode", replicas_min=0))
+        model = ModelKnobs("m", pools, planner=planner, guard=GUARD, scale_to_zero_after_ms=after_ms)
+        self.settings = Settings("agent-1", "all", (model,))
+        self.controller = Controller(self.settings)
+        self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+
+    def hear(self, seconds: int = 1, **said: int) -> list[dict[str, int]]:
+        """A frontend and the workers report every second; gives what was decided."""
+        seen: list[AnyEffect] = []
+        self.running = said.get("in_flight", 0)
+        for _ in range(seconds):
+            self.now += 1_000
+            seen += self.tell(traffic(self.now // 1_000, "f", **said))
+            seen += self.report()
+        return self.decisions(seen)
+
+
+@pytest.mark.parametrize("planner", ["threshold", "throughput", "load", "sla", "hpa", "kpa"])
+def test_it_sleeps_in_one_step_and_wakes_in_the_turn_of_the_first_request(planner: str) -> None:
+    world = Sleeping(planner)
+    world.register("prefill", "p1", "p2")
+    world.register("decode", "d1", "d2")
+    world.kv = 0.6
+    world.hear(10, in_flight=1)
+    decided = world.hear(AFTER_MS // 1_000 + 1)
+    assert decided[-1] == {"prefill": 0, "decode": 0}
+    world.workers.clear()
+    assert world.hear(60) == []
+    world.now += 1_000
+    woken = world.tell(traffic(world.now // 1_000, queued=1))
+    assert world.decisions(woken) == [{"prefill": 1, "decode": 1}]
+
+
+def test_a_model_falls_asleep_when_its_time_is_over_without_any_report() -> None:
+    world = Sleeping("hpa")
+    world.register("prefill", "p1")
+    world.register("decode", "d1")
+    world.hear(AFTER_MS // 1_000)
+    wake = world.controller.next_wake()
+    assert wake is not None
+    assert wake <= world.now + 1_000, "hpa itself looks every 15 s"
+
+
+def test_a_new_model_that_never_sleeps_starts_its_first_workers() -> None:
+    world = Sleeping("threshold", after_ms=0)
+    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 1}]
