@@ -35,8 +35,9 @@ def scale_to_zero(given: dict[str, Any]) -> dict[str, int]:
         world.grow(name, replicas)
         world.pool(name).desired = replicas
     if asked != "error":
+        world.hear()
         world.hear(arrivals=asked)
-        world.hear(AFTER_MS // 1_000)
+        world.hear(AFTER_MS // 1_000 - 1)
     return world.kept()
 
 
