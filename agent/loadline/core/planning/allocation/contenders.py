@@ -1,7 +1,6 @@
 """What would serve a want, best first; and what is left of the supplies."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
 from math import ceil
 from typing import Final
 
@@ -18,15 +17,17 @@ class Candidate(Struct, frozen=True):
     """Workers that would serve a want."""
 
     counts: dict[str, int]
-    """By pool, those above 0."""
+    """By pool."""
     takes: dict[str, int]
     """Of limited supplies, beyond what the least counts take."""
     value: float
     """Less is better: what it costs an hour, and what changing to it costs."""
+    changes: int = 0
+    """Workers that start or go."""
 
 
 class Contender(Struct, frozen=True):
-    """A want and its candidates, best first."""
+    """A want and its candidates, best first; there is one at least."""
 
     want: Want
     candidates: tuple[Candidate, ...]
@@ -76,19 +77,6 @@ def contenders_of(problem: Problem, supply: Supply) -> list[Contender]:
     return [Contender(want, _candidates(want, supply, problem.switching_cost_hours)) for want in wants]
 
 
-def candidate(want: Want, counts: Mapping[str, int], supply: Supply, hours: float) -> Candidate:
-    """What counts of the pools of a want take and cost; switching a worker costs ``hours`` of it."""
-    takes: dict[str, int] = {}
-    value = 0.0
-    for option in (option for part in want.parts for option in part.options):
-        count = counts[option.pool]
-        value += option.cost * (count + hours * abs(count - option.current))
-        for name, units in supply.limited(option).items():
-            if count > option.least:
-                takes[name] = takes.get(name, 0) + units * (count - option.least)
-    return Candidate({pool: count for pool, count in sorted(counts.items()) if count}, takes, value)
-
-
 def served(part: Part, counts: Mapping[str, int]) -> float:
     """Share (0..1) of the demand of a part that workers serve."""
     if not part.demand:
@@ -99,27 +87,40 @@ def served(part: Part, counts: Mapping[str, int]) -> float:
 
 def _candidates(want: Want, supply: Supply, hours: float) -> tuple[Candidate, ...]:
     """The cheapest mix of each part or one pool alone, combined; the cheapest first, then as ``cover`` breaks ties."""
-    found: list[dict[str, int]] = [{}]
+    found = [Candidate({}, {}, 0.0)]
     for part in want.parts:
-        whole = [one | other for one, other in product(found, _bundles(part, hours))]
-        found = _cheapest_first(whole, want, hours)[:_CANDIDATES_MAX]
-    return tuple(candidate(want, counts, supply, hours) for counts in found)
+        bundles = bundles_of(part, _bundles(part, hours), supply, hours)
+        found = [_both(one, other) for one in found for other in bundles] if len(want.parts) > 1 else bundles
+        found = sorted(found, key=_order)[:_CANDIDATES_MAX]
+    return tuple(found)
 
 
-def _cheapest_first(bundles: list[dict[str, int]], want: Want, hours: float) -> list[dict[str, int]]:
-    if len(bundles) == 1:
-        return bundles
-    options = {option.pool: option for part in want.parts for option in part.options}
+def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: Supply, hours: float) -> list[Candidate]:
+    """What counts of the pools of a part take and cost; switching a worker costs ``hours`` of it."""
+    options = [(option, supply.limited(option)) for option in part.options]
+    bundles: list[Candidate] = []
+    for one in counts:
+        takes: dict[str, int] = {}
+        value, changes = 0.0, 0
+        for option, units in options:
+            count = one[option.pool]
+            change = abs(count - option.current)
+            value += option.cost * (count + hours * change)
+            changes += change
+            if count > option.least:
+                for name, each in units.items():
+                    takes[name] = takes.get(name, 0) + each * (count - option.least)
+        bundles.append(Candidate(one, takes, value, changes))
+    return bundles
 
-    def order(counts: dict[str, int]) -> tuple[float, int, tuple[int, ...]]:
-        changes = [abs(count - options[pool].current) for pool, count in counts.items()]
-        value = sum(
-            options[pool].cost * (count + hours * change)
-            for (pool, count), change in zip(counts.items(), changes, strict=True)
-        )
-        return value, sum(changes), tuple(-counts[pool] for pool in sorted(counts))
 
-    return sorted(bundles, key=order)
+def _both(one: Candidate, other: Candidate) -> Candidate:
+    takes = {name: one.takes.get(name, 0) + other.takes.get(name, 0) for name in one.takes | other.takes}
+    return Candidate(one.counts | other.counts, takes, one.value + other.value, one.changes + other.changes)
+
+
+def _order(candidate: Candidate) -> tuple[float, int, list[int]]:
+    return candidate.value, candidate.changes, [-count for _, count in sorted(candidate.counts.items())]
 
 
 def _bundles(part: Part, hours: float) -> Iterable[dict[str, int]]:

@@ -9,6 +9,7 @@ fractions. This is the list form of dynamic programming for knapsacks (Pisinger,
 
 from collections.abc import Mapping, Sequence
 from math import ceil, inf
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from loadline.core.allocations import Option, Part
@@ -32,13 +33,8 @@ class _Run(NamedTuple):
     room: int
 
 
-class _Step(NamedTuple):
-    """What is still to serve and what it costs so far, by how many of the last run, and what came before."""
-
-    rest: float
-    cost: float
-    workers: int
-    before: "_Step | None"
+_Step = tuple[float, float, int, "_Step | None"]
+"""What is still to serve, what it costs so far, by how many of the last run, and what came before."""
 
 
 def cover(
@@ -101,69 +97,65 @@ def _useful(runs: Sequence[_Run], rest: float) -> list[_Run]:
 
 def _cheapest(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
     """The last of the steps that serve the rest for the least."""
-    steps, best = [_Step(rest, 0.0, 0, None)], _filled(runs, rest, slack)
+    best = _filled(runs, rest, slack)
     if best is None:
         return None
-    behind = [0.0]  # what all later runs can serve
-    for run in reversed(runs[1:]):
-        behind.append(behind[-1] + run.serves * run.room)
-    for number, run in enumerate(runs):
-        after = runs[number + 1] if number + 1 < len(runs) else None
+    steps: list[_Step] = [(rest, 0.0, 0, None)]
+    behind = sum(run.serves * run.room for run in runs) + slack  # what runs can serve from here on
+    for run, after in zip(runs, (*runs[1:], None), strict=True):
+        price, serves, room = run.price, run.serves, run.room
+        behind -= serves * room
         rate = after.price / after.serves if after else inf
+        gain = serves * rate - price  # what a worker of this run saves, at least
         found: list[_Step] = []
         for step in steps:
-            most = min(run.room, ceil((step.rest - slack) / run.serves))
-            fewest = max(most - _COUNTS_MAX, _fewest(step, run, rate, behind[-1 - number] + slack, best))
+            left, cost = step[0], step[1]
+            most = min(room, ceil((left - slack) / serves))
+            fewest = max(0, most - _COUNTS_MAX, ceil((left - behind) / serves))
+            if 0.0 < gain < inf:
+                fewest = max(fewest, ceil((cost + left * rate - best[1]) / gain))
             for count in range(most, fewest - 1, -1):
-                taken = _Step(step.rest - count * run.serves, step.cost + count * run.price, count, step)
-                if taken.rest > slack:
-                    found.append(taken)
-                elif taken.cost < best.cost:
-                    best = taken
+                missing, spent = left - count * serves, cost + count * price
+                if missing > slack:
+                    found.append((missing, spent, count, step))
+                elif spent < best[1]:
+                    best = (missing, spent, count, step)
         steps = _undominated(found, rate)
     return best
 
 
 def _filled(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
     """A good answer: each run as far as it goes in whole workers, and one of them for what is left then."""
-    step, best = _Step(rest, 0.0, 0, None), None
+    best: _Step | None = None
+    step: _Step = (rest, 0.0, 0, None)
     for run in runs:
-        count = ceil((step.rest - slack) / run.serves)
-        cost = step.cost + count * run.price
-        if count <= run.room and (best is None or cost < best.cost):
-            best = _Step(step.rest - count * run.serves, cost, count, step)
+        left, cost = step[0], step[1]
+        count = ceil((left - slack) / run.serves)
+        if count <= run.room and (best is None or cost + count * run.price < best[1]):
+            best = (left - count * run.serves, cost + count * run.price, count, step)
         count = min(run.room, count - 1)
-        step = _Step(step.rest - count * run.serves, step.cost + count * run.price, count, step)
+        step = (left - count * run.serves, cost + count * run.price, count, step)
     return best
-
-
-def _fewest(step: _Step, run: _Run, rate: float, behind: float, best: _Step) -> int:
-    """The fewest of a run with which later ones can still serve the rest, and for less than the best."""
-    fewest = ceil((step.rest - behind) / run.serves)
-    gain = run.serves * rate - run.price
-    if 0.0 < gain < inf:
-        fewest = max(fewest, ceil((step.cost + step.rest * rate - best.cost) / gain))
-    return max(0, fewest)
 
 
 def _undominated(steps: list[_Step], rate: float) -> list[_Step]:
     """Those of which no other serves as much for as little."""
-    steps.sort(key=lambda step: (step.rest, step.cost))
+    steps.sort(key=itemgetter(0, 1))
     kept: list[_Step] = []
     cheapest = inf
     for step in steps:
-        if step.cost < cheapest:
-            cheapest = step.cost
+        if step[1] < cheapest:
+            cheapest = step[1]
             kept.append(step)
     if len(kept) > _STEPS_MAX:
-        kept = sorted(kept, key=lambda step: step.cost + step.rest * rate)[:_STEPS_MAX]
+        kept = sorted(kept, key=lambda step: step[1] + step[0] * rate)[:_STEPS_MAX]
     return kept
 
 
 def _taken(last: _Step) -> list[int]:
     counts: list[int] = []
     step: _Step | None = last
-    while step is not None and step.before is not None:
-        counts.append(step.workers)
-        step = step.before
+    while step is not None and step[3] is not None:
+        counts.append(step[2])
+        step = step[3]
     return counts[::-1]

@@ -12,11 +12,13 @@ from itertools import groupby
 from math import inf
 
 from loadline.core.allocations import Allocation, Problem, SaturationPolicy
-from loadline.core.planning.allocation.contenders import Contender, Supply, contenders_of, served, supply_of
+from loadline.core.planning.allocation.contenders import Candidate, Contender, Supply, contenders_of, served, supply_of
 from loadline.core.planning.allocation.leftovers import share_out
 from loadline.core.planning.allocation.weighted import by_weight
 
 Counts = dict[str, dict[str, int]]
+Chosen = dict[str, Candidate]
+"""What serves a want whole, by its name."""
 
 
 def greedy(problem: Problem) -> Allocation:
@@ -31,12 +33,19 @@ def grant(contenders: Sequence[Contender], supply: Supply, policy: SaturationPol
     if policy == "weighted":
         return by_weight(contenders, supply)
     counts: Counts = {}
-    ordered = sorted(contenders, key=lambda contender: contender.want.priority)
-    groups = [ordered] if delayed else [list(one) for _, one in groupby(ordered, lambda one: one.want.priority)]
-    for group in groups:
-        unserved = _serve(group, supply, counts)
+    for group in groups_of(contenders, policy, delayed=delayed):
+        chosen, unserved = serve(group, supply)
+        counts |= {name: choice.counts for name, choice in chosen.items()}
         counts |= share_out(unserved, supply, policy)
     return counts
+
+
+def groups_of(contenders: Sequence[Contender], policy: SaturationPolicy, *, delayed: bool) -> list[list[Contender]]:
+    """Those that are served before leftovers are shared out, of which the next ones get what remains."""
+    ordered = sorted(contenders, key=lambda contender: contender.want.priority)
+    if delayed or policy == "none":
+        return [ordered]
+    return [list(group) for _, group in groupby(ordered, lambda contender: contender.want.priority)]
 
 
 def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
@@ -52,22 +61,23 @@ def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
     return Allocation(every, unserved)
 
 
-def _serve(group: Sequence[Contender], supply: Supply, counts: Counts) -> list[Contender]:
+def serve(group: Sequence[Contender], supply: Supply) -> tuple[Chosen, list[Contender]]:
     """Serve those that can be; the others, in the order in which they turned out not to be."""
-    queue = [(*_order(contender, 0), 0, contender) for contender in group if contender.candidates]
+    queue = [(*_order(contender, 0), 0, contender) for contender in group]
     heapify(queue)
+    chosen: Chosen = {}
     unserved: list[Contender] = []
     while queue:
         *_, number, contender = heappop(queue)
         choice = contender.candidates[number]
         if supply.fits(choice.takes):
             supply.take(choice.takes)
-            counts[contender.want.name] = choice.counts
+            chosen[contender.want.name] = choice
         elif number + 1 < len(contender.candidates):
             heappush(queue, (*_order(contender, number + 1), number + 1, contender))
         else:
             unserved.append(contender)
-    return unserved
+    return chosen, unserved
 
 
 def _order(contender: Contender, number: int) -> tuple[int, float, float, str]:

@@ -59,7 +59,7 @@ def _rounded(shares: Sequence[float], claims: Sequence[Claim]) -> list[int]:
 
 def by_weight(contenders: Sequence[Contender], supply: Supply) -> dict[str, dict[str, int]]:
     """Workers by want and pool; what they take is taken from the supply."""
-    ordered = sorted((one for one in contenders if one.candidates), key=lambda one: one.want.name)
+    ordered = sorted(contenders, key=lambda one: one.want.name)
     turns: list[Partly] = []
     counts: dict[str, dict[str, int]] = {}
     for contender, own in zip(ordered, _own_shares(ordered, supply), strict=True):
