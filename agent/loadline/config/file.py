@@ -5,7 +5,6 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -15,6 +14,8 @@ from msgspec import Struct, inspect
 
 from loadline.config.engines import located
 from loadline.config.knobs import Config
+from loadline.config.layers import LayeredConfig, merged, placed
+from loadline.config.names import did_you_mean
 from loadline.config.regular import open_regular, reason
 from loadline.errors import ConfigError
 
@@ -53,7 +54,12 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX):
             _override(table, variable, environ[variable])
-    return checked(table, Config)
+    merging, written = merged(table)
+    try:
+        config = checked(merging, Config)
+    except ConfigError as error:
+        raise ConfigError(placed(error.place, written), error.problem, error.remedy) from error
+    return LayeredConfig(**msgspec.structs.asdict(config), written=written) if written else config
 
 
 def load_as(kind: type[S], path: Path) -> S:
@@ -164,7 +170,7 @@ def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"{place}{key}", "is not a key that is known here", _did_you_mean(key, fields))
+            raise ConfigError(f"{place}{key}", "is not a key that is known here", did_you_mean(key, fields))
         _check_value(value, fields[key], types[key], f"{place}{key}")
     for field in fields.values():
         if field.required and field.name not in table:
@@ -177,11 +183,7 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
         _check(value, info.cls, f"{place}.")
         _check_whole(value, info.cls, place)
         return
-    if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
-        element = unwrap(info.item_type)
-        if isinstance(element, inspect.StructType) and all(isinstance(one, dict) for one in value):
-            for index, one in enumerate(value):
-                _check(one, element.cls, f"{place}[{index}].")
+    _check_elements(value, info, place)
     exact = not isinstance(value, int | float) or (math.isfinite(value) and abs(value) <= _INTEGER_MAX)
     try:
         msgspec.convert(value, annotation)
@@ -189,6 +191,20 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
         raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}.") from error
     if not exact:
         raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}, finite and at most 2^53.")
+
+
+def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
+    """Refuse what a Struct in a list, or in a table of names, would refuse."""
+    if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
+        element, named = info.item_type, {f"[{index}]": one for index, one in enumerate(value)}
+    elif isinstance(info, inspect.DictType) and isinstance(value, dict):
+        element, named = info.value_type, {f".{name}": one for name, one in value.items()}
+    else:
+        return
+    kind = unwrap(element)
+    if isinstance(kind, inspect.StructType) and all(isinstance(one, dict) for one in named.values()):
+        for name, one in named.items():
+            _check(one, kind.cls, f"{place}{name}.")
 
 
 def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
@@ -205,17 +221,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 1]}…"
 
 
-def _did_you_mean(word: str, known: Mapping[str, object]) -> str:
-    close = get_close_matches(word, known, n=1)
-    return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(known))}."
-
-
 def _override(raw: dict[str, Any], variable: str, text: str) -> None:
     """Put a variable's value where its name says: ``LOADLINE__NATS__SERVERS`` is ``servers`` in ``[nats]``."""
     table, fields, path = raw, fields_of(Config), variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     for depth, part in enumerate(path):
         if part not in fields:
-            raise ConfigError(f"environment variable {variable}", f"names no key: {part}", _did_you_mean(part, fields))
+            raise ConfigError(f"environment variable {variable}", f"names no key: {part}", did_you_mean(part, fields))
         info = unwrap(fields[part].type)
         if depth == len(path) - 1:
             table[part] = _environment_value(text, info)

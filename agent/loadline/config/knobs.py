@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from loadline.config.defaults import DefaultKnobs, NamespaceKnobs, ServiceClassKnobs
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
@@ -113,6 +114,11 @@ class Config(Knobs, frozen=True):
 
     models: Annotated[tuple[ModelKnobs, ...], Meta(min_length=1, max_length=1024, description="The served models.")]
     accelerators: Annotated[tuple[AcceleratorKnobs, ...], Meta(max_length=64, description="What pools run on.")] = ()
+    defaults: DefaultKnobs = DefaultKnobs()
+    namespaces: Annotated[tuple[NamespaceKnobs, ...], Meta(max_length=256, description="Whose models these are.")] = ()
+    service_classes: Annotated[
+        tuple[ServiceClassKnobs, ...], Meta(max_length=64, description="What is promised to the users of models.")
+    ] = ()
     agent: AgentKnobs = AgentKnobs()
     nats: NatsKnobs = NatsKnobs()
     etcd: EtcdKnobs = EtcdKnobs()

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import NODEFAULT, Struct, inspect
 
+from loadline.config.defaults import Layer
 from loadline.config.file import ENVIRONMENT_PREFIX, fields_of, legal, unwrap
 from loadline.config.knobs import Config
 
@@ -18,6 +19,10 @@ Units are the last word of a key's name. `loadline check --config FILE` says wha
 
 A variable `{ENVIRONMENT_PREFIX}<SECTION>__<KEY>` overrides a key, for containers: `{ENVIRONMENT_PREFIX}HTTP__PORT=0`.
 Its value is a TOML value, or plain text where the key holds text. `{ENVIRONMENT_PREFIX}MODELS` sets all models at once.
+
+What several models have in common is written once. Of every key the first of these counts that says something: the
+model or its pool; its class of service, `[[service_classes]]`; its namespace, `[[namespaces]]`; `[defaults]`; the
+default of this reference.
 """
 
 HEADER = "| key | value | default | meaning |\n|---|---|---|---|\n"
@@ -41,8 +46,10 @@ def tables(kind: type[Struct], path: str = "") -> Iterator[str]:
         else:
             yield _row(key, field)
     for inner_kind, header in nested:
-        yield f"\n## `{header}`\n\n{(inner_kind.__doc__ or '').splitlines()[0]}\n\n"
-        yield HEADER
+        yield f"\n## `{header}`\n\n{(inner_kind.__doc__ or '').splitlines()[0]}\n"
+        if issubclass(inner_kind, Layer):
+            continue
+        yield f"\n{HEADER}"
         yield from tables(inner_kind, header.strip("[]"))
 
 

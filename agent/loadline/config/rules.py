@@ -1,14 +1,14 @@
 """What a configuration says as a whole: contradictions are errors, what is legal but surely unwanted is a warning."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from difflib import get_close_matches
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
 from loadline.config.idle import idle_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
+from loadline.config.layers import placed, written_of
+from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
 from loadline.config.thresholds import check_saturation, check_thresholds, threshold_warnings
 from loadline.core.belief.pool import PoolKnobs
@@ -33,18 +33,27 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
     Raises:
         ConfigError: Two values contradict each other, or a value names what does not exist.
     """
+    written = written_of(config)
+    try:
+        warnings = _judge(config, planners)
+    except ConfigError as error:
+        raise ConfigError(placed(error.place, written), error.problem, error.remedy) from error
+    parts = (warning.partition(": ") for warning in warnings)
+    return [f"{placed(place, written)}{colon}{text}" for place, colon, text in parts]
+
+
+def _judge(config: Config, planners: Collection[str]) -> list[str]:
     _check_agent(config)
     check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
     _check_logins(config.nats, config.etcd)
     _check_times(config)
-    _refuse_duplicates((model.name for model in config.models), "models", "model")
-    _refuse_duplicates((one.name for one in config.accelerators), "accelerators", "accelerator")
-    warnings = [*_agent_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
+    refuse_duplicates((model.name for model in config.models), "models", "model")
+    check_names(config)
+    warnings = [*_agent_warnings(config), *fleet_budget_warnings(config.fleet, config.models), *name_warnings(config)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         _check_model(model, place, planners)
-        _check_accelerators(config, model, place)
         warnings += [*_model_warnings(model, place), *idle_warnings(model, place)]
         if model.planner == "threshold":
             check_thresholds(model, f"{place}.threshold")
@@ -147,18 +156,10 @@ def _check_times(config: Config) -> None:
             )
 
 
-def _refuse_duplicates(names: Iterable[str], place: str, what: str) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise ConfigError(place, f"{what} {name!r} is there {count} times", f"Give every {what} its own name.")
-
-
 def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> None:
-    _refuse_duplicates((pool.name for pool in model.pools), f"{place}.pools", "pool")
+    refuse_duplicates((pool.name for pool in model.pools), f"{place}.pools", "pool")
     if model.planner not in planners:
-        close = get_close_matches(model.planner, planners, n=1)
-        remedy = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(sorted(planners))}."
-        raise ConfigError(f"{place}.planner", f"{model.planner!r} is no planner", remedy)
+        raise ConfigError(f"{place}.planner", f"{model.planner!r} is no planner", did_you_mean(model.planner, planners))
     for index, pool in enumerate(model.pools):
         if pool.replicas_min > pool.replicas_max:
             problem = f"{pool.replicas_min} is above replicas_max {pool.replicas_max}"
@@ -174,24 +175,6 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
     if roles == {"prefill"}:
         raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
     check_budget(model, place)
-
-
-def _check_accelerators(config: Config, model: ModelKnobs, place: str) -> None:
-    known = {one.name: one for one in config.accelerators}
-    for index, pool in enumerate(model.pools):
-        if not pool.accelerator:
-            continue
-        here = f"{place}.pools[{index}].accelerator"
-        if pool.accelerator not in known:
-            close = get_close_matches(pool.accelerator, known, n=1)
-            names = f"Known are: {', '.join(sorted(known))}." if known else "Write an [[accelerators]] of that name."
-            raise ConfigError(
-                here, f"{pool.accelerator!r} is no accelerator", f"Did you mean {close[0]}?" if close else names
-            )
-        unit = known[pool.accelerator].multiplicity
-        if pool.gpus_per_worker % unit:
-            problem = f"{pool.accelerator!r} comes in units of {unit} GPUs, and a worker has {pool.gpus_per_worker}"
-            raise ConfigError(here, problem, f"Set gpus_per_worker to a multiple of {unit}.")
 
 
 def _check_static(model: ModelKnobs, place: str) -> None:

@@ -1,9 +1,11 @@
 """What the agent will do with a configuration, in plain sentences."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from loadline.config.knobs import Config
+from loadline.config.layers import written_of
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.settings import ModelKnobs
@@ -13,7 +15,10 @@ _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
 
 def describe(config: Config) -> str:
     """The configuration as sentences, one a line; what belongs to a model is indented."""
-    return "\n".join([*_about_agent(config), *(line for model in config.models for line in _about_model(model))])
+    lines = [*_about_agent(config)]
+    for index, model in enumerate(config.models):
+        lines += [*_about_model(model), *_about_layers(config, f"models[{index}].")]
+    return "\n".join(lines)
 
 
 def duration(ms: float) -> str:
@@ -48,6 +53,15 @@ def _about_agent(config: Config) -> Iterator[str]:
         if journal.directory
         else "Journal: none, so this run cannot be replayed."
     )
+
+
+def _about_layers(config: Config, place: str) -> Iterator[str]:
+    """What of a model is written in a layer, a line for each layer."""
+    found: dict[str, list[str]] = {}
+    for key, origin in written_of(config).items():
+        if key.startswith(place):
+            found.setdefault(origin.layer, []).append(f"{key.removeprefix(place)} = {json.dumps(origin.value)}")
+    yield from (f"  From {layer}: {', '.join(said)}." for layer, said in found.items())
 
 
 def _about_budget(knobs: ModelKnobs | FleetKnobs) -> Iterator[str]:

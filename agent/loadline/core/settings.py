@@ -36,6 +36,9 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     priority: Annotated[
         int, Meta(ge=1, le=100, description="Who is served first where GPUs are short: 1 before 100.")
     ] = 100
+    service_class: Annotated[
+        str, Meta(max_length=100, description="One of [[service_classes]]: objectives and priority; empty: none.")
+    ] = ""
     planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
     scale_to_zero_after_ms: Annotated[
         int,

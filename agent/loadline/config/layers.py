@@ -1,0 +1,130 @@
+"""Layers of a configuration: built-in defaults < ``[defaults]`` < ``[[namespaces]]`` < ``[[service_classes]]`` < model.
+
+They are merged as tables, key by key, before anything is checked: so 0 and false can be set, and what is not written
+is never mistaken for what is. Of every value that comes from a layer it is kept where it was written.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from loadline.config.knobs import Config
+from loadline.errors import ConfigError
+
+SECTIONS: Final = ("defaults", "namespaces", "service_classes")
+_STEP: Final = re.compile(r"[.\[]")
+
+Table = dict[str, Any]
+
+
+class Origin(Struct, frozen=True):
+    """Where a value that comes from a layer was written."""
+
+    layer: str
+    place: str
+    value: Any
+
+
+class LayeredConfig(Config, frozen=True):
+    """A configuration whose models have something from its layers."""
+
+    written: dict[str, Origin] = field(default_factory=dict)
+    """By the place of each value that comes from a layer."""
+
+
+def written_of(config: Config) -> Mapping[str, Origin]:
+    """Where the values that come from layers were written, by their places."""
+    return config.written if isinstance(config, LayeredConfig) else {}
+
+
+def placed(place: str, written: Mapping[str, Origin]) -> str:
+    """A place in a model, and before it the place in a layer where its value was written."""
+    for key in (place, *(place[: match.start()] for match in reversed(list(_STEP.finditer(place))))):
+        if key in written:
+            return f"{written[key].place}{place[len(key) :]} (of {place})"
+    return place
+
+
+def merged(table: Table) -> tuple[Table, dict[str, Origin]]:
+    """Fill the models of a configuration from its layers, in place.
+
+    Returns:
+        The table, layers first so that they are judged before what they are part of; and by the place of each value
+        that comes from a layer, where it was written.
+
+    Raises:
+        ConfigError: The defaults of a namespace say that its models are in another one.
+    """
+    written: dict[str, Origin] = {}
+    _refuse_namespaces_in_namespaces(table)
+    models = table.get("models")
+    for index, model in enumerate(models if isinstance(models, list) else ()):
+        if isinstance(model, dict):
+            for place, layer in list(_of_model(table, model)):
+                _Filler(place, written).fill_model(model, f"models[{index}]", layer)
+    first = {key: table[key] for key in SECTIONS if key in table}
+    return first | table, written
+
+
+def _refuse_namespaces_in_namespaces(table: Table) -> None:
+    spaces = table.get("namespaces")
+    for index, space in enumerate(spaces if isinstance(spaces, list) else ()):
+        if isinstance(space, dict) and "namespace" in _table(space, "defaults"):
+            place = f"namespaces[{index}].defaults.namespace"
+            raise ConfigError(place, "would move the models of a namespace", "Take it out, or write it in the models.")
+
+
+def _of_model(table: Table, model: Table) -> Iterator[tuple[str, Table]]:
+    """The layers below a model, the strongest first."""
+    defaults = _table(table, "defaults")
+    place, space = _named(table, "namespaces", model.get("namespace", defaults.get("namespace", "default")))
+    below = [(f"{place}.defaults", _table(space, "defaults")), ("defaults", defaults)]
+    name = next((one["service_class"] for one in (model, *(one for _, one in below)) if "service_class" in one), "")
+    place, service = _named(table, "service_classes", name)
+    own = _table(_table(service, "models"), model.get("name"))
+    yield f"{place}.models.{model.get('name')}", {"objectives": own}
+    yield place, {key: service[key] for key in ("priority", "objectives") if key in service}
+    yield from below
+
+
+class _Filler:
+    """Fills tables from one layer."""
+
+    def __init__(self, layer: str, written: dict[str, Origin]) -> None:
+        self._layer = layer
+        self._written = written
+
+    def fill_model(self, model: Table, here: str, table: Table) -> None:
+        """A model, and its pools."""
+        self._fill(model, here, {key: value for key, value in table.items() if key != "pool"}, self._layer)
+        pools = model.get("pools")
+        for index, pool in enumerate(pools if isinstance(pools, list) else ()):
+            if isinstance(pool, dict):
+                self._fill(pool, f"{here}.pools[{index}]", _table(table, "pool"), f"{self._layer}.pool")
+
+    def _fill(self, own: Table, here: str, table: Table, there: str) -> None:
+        """Take over what a table does not say itself, and note where that is written."""
+        for key, value in table.items():
+            if isinstance(value, dict):
+                inner = own.setdefault(key, {})
+                if isinstance(inner, dict):
+                    self._fill(inner, f"{here}.{key}", value, f"{there}.{key}")
+            elif key not in own:
+                own[key] = value
+                self._written[f"{here}.{key}"] = Origin(self._layer, f"{there}.{key}", value)
+
+
+def _named(table: Table, section: str, name: object) -> tuple[str, Table]:
+    """The table of that name in a list of tables, with its place."""
+    tables = table.get(section)
+    for index, one in enumerate(tables if isinstance(tables, list) else ()):
+        if isinstance(one, dict) and one.get("name") == name:
+            return f"{section}[{index}]", one
+    return section, {}
+
+
+def _table(table: Table, key: object) -> Table:
+    found = table.get(key) if isinstance(key, str) else None
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,211 @@
+"""Layers of a configuration: who wins, what an error says of where a value was written, and what ``check`` shows."""
+
+import pytest
+
+from loadline.config import describe, parse
+from loadline.core.settings import ModelKnobs
+from tests.support.configs import BASE, DECODE, judge, model, refusal
+
+LAYERS = """
+[defaults]
+planner = "sla"
+gpu_budget_min = 2
+objectives.ttft_ms = 900
+objectives.itl_ms = 90
+guard.step_up_max = 3
+static.replicas = {prefill = 4, decode = 5}
+[defaults.pool]
+replicas_max = 30
+gpus_per_worker = 2
+
+[[namespaces]]
+name = "team-a"
+[namespaces.defaults]
+planner = "static"
+service_class = "premium"
+guard.cooldown_up_ms = 7
+pool.replicas_max = 20
+
+[[service_classes]]
+name = "premium"
+priority = 1
+objectives.ttft_ms = 200
+models.llama.itl_ms = 20
+models.llama.attainment = 0
+"""
+MODEL = """
+[[models]]
+name = "llama"
+namespace = "team-a"
+gpu_budget_min = 0
+no_operation = false
+objectives.itl_ms = 15
+static.replicas.decode = 6
+guard.cooldown_down_ms = 0
+[[models.pools]]
+name = "prefill"
+role = "prefill"
+[[models.pools]]
+name = "decode"
+role = "decode"
+replicas_max = 10
+"""
+
+
+def only(text: str) -> ModelKnobs:
+    (found,) = parse(text, "x").models
+    return found
+
+
+def test_the_nearest_layer_that_says_something_counts_key_by_key() -> None:
+    found = only(LAYERS + MODEL)
+    assert (found.planner, found.service_class, found.priority) == ("static", "premium", 1)
+    assert (found.objectives.ttft_ms, found.objectives.itl_ms, found.objectives.attainment) == (200, 15, 0)
+    assert (found.guard.step_up_max, found.guard.cooldown_up_ms, found.guard.stabilisation_ms) == (3, 7, 60_000)
+    assert [(pool.replicas_max, pool.gpus_per_worker) for pool in found.pools] == [(20, 2), (10, 2)]
+    assert found.static.replicas == {"prefill": 4, "decode": 6}
+
+
+def test_zero_and_false_can_be_set_over_a_layer() -> None:
+    assert only(LAYERS + MODEL).gpu_budget_min == 0
+    assert only(LAYERS + MODEL).guard.cooldown_down_ms == 0
+    assert only("defaults.no_operation = true\n" + MODEL).no_operation is False
+
+
+def test_a_model_is_in_the_namespace_and_the_class_that_the_layers_name() -> None:
+    text = "[defaults]\nnamespace = 'n'\n[[namespaces]]\nname = 'n'\ndefaults.service_class = 's'\n"
+    found = only(f"{text}[[service_classes]]\nname = 's'\npriority = 5\n{BASE}")
+    assert (found.namespace, found.service_class, found.priority) == ("n", "s", 5)
+
+
+def test_models_without_a_namespace_are_in_the_one_called_default() -> None:
+    assert only(f"[[namespaces]]\nname = 'default'\ndefaults.planner = 'hpa'\n{BASE}").planner == "hpa"
+
+
+def test_a_layer_may_complete_what_a_pool_says_in_part() -> None:
+    linear = "{alpha = 1, beta = 2, gamma = 3, delta = 4, max_kv_tokens = 5}"
+    found = only(f"defaults.pool.linear = {linear}\n" + model("", DECODE + "\nlinear.beta = 9"))
+    assert found.pools[0].linear is not None
+    assert (found.pools[0].linear.alpha, found.pools[0].linear.beta) == (1, 9)
+
+
+REFUSED = [
+    ("defaults.planer = 'sla'", "defaults.planer", "Did you mean planner?"),
+    ("defaults.name = 'x'", "defaults.name", "Did you mean namespace?"),
+    ("defaults.guard.step_up_max = 0", "defaults.guard.step_up_max", "a whole number, 1 or more"),
+    ("defaults.guard = 3", "defaults.guard", "a table"),
+    ("defaults = 3", "defaults", "a table"),
+    ("namespaces = 3", "namespaces", "a list"),
+    ("namespaces = [3]", "namespaces", "a list"),
+    ("defaults.pool.role = 'decode'", "defaults.pool.role", "Known are"),
+    (
+        "[[namespaces]]\nname = 'n'\ndefaults.pool.replicas_mx = 1",
+        "namespaces[0].defaults.pool.replicas_mx",
+        "Did you mean replicas_max?",
+    ),
+    (
+        "[[namespaces]]\nname = 'n'\ndefaults.namespace = 'm'",
+        "namespaces[0].defaults.namespace",
+        "write it in the models",
+    ),
+    (
+        "[[service_classes]]\nname = 's'\nmodels.llama.tftt_ms = 1",
+        "service_classes[0].models.llama.tftt_ms",
+        "Did you mean ttft_ms?",
+    ),
+    ("[[service_classes]]\nname = 's'\n" * 2, "service_classes", "its own name"),
+    ("[[namespaces]]\nname = 's'\n" * 2, "namespaces", "its own name"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "remedy"), REFUSED)
+def test_what_is_wrong_in_a_layer_is_named_there(text: str, place: str, remedy: str) -> None:
+    error = refusal(f"{text}\n{BASE}", base="")
+    assert error.place == place
+    assert remedy in error.remedy
+
+
+JUDGED = [
+    (
+        "defaults.pool.replicas_min = 9",
+        "defaults.pool.replicas_min (of models[0].pools[0].replicas_min)",
+        "9 is above replicas_max 8",
+    ),
+    ("defaults.planner = 'kpaa'", "defaults.planner (of models[0].planner)", "no planner"),
+    (
+        "[[namespaces]]\nname = 'default'\ndefaults.service_class = 'gold'",
+        "namespaces[0].defaults.service_class (of models[0].service_class)",
+        "no class of service",
+    ),
+    (
+        "[[accelerators]]\nname = 'h100'\n[defaults]\npool.accelerator = 'h10'",
+        "defaults.pool.accelerator (of models[0].pools[0].accelerator)",
+        "no accelerator",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "problem"), JUDGED)
+def test_what_contradicts_the_rest_is_named_in_its_layer_and_in_the_model(text: str, place: str, problem: str) -> None:
+    error = refusal(f"{text}\n{BASE}", base="")
+    assert error.place == place
+    assert problem in error.problem
+
+
+def test_an_unknown_class_is_refused_with_the_known_one_that_is_like_it() -> None:
+    text = "[[service_classes]]\nname = 'premium'\n" + model("service_class = 'premum'", DECODE)
+    assert refusal(text, base="").remedy == "Did you mean premium?"
+    assert "Write a [[service_classes]]" in refusal(model("service_class = 'x'", DECODE), base="").remedy
+
+
+ACCELERATORS = [
+    ("accelerator = 'h10'", "'h10' is no accelerator", "Did you mean h100?"),
+    ("accelerator = 'mi300'", "'mi300' is no accelerator", "Known are: h100."),
+    ("accelerator = 'h100'\ngpus_per_worker = 3", "comes in units of 2 GPUs, and a worker has 3", "a multiple of 2"),
+]
+
+
+@pytest.mark.parametrize(("pool", "problem", "remedy"), ACCELERATORS)
+def test_a_pool_names_an_accelerator_that_is_there_in_whole_units(pool: str, problem: str, remedy: str) -> None:
+    known = "[[accelerators]]\nname = 'h100'\nmultiplicity = 2\n"
+    error = refusal(known + model("", f"{DECODE}\n{pool}"), base="")
+    assert error.place == "models[0].pools[0].accelerator"
+    assert problem in error.problem
+    assert remedy in error.remedy
+
+
+def test_accelerators_are_there_once_and_need_not_be_named() -> None:
+    assert refusal("[[accelerators]]\nname = 'h100'\n" * 2 + BASE, base="").place == "accelerators"
+    assert "Write an [[accelerators]]" in refusal(model("", f"{DECODE}\naccelerator = 'a'"), base="").remedy
+    text = "[[accelerators]]\nname = 'h100'\nmultiplicity = 2\n"
+    assert not any("h100" in warning for warning in judge(text))
+
+
+def test_layers_that_no_model_is_in_are_warned_of() -> None:
+    spaces = "[[namespaces]]\nname = 'n'\n"
+    classes = "[[service_classes]]\nname = 's'\nmodels.lama.ttft_ms = 1\nmodels.llama.ttft_ms = 1\n"
+    warnings = judge(spaces + classes)
+    assert any(one.startswith("namespaces[0].name: no model has") for one in warnings)
+    assert any("there is no such model. Did you mean llama?" in one for one in warnings)
+    assert any("service_classes[0].models.llama: the model is of another class" in one for one in warnings)
+
+
+def test_a_warning_names_the_layer_too() -> None:
+    (found,) = judge("[defaults]\nguard.stabilisation_ms = 7200000\n")
+    assert found.startswith("defaults.guard.stabilisation_ms (of models[0].guard.stabilisation_ms): one high proposal")
+
+
+def test_a_layer_can_be_set_by_the_environment() -> None:
+    assert parse(BASE, "x", {"LOADLINE__DEFAULTS__GUARD__STEP_UP_MAX": "2"}).models[0].guard.step_up_max == 2
+
+
+def test_what_a_model_has_from_its_layers_is_described() -> None:
+    told = describe(parse(LAYERS + MODEL, "x"))
+    assert (
+        '  From namespaces[0].defaults: planner = "static", service_class = "premium", guard.cooldown_up_ms = 7, '
+        in told
+    )
+    assert "  From service_classes[0].models.llama: objectives.attainment = 0." in told
+    assert "  From service_classes[0]: priority = 1, objectives.ttft_ms = 200." in told
+    assert "pools[1].gpus_per_worker = 2" in told
+    assert "From" not in describe(parse(BASE, "x"))
