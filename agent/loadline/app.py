@@ -157,8 +157,8 @@ class Agent:
 
     def _missing(self) -> list[str]:
         state, now = self.runtime.controller.state, self.runtime.clock.now_ms()
-        named = ((model.planner, state.fleet.models[model.name]) for model in self._config.models)
-        return [text for planner, model in named for text in missing(model, planner, now)][:MISSING_MAX]
+        named = ((knobs, state.fleet.models[knobs.name]) for knobs in self._config.models)
+        return [text for knobs, model in named for text in missing(model, knobs, now)][:MISSING_MAX]
 
     def _counters(self) -> dict[str, int]:
         runtime = self.runtime

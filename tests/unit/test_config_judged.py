@@ -38,6 +38,20 @@ CONTRADICTIONS = [
         "fewer than the 4",
         "replicas_min",
     ),
+    (
+        "",
+        model("scale_to_zero_after_ms = 1_000", AGGREGATED),
+        "models[0].pools[0].replicas_min",
+        "keeps workers",
+        "Set 0",
+    ),
+    (
+        "",
+        model("scale_to_zero_after_ms = 1_000\ngpu_budget_min = 1", AGGREGATED + "\nreplicas_min = 0"),
+        "models[0].gpu_budget_min",
+        "keeps workers",
+        "Leave it out",
+    ),
     ("", model("gpu_budget_min = 9", DECODE), "models[0].gpu_budget_min", "more than the 8", "replicas_max"),
     (
         "[fleet]\ngpu_budget_min = 5\ngpu_budget_max = 4",
@@ -221,7 +235,7 @@ WARNINGS = [
     ("", model("gpu_budget_min = 8", AGGREGATED), "models[0].gpu_budget_min", "nothing can shrink"),
     ("[fleet]\ngpu_budget_max = 1", model("", AGGREGATED), "fleet.gpu_budget_max", "nothing can grow"),
     ("[fleet]\ngpu_budget_min = 8", model("", AGGREGATED), "fleet.gpu_budget_min", "nothing can shrink"),
-    ("", model("", AGGREGATED + "\nreplicas_min = 0"), "models[0].pools[0].replicas_min", "replicas_min = 1"),
+    ("", model("", AGGREGATED + "\nreplicas_min = 0"), "models[0].pools[0].replicas_min", "scale_to_zero_after_ms"),
 ]
 
 
@@ -239,10 +253,15 @@ def test_thresholds_are_not_judged_where_another_planner_decides() -> None:
     assert "the load planner does not obey it" in warning
 
 
-@pytest.mark.parametrize(("planner", "warned"), [("load", True), ("throughput", False), ("sla", False)])
-def test_an_empty_pool_is_warned_of_where_nothing_makes_it_grow(planner: str, warned: bool) -> None:  # noqa: FBT001
-    text = model(f'planner = "{planner}"', f"{AGGREGATED}\nreplicas_min = 0\n{LINEAR}")
+@pytest.mark.parametrize(("planner", "warned"), [("load", True), ("throughput", False), ("saturation", False)])
+def test_an_empty_pool_beside_another_is_warned_of_where_nothing_makes_it_grow(planner: str, *, warned: bool) -> None:
+    beside = f'name = "beside"\nrole = "aggregated"\n{LINEAR}'
+    text = model(f'planner = "{planner}"', f"{AGGREGATED}\nreplicas_min = 0\n{LINEAR}", beside)
     assert any("empty pool" in warning for warning in judge(text, base="")) is warned
+
+
+def test_a_model_that_may_sleep_is_not_warned_of() -> None:
+    assert judge("", base=model("scale_to_zero_after_ms = 600_000", AGGREGATED + "\nreplicas_min = 0")) == []
 
 
 def test_windows_of_traffic_are_not_judged_where_another_planner_decides() -> None:

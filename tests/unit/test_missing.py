@@ -19,7 +19,7 @@ def controller(planner: str, engine: EngineProfile | None = None) -> Controller:
 
 def said(made: Controller, now: int = START) -> list[str]:
     (model,) = made.settings.models
-    return missing(made.state.fleet.models["m"], model.planner, now)
+    return missing(made.state.fleet.models["m"], model, now)
 
 
 def test_workers_traffic_and_profiles_are_named_until_they_are_there() -> None:
@@ -54,3 +54,13 @@ def test_profiles_are_in_the_settings_and_not_in_a_snapshot() -> None:
     assert b"gamma" not in made.snapshot()
     twin.restore(made.snapshot())
     assert twin.state.fleet.models["m"].pools["decode"].engine == LINEAR
+
+
+def test_a_model_that_sleeps_lacks_no_worker_but_needs_who_wakes_it() -> None:
+    model = ModelKnobs("m", (PoolKnobs("decode", "decode", replicas_min=0),), scale_to_zero_after_ms=60_000)
+    made = Controller(Settings("a", "all", (model,)))
+    assert said(made) == ["m: no frontend reports traffic"]
+    made.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
+    assert said(made) == []
+    made.state.fleet.models["m"].pools["decode"].reground(1, START)
+    assert said(made) == ["m: no worker of pool decode is ready"]

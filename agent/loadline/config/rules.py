@@ -11,7 +11,7 @@ from loadline.config.layers import placed, written_of
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
 from loadline.config.thresholds import check_saturation, check_thresholds, threshold_warnings
-from loadline.core.belief.pool import PoolKnobs
+from loadline.config.zero import check_sleep, sleep_warnings
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.settings import ModelKnobs
 from loadline.errors import ConfigError
@@ -175,6 +175,7 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
     if roles == {"prefill"}:
         raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
     check_budget(model, place)
+    check_sleep(model, place)
 
 
 def _check_static(model: ModelKnobs, place: str) -> None:
@@ -252,19 +253,9 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         yield from budget_warnings(model, place)
     if {pool.role for pool in model.pools} == {"decode"}:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
-    for index, pool in enumerate(model.pools):
-        if model.planner not in BY_TRAFFIC:  # they hear of requests from the frontends
-            yield from _pool_warnings(pool, f"{place}.pools[{index}]")
+    yield from sleep_warnings(model, place)
     if model.guard.stabilisation_ms > _HOUR_MS:
         yield (
             f"{place}.guard.stabilisation_ms: one high proposal in {model.guard.stabilisation_ms / _HOUR_MS:g} hours "
             "forbids every shrink. Set 300000 (5 minutes) or so."
-        )
-
-
-def _pool_warnings(pool: PoolKnobs, place: str) -> Iterator[str]:
-    if pool.replicas_min == 0:
-        yield (
-            f"{place}.replicas_min: an empty pool reports nothing, so nothing makes it grow again. "
-            "Set replicas_min = 1 or more."
         )

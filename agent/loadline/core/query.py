@@ -48,21 +48,22 @@ def _model_status(state: State, knobs: ModelKnobs, now: int) -> ModelStatus:
         traffic=model.traffic.status(now),
         decision=state.ledger.summary(knobs.name),
         hold=sentences,
-        missing=tuple(missing(model, knobs.planner, now)),
+        missing=tuple(missing(model, knobs, now)),
         namespace=knobs.namespace,
         conditions=state.conditions.get(knobs.name, ()),
         settled=state.settled(model, now),
     )
 
 
-def missing(model: Model, planner: str, now: int) -> list[str]:
-    """What the planner of a model needs and has not got: workers, traffic, profiles; a sentence each."""
-    found = [f"{model.name}: no worker of pool {pool.name} is ready" for pool in model.pools.values() if not pool.ready]
-    if planner not in BY_TRAFFIC:
-        return found
-    if not model.traffic.heard(now):
+def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
+    """What a model needs and has not got: workers, traffic, profiles; a sentence each."""
+    asleep = knobs.scale_to_zero_after_ms and not any(pool.target_now(now) for pool in model.pools.values())
+    pools = [] if asleep else model.pools.values()
+    found = [f"{model.name}: no worker of pool {pool.name} is ready" for pool in pools if not pool.ready]
+    by_traffic = knobs.planner in BY_TRAFFIC
+    if (by_traffic or knobs.scale_to_zero_after_ms) and not model.traffic.heard(now):
         found.append(f"{model.name}: no frontend reports traffic")
-    problems = [profile_problem(pool) for pool in model.pools.values()]
+    problems = [profile_problem(pool) for pool in model.pools.values()] if by_traffic else []
     return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 
 

@@ -25,4 +25,7 @@ PLANNERS: dict[str, type[Planner]] = {
 BY_TRAFFIC = frozenset({SlaPlanner.name, ThroughputPlanner.name})
 """Planners that size by traffic and engine profiles."""
 
-__all__ = ["BY_TRAFFIC", "PLANNERS", "Planner"]
+BY_ROLE = BY_TRAFFIC | {SaturationPlanner.name}
+"""Planners that share the load of a role among its pools: such a pool may be empty and grow again."""
+
+__all__ = ["BY_ROLE", "BY_TRAFFIC", "PLANNERS", "Planner"]
