@@ -9,6 +9,8 @@ from loadline.core.events import TrafficReported
 from loadline.core.models.engine import EngineProfile, LinearKnobs
 from loadline.core.observed import TrafficSample
 from loadline.core.planning.planners.correction import Correction
+from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
+from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from tests.support.belief import Line
 
 # ITL is 12 ms and 0.3 ms a request; a prompt of 500 tokens takes 30 ms.
@@ -112,3 +114,34 @@ def test_nothing_is_learned_while_a_pool_changes(change: str) -> None:
     assert desk.learned.decode == learned
     desk.interval()
     assert (desk.learned.decode == learned) == (change == "awaits"), "who is on its way may come at any time"
+
+
+def test_what_was_learned_goes_on_elsewhere_and_small_changes_are_not_worth_it() -> None:
+    desk, heir = Desk({"d": 4}), Correction()
+    assert desk.learned.learned() is None
+    for _ in range(3):
+        desk.interval()
+    said = desk.learned.learned()
+    assert said is not None
+    heir.learn(said)
+    assert (heir.prefill, heir.decode) == (1.0, round(desk.learned.decode, 3))
+    desk.learned.decode += 0.0001
+    assert desk.learned.learned() == said == heir.learned()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"[]", b'{"prefill":1}', b'{"prefill":1,"decode":5}', b'{"decode":NaN}']
+)
+def test_what_cannot_be_read_teaches_nothing(data: bytes) -> None:
+    heir = Correction()
+    heir.learn(data)
+    assert (heir.prefill, heir.decode) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("corrects", [True, False])
+def test_planners_keep_it_where_they_use_it(*, corrects: bool) -> None:
+    knobs = ThroughputKnobs(no_correction=not corrects)
+    for planner in (ThroughputPlanner(knobs), SlaPlanner(SlaKnobs(throughput=knobs))):
+        assert planner.learned() is None
+        planner.learn(b'{"prefill":1.5,"decode":0.5}')
+        assert planner.learned() == (b'{"prefill":1.5,"decode":0.5}' if corrects else None)

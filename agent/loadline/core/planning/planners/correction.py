@@ -5,11 +5,13 @@ from intervals in which no pool changed, no worker was on its way and the load w
 a step at a time, and within bounds.
 """
 
+import contextlib
 import math
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
@@ -21,6 +23,14 @@ MOST: Final = 4.0
 _STEADY: Final = 0.05
 """The load of two intervals is the same if it differs by this share of it, or by no more than chance explains."""
 _SIGMAS: Final = 2.0
+_DIGITS: Final = 3
+"""What is kept beyond an agent is not written anew for less than this."""
+_Factor = Annotated[float, Meta(ge=1.0 / MOST, le=MOST)]
+
+
+class _Factors(Struct, frozen=True):
+    prefill: _Factor
+    decode: _Factor
 
 
 class Correction(Struct):
@@ -30,6 +40,17 @@ class Correction(Struct):
     decode: float = 1.0
     arrivals: int = 0
     """Of the interval before."""
+
+    def learned(self) -> bytes | None:
+        """What is worth keeping of it; None where nothing was learned."""
+        factors = _Factors(round(self.prefill, _DIGITS), round(self.decode, _DIGITS))
+        return None if factors == _Factors(1.0, 1.0) else msgspec.json.encode(factors)
+
+    def learn(self, data: bytes) -> None:
+        """Go on from what another one has learned; what cannot be read says nothing."""
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            factors = msgspec.json.decode(data, type=_Factors)
+            self.prefill, self.decode = factors.prefill, factors.decode
 
     def note(self, model: Model, had: Totals, interval_ms: int, now: int) -> None:
         """Learn from an interval, where it can be learned from."""

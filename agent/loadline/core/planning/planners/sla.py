@@ -68,6 +68,14 @@ class SlaPlanner(Planner):
         """For the throughput planner."""
         self._parts.throughput.take(answer)
 
+    def learned(self) -> bytes | None:
+        """What the throughput planner has learned; the load planner learns anew from a few samples."""
+        return self._parts.throughput.learned()
+
+    def learn(self, data: bytes) -> None:
+        """For the throughput planner."""
+        self._parts.throughput.learn(data)
+
     def plan(self, model: Model, now: int) -> Opinion:
         """Both parts look; of each pool the higher count counts."""
         parts = self._parts

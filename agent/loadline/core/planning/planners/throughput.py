@@ -139,6 +139,15 @@ class ThroughputPlanner(Planner):
         """The answer to the open question; others are late."""
         self.foresight.take(answer)
 
+    def learned(self) -> bytes | None:
+        """How the engines differ from their profiles."""
+        return None if self.knobs.no_correction else self.correction.learned()
+
+    def learn(self, data: bytes) -> None:
+        """Correct the profiles from the first look on."""
+        if not self.knobs.no_correction:
+            self.correction.learn(data)
+
     def plan(self, model: Model, now: int) -> Opinion:
         """Look where that is due or called for, and say what the pools were last sized to."""
         self.observe(model, now)
