@@ -1,0 +1,63 @@
+"""A fleet that sleeps through the night of its trace: what that saves and what the first request of the day pays."""
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.fleet import FleetKnobs
+from loadline.sim.outcome import Outcome, PoolLine
+from loadline.sim.simulation import Scenario, simulate
+from loadline.traces import Arrival
+from tests.support.simulated import GUARD, pool_fleet, trace
+
+START_UP_S = 20.0
+"""What the workers of the fleet take to start."""
+NIGHT_S = (120.0, 1_320.0)
+AFTER_S = 300.0
+ARRIVALS = [Arrival(start + number * 0.5, 200, 100) for start in (0.0, NIGHT_S[1]) for number in range(240)]
+
+
+def played(planner: str, after_ms: int, *pools: PoolKnobs) -> Outcome:
+    model = ModelKnobs("m", pools, planner=planner, guard=GUARD, scale_to_zero_after_ms=after_ms)
+    fleet = FleetKnobs(tuple(pool_fleet(pool.name) for pool in pools))
+    return simulate(Scenario("t", Settings("agent", "all", (model,)), fleet, trace(ARRIVALS), 0), lambda _share: None)
+
+
+def counts(outcome: Outcome, at_s: float) -> dict[str, int]:
+    """Workers that are decided on."""
+    step = max(number for number, at in enumerate(outcome.lines.at_s) if at <= at_s)
+    return {line.pool: line.wanted[step] for line in outcome.lines.pools}
+
+
+def first(line: PoolLine, outcome: Outcome, after_s: float) -> float:
+    """When a pool first has a ready worker again."""
+    return next(at for at, ready in zip(outcome.lines.at_s, line.ready, strict=True) if at > after_s and ready)
+
+
+ALONE = PoolKnobs("one", "aggregated", replicas_min=0, replicas_max=4)
+SPLIT = (PoolKnobs("p", "prefill", replicas_min=0), PoolKnobs("d", "decode", replicas_min=0))
+
+
+@pytest.mark.parametrize("planner", ["saturation", "threshold", "throughput"])
+@pytest.mark.parametrize("pools", [(ALONE, replace(ALONE, name="two")), SPLIT], ids=["mixed", "split"])
+def test_a_fleet_sleeps_through_the_night_and_nothing_is_lost(planner: str, pools: tuple[PoolKnobs, ...]) -> None:
+    outcome = played(planner, int(AFTER_S * 1_000), *pools)
+    assert (outcome.finished, outcome.drops, outcome.unfinished) == (480, 0, 0)
+    dusk, dawn = NIGHT_S
+    assert any(counts(outcome, dusk + AFTER_S - 30).values()), "not before its time"
+    assert not any(counts(outcome, dusk + AFTER_S + 30).values())
+    assert not any(counts(outcome, dawn - 5).values())
+    woken = counts(outcome, dawn + START_UP_S / 2)
+    assert woken == ({"p": 1, "d": 1} if pools is SPLIT else {"one": 1, "two": 0}), "one pool of each role"
+    line = outcome.lines.pools[0]
+    assert first(line, outcome, dawn) - dawn == pytest.approx(START_UP_S, abs=outcome.lines.step_s + 2.0)
+
+
+def test_a_night_that_is_slept_is_not_paid_for_and_its_first_requests_wait_for_a_worker() -> None:
+    awake, slept = played("saturation", 0, ALONE), played("saturation", int(AFTER_S * 1_000), ALONE)
+    # 900 of 1,440 s are slept, and what has waited at dawn takes more than one worker for a while.
+    assert slept.gpu_hours < 0.55 * awake.gpu_hours
+    late = [ms for ms in slept.lines.ttft_p95_ms if ms is not None and ms > 1_000.0]
+    assert max(late) == pytest.approx(START_UP_S * 1_000, rel=0.15)
+    assert max(ms for ms in awake.lines.ttft_p95_ms if ms is not None) < 1_000.0
