@@ -15,7 +15,7 @@ from tests.support.segments import lone_agent  # noqa: E402 - the path comes fir
 JOURNAL = Path(__file__).parent / "journal"
 SEED = 5
 SEGMENTS_AT_MS = (0.0, 45_000.0, 80_000.0)
-ENDS_MS = 120_000.0
+ENDS_MS = 117_000.0
 
 
 def scripted() -> list[list[bytes]]:
@@ -27,7 +27,7 @@ def scripted() -> list[list[bytes]]:
     timeline.at(82_000.0, lambda: world.bus.set_up(up=False))
     timeline.at(102_000.0, lambda: world.bus.set_up(up=True))
     timeline.at(104_000.0, lambda: next(iter(world.workers.values())).end())
-    timeline.at(115_000.0, agent.stop)
+    timeline.at(112_000.0, agent.stop)
     timeline.run(ENDS_MS)
     return journal.kept
 

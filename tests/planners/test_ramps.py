@@ -54,7 +54,16 @@ def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("planner", "requests_per_s"), [("throughput", 35.0), ("throughput", 50.0), ("throughput", 55.0), ("sla", 55.0)]
+    ("planner", "requests_per_s"),
+    [
+        ("throughput", 35.0),
+        ("throughput", 50.0),
+        ("throughput", 55.0),
+        ("sla", 55.0),
+        ("queueing", 35.0),
+        ("queueing", 50.0),
+        ("queueing", 55.0),
+    ],
 )
 def test_noise_changes_nothing(planner: str, requests_per_s: float) -> None:
     """At 50 and 55 requests a second 3 workers are hardly enough: there the count went up and down every 10 minutes."""

@@ -30,9 +30,7 @@ def _remedy(model: ModelKnobs, name: str) -> str:
 
 def _season_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """A season is seen once two of it are known."""
-    here, knobs = (
-        ("sla.throughput", model.sla.throughput) if model.planner == "sla" else ("throughput", model.throughput)
-    )
+    here, knobs = model.by_traffic
     season_ms, interval_ms = knobs.forecast.seasonal.season_s * 1_000, knobs.throughput_adjustment_interval_ms
     if _sees_seasons(knobs.forecast) and 2 * season_ms > KEPT * interval_ms:
         yield (

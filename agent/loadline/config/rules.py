@@ -203,8 +203,7 @@ def _check_hpa(model: ModelKnobs, place: str) -> None:
 
 def _check_windows(traffic_window_ms: int, model: ModelKnobs, place: str) -> None:
     """What planners look back at must still be known, or they never see it."""
-    by_sla = model.planner == "sla"
-    knobs, section = (model.sla.throughput if by_sla else model.throughput), "sla." * by_sla + "throughput"
+    section, knobs = model.by_traffic
     for key, needed_ms in (("surge_window_ms", knobs.surge_window_ms), ("busiest_ms", knobs.busiest_ms)):
         if traffic_window_ms < needed_ms:
             problem = f"{traffic_window_ms} ms is below {place}.{section}.{key} {needed_ms}, which would see nothing"

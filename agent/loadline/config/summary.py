@@ -179,13 +179,21 @@ def _about_saturation(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
 
 
 def _about_throughput(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
-    knobs = model.sla.throughput if model.planner == "sla" else model.throughput
+    _, knobs = model.by_traffic
     objective = {"prefill": f"TTFT {model.objectives.ttft_ms:g} ms", "decode": f"ITL {model.objectives.itl_ms:g} ms"}
     both = f"{objective['prefill']} and {objective['decode']}"
     yield (
         f"At least every {duration(knobs.throughput_adjustment_interval_ms)} as many workers as the forecast of the "
         f"{knobs.forecast.predictor} predictor needs for {objective.get(pool.role, both)}; a surge over "
         f"{duration(knobs.surge_window_ms)} is answered at once."
+    )
+
+
+def _about_queueing(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    yield from _about_throughput(model, pool)
+    yield (
+        "Of the pools of a role those that serve the requests for the least cost; what waits too long is to be served "
+        f"within {duration(model.queueing.drain_ms)}."
     )
 
 
@@ -214,6 +222,7 @@ _ABOUT_PLANNER: Final[dict[str, Callable[[ModelKnobs, PoolKnobs], Iterator[str]]
     "hpa": _about_hpa,
     "kpa": _about_kpa,
     "throughput": _about_throughput,
+    "queueing": _about_queueing,
     "load": _about_load,
     "sla": _about_sla,
 }

@@ -28,6 +28,7 @@ class Code(StrEnum):
     LOAD_HIGH = "load_high"
     LOAD_LOW = "load_low"
     THROUGHPUT_FLOOR = "throughput_floor"
+    QUEUEING_TARGET = "queueing_target"
     SATURATION_HIGH = "saturation_high"
     SATURATION_LOW = "saturation_low"
     SPARE_CAPACITY = "spare_capacity"
@@ -67,6 +68,7 @@ class Code(StrEnum):
     SATURATION_ALONE = "saturation_alone"
     QUEUEING_ALONE = "queueing_alone"
     NO_OPINION = "no_opinion"
+    REPLACEMENT_NOT_READY = "replacement_not_ready"
     # rails of the guard
     REPLICAS_MIN = "replicas_min"
     REPLICAS_MAX = "replicas_max"
@@ -134,6 +136,11 @@ SENTENCES: dict[Code, str] = {
     ),
     Code.LOAD_LOW: "loads of workers are below {target:.0f}, at {most:.0f}: one less would do",
     Code.THROUGHPUT_FLOOR: "{wanted:g} raised to {allowed:g}: what the traffic to come needs",
+    Code.QUEUEING_TARGET: (
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens arrive, and "
+        "{backlog_requests_per_s:.2f} more wait too long; a worker serves {serves:.2f}, and {busy:.2f} are busy: "
+        "{wanted:g} workers, {allowed:g} by this look"
+    ),
     Code.SATURATION_HIGH: (
         "the load fills {held:.2f} of {workers:g} workers, above {threshold:g} of them: {wanted:g} workers"
     ),
@@ -188,6 +195,9 @@ SENTENCES: dict[Code, str] = {
     Code.SATURATION_ALONE: "the queueing model has no opinion, saturation wants {saturation:g}",
     Code.QUEUEING_ALONE: "saturation has no opinion, the queueing model wants {queueing:g}",
     Code.NO_OPINION: "neither saturation nor the queueing model has an opinion",
+    Code.REPLACEMENT_NOT_READY: (
+        "{wanted:g} held at {allowed:g}: the workers of the other pools that are ready do not carry the load alone"
+    ),
     Code.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
     Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
     Code.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",

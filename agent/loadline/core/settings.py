@@ -16,6 +16,7 @@ from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.load import LoadKnobs
+from loadline.core.planning.planners.queueing import QueueingKnobs
 from loadline.core.planning.planners.saturation import SaturationKnobs
 from loadline.core.planning.planners.sla import SlaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
@@ -60,7 +61,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             max_length=4_096,
             description="Trace of the load before the agent starts, so that the first forecast has a past; from this"
-            " file on. For the planners throughput and sla.",
+            " file on. For the planners throughput, sla and queueing.",
         ),
     ] = ""
     load_predictor_warmup_end: Annotated[
@@ -80,6 +81,19 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     throughput: ThroughputKnobs = ThroughputKnobs()
     load: LoadKnobs = LoadKnobs()
     sla: SlaKnobs = SlaKnobs()
+    queueing: QueueingKnobs = QueueingKnobs()
+
+    @property
+    def by_traffic(self) -> tuple[str, ThroughputKnobs]:
+        """The knobs by which the planner of the model looks at traffic, and where they are written.
+
+        For planners of ``BY_TRAFFIC``; of others it is the section that most of them have in common.
+        """
+        if self.planner == "sla":
+            return "sla.throughput", self.sla.throughput
+        if self.planner == "queueing":
+            return "queueing", self.queueing
+        return "throughput", self.throughput
 
 
 class Settings(Struct, frozen=True):

@@ -45,7 +45,7 @@ def settings(config: Config) -> Settings:
 
 def _history(model: ModelKnobs) -> History:
     """The past that a model starts with, in the intervals of its planner."""
-    knobs = model.sla.throughput if model.planner == "sla" else model.throughput
+    _, knobs = model.by_traffic
     interval_s, path = knobs.throughput_adjustment_interval_ms / _MS, Path(model.load_predictor_warmup_trace)
     place = f"load_predictor_warmup_trace of model {model.name}"
     try:

@@ -4,6 +4,7 @@ from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.hpa import HpaPlanner
 from loadline.core.planning.planners.kpa import KpaPlanner
 from loadline.core.planning.planners.load import LoadPlanner
+from loadline.core.planning.planners.queueing import QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationPlanner
 from loadline.core.planning.planners.sla import SlaPlanner
 from loadline.core.planning.planners.static import StaticPlanner
@@ -14,6 +15,7 @@ PLANNERS: dict[str, type[Planner]] = {
     HpaPlanner.name: HpaPlanner,
     KpaPlanner.name: KpaPlanner,
     LoadPlanner.name: LoadPlanner,
+    QueueingPlanner.name: QueueingPlanner,
     SaturationPlanner.name: SaturationPlanner,
     SlaPlanner.name: SlaPlanner,
     StaticPlanner.name: StaticPlanner,
@@ -22,7 +24,7 @@ PLANNERS: dict[str, type[Planner]] = {
 }
 """Name -> planner. The knobs are the section of the same name in a model's configuration."""
 
-BY_TRAFFIC = frozenset({SlaPlanner.name, ThroughputPlanner.name})
+BY_TRAFFIC = frozenset({QueueingPlanner.name, SlaPlanner.name, ThroughputPlanner.name})
 """Planners that size by traffic and engine profiles."""
 
 BY_ROLE = BY_TRAFFIC | {SaturationPlanner.name}

@@ -4,7 +4,7 @@ A prefill worker computes the prompts that wait in one pass: enough of them that
 the share that is to be waits no longer than the objective leaves to each. A decode worker runs a batch: enough of them
 that the requests of that share of all moments fit into batches within the objective. An aggregated worker does both,
 and decodes the slower the more it prefills. Where a role has several pools, their least counts
-serve a part, and the rest goes to the one that takes the fewest GPUs for it.
+serve a part, and the rest goes to the one that costs the least for it.
 """
 
 import math
@@ -27,7 +27,7 @@ from loadline.core.models.stalls import stall_quantile
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import Code, Reason
 
-_KV_FULL: Final = 0.95
+KV_FULL: Final = 0.95
 """Share of the KV cache that is planned with: batches are never all of the mean length, and a full one preempts."""
 _APART: Final = 8.0
 """Aggregated workers for each request that decodes. Of so many, seven in eight prompts meet no request that they could
@@ -107,15 +107,15 @@ def _shared(pools: list[tuple[Pool, Sizer]], times: float) -> Iterator[tuple[str
 
 
 def _cost(one: tuple[Pool, Sizer, Size]) -> tuple[float, str]:
-    """GPUs that a pool takes for the whole demand; less for one that stands, or noise at a tie would move all of it."""
+    """What a pool costs for the whole demand; less for one that stands, or noise at a tie would move all of it."""
     pool, _, alone = one
     stands = (pool.desired or 0) > pool.knobs.replicas_min
-    return alone.busy * pool.knobs.gpus_per_worker * (_STANDING if stands else 1.0), pool.name
+    return alone.busy * pool.cost_per_hour * (_STANDING if stands else 1.0), pool.name
 
 
 def _sizer(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Sizer:
     by_role = {"prefill": _prefill, "decode": _decode, "aggregated": _aggregated}
-    problem = profile_problem(pool) or _out_of_reach(pool, objectives)
+    problem = profile_problem(pool) or out_of_reach(pool, objectives)
     if problem is not None:
         return lambda _times: Size(problem=problem)
     if demand.requests_per_s <= 0.0:
@@ -140,7 +140,7 @@ def profile_problem(pool: Pool) -> Reason | None:
     return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=remedy)
 
 
-def _out_of_reach(pool: Pool, objectives: ObjectiveKnobs) -> Reason | None:
+def out_of_reach(pool: Pool, objectives: ObjectiveKnobs) -> Reason | None:
     """That even the shortest request alone misses an objective: it is wrong, or the profile is.
 
     By the profile alone: what was learned under overload must not hold the pool that is overloaded.
@@ -178,7 +178,7 @@ def _prompts(pool: Pool, demand: Demand) -> Prompts:
     times_ms = (model.ttft_ms(np.asarray(isl.tokens)) * correction).tolist()
     ttft_ms = isl.mean_of(times_ms)
     pass_ms = min(model.pass_ms * correction, ttft_ms)
-    record = _record(pool)
+    record = record_of(pool)
     return Prompts(
         Line((ttft_ms - pass_ms) / tokens, pass_ms),
         tokens,
@@ -244,18 +244,18 @@ def _batch(pool: Pool, model: DecodeModel, itl_ms: float, context: float) -> _Ba
     return _Batch(min(rate, requests / best.itl_ms * 1_000.0), requests)
 
 
-def _record(pool: Pool) -> WorkerRecord | None:
+def record_of(pool: Pool) -> WorkerRecord | None:
     """What the first worker of a pool says of itself, and so of all of them."""
     return next((worker.record for worker in pool.workers.values()), None)
 
 
 def _room(pool: Pool, context: float) -> float:
     """Requests of a context that a worker of the pool holds, by the record of its first worker; infinite if unsaid."""
-    record, room = _record(pool), math.inf
+    record, room = record_of(pool), math.inf
     if record is None:
         return room
     if record.kv_blocks_total and record.block_size_tokens:
-        room = record.kv_blocks_total * record.block_size_tokens * _KV_FULL / max(context, 1.0)
+        room = record.kv_blocks_total * record.block_size_tokens * KV_FULL / max(context, 1.0)
     return min(room, float(record.max_batch_requests or math.inf))
 
 

@@ -277,18 +277,20 @@ class ThroughputPlanner(Planner):
             self.sized[pool.name] = self._sized(pool, size, spare[pool.name].wanted, outlook, now, surge=surge)
 
     def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
-        correction = self.correction
-        demand = Demand(
+        return sizing(model, self.demand(outlook, lengths))
+
+    def demand(self, outlook: Outlook, lengths: tuple[Lengths, Lengths]) -> Demand:
+        """What an outlook asks of the pools."""
+        return Demand(
             outlook.requests_per_s,
             *lengths,
             self.knobs.attainment,
-            correction.prefill,
-            correction.decode,
+            self.correction.prefill,
+            self.correction.decode,
             outlook.kv_hit_rate,
             outlook.decode_share,
             outlook.decode_peak,
         )
-        return sizing(model, demand)
 
     def _sized(self, pool: Pool, size: Size, spare: int, outlook: Outlook, now: int, *, surge: bool) -> Sized:
         standing = pool.target_now(now)
@@ -300,17 +302,19 @@ class ThroughputPlanner(Planner):
             allowed = bounded(since, wanted, least, self.knobs.replicas_step_max)
             # What a surge has added since counts for no step: it stays as far as the forecast wants it too.
             wanted = sorted((allowed, standing, wanted))[1]
-        reason = Reason.of(
-            Code.TRAFFIC_SURGE if surge else Code.THROUGHPUT_TARGET,
-            pool.name,
-            requests_per_s=outlook.requests_per_s,
-            isl_tokens=outlook.isl_tokens or 0.0,
-            osl_tokens=outlook.osl_tokens or 0.0,
-            busy=size.busy,
-            wanted=size.needed,
-            allowed=wanted,
-        )
-        return Sized(wanted, reason)
+        numbers = {
+            "requests_per_s": outlook.requests_per_s,
+            "isl_tokens": outlook.isl_tokens or 0.0,
+            "osl_tokens": outlook.osl_tokens or 0.0,
+            "busy": size.busy,
+            "wanted": float(size.needed),
+            "allowed": float(wanted),
+        }
+        return Sized(wanted, self.reason(pool, numbers, surge=surge))
+
+    def reason(self, pool: Pool, numbers: dict[str, float], *, surge: bool) -> Reason:
+        """What led to a size; planners that size otherwise know more."""
+        return Reason(Code.TRAFFIC_SURGE if surge else Code.THROUGHPUT_TARGET, pool.name, numbers)
 
     # -- saying --------------------------------------------------------------------------------------------------------
 

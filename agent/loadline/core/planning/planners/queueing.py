@@ -1,0 +1,181 @@
+"""The queueing planner: as many workers as serve the requests that arrive within their objectives, as queues.
+
+It is the model-based path of llm-d's Workload Variant Autoscaler, and looks at the traffic as the throughput planner
+does: what arrives, forecast until workers come. What one worker of each pool serves within TTFT and ITL follows from a
+queueing model. What differs from the original:
+
+- demand is what arrives and what waits, not what completes, which is no more than there are workers for;
+- the objectives are those of a share of the requests, not of their mean;
+- the pools of a role share its demand; there, each is sized for all of it;
+- growth is one step, and a shrink waits until nothing has called for the workers for as long as workers take to come;
+- a pool that others replace shrinks as they become ready.
+"""
+
+from math import ceil
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, field
+from msgspec.structs import replace
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.belief.window import RollingMax
+from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.models.lengths import Lengths
+from loadline.core.planning.planners.intervals import Outlook
+from loadline.core.planning.planners.recommendation import Recommendation
+from loadline.core.planning.planners.served import Served, served
+from loadline.core.planning.planners.shares import Share
+from loadline.core.planning.planners.sizing import Demand, Sizing
+from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.report import Code, Need, Opinion, Reason
+from loadline.core.scalars import Role
+
+
+class QueueingKnobs(ThroughputKnobs, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the queueing planner: those of the throughput planner, by which it looks at the traffic, and its own."""
+
+    drain_ms: Annotated[
+        int, Meta(ge=1_000, le=3_600_000, description="Requests that wait too long are to be served within this time.")
+    ] = 60_000
+    switching_cost_hours: Annotated[
+        float,
+        Meta(ge=0, le=1_000, description="What a worker that starts or goes costs, in hours of it: for mixed fleets."),
+    ] = 0.1
+
+
+class QueueingPlanner(ThroughputPlanner):
+    """See the module."""
+
+    name: ClassVar[str] = "queueing"
+
+    knobs: QueueingKnobs
+    served: dict[str, Served] = field(default_factory=dict)
+    """What one worker of each pool serves, since the last sizing."""
+    needs: dict[Role, Need] = field(default_factory=dict)
+    waiting: dict[Role, int] = field(default_factory=dict)
+    """Requests that wait at the workers of each role, or for any."""
+    backlogs: dict[Role, float] = field(default_factory=dict)
+    """Requests a second, of the needs, for what waited at the last sizing."""
+    highest: dict[str, RollingMax] = field(default_factory=dict)
+    """What each pool was sized to of late."""
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        """As the throughput planner; and what is demanded of each role."""
+        return replace(super().plan(model, now), needs=tuple(self.needs.values()))
+
+    def observe(self, model: Model, now: int) -> None:
+        """Take note of what has happened; size anew, too, where what waits calls for more than was asked for.
+
+        That, not at every look: where there are as many workers as there may be, it would change nothing.
+        """
+        self.waiting = _waiting(model, now)
+        super().observe(model, now)
+        if self.outlook is None or now - self.sized_ms < self.knobs.surge_window_ms or not model.traffic.heard(now):
+            return
+        if any(self._is_behind(model, need) for need in self.needs.values()):
+            self._size(self.outlook, model, now, surge=True)
+
+    def inputs(self) -> dict[str, float]:
+        """What the pools are sized for."""
+        return super().inputs() | {f"{role}_backlog_requests_per_s": rate for role, rate in self.backlogs.items()}
+
+    def reason(self, pool: Pool, numbers: dict[str, float], *, surge: bool) -> Reason:  # noqa: ARG002 - one for both
+        """What a worker serves, and what bounds it."""
+        one = self.served[pool.name]
+        more = {"backlog_requests_per_s": self.backlogs[pool.knobs.role], "serves": one.requests_per_s}
+        return Reason(Code.QUEUEING_TARGET, pool.name, numbers | more, detail=f"bound by {one.bound}")
+
+    def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:
+        """Why nothing can be said of a pool; None where it was sized."""
+        if pool.name in self.problems:
+            return self.problems[pool.name]
+        if not model.traffic.heard(now) or pool.name not in self.sized:
+            return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
+        return None
+
+    def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
+        """A shrink waits for what was needed of late, and for the pools that take over."""
+        said, standing = super()._say(model, pool, now), pool.target_now(now)
+        if pool.name not in self.sized:
+            return said
+        highest = self.highest.setdefault(pool.name, RollingMax(0))
+        highest.window_ms = pool.start_up_ms(self.knobs.start_up_ms)
+        highest.push(now, self.sized[pool.name].replicas)
+        wanted = said.replicas
+        if wanted is None or wanted >= standing:
+            return said
+        reasons = list(said.reasons)
+        needed = min(standing, highest.max(now) or 0)
+        if needed > wanted:
+            numbers = {"wanted": wanted, "allowed": needed, "window_ms": highest.window_ms}
+            reasons.append(Reason.of(Code.HIGHEST_RECOMMENDATION, pool.name, **numbers))
+            wanted = needed
+        kept = self._kept(model, pool, wanted, now)
+        if kept > wanted:
+            reasons.append(Reason.of(Code.REPLACEMENT_NOT_READY, pool.name, wanted=wanted, allowed=kept))
+            wanted = kept
+        return Recommendation(None if wanted == standing else wanted, tuple(reasons))
+
+    def _kept(self, model: Model, pool: Pool, wanted: int, now: int) -> int:
+        """Workers that stay because those of the other pools of the role that are ready do not carry its load alone."""
+        need, standing = self.needs[pool.knobs.role], pool.target_now(now)
+        left = need.demand - sum(
+            rate * min(model.pools[name].ready, self.sized[name].replicas)
+            for name, rate in need.serves.items()
+            if name != pool.name and name in self.sized
+        )
+        if left <= 0.0:
+            return wanted
+        rate = need.serves.get(pool.name)
+        return standing if rate is None else min(standing, max(wanted, ceil(left / rate)))
+
+    def _is_behind(self, model: Model, need: Need) -> bool:
+        """Whether more waits than the workers that were asked for can serve in time."""
+        before = self.backlogs[need.role]
+        more = self._backlog(need.role, need.demand - before, model.objectives) - before
+        asked = sum(rate * self.sized[name].replicas for name, rate in need.serves.items() if name in self.sized)
+        return more > 0.0 and need.demand + more > asked
+
+    def _backlog(self, role: Role, arriving: float, objectives: ObjectiveKnobs) -> float:
+        """Requests a second to serve beside those that arrive.
+
+        As many as arrive within the TTFT may wait: each of them waits no longer than that.
+        """
+        late = self.waiting.get(role, 0) - arriving * objectives.ttft_ms / 1_000.0
+        return max(0.0, late) * 1_000.0 / self.knobs.drain_ms
+
+    def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
+        objectives, pools = model.objectives, list(model.pools.values())
+        demand = self.demand(outlook, lengths)
+        if objectives.attainment is not None:
+            demand = replace(demand, attainment=objectives.attainment)
+        shares = []
+        for role in {pool.knobs.role: None for pool in pools}:
+            arriving = _arriving(role, objectives, demand)
+            self.backlogs[role] = self._backlog(role, arriving, objectives)
+            whole, ours = arriving + self.backlogs[role], [pool for pool in pools if pool.knobs.role == role]
+            self.served |= {pool.name: served(pool, objectives, demand, whole) for pool in ours}
+            shares.append(Share(role, ours, self.served, whole))
+        self.needs = {share.role: share.need for share in shares}
+        hours = self.knobs.switching_cost_hours
+        return lambda times: {name: size for share in shares for name, size in share.sizes(times, hours).items()}
+
+
+def _waiting(model: Model, now: int) -> dict[Role, int]:
+    """By role; what no worker has taken yet waits for prompts to be computed, where that is a role."""
+    waiting: dict[Role, int] = {}
+    for pool in model.pools.values():
+        waiting[pool.knobs.role] = waiting.get(pool.knobs.role, 0) + pool.load.waiting
+    first: Role = next((role for role in waiting if role != "decode"), "decode")
+    waiting[first] += model.traffic.queued(now)
+    return waiting
+
+
+def _arriving(role: Role, objectives: ObjectiveKnobs, demand: Demand) -> float:
+    """Requests a second of a role; where an objective says how many tokens are to be served, of as many tokens."""
+    if objectives.tokens_per_s:
+        return objectives.tokens_per_s / max(1.0, demand.osl.mean)
+    if role == "decode":  # what swings by chance is in the queue
+        return demand.requests_per_s * demand.decode_share / demand.decode_peak
+    return demand.requests_per_s

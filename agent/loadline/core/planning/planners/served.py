@@ -1,0 +1,144 @@
+"""How many requests a second one worker of a pool serves of a demand, as a queue.
+
+What its engine takes are four numbers. Of a profile they are those around the batches and the prompts that the demand
+brings: over all that was measured a line is 20 % off, near the batches that keep the objective 3 %.
+"""
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from loadline.core.belief.pool import Pool
+from loadline.core.models import replicas
+from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.models.fitting import Refused, fit_line
+from loadline.core.models.lengths import decode_context
+from loadline.core.models.linear import LinearTimes
+from loadline.core.models.profile import DecodeModel
+from loadline.core.models.queue_rates import Engine, Work, rate_of, stepped
+from loadline.core.models.queue_sizing import TOKENS_SHARE, Bound, Sized, Targets
+from loadline.core.models.queueing import BATCH_MAX
+from loadline.core.models.regression import Line
+from loadline.core.observed import WorkerRecord
+from loadline.core.planning.planners.sizing import KV_FULL, Demand, out_of_reach, profile_problem, record_of
+from loadline.core.report import Code, Reason
+
+Numbers = NDArray[np.float64]
+
+_BATCH: Final = 256
+"""Largest batch of an engine that does not say, in requests; the default of vLLM."""
+_PASS_TOKENS: Final = 8_192
+"""Largest pass of an engine that does not say, in tokens."""
+_POINTS: Final = 16
+"""Batches at which a profile is read."""
+_IDLE: Final = Line(1.0, 0.0)
+"""Of the work that a role does not do: no formula of its role has it."""
+
+
+class Served(Struct, frozen=True):
+    """What one worker serves; or why that cannot be said."""
+
+    requests_per_s: float = 0.0
+    bound: Bound = "saturation"
+    """What keeps it from serving more."""
+    saturated_requests_per_s: float = 0.0
+    """What it could serve if nobody minded the wait."""
+    problem: Reason | None = None
+    infeasible: Reason | None = None
+    """That not even one request meets the objectives: the rate is that of the work, with a tenth to spare."""
+
+
+def served(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, requests_per_s: float) -> Served:
+    """What one worker of a pool serves of a demand, of which so many requests a second come to the role."""
+    problem = profile_problem(pool) or out_of_reach(pool, objectives)
+    if problem is not None:
+        return Served(problem=problem)
+    engine = _engine(pool, objectives, demand)
+    if isinstance(engine, Reason):
+        return Served(problem=engine)
+    targets = Targets(objectives.ttft_ms, objectives.itl_ms, objectives.tokens_per_s, demand.attainment)
+    role, work = pool.knobs.role, Work(requests_per_s, _computed(demand), demand.osl.mean)
+    try:
+        saturated = rate_of(role, engine, work, Targets(), 1).requests_per_s
+        found = rate_of(role, engine, work, targets, pool.knobs.replicas_max)
+    except ValueError as error:
+        return Served(problem=Reason(Code.PROFILE_UNUSABLE, pool.name, detail=str(error)))
+    if found.requests_per_s > 0.0:
+        return Served(found.requests_per_s, found.bound, saturated)
+    return Served(TOKENS_SHARE * saturated, found.bound, saturated, infeasible=_infeasible(pool, found, objectives))
+
+
+def _infeasible(pool: Pool, found: Sized, objectives: ObjectiveKnobs) -> Reason:
+    objective_ms = objectives.ttft_ms if found.bound == "ttft" else objectives.itl_ms
+    numbers = {"best_ms": found.least_ms, "objective_ms": float(objective_ms)}
+    return Reason(Code.SLA_INFEASIBLE, pool.name, numbers, detail=found.bound.upper())
+
+
+def _computed(demand: Demand) -> float:
+    """Prompt tokens that are left to compute, on average."""
+    return replicas.computed_isl(demand.isl.mean, demand.kv_hit_rate)
+
+
+def _engine(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Engine | Reason:
+    """The engine of a worker in four numbers, and what it runs together; or why there is none."""
+    record, role = record_of(pool), pool.knobs.role
+    context = stepped(max(1.0, decode_context(demand.isl, demand.osl)))
+    room = _room_tokens(pool, record) / context
+    if role != "prefill" and room < 1.0:
+        numbers = {"max_kv_tokens": room * context, "context_tokens": context}
+        return Reason(Code.KV_CACHE_TOO_SMALL, pool.name, numbers)
+    batch = int(min((record and record.max_batch_requests) or _most_said(pool), room, BATCH_MAX))
+    tokens = (record and record.max_batched_tokens) or _PASS_TOKENS
+    passes = int(max(1.0, min(tokens / max(1.0, _computed(demand)), BATCH_MAX)))
+    decode = _IDLE if role == "prefill" else _decode_line(pool, objectives.itl_ms, batch, context)
+    if isinstance(decode, Refused):
+        return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=f"decode: {decode.problem}")
+    prefill = _IDLE if role == "decode" else _prefill_line(pool, demand)
+    times = LinearTimes(decode.intercept_ms, decode.slope, prefill.intercept_ms, prefill.slope)
+    return Engine(times, max(1, batch), passes)
+
+
+def _most_said(pool: Pool) -> float:
+    """The largest batch where workers do not say theirs."""
+    return _BATCH if pool.engine.linear is None else pool.engine.linear.max_batch_requests
+
+
+def _room_tokens(pool: Pool, record: WorkerRecord | None) -> float:
+    """Tokens of requests that the KV cache of a worker holds without sending one back."""
+    if record is not None and record.kv_blocks_total and record.block_size_tokens:
+        return record.kv_blocks_total * record.block_size_tokens * record.data_parallel_size * KV_FULL
+    model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
+    return float("inf") if model is None else model.max_kv_tokens * KV_FULL
+
+
+def _prefill_line(pool: Pool, demand: Demand) -> Line:
+    """Time of a pass by its tokens, of prompts like these: long ones may take more than their share of it."""
+    model = pool.engine.prefill_model(pool.knobs.gpus_per_worker)
+    assert model is not None  # noqa: S101 - ``profile_problem`` was asked first
+    isl = demand.isl.scaled(_computed(demand) / demand.isl.mean) if demand.isl.mean > 0.0 else demand.isl
+    ttft_ms = isl.mean_of(model.ttft_ms(np.asarray(isl.tokens)).tolist())
+    pass_ms = min(model.pass_ms, ttft_ms)
+    return Line(stepped((ttft_ms - pass_ms) / max(1.0, isl.mean)), pass_ms)
+
+
+def _decode_line(pool: Pool, itl_ms: float, batch: float, context: float) -> Line | Refused:
+    """Time of an iteration by its batch."""
+    linear = pool.engine.linear
+    if pool.engine.decode is None and linear is not None:
+        return Line(linear.beta, linear.alpha)
+    model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
+    assert model is not None  # noqa: S101 - ``profile_problem`` was asked first
+    return _line_near(model, itl_ms, batch, context)
+
+
+def _line_near(model: DecodeModel, itl_ms: float, batch: float, context: float) -> Line | Refused:
+    """The line of the batches up to the largest that keeps an ITL, or that there is."""
+    best = model.find_best_throughput_per_gpu(itl_ms, context)
+    usage_of_one = context / model.max_kv_tokens
+    most = max(2.0, min(batch, best.kv_usage / usage_of_one if best is not None else batch))
+    batches: Numbers = np.linspace(1.0, most, _POINTS)
+    itl = model.itl_ms(batches * usage_of_one, np.full_like(batches, context))
+    found = fit_line(batches.tolist(), itl.tolist())
+    return found if isinstance(found, Refused) else found.line
