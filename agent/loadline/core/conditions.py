@@ -58,6 +58,11 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[Code, str]], ...]] = (
     ("CapacityOnlyMode", True, {Code.SATURATION_ALONE: "see what the queueing model lacks"}),
 )
 """What a reason makes of ``OptimizationReady``, the worst first, and what to do where the sentence does not say it."""
+_VERDICTS: Final[dict[Code, tuple[int, ConditionReason, bool, str]]] = {
+    code: (rank, reason, status, remedy)
+    for rank, (reason, status, remedies) in enumerate(_BY_CODE)
+    for code, remedy in remedies.items()
+}
 
 
 def conditions(
@@ -102,8 +107,7 @@ def _metrics(model: Model, now: int, fleet: FleetKnobs, *, by_traffic: bool) -> 
             return False, *silent
     if by_traffic and not model.traffic.heard(now):
         return False, "MetricsMissing", "no frontend reports traffic: see whether frontends run and reach NATS"
-    fresh, ready = (sum(getattr(pool, what) for pool in model.pools.values()) for what in ("fresh", "ready"))
-    return True, "MetricsFound", f"{fresh} of {ready} ready workers report"
+    return True, "MetricsFound", "enough ready workers of every pool report"
 
 
 def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, str] | None:
@@ -124,12 +128,18 @@ def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, 
 
 def _optimization(model: Model, opinion: Opinion, rails: Sequence[Reason]) -> tuple[bool, ConditionReason, str]:
     """Whether what the planner wants is done: the worst of what was said."""
-    said = [*rails, *opinion.reasons]
-    for reason, status, remedies in _BY_CODE:
-        for found in said:
-            if found.code in remedies and not _expects_nothing(model, found):
-                return status, reason, ": ".join(filter(None, (found.sentence(), remedies[found.code])))
-    return True, "OptimizationSucceeded", next((one.sentence() for one in opinion.reasons), "")
+    worst: tuple[int, ConditionReason, bool, str] | None = None
+    why: Reason | None = opinion.reasons[0] if opinion.reasons else None
+    for found in (*rails, *opinion.reasons):
+        verdict = _VERDICTS.get(found.code)
+        if verdict is None or (worst is not None and worst[0] <= verdict[0]) or _expects_nothing(model, found):
+            continue
+        worst, why = verdict, found
+    sentence = why.sentence() if why is not None else ""
+    if worst is None:
+        return True, "OptimizationSucceeded", sentence
+    _, reason, status, remedy = worst
+    return status, reason, f"{sentence}: {remedy}" if remedy else sentence
 
 
 def _expects_nothing(model: Model, reason: Reason) -> bool:
