@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from loadline.core import events as ev
 from loadline.core import learning
 from loadline.core import state as states
 from loadline.core.decide import Decider
 from loadline.core.effects import AnyEffect, Effect, RaiseAlarm
-from loadline.core.handlers import decisions, drains, forecasts, leadership, learned, pauses, reading, reports
+from loadline.core.handlers import decisions, drains, forecasts, leadership, learned, pauses, reading, reports, settings
 from loadline.core.handlers.turn import Turn
 from loadline.core.settings import Settings
 
@@ -68,6 +69,9 @@ class Controller:
         turn = Turn(self.state, now)
         effects: list[Effect] = []
         for event in events:
+            if type(event) is ev.SettingsChanged:
+                self._obey(turn, event)
+                continue
             follow = HANDLERS[type(event)](turn, event)
             if follow:
                 effects += follow
@@ -86,6 +90,13 @@ class Controller:
             if type(effect) is RaiseAlarm:
                 self.state.count(f"alarm_{effect.kind}")
         return effects  # type: ignore[return-value]  # every Effect is one of AnyEffect
+
+    def _obey(self, turn: Turn, event: ev.SettingsChanged) -> None:
+        """Go by other settings; who this agent is, and how it leads, cannot change."""
+        old, new = self.settings, msgspec.json.decode(event.settings, type=Settings)
+        self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
+        planners = settings.settings_changed(turn, self._decider.planners, self.settings)
+        self._decider = Decider(self.settings, self.state, planners)
 
     def next_wake(self) -> int | None:
         """When (ms) to call ``handle`` again even if nothing happens; None: only an event can change anything."""

@@ -3,7 +3,7 @@
 Events are the only input of the core and the content of the journal, so each is small, immutable and encodable.
 """
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from loadline.core.forecasts import Forecast
 from loadline.core.learned import Learned
@@ -251,6 +251,12 @@ class BusConnectionChanged(Event, frozen=True):
     connected: bool
 
 
+class SettingsChanged(Event, frozen=True):
+    """The configuration was read again. ``settings`` is the JSON of the ``Settings``, which events know nothing of."""
+
+    settings: Raw
+
+
 class ShutdownRequested(Event, frozen=True):
     """The process was asked to stop: nothing new is begun, leadership is handed over."""
 
@@ -285,5 +291,6 @@ AnyEvent = (
     | ForecastFailed
     | StoreConnectionChanged
     | BusConnectionChanged
+    | SettingsChanged
     | ShutdownRequested
 )

@@ -23,7 +23,7 @@ from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.supplies import Supplies, supplies_of
 from loadline.core.planning.zero import Sleep
 from loadline.core.report import Explanation, Rejection
-from loadline.core.settings import Settings
+from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.status import Condition
 
 _SLICE_WORKERS: Final = 128
@@ -123,36 +123,44 @@ def initial_state(settings: Settings) -> State:
     return State(
         fleet=Fleet(
             knobs=fleet,
-            models={
-                model.name: Model(
-                    name=model.name,
-                    pools={pool.name: _pool(settings, model.name, pool) for pool in model.pools},
-                    traffic=Traffic(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms),
-                    objectives=model.objectives,
-                )
-                for model in knobs
-            },
+            models={model.name: new_model(settings, model) for model in knobs},
         ),
         leadership=Leadership(settings.scope, settings.leadership),
         ledger=Ledger(settings.decisions),
         drains=Drains(settings.drain),
-        guards={
-            model.name: Guard(model.guard, Limits(fleet.quorum_ratio, model.gpu_budget_min, model.gpu_budget_max))
-            for model in knobs
-        },
+        guards={model.name: Guard(model.guard, limits_of(settings, model)) for model in knobs},
         due={model.name: 0 for model in knobs},
     )
 
 
-def _pool(settings: Settings, model: str, knobs: PoolKnobs) -> Pool:
-    return Pool(knobs, engine=_engine(settings, model, knobs.name), accelerator=_accelerator(settings, knobs))
+def new_model(settings: Settings, knobs: ModelKnobs) -> Model:
+    """A model of which nothing is known yet."""
+    fleet = settings.fleet
+    return Model(
+        name=knobs.name,
+        pools={pool.name: new_pool(settings, knobs.name, pool) for pool in knobs.pools},
+        traffic=Traffic(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms),
+        objectives=knobs.objectives,
+    )
 
 
-def _engine(settings: Settings, model: str, pool: str) -> EngineProfile:
+def new_pool(settings: Settings, model: str, knobs: PoolKnobs) -> Pool:
+    """A pool of which nothing is known yet."""
+    return Pool(knobs, engine=engine_of(settings, model, knobs.name), accelerator=accelerator_of(settings, knobs))
+
+
+def limits_of(settings: Settings, knobs: ModelKnobs) -> Limits:
+    """The hard bounds of a model."""
+    return Limits(settings.fleet.quorum_ratio, knobs.gpu_budget_min, knobs.gpu_budget_max)
+
+
+def engine_of(settings: Settings, model: str, pool: str) -> EngineProfile:
+    """What the engines of a pool can do."""
     return settings.profiles.get(model, {}).get(pool, NO_PROFILE)
 
 
-def _accelerator(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
+def accelerator_of(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
+    """What the workers of a pool run on."""
     return next((one for one in settings.accelerators if one.name == knobs.accelerator), UNSAID)
 
 
@@ -164,10 +172,20 @@ def limited(settings: Settings, fleet: Fleet) -> Supplies:
 
 def initial_planners(settings: Settings) -> dict[str, Planner]:
     """One planner for each model, by the name in its knobs, with the past that it is given."""
-    planners = {m.name: PLANNERS[m.planner](getattr(m, m.planner)) for m in settings.models}
-    for name, history in settings.histories.items():
-        planners[name].warm(history)
-    return planners
+    return {model.name: new_planner(settings, model) for model in settings.models}
+
+
+def new_planner(settings: Settings, knobs: ModelKnobs) -> Planner:
+    """The planner of a model, by the name in its knobs, with the past that it is given."""
+    planner = PLANNERS[knobs.planner](knobs_of(knobs))
+    if knobs.name in settings.histories:
+        planner.warm(settings.histories[knobs.name])
+    return planner
+
+
+def knobs_of(model: ModelKnobs) -> Any:
+    """The knobs of a model's planner."""
+    return getattr(model, model.planner)
 
 
 def picture(state: State, planners: dict[str, Planner]) -> Callable[[], dict[str, Any]]:
@@ -228,8 +246,8 @@ def decode_snapshot(settings: Settings, data: bytes) -> tuple[State, dict[str, P
     snapshot = msgspec.json.decode(data, type=Snapshot)
     for model in snapshot.state.fleet.models.values():
         for pool in model.pools.values():
-            pool.engine = _engine(settings, model.name, pool.name)
-            pool.accelerator = _accelerator(settings, pool.knobs)
+            pool.engine = engine_of(settings, model.name, pool.name)
+            pool.accelerator = accelerator_of(settings, pool.knobs)
     kinds = {model.name: PLANNERS[model.planner] for model in settings.models}
     planners = {model: msgspec.json.decode(raw, type=kinds[model]) for model, raw in snapshot.planners.items()}
     return snapshot.state, planners

@@ -63,6 +63,8 @@ class Fleet(Struct):
     knobs: FleetKnobs
     models: dict[str, Model]
     workers: int = 0
+    strangers: dict[str, RegisteredWorker] = {}
+    """Registered workers that belong to no pool here: settings to come may have one for them."""
 
     def locate(self, model: str, pool: str) -> Pool | Rejection:
         """The pool of that name."""
@@ -106,9 +108,10 @@ class Fleet(Struct):
         record = registered.record
         pool = self.locate(record.model, record.pool)
         if isinstance(pool, Rejection):
-            return pool
+            return self._keep_apart(registered, pool)
         if record.role != pool.knobs.role:
-            return Rejection.ROLE_MISMATCH
+            return self._keep_apart(registered, Rejection.ROLE_MISMATCH)
+        self.strangers.pop(_place(record.model, record.pool, record.worker), None)
         known = pool.workers.get(record.worker)
         if known is not None and known.registered and record.incarnation < known.record.incarnation:
             return Rejection.STALE_INCARNATION
@@ -131,6 +134,7 @@ class Fleet(Struct):
 
     def deregister(self, model: str, pool_name: str, name: str, now: int) -> Rejection | None:
         """A worker's key is gone. One that drains is kept until its drain ends: it still has work."""
+        self.strangers.pop(_place(model, pool_name, name), None)
         pool = self.locate(model, pool_name)
         if isinstance(pool, Rejection):
             return pool
@@ -150,6 +154,7 @@ class Fleet(Struct):
             for pool in model.pools.values():
                 for name in [n for n in pool.workers if (model.name, pool.name, n) not in present]:
                     self.deregister(model.name, pool.name, name, now)
+        self.strangers = {}
         return [why for r in registered if (why := self.register(r, now)) is not None]
 
     def start_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
@@ -181,6 +186,28 @@ class Fleet(Struct):
         if not worker.registered:
             self._remove(pool, name, now)
 
+    def part_with(self, pool: Pool) -> None:
+        """A pool is none of ours any more: those of its workers that are registered are strangers now."""
+        self.workers -= len(pool.workers)
+        for worker in pool.workers.values():
+            if worker.registered:
+                self._keep_apart(RegisteredWorker(worker.record, worker.lease_id), Rejection.UNKNOWN_POOL)
+
+    def welcome(self, now: int) -> None:
+        """Count the strangers that belong to a pool now."""
+        for stranger in list(self.strangers.values()):
+            self.register(stranger, now)
+
+    def _keep_apart(self, registered: RegisteredWorker, why: Rejection) -> Rejection:
+        record = registered.record
+        if len(self.strangers) < self.knobs.workers_max:
+            self.strangers[_place(record.model, record.pool, record.worker)] = registered
+        return why
+
     def _remove(self, pool: Pool, name: str, now: int) -> None:
         pool.remove(name, now)
         self.workers -= 1
+
+
+def _place(model: str, pool: str, worker: str) -> str:
+    return f"{model}\0{pool}\0{worker}"

@@ -75,9 +75,9 @@ class Pool(Struct):
     changed: dict[str, None] = {}
     """Workers of which the last ``settle`` heard something new."""
     engine: EngineProfile = NO_PROFILE
-    """What its engines can do; as the knobs, it does not change."""
+    """What its engines can do; as the knobs, it changes with the settings alone."""
     accelerator: AcceleratorKnobs = UNSAID
-    """What its workers run on; does not change either."""
+    """What its workers run on."""
     fresh: int = 0
     ready: int = 0
     starting: int = 0
@@ -112,6 +112,14 @@ class Pool(Struct):
     def cost_per_hour(self) -> float:
         """What one worker costs an hour."""
         return self.knobs.gpus_per_worker / self.accelerator.multiplicity * self.accelerator.cost_per_hour
+
+    def obey(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
+        """It is described otherwise from now on; its workers and what was decided of them stay."""
+        self.knobs, self.engine, self.accelerator = knobs, engine, accelerator
+        for worker in self.workers.values():  # a longer deadline takes back what was late
+            if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
+                worker.late = False
+                self.late -= 1
 
     def supply(self, now: int) -> Supply:
         """The workers by how near they are to serving."""

@@ -145,6 +145,10 @@ class Traffic(Struct):
     fresh_until_ms: int = -1
     """Until when some frontend counts as one that reports."""
 
+    def obey(self, window_ms: int, frontends_max: int, stale_after_ms: int) -> None:
+        """Keep so much from now on, of so many."""
+        self.window_ms, self.frontends_max, self.stale_after_ms = window_ms, frontends_max, stale_after_ms
+
     def apply(self, event: TrafficReported, now: int) -> Rejection | None:
         """Fold a report in, unless it is a repeat or the table of frontends is full of live ones."""
         sample = event.sample

@@ -198,6 +198,14 @@ class Drains(Struct):
             end(drain.model, drain.pool, drain.worker, now)
         self.open.clear()
 
+    def forget(self, fleet: Fleet) -> None:
+        """Workers of pools that are none of ours any more are on their way without us."""
+        self.open = {
+            key: drain
+            for key, drain in self.open.items()
+            if not isinstance(fleet.locate(drain.model, drain.pool), Rejection)
+        }
+
     @staticmethod
     def _silent(worker: Worker, drain: Drain, since_ms: int, hearing_since_ms: int | None) -> bool:
         """Neither a lease nor a load report says that it lives."""

@@ -222,6 +222,13 @@ class Ledger(Struct):
         self.entries[model].state = "applied"
         self.live.pop(model, None)
 
+    def retire(self, model: str) -> None:
+        """A model is none of ours any more. Its sequence stays used, should it come back; its key tells the rest."""
+        self.live.pop(model, None)
+        entry = self.entries.get(model)
+        if entry is not None:
+            self.entries[model] = Entry(revision=entry.revision, sequence=entry.sequence)
+
     def forget_pending(self) -> None:
         """This agent leads no more: what it was committing is told by the store to whoever reads it next."""
         for entry in self.entries.values():

@@ -10,6 +10,7 @@ from loadline.core.events import (
 )
 from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
+from loadline.core.state import State
 from loadline.core.targets import Decision
 
 
@@ -21,6 +22,8 @@ def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
         state.count("decisions_committed")
         _stand_on_previous(turn, decision)
         adopt(turn, decision)
+        if not within_bounds(state, decision):  # they have become tighter while it was being committed
+            state.ledger.silence(decision.model)
         _count_changes(turn, decision)
         if state.leading:
             drains.start_victims(turn, decision)
@@ -79,6 +82,12 @@ def adopt(turn: Turn, decision: Decision) -> None:
         if pool is not None:
             pool.set_desired(min(target.replicas, fleet.knobs.workers_max), turn.now)
     turn.change(decision.model)
+
+
+def within_bounds(state: State, decision: Decision) -> bool:
+    """Whether it may be announced: bounds may be tighter now than when it was made."""
+    pools = state.fleet.models[decision.model].pools
+    return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)
 
 
 def _stand_on_previous(turn: Turn, decision: Decision) -> None:

@@ -7,14 +7,15 @@ from loadline.core.handlers.turn import Turn
 def learned_read(turn: Turn, event: LearnedRead) -> None:
     """Know all that was learned."""
     models = turn.state.fleet.models
-    turn.state.stored = {name: learned for name, learned in sorted(event.learned.items()) if name in models}
-    turn.learned.update(dict.fromkeys(turn.state.stored))
+    turn.state.stored = dict(sorted(event.learned.items()))
+    turn.learned.update(dict.fromkeys(name for name in turn.state.stored if name in models))
 
 
 def learned_changed(turn: Turn, event: LearnedChanged) -> None:
     """More was learned of one model, or it was forgotten."""
     turn.state.stored.pop(event.model, None)
     turn.learned.pop(event.model, None)
-    if event.learned is not None and event.model in turn.state.fleet.models:
+    if event.learned is not None:
         turn.state.stored[event.model] = event.learned
-        turn.learned[event.model] = None
+        if event.model in turn.state.fleet.models:
+            turn.learned[event.model] = None

@@ -21,7 +21,7 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     believed = [stored for stored in known if _believable(state, stored.decision)]
     for decision in state.ledger.read(believed, event.revision, turn.now):
         decisions.adopt(turn, decision)
-        if not _within_bounds(state, decision):
+        if not decisions.within_bounds(state, decision):
             state.ledger.silence(decision.model)
     drains.go_on(turn)
     turn.change_all()
@@ -36,12 +36,6 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
 def _believable(state: State, decision: Decision) -> bool:
     """Whether an agent can have written it: none has led in a later term, or counts that far."""
     return decision.epoch <= state.leadership.epoch and decision.sequence < SEQUENCE_MAX
-
-
-def _within_bounds(state: State, decision: Decision) -> bool:
-    """Whether it may be announced: bounds may be tighter now than when it was made."""
-    pools = state.fleet.models[decision.model].pools
-    return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)
 
 
 def decisions_unread(turn: Turn, event: DecisionsUnread) -> None:

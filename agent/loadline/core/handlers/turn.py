@@ -37,3 +37,8 @@ class Turn:
         """The models that have changed or are due, by name."""
         due = [name for name, at in self.state.due.items() if at <= self.now]
         return sorted({*self._changed, *due})
+
+    def forget(self, model: str) -> None:
+        """A model is none of ours any more."""
+        self._changed.pop(model, None)
+        self.learned.pop(model, None)

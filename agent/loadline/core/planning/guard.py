@@ -105,6 +105,12 @@ class Guard(Struct):
     limits: Limits
     tracks: dict[str, Track] = field(default_factory=dict)
 
+    def obey(self, knobs: GuardKnobs, limits: Limits) -> None:
+        """Go by these from now on. What was proposed, and since when there is data, stays known."""
+        self.knobs, self.limits = knobs, limits
+        for track in self.tracks.values():
+            track.proposals.window_ms = knobs.stabilisation_ms
+
     def apply(
         self,
         model: Model,

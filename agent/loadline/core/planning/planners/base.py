@@ -26,7 +26,24 @@ class Planner(Struct):
 
     name: ClassVar[str] = ""
 
+    by_pool: ClassVar[tuple[str, ...]] = ()
+    """Names of its fields that hold something for each pool."""
+
     knobs: Any
+
+    def obey(self, knobs: Any) -> None:
+        """Go by these knobs from now on. What was seen is kept, as far as it still means the same."""
+        before, self.knobs = self.knobs, knobs
+        if knobs != before:
+            self.adapt(before)
+
+    def adapt(self, before: Any) -> None:
+        """The knobs are others now than ``before``: windows and times that were made from those follow."""
+
+    def forget(self, pool: str) -> None:
+        """There is no such pool any more, or it is another one."""
+        for name in self.by_pool:
+            getattr(self, name).pop(pool, None)
 
     def warm(self, history: History) -> None:
         """Take what was before the first look for the past. Most have no use for it."""

@@ -100,11 +100,18 @@ class HpaPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "hpa"
+    by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: HpaKnobs
     watches: dict[str, Watch] = field(default_factory=dict)
     next_sync_ms: int = 0
     next_look_ms: int = 0
+
+    def adapt(self, before: HpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
+        """What was recommended stands until a sync, which is due at once."""
+        self.next_sync_ms = 0
+        for watch in self.watches.values():
+            watch.recommendations.window_ms = samples_within(self.knobs.down_stabilisation_ms).window_ms
 
     def next_wake(self) -> int:
         """The next sync, or the next look at who is fresh."""

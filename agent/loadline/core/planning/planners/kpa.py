@@ -110,11 +110,19 @@ class KpaPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "kpa"
+    by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: KpaKnobs
     watches: dict[str, Watch] = field(default_factory=dict)
     next_sample_ms: int = 0
     next_tick_ms: int = 0
+
+    def adapt(self, before: KpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
+        """What was wanted stands until a tick, which is due at once."""
+        self.next_sample_ms = self.next_tick_ms = 0
+        for watch in self.watches.values():
+            watch.in_flight.window_ms = samples_within(self.knobs.stable_window_ms).window_ms
+            watch.counts.window_ms = samples_within(self.knobs.scale_down_delay_ms).window_ms
 
     def next_wake(self) -> int:
         """The next sample or the next tick."""

@@ -58,10 +58,16 @@ class LoadPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "load"
+    by_pool: ClassVar[tuple[str, ...]] = ("loads",)
 
     knobs: LoadKnobs
     loads: dict[str, Loads] = field(default_factory=dict)
     next_ms: int = 0
+
+    def adapt(self, before: LoadKnobs) -> None:  # noqa: ARG002 - the means follow whatever they were
+        """Means are over the interval. What is known of latencies stays known."""
+        for loads in self.loads.values():
+            loads.mean_ms = self.knobs.load_adjustment_interval_ms
 
     def next_wake(self) -> int:
         """The next look at who is fresh."""

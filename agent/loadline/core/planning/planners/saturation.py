@@ -92,6 +92,7 @@ class SaturationPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "saturation"
+    by_pool: ClassVar[tuple[str, ...]] = ("pools", "safe")
 
     knobs: SaturationKnobs
     pools: dict[str, Occupancy] = field(default_factory=dict)
@@ -100,6 +101,20 @@ class SaturationPlanner(Planner):
     safe: dict[str, bool] = field(default_factory=dict)
     """Whether one worker less of a pool would do, as of the last look."""
     next_ms: int = 0
+
+    def adapt(self, before: SaturationKnobs) -> None:
+        """The windows follow. What was held in other units, or by other rules, is seen anew."""
+        self.spare = None
+        if self.knobs.capacity != before.capacity:
+            self.pools.clear()
+        for known in self.pools.values():
+            known.short.window_ms = self.knobs.scale_up_window_ms
+            known.long.window_ms = self.knobs.scale_down_window_ms
+
+    def forget(self, pool: str) -> None:
+        """The rules of upstream judge all pools of a role together: they begin anew."""
+        super().forget(pool)
+        self.spare = None
 
     def next_wake(self) -> int:
         """The next look at who is fresh."""

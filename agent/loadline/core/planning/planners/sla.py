@@ -52,6 +52,16 @@ class SlaPlanner(Planner):
         assert self.parts is not None  # noqa: S101 - set when it is made
         return self.parts
 
+    def adapt(self, before: SlaKnobs) -> None:  # noqa: ARG002 - each part knows what it went by
+        """Both parts follow."""
+        self._parts.throughput.obey(self.knobs.throughput)
+        self._parts.load.obey(self.knobs.load)
+
+    def forget(self, pool: str) -> None:
+        """In both parts."""
+        self._parts.throughput.forget(pool)
+        self._parts.load.forget(pool)
+
     def warm(self, history: History) -> None:
         """For the throughput planner."""
         self._parts.throughput.warm(history)

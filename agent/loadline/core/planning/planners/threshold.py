@@ -92,10 +92,18 @@ class ThresholdPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "threshold"
+    by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: ThresholdKnobs
     watches: dict[str, Watch] = field(default_factory=dict)
     next_pull_ms: int = 0
+
+    def adapt(self, before: ThresholdKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
+        """The windows are as long as the interval, and sampled at once."""
+        self.next_pull_ms = 0
+        for watch in self.watches.values():
+            for window in (watch.queue.low, watch.queue.high, watch.kv.low, watch.kv.high):
+                window.window_ms = self.knobs.adjustment_interval_ms
 
     def next_wake(self) -> int:
         """The next sampling."""

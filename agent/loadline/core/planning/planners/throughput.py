@@ -91,6 +91,7 @@ class ThroughputPlanner(Planner):
     """See the module."""
 
     name: ClassVar[str] = "throughput"
+    by_pool: ClassVar[tuple[str, ...]] = ("sized", "problems", "infeasible", "foreseen_at")
 
     knobs: ThroughputKnobs
     intervals: Intervals | None = None
@@ -122,6 +123,13 @@ class ThroughputPlanner(Planner):
     def _intervals(self) -> Intervals:
         assert self.intervals is not None  # noqa: S101 - set when it is made
         return self.intervals
+
+    def adapt(self, before: ThroughputKnobs) -> None:
+        """A series of other intervals begins anew; until it says something, what the pools are sized to stands."""
+        self._intervals.busiest_ms = self.knobs.busiest_ms
+        if self.knobs.throughput_adjustment_interval_ms != before.throughput_adjustment_interval_ms:
+            self.intervals = Intervals(self.knobs.throughput_adjustment_interval_ms, self.knobs.busiest_ms)
+            self.foresight = Foresight(request=self.foresight.request)  # an answer under way is to the old series
 
     def warm(self, history: History) -> None:
         """Forecast from the first look on."""
@@ -298,7 +306,7 @@ class ThroughputPlanner(Planner):
         if surge:  # what has just begun may be untypical: it only adds
             wanted = max(wanted, standing)
         else:
-            since, least = self.foreseen_at[pool.name], pool.knobs.replicas_min
+            since, least = self.foreseen_at.get(pool.name, standing), pool.knobs.replicas_min
             allowed = bounded(since, wanted, least, self.knobs.replicas_step_max)
             # What a surge has added since counts for no step: it stays as far as the forecast wants it too.
             wanted = sorted((allowed, standing, wanted))[1]
