@@ -48,6 +48,7 @@ class QueueingPlanner(ThroughputPlanner):
     """See the module."""
 
     name: ClassVar[str] = "queueing"
+    by_pool: ClassVar[tuple[str, ...]] = (*ThroughputPlanner.by_pool, "served", "highest")
 
     knobs: QueueingKnobs
     served: dict[str, Served] = field(default_factory=dict)
@@ -59,6 +60,12 @@ class QueueingPlanner(ThroughputPlanner):
     """Requests a second, of the needs, for what waited at the last sizing."""
     highest: dict[str, RollingMax] = field(default_factory=dict)
     """What each pool was sized to of late."""
+
+    def forget(self, pool: str) -> None:
+        """It serves of no demand any more."""
+        super().forget(pool)
+        for role, need in self.needs.items():
+            self.needs[role] = replace(need, serves={name: one for name, one in need.serves.items() if name != pool})
 
     def plan(self, model: Model, now: int) -> Opinion:
         """As the throughput planner; and what is demanded of each role."""
