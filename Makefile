@@ -38,7 +38,7 @@ LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extr
 # The container takes the runtime part alone, in the very versions that were tested.
 lock:
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet pip-tools
-	$(LOCK) --extra embedded --extra kalman --extra arima --extra prophet --extra tui --extra plots --extra dev --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra embedded --extra kalman --extra arima --extra prophet --extra solver --extra tui --extra plots --extra dev --output-file requirements.lock pyproject.toml
 	$(LOCK) --constraint requirements.lock --output-file requirements-runtime.lock pyproject.toml
 
 clean:

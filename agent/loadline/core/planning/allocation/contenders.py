@@ -5,6 +5,7 @@ from math import ceil
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.core.allocations import Option, Part, Problem, Want
 from loadline.core.planning.allocation.covers import SLACK, cover
@@ -26,22 +27,6 @@ class Candidate(Struct, frozen=True):
     """Workers that start or go."""
 
 
-class Contender(Struct, frozen=True):
-    """A want and its candidates, best first; there is one at least."""
-
-    want: Want
-    candidates: tuple[Candidate, ...]
-
-    @property
-    def options(self) -> Iterator[Option]:
-        """All pools of it."""
-        return (option for part in self.want.parts for option in part.options)
-
-    def least(self) -> dict[str, int]:
-        """The counts that it has in any case."""
-        return {option.pool: option.least for option in self.options}
-
-
 class Supply(Struct):
     """What is left of each limited supply; where least counts take more than there is, 0."""
 
@@ -60,6 +45,42 @@ class Supply(Struct):
         """What a worker takes of supplies that are limited."""
         return {name: units for name, units in option.takes.items() if units and name in self.left}
 
+    def bounded(self, option: Option) -> Option:
+        """An option with no more workers than there is for."""
+        more = min((self.left[name] // units for name, units in self.limited(option).items()), default=option.most)
+        return replace(option, most=min(option.most, option.least + more))
+
+
+class Contender(Struct, frozen=True):
+    """A want and its candidates, best first; there is one at least."""
+
+    want: Want
+    candidates: tuple[Candidate, ...]
+    hours: float | None = None
+    """What switching a worker costs, in hours of it, to mix pools anew when no candidate fits; None: to mix no more."""
+
+    @property
+    def options(self) -> Iterator[Option]:
+        """All pools of it."""
+        return (option for part in self.want.parts for option in part.options)
+
+    def least(self) -> dict[str, int]:
+        """The counts that it has in any case."""
+        return {option.pool: option.least for option in self.options}
+
+    def mixed(self, supply: Supply) -> Candidate | None:
+        """The cheapest mix of what is left; None if there is none."""
+        if self.hours is None:
+            return None
+        parts = tuple(
+            Part(part.role, part.demand, tuple(supply.bounded(option) for option in part.options))
+            for part in self.want.parts
+        )
+        if any(served(part, {option.pool: option.most for option in part.options}) < 1.0 for part in parts):
+            return None
+        found = priced(Want(self.want.name, self.want.priority, parts), supply, self.hours, {})
+        return found if supply.fits(found.takes) else None
+
 
 def supply_of(problem: Problem) -> Supply:
     """What the least counts leave of the limits."""
@@ -73,8 +94,17 @@ def supply_of(problem: Problem) -> Supply:
 
 def contenders_of(problem: Problem, supply: Supply) -> list[Contender]:
     """All wants with their candidates, in the order of names."""
-    wants = sorted(problem.wants, key=lambda want: want.name)
-    return [Contender(want, _candidates(want, supply, problem.switching_cost_hours)) for want in wants]
+    wants, hours = sorted(problem.wants, key=lambda want: want.name), problem.switching_cost_hours
+    return [Contender(want, _candidates(want, supply, hours), hours) for want in wants]
+
+
+def priced(want: Want, supply: Supply, hours: float, prices: Mapping[str, float]) -> Candidate:
+    """What serves a want for the least if a unit of a supply costs so much an hour on top; its value is without."""
+    found = Candidate({}, {}, 0.0)
+    for part in want.parts:
+        counts = cover(part, hours, prices) or _all_there_may_be(part)
+        found = both(found, *bundles_of(part, [counts], supply, hours))
+    return found
 
 
 def served(part: Part, counts: Mapping[str, int]) -> float:
@@ -90,7 +120,7 @@ def _candidates(want: Want, supply: Supply, hours: float) -> tuple[Candidate, ..
     found = [Candidate({}, {}, 0.0)]
     for part in want.parts:
         bundles = bundles_of(part, _bundles(part, hours), supply, hours)
-        found = [_both(one, other) for one in found for other in bundles] if len(want.parts) > 1 else bundles
+        found = [both(one, other) for one in found for other in bundles] if len(want.parts) > 1 else bundles
         found = sorted(found, key=_order)[:_CANDIDATES_MAX]
     return tuple(found)
 
@@ -114,7 +144,8 @@ def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: Supply, hou
     return bundles
 
 
-def _both(one: Candidate, other: Candidate) -> Candidate:
+def both(one: Candidate, other: Candidate) -> Candidate:
+    """Workers of two parts of a want together."""
     takes = {name: one.takes.get(name, 0) + other.takes.get(name, 0) for name in one.takes | other.takes}
     return Candidate(one.counts | other.counts, takes, one.value + other.value, one.changes + other.changes)
 
@@ -127,7 +158,7 @@ def _bundles(part: Part, hours: float) -> Iterable[dict[str, int]]:
     """The cheapest mix, and each pool with the least counts of the others; or all there may be, if that is too few."""
     mixed = cover(part, hours)
     if mixed is None:
-        return [{option.pool: option.most for option in part.options}]
+        return [_all_there_may_be(part)]
     bundles = [mixed]
     given = sum(option.serves * option.least for option in part.options)
     for option in part.options:
@@ -137,3 +168,7 @@ def _bundles(part: Part, hours: float) -> Iterable[dict[str, int]]:
         if count <= option.most and alone not in bundles:
             bundles.append(alone)
     return bundles
+
+
+def _all_there_may_be(part: Part) -> dict[str, int]:
+    return {option.pool: option.most for option in part.options}

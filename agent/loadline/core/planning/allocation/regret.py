@@ -6,7 +6,7 @@ the Workload Variant Autoscaler (v0.4.1), in which equals came in any order. Wha
 served, by a policy (``leftovers``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import groupby
 from math import inf
@@ -42,10 +42,9 @@ def grant(contenders: Sequence[Contender], supply: Supply, policy: SaturationPol
 
 def groups_of(contenders: Sequence[Contender], policy: SaturationPolicy, *, delayed: bool) -> list[list[Contender]]:
     """Those that are served before leftovers are shared out, of which the next ones get what remains."""
-    ordered = sorted(contenders, key=lambda contender: contender.want.priority)
     if delayed or policy == "none":
-        return [ordered]
-    return [list(group) for _, group in groupby(ordered, lambda contender: contender.want.priority)]
+        return [list(contenders)]
+    return [list(group) for _, group in groupby(sorted(contenders, key=_priority), _priority)]
 
 
 def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
@@ -63,9 +62,23 @@ def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
 
 def serve(group: Sequence[Contender], supply: Supply) -> tuple[Chosen, list[Contender]]:
     """Serve those that can be; the others, in the order in which they turned out not to be."""
-    queue = [(*_order(contender, 0), 0, contender) for contender in group]
-    heapify(queue)
     chosen: Chosen = {}
+    unserved: list[Contender] = []
+    for _, equals in groupby(sorted(group, key=_priority), _priority):
+        for contender in _serve(equals, supply, chosen):
+            mixed = contender.mixed(supply)
+            if mixed is None:
+                unserved.append(contender)
+            else:
+                supply.take(mixed.takes)
+                chosen[contender.want.name] = mixed
+    return chosen, unserved
+
+
+def _serve(equals: Iterable[Contender], supply: Supply, chosen: Chosen) -> list[Contender]:
+    """Serve those of one priority of which a candidate fits."""
+    queue = [(*_order(contender, 0), 0, contender) for contender in equals]
+    heapify(queue)
     unserved: list[Contender] = []
     while queue:
         *_, number, contender = heappop(queue)
@@ -77,11 +90,15 @@ def serve(group: Sequence[Contender], supply: Supply) -> tuple[Chosen, list[Cont
             heappush(queue, (*_order(contender, number + 1), number + 1, contender))
         else:
             unserved.append(contender)
-    return chosen, unserved
+    return unserved
 
 
-def _order(contender: Contender, number: int) -> tuple[int, float, float, str]:
-    """By priority, by what the next choice costs more, by what this one costs, by name."""
+def _order(contender: Contender, number: int) -> tuple[float, float, str]:
+    """By what the next choice costs more, by what this one costs, by name."""
     choices = contender.candidates
     regret = choices[number + 1].value - choices[number].value if number + 1 < len(choices) else inf
-    return contender.want.priority, -regret, -choices[number].value, contender.want.name
+    return -regret, -choices[number].value, contender.want.name
+
+
+def _priority(contender: Contender) -> int:
+    return contender.want.priority

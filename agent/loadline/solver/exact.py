@@ -1,0 +1,145 @@
+"""Who gets what of limited supplies, exactly: as many models as can be by priority, for the least cost.
+
+First as many of the first priority are served as can be, then of the second and so on, and of all ways to do that the
+cheapest is taken. Each model is served by one of its candidates. Those of ``greedy`` come first; then supplies get
+prices, by what a little more of them would save, and the cheapest cover at these prices is another candidate. After a
+few rounds there are none to find (column generation, Dantzig and Wolfe 1960). A model that cannot be served gets its
+part of the leftovers by the same code as with ``greedy``, which this is never worse than.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from loadline.core.allocations import Allocation, Problem
+from loadline.core.planning.allocation.contenders import Candidate, Contender, Supply, contenders_of, priced, supply_of
+from loadline.core.planning.allocation.leftovers import share_out
+from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, greedy, groups_of, serve
+from loadline.solver.mixes import every_mix
+from loadline.solver.tables import Table, Values
+
+_ROUNDS: Final = 2
+"""Of prices and new candidates: of 100 wants with five pools, the first finds 50, the second 20, a third 5."""
+_DEARER: Final = 8.0
+"""How much more a model of the next higher priority is worth while prices are looked for."""
+_DEARER_MAX: Final = 6
+"""So many times: beyond that, costs would be lost in the rounding."""
+_NEAR: Final = 3e-3
+"""Share of the cost within which an answer is taken."""
+_NOT_ONE: Final = 0.4
+"""The same where models are counted, and all costs together are a half."""
+_FREE: Final = (12, 24)
+"""Wants that are chosen anew, at first and where that is not near: 24 have some 170 candidates, and take 100 ms."""
+_LEVELS: Final = 1e6
+"""Numbers of served models of several priorities are one number up to this, and are maximised together."""
+
+
+def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
+    """Allocate in so many seconds; None if there was no time for more than ``greedy``."""
+    deadline_s = time.monotonic() + time_limit_s
+    if problem.policy == "weighted":
+        return greedy(problem)
+    supply = supply_of(problem)
+    contenders = contenders_of(problem, supply)
+    counts: Counts = {}
+    for group in groups_of(contenders, problem.policy, delayed=problem.delayed_best_effort):
+        chosen, unserved = serve(group, Supply(dict(supply.left)))
+        if any(chosen.get(one.want.name) is not one.candidates[0] for one in group):
+            if time.monotonic() >= deadline_s:
+                return None
+            chosen = _improved(group, supply, chosen, problem.switching_cost_hours, deadline_s)
+            unserved = [one for one in _last_first(group) if one.want.name not in chosen]
+        for name, choice in chosen.items():
+            supply.take(choice.takes)
+            counts[name] = choice.counts
+        counts |= share_out(unserved, supply, problem.policy)
+    return allocation(contenders, counts)
+
+
+def _last_first(group: Sequence[Contender]) -> list[Contender]:
+    """In the order in which greedy gives up on them: by priority, those with the dearest last choice first."""
+    return sorted(group, key=lambda one: (one.want.priority, -one.candidates[-1].value, one.want.name))
+
+
+def _improved(group: Sequence[Contender], supply: Supply, chosen: Chosen, hours: float, deadline_s: float) -> Chosen:
+    """A choice that serves as many or more, for as little or less."""
+    group = sorted(group, key=lambda one: one.want.name)
+    candidates = _candidates(group, supply, chosen, hours, deadline_s)
+    table = Table(candidates, supply.left)
+    owners = [group[want].want.name for want in table.wants]
+    taken: Values = np.array([chosen.get(name) is one for name, one in zip(owners, table.columns, strict=True)], float)
+    small = 0.5 / max(1e-9, sum(max(one.value for one in own) for own in candidates))
+    for level in _levels(group):
+        served = -level[table.wants]
+        if served @ taken > -level.sum():  # not all of them
+            taken = _less(table, served + small * table.values, taken, _NOT_ONE, deadline_s)
+        table.hold(served, float(served @ taken))
+    near = _NEAR * float(table.values @ taken)
+    taken = _less(table, table.values, taken, near, deadline_s)
+    return {owners[at]: table.columns[at] for at in np.flatnonzero(taken)}
+
+
+def _less(table: Table, costs: Values, taken: Values, near: float, deadline_s: float) -> Values:
+    """What costs less by more than ``near``; or what is taken already, if nothing is found in time."""
+    relaxed = table.relaxed(costs, deadline_s - time.monotonic())
+    for wants in _FREE:
+        if relaxed is None or relaxed.bound + near >= costs @ taken:
+            break
+        other = table.chosen(costs, relaxed, wants, near, deadline_s - time.monotonic())
+        if other is not None and costs @ other < costs @ taken:
+            taken = other
+    return taken
+
+
+def _candidates(
+    group: Sequence[Contender], supply: Supply, chosen: Chosen, hours: float, deadline_s: float
+) -> list[list[Candidate]]:
+    """Those there are, and those that are best at the prices of what is short."""
+    found = [{_key(choice): choice for choice in one.candidates} for one in group]
+    for one, own in zip(group, found, strict=True):
+        # Greedy may have mixed one anew. Of few wants each is chosen anew here, so that every mix counts.
+        more = [chosen[one.want.name]] if one.want.name in chosen else []
+        for choice in more + (every_mix(one.want, supply, hours) if len(group) <= _FREE[-1] else []):
+            own.setdefault(_key(choice), choice)
+    priorities = sorted({one.want.priority for one in group}, reverse=True)
+    worth = np.array([_DEARER ** min(priorities.index(one.want.priority), _DEARER_MAX) for one in group])
+    for _ in range(_ROUNDS):
+        table = Table([list(own.values()) for own in found], supply.left)
+        missed = _DEARER * (1.0 + float(table.values.max())) * worth[table.wants]
+        relaxed = table.relaxed(table.values - missed, deadline_s - time.monotonic())
+        if relaxed is None or not relaxed.prices.any():
+            break
+        prices = dict(zip(supply.left, relaxed.prices.tolist(), strict=True))
+        for one, own in zip(group, found, strict=True):
+            choice = priced(one.want, supply, hours, prices)
+            own.setdefault(_key(choice), choice)
+    return [list(own.values()) for own in found]
+
+
+def _key(choice: Candidate) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(choice.counts.items()))
+
+
+def _levels(group: Sequence[Contender]) -> list[Values]:
+    """What to maximise in turn: weights by want, of which one of a higher priority is more than all lower ones."""
+    sizes = Counter(one.want.priority for one in group)
+    batches: list[list[int]] = []
+    span = inf
+    for priority in sorted(sizes):
+        span *= sizes[priority] + 1
+        if span > _LEVELS:
+            batches.append([])
+            span = sizes[priority] + 1
+        batches[-1].append(priority)
+    levels: list[Values] = []
+    for batch in batches:
+        weights, weight = dict.fromkeys(sizes, 0), 1
+        for priority in reversed(batch):
+            weights[priority] = weight
+            weight *= sizes[priority] + 1
+        levels.append(np.array([weights[one.want.priority] for one in group], dtype=np.float64))
+    return levels

@@ -1,0 +1,48 @@
+"""All mixes of pools that serve a want and of which no worker could be left out, where these are few."""
+
+from collections.abc import Iterator
+from itertools import islice
+from math import ceil
+from typing import Final
+
+from loadline.core.allocations import Option, Part, Want
+from loadline.core.planning.allocation.contenders import Candidate, Supply, both, bundles_of
+from loadline.core.planning.allocation.covers import SLACK
+
+_MIXES_MAX: Final = 256
+"""Of a want: five workers of four pools have 56. Of more mixes those at the prices of what is short are enough."""
+
+
+def every_mix(want: Want, supply: Supply, hours: float) -> list[Candidate]:
+    """All of them; none if there are more than 256. Switching a worker costs ``hours`` of it."""
+    found = [Candidate({}, {}, 0.0)]
+    for part in want.parts:
+        counts = list(islice(_mixes(part), _MIXES_MAX + 1))
+        if len(found) * len(counts) > _MIXES_MAX:
+            return []
+        bundles = bundles_of(part, counts, supply, hours)
+        found = [both(one, other) for one in found for other in bundles]
+    return found
+
+
+def _mixes(part: Part) -> Iterator[dict[str, int]]:
+    """Counts by pool, from the least ones on."""
+    options = sorted(part.options, key=lambda option: option.pool)
+    missing = part.demand * (1.0 - SLACK) - sum(option.serves * option.least for option in options)
+    for more in _more(options, missing):
+        spare = sum(option.serves * count for option, count in zip(options, more, strict=True)) - missing
+        if all(option.serves > spare for option, count in zip(options, more, strict=True) if count):
+            yield {option.pool: option.least + count for option, count in zip(options, more, strict=True)}
+
+
+def _more(options: list[Option], missing: float) -> Iterator[tuple[int, ...]]:
+    """Workers of each option beyond its least that serve what is missing; of the last one no more than it takes."""
+    if not options:
+        if missing <= 0.0:
+            yield ()
+        return
+    option, rest = options[0], options[1:]
+    needed = max(0, ceil(missing / option.serves))
+    room = min(needed, option.most - option.least)
+    for count in range(0 if rest else needed, room + 1):
+        yield from ((count, *more) for more in _more(rest, missing - count * option.serves))
