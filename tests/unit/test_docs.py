@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import msgspec
@@ -16,6 +17,7 @@ from loadline.config import load, parse, validate
 from loadline.core.learned import Learned
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import SENTENCES, Code, Rejection
+from loadline.core.status import ConditionName, ConditionReason
 from loadline.core.targets import Decision
 from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
@@ -193,6 +195,12 @@ def test_every_reason_is_explained() -> None:
 
 def test_every_refusal_is_explained() -> None:
     assert {cells[0].strip("`") for cells in rows(section(OPERATIONS, "Refusals"))} == set(map(str, Rejection))
+
+
+def test_every_condition_is_explained() -> None:
+    table = rows(section(OPERATIONS, "Conditions"))
+    assert {cells[0].strip("`") for cells in table if cells[0]} == set(get_args(ConditionName))
+    assert sorted(cells[1].strip("`") for cells in table) == sorted(get_args(ConditionReason))
 
 
 def test_every_alarm_is_explained() -> None:

@@ -53,6 +53,7 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[Code, str]], ...]] = (
             Code.METRIC_MISSING: "see why no worker reports the other metric",
             Code.SATURATION_VETO: "nothing to do, or recalibrate the queueing model",
             Code.SHRINK_UNSAFE: "nothing to do",
+            Code.REPLACEMENT_NOT_READY: "nothing to do, or see why the others do not start",
         },
     ),
     ("CapacityOnlyMode", True, {Code.SATURATION_ALONE: "see what the queueing model lacks"}),

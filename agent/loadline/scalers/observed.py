@@ -1,0 +1,116 @@
+"""The scaler of fleets whose replicas somebody else sets, such as an HPA that follows ``loadline_desired_replicas``.
+
+    python -m loadline.scalers.observed --config loadline.toml
+
+It starts and stops nothing. It accepts each decision, and says that it is done once the leader sees as many ready
+workers as were decided: without it decisions would expire, with an alarm and a pause after each.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadline.adapters import logs, signals
+from loadline.client.resources import bus_of, running
+from loadline.client.scaler import Order, Scaler
+from loadline.config import load
+from loadline.core.status import AgentStatus
+from loadline.errors import ConfigError
+from loadline.ports import Bus
+from loadline.wire.codec import Rejected, decode_as
+from loadline.wire.subjects import Subjects
+
+_log = logs.bounded("observed_scaler")
+
+
+class ObservedScaler:
+    """Answers decisions by what the leader's status shows.
+
+    Args:
+        scaler: Where decisions come from, entered.
+        bus: Where agents publish their status.
+        root: First tokens of every subject.
+    """
+
+    def __init__(self, scaler: Scaler, bus: Bus, root: str = "loadline") -> None:
+        self._scaler = scaler
+        self._bus = bus
+        self._subjects = Subjects(root)
+        self._open: dict[str, Order] = {}
+        self._ready: dict[str, dict[str, int]] = {}
+        self._news = asyncio.Event()
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        await self._bus.subscribe(self._subjects.all_of("status"), self._on_status)
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._receive(), name="decisions")
+            both.create_task(self._answer(), name="answers")
+
+    async def _receive(self) -> None:
+        async for order in self._scaler:
+            await self._scaler.accept(order)
+            self._open[order.decision.model] = order
+            self._news.set()
+
+    async def _answer(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            for model in list(self._open):
+                await self._look(model)
+
+    async def _look(self, model: str) -> None:
+        order, ready = self._open[model], self._ready.get(model, {})
+        observed = {pool: ready.get(pool, 0) for pool in order.targets}
+        if all(observed[pool] == target.replicas for pool, target in order.targets.items()):
+            del self._open[model]
+            await self._scaler.complete(order, observed)
+            _log.info("decision_done", decision=order.decision.decision_id, observed=observed)
+
+    def _on_status(self, _subject: str, payload: bytes) -> None:
+        status = decode_as(AgentStatus, payload)
+        if isinstance(status, Rejected) or not status.leading:
+            return
+        self._ready = {model.model: {pool.pool: pool.ready for pool in model.pools} for model in status.models}
+        self._news.set()
+
+
+async def serve(path: Path, only: Sequence[str]) -> None:
+    """Run until SIGTERM or SIGINT, for the models of an agent's configuration or some of them."""
+    config = load(path)
+    models = only or [model.name for model in config.models]
+    root = config.agent.root
+    stop = asyncio.Event()
+    signals.obey(stop.set)
+    async with (
+        bus_of(None, config.nats, "loadline-scaler-observed") as bus,
+        Scaler("observed", models, bus=bus, root=root) as scaler,
+        running(ObservedScaler(scaler, bus, root).run(), "observed scaler") as answering,
+    ):
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+
+
+def main() -> int:
+    """Run the program; 0 after a stop, 2 where the configuration cannot be used."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadline.scalers.observed", description="Say when others have carried decisions out."
+    )
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agents' configuration")
+    parser.add_argument("--model", action="append", default=[], help="only this one; may be repeated")
+    arguments = parser.parse_args()
+    logs.configure("auto", "info")
+    try:
+        asyncio.run(serve(arguments.config, arguments.model))
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
