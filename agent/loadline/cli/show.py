@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from loadline.core.report import Explanation
-from loadline.core.status import AgentStatus, Condition, GpuBudgetStatus, ModelStatus
+from loadline.core.status import AgentStatus, Condition, GpuBudgetStatus, ModelStatus, PoolStatus
 
 HEADER = (
     "pool",
@@ -90,16 +90,24 @@ def summary(status: ModelStatus) -> list[str]:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
         why = ", ".join(decision.reasons)
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
+    lines += [floor(pool) for pool in status.pools if pool.floor]
     lines += [condition(one) for one in status.conditions]
     lines += [f"missing: {sentence}" for sentence in status.missing]
     lines += [f"now: {sentence}" for sentence in status.hold]
     return lines
 
 
+def floor(pool: PoolStatus) -> str:
+    """What a schedule asks for, and until when."""
+    until = "" if pool.floor_until_ms is None else f" until {_time(pool.floor_until_ms)}"
+    return f"schedule: {pool.pool} at least {pool.floor}{until}"
+
+
 def condition(found: Condition) -> str:
     """One condition: a yes or a no, since when, and why."""
-    since = datetime.fromtimestamp(found.since_ms / 1000, UTC).isoformat(timespec="seconds")
-    return f"{found.name} {'yes' if found.status else 'NO'} since {since}: {found.reason}: {found.message}"
+    return (
+        f"{found.name} {'yes' if found.status else 'NO'} since {_time(found.since_ms)}: {found.reason}: {found.message}"
+    )
 
 
 def explanation(found: Explanation) -> str:
@@ -118,6 +126,10 @@ def explanation(found: Explanation) -> str:
     changes = (f"{pool} {found.current[pool]} -> {count}" for pool, count in found.targets.items())
     lines.append(f"  result: {', '.join(changes)}")
     return "\n".join(lines)
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _link(connected: bool) -> str:  # noqa: FBT001 - a fact, not a mode

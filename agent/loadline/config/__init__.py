@@ -4,6 +4,7 @@ from loadline.config.engines import read_engines
 from loadline.config.file import load, load_as, parse
 from loadline.config.knobs import AgentKnobs, Config, EtcdKnobs, HttpKnobs, JournalKnobs, NatsKnobs, RuntimeKnobs
 from loadline.config.rules import validate
+from loadline.config.schedules import read_zones
 from loadline.config.summary import describe
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "load_as",
     "parse",
     "read_engines",
+    "read_zones",
     "validate",
 ]

@@ -10,6 +10,7 @@ from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.config.layers import placed, written_of
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
+from loadline.config.schedules import check_schedules, schedule_warnings
 from loadline.config.thresholds import check_saturation, check_thresholds, threshold_warnings
 from loadline.config.zero import check_sleep, sleep_warnings
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
@@ -176,6 +177,7 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
         raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
     check_budget(model, place)
     check_sleep(model, place)
+    check_schedules(model, place)
 
 
 def _check_static(model: ModelKnobs, place: str) -> None:
@@ -253,6 +255,7 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     if {pool.role for pool in model.pools} == {"decode"}:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
     yield from sleep_warnings(model, place)
+    yield from schedule_warnings(model, place)
     if model.guard.stabilisation_ms > _HOUR_MS:
         yield (
             f"{place}.guard.stabilisation_ms: one high proposal in {model.guard.stabilisation_ms / _HOUR_MS:g} hours "

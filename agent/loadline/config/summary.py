@@ -82,7 +82,15 @@ def _about_model(model: ModelKnobs) -> Iterator[str]:
         )
     for pool in model.pools:
         yield f"  {_about_pool(pool)}"
+        for one in pool.schedules:
+            early = ", begun as much earlier as its workers take to come" if one.ready_at_start else ""
+            yield f"    From {one.start!r} to {one.end!r}, {one.timezone}: at least {one.replicas_min}{early}."
         yield from (f"    {line}" for line in _ABOUT_PLANNER.get(model.planner, _about_nothing)(model, pool))
+    if model.scale_to_zero_after_ms:
+        yield (
+            f"  After {duration(model.scale_to_zero_after_ms)} in which nobody asks anything of it all pools are "
+            "emptied; the first request wakes a worker of each role."
+        )
     if model.planner == "threshold":
         window = duration(model.threshold.adjustment_interval_ms)
         pulling = duration(model.threshold.metric_pulling_interval_ms)

@@ -13,6 +13,7 @@ from loadline.core.planning.books import Books, books_of
 from loadline.core.planning.bounds import NO_BOUNDS, Bound
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import BY_TRAFFIC, Planner
+from loadline.core.planning.schedule import Schedules
 from loadline.core.planning.zero import Sleep
 from loadline.core.report import Code, Explanation, Opinion, Reason
 from loadline.core.settings import ModelKnobs, Settings
@@ -35,6 +36,7 @@ class Decider:
         self._scope = settings.scope
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
         self._supplies = limited(settings, state.fleet)
+        self._schedules = {model.name: Schedules(model.pools, settings.zones) for model in settings.models}
 
     def books(self, now: int) -> Books | None:
         """What all models have, where a budget or a limited supply binds them."""
@@ -52,7 +54,10 @@ class Decider:
         if state.due[name] <= now:
             model.sweep(now, state.fleet.knobs)
         model.settle(now, state.fleet.knobs)
+        wake_ms = self._schedules[name].look(model, now)
         opinion, asks = self._ask(model, answers, now)
+        if wake_ms is not None:
+            state.due[name] = min(state.due[name], wake_ms)
         bounds = self._bounds(model, opinion.targets, now)
         effects = [*asks, *self._follow(model, opinion, bounds, books, now)]
         self._judge(model, opinion, now)
@@ -64,6 +69,8 @@ class Decider:
         if all(pool.knobs.replicas_min for pool in model.pools.values()):
             return NO_BOUNDS
         sleep, after_ms = state.sleeps.setdefault(name, Sleep()), self._knobs[name].scale_to_zero_after_ms
+        if any(pool.floor.replicas for pool in model.pools.values()):
+            after_ms = 0  # nobody sleeps in the window of a schedule
         sleep.observe(model, now)
         idle_at_ms = sleep.idle_at_ms(after_ms)
         if idle_at_ms is not None and idle_at_ms > now:

@@ -12,6 +12,7 @@ from loadline.core.decisions.ledger import DecisionKnobs
 from loadline.core.forecasts import History
 from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
+from loadline.core.models.schedule import Zone
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
@@ -112,5 +113,7 @@ class Settings(Struct, frozen=True):
     """GPUs by namespace and type."""
     profiles: dict[str, dict[str, EngineProfile]] = {}
     """Engine profiles by model and pool, as data: a replay needs no file."""
+    zones: dict[str, Zone] = {}
+    """The wall clocks that schedules go by, by the name of their timezone."""
     histories: dict[str, History] = {}
     """The load before the start by model, as data too: what a planner starts warm with."""

@@ -74,6 +74,10 @@ class PoolStatus(Struct, frozen=True):
     workers: tuple[WorkerStatus, ...]
     expected_ready_at_ms: int | None = None
     """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
+    floor: int = 0
+    """Workers that a schedule asks for at the moment; 0: none does."""
+    floor_until_ms: int | None = None
+    """When its window ends."""
     decided: bool = False
     """Whether ``desired`` was decided; else it is what there is."""
     start_up_ms: int | None = None

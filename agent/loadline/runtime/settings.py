@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.config import Config, read_engines
+from loadline.config import Config, read_engines, read_zones
 from loadline.core.forecasts import DAY_MS, History
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.errors import DataError
@@ -39,6 +39,7 @@ def settings(config: Config) -> Settings:
         accelerators=config.accelerators,
         allocation=config.allocation,
         profiles=read_engines(config),
+        zones=read_zones(config),
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
 

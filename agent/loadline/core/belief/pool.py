@@ -9,6 +9,7 @@ from loadline.core.belief.worker import MICRO, NOTHING, Load, Worker
 from loadline.core.learned import START_UPS
 from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.models.schedule import ScheduleKnobs
 from loadline.core.scalars import Name, Role
 from loadline.core.status import PoolStatus
 
@@ -42,6 +43,9 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     linear: Annotated[LinearKnobs | None, Meta(description="Six numbers in the place of the profiles.")] = None
+    schedules: Annotated[
+        tuple[ScheduleKnobs, ...], Meta(max_length=64, description="Windows in which it has a floor.")
+    ] = ()
     accelerator: Annotated[
         str, Meta(max_length=128, description="One of [[accelerators]]: its cost and its type; empty: a GPU costs 1.")
     ] = ""
@@ -63,7 +67,16 @@ class Supply(Struct, frozen=True):
         return self.ready + self.starting + self.pending
 
 
+class Floor(Struct, frozen=True):
+    """What the schedules of a pool ask for at the moment."""
+
+    replicas: int = 0
+    until_ms: int = -1
+    """When the window ends in Unix ms; -1: there is none."""
+
+
 NO_PROFILE: Final = EngineProfile()
+NO_FLOOR: Final = Floor()
 
 
 class Pool(Struct):
@@ -88,6 +101,7 @@ class Pool(Struct):
     """Workers that there should be, by the last decision; None while that is unknown."""
     gaps: list[int] = []
     """When each worker that is not there was asked for, oldest first: as many as are missing from ``desired``."""
+    floor: Floor = NO_FLOOR
     surplus_since_ms: int = -1
     """Since when there are more workers than ``desired``."""
     ready_changed_at_ms: int = -1
@@ -107,6 +121,11 @@ class Pool(Struct):
     def name(self) -> str:
         """Name of the pool within its model."""
         return self.knobs.name
+
+    @property
+    def least(self) -> int:
+        """Never fewer workers at the moment."""
+        return max(self.knobs.replicas_min, self.floor.replicas)
 
     @property
     def cost_per_hour(self) -> float:
@@ -295,6 +314,8 @@ class Pool(Struct):
             running_requests=self.load.running,
             workers=tuple(self.workers[name].status(now) for name in listed),
             expected_ready_at_ms=self.expected_ready_at_ms(now),
+            floor=self.floor.replicas,
+            floor_until_ms=self.floor.until_ms if self.floor.replicas else None,
             decided=self.desired is not None,
             start_up_ms=max(self.start_ups_ms, default=None),
             accelerator_type=self.accelerator.gpu_type if self.knobs.accelerator else "",

@@ -150,7 +150,7 @@ class Guard(Struct):
                 draft.bound(Code.NO_DATA_NO_SHRINK, name, standing, fresh=pool.fresh, ready=pool.ready)
             if bound is not None and draft.targets[name] < bound.least:
                 draft.bound(bound.code, name, bound.least, **bound.numbers)
-            self._replica_bounds(draft, pool)
+            self._replica_bounds(draft, pool, now)
         for name, replicas in allowance.gives.items():
             pool = model.pools[name]
             if draft.targets[name] <= pool.target_now(now) and pool.quorate(self.limits.quorum_ratio):
@@ -198,7 +198,10 @@ class Guard(Struct):
         if draft.targets[pool.name] < least:
             draft.bound(Code.STEP_DOWN, pool.name, least)
 
-    def _replica_bounds(self, draft: Draft, pool: Pool) -> None:
+    def _replica_bounds(self, draft: Draft, pool: Pool, now: int) -> None:
+        floor = pool.floor
+        if draft.targets[pool.name] < floor.replicas:
+            draft.bound(Code.SCHEDULE_FLOOR, pool.name, floor.replicas, left_ms=floor.until_ms - now)
         wanted = draft.targets[pool.name]
         if wanted < pool.knobs.replicas_min:
             draft.bound(Code.REPLICAS_MIN, pool.name, pool.knobs.replicas_min)

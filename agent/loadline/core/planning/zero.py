@@ -66,7 +66,7 @@ class Sleep(Struct):
         kept: dict[str, Bound] = {}
         for role in dict.fromkeys(pool.knobs.role for pool in _pools(model)):
             pools = [pool for pool in _pools(model) if pool.knobs.role == role]
-            if any(pool.knobs.replicas_min or _serves(pool, proposed.get(pool.name), now) for pool in pools):
+            if any(pool.least or _serves(pool, proposed.get(pool.name), now) for pool in pools):
                 continue
             standing = [pool for pool in pools if _serves(pool, None, now)]
             if standing:

@@ -1,0 +1,124 @@
+"""What a configuration says of time: lines of cron, and timezones as the tz database of this machine has them."""
+
+from collections.abc import Iterator
+from datetime import UTC as UTC_ZONE
+from datetime import datetime, timedelta, tzinfo
+from difflib import get_close_matches
+from functools import cache
+from typing import Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from loadline.config.knobs import Config
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.cron import CronError, cron
+from loadline.core.models.schedule import MINUTE_MS, UTC, ScheduleKnobs, Zone
+from loadline.core.settings import ModelKnobs
+from loadline.errors import ConfigError
+
+_YEARS: Final = (2020, 2060)
+"""Between these the wall clocks are known: what a trace of old plays in, and longer than an agent runs."""
+
+
+def read_zones(config: Config) -> dict[str, Zone]:
+    """The wall clocks that the schedules of a configuration go by, as data.
+
+    Raises:
+        ConfigError: One of them is not known here.
+    """
+    return {schedule.timezone: _zone(schedule.timezone, place) for place, schedule in _schedules(config.models)}
+
+
+def check_schedules(model: ModelKnobs, place: str) -> None:
+    """Refuse schedules that mean nothing, or more than their pool may have.
+
+    Raises:
+        ConfigError: A line of cron, a timezone or a count cannot be used.
+    """
+    for here, schedule, pool in _of_model(model, place):
+        for key in ("start", "end"):
+            try:
+                cron(getattr(schedule, key))
+            except CronError as error:
+                problem = f"{getattr(schedule, key)!r} {error.problem}"
+                raise ConfigError(f"{here}.{key}", problem, error.remedy) from error
+        if cron(schedule.start) == cron(schedule.end):
+            raise ConfigError(f"{here}.end", "is the start too, so the window is empty", "Let it end later.")
+        if schedule.replicas_min > pool.replicas_max:
+            problem = f"{schedule.replicas_min} is above replicas_max {pool.replicas_max}"
+            raise ConfigError(f"{here}.replicas_min", problem, "Lower it or raise replicas_max.")
+        _zone(schedule.timezone, here)
+
+
+def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+    """Schedules that change nothing, or that a budget does not let be."""
+    for here, schedule, pool in _of_model(model, place):
+        if schedule.replicas_min <= pool.replicas_min:
+            yield (
+                f"{here}.replicas_min: {schedule.replicas_min} is no more than the pool has anyway, replicas_min "
+                f"{pool.replicas_min}. Raise it, or take the schedule out."
+            )
+    peak = sum(_peak(pool) * pool.gpus_per_worker for pool in model.pools)
+    if model.gpu_budget_max is not None and peak > model.gpu_budget_max:
+        yield (
+            f"{place}.gpu_budget_max: schedules ask for up to {peak} GPUs and it is {model.gpu_budget_max}, which is "
+            "never exceeded. Raise it, or lower a replicas_min."
+        )
+
+
+def _peak(pool: PoolKnobs) -> int:
+    return max([pool.replicas_min, *(schedule.replicas_min for schedule in pool.schedules)])
+
+
+def _of_model(model: ModelKnobs, place: str) -> Iterator[tuple[str, ScheduleKnobs, PoolKnobs]]:
+    for index, pool in enumerate(model.pools):
+        for number, schedule in enumerate(pool.schedules):
+            yield f"{place}.pools[{index}].schedules[{number}]", schedule, pool
+
+
+def _schedules(models: tuple[ModelKnobs, ...]) -> Iterator[tuple[str, ScheduleKnobs]]:
+    for index, model in enumerate(models):
+        yield from ((here, schedule) for here, schedule, _ in _of_model(model, f"models[{index}]"))
+
+
+def _zone(name: str, place: str) -> Zone:
+    if name == UTC:
+        return Zone()
+    known = available_timezones()
+    if not known:
+        remedy = "Install tzdata, or write times in UTC."
+        raise ConfigError(f"{place}.timezone", f"{name!r} is not known: this machine has no tz database", remedy)
+    if name not in known:
+        close = get_close_matches(name, sorted(known), n=1)
+        remedy = f"Did you mean {close[0]}?" if close else "Write one such as Europe/Berlin."
+        raise ConfigError(f"{place}.timezone", f"{name!r} is no timezone", remedy)
+    return expanded(name)
+
+
+@cache
+def expanded(name: str) -> Zone:
+    """A wall clock by the tz database, as data: it is set anew once a day at most."""
+    zone, day = ZoneInfo(name), timedelta(days=1)
+    at, end = (datetime(year, 1, 1, tzinfo=UTC_ZONE) for year in _YEARS)
+    since_ms: list[int] = []
+    ahead_min = [_ahead(at, zone)]
+    while at < end:
+        if _ahead(at + day, zone) != ahead_min[-1]:
+            since_ms.append(_change(at, at + day, zone))
+            ahead_min.append(_ahead(at + day, zone))
+        at += day
+    return Zone(tuple(since_ms), tuple(ahead_min))
+
+
+def _ahead(at: datetime, zone: tzinfo) -> int:
+    ahead = at.astimezone(zone).utcoffset() or timedelta()
+    return ahead // timedelta(minutes=1)
+
+
+def _change(before: datetime, after: datetime, zone: tzinfo) -> int:
+    """When between two times the wall clock is set anew, in Unix ms."""
+    first, minutes = _ahead(before, zone), int((after - before).total_seconds()) // 60
+    low, high = 0, minutes
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _ahead(before + timedelta(minutes=middle), zone) == first else (low, middle)
+    return (int(before.timestamp()) // 60 + high) * MINUTE_MS

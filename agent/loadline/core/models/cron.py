@@ -1,0 +1,140 @@
+"""When a line of cron comes due: five fields on a wall clock, in minutes since 1970, and nothing but integers.
+
+``minute hour day-of-month month day-of-week``, as crontab(5) has them: lists, ranges, steps and names; 7 is Sunday too.
+Where both kinds of days are restricted, a day that is either will do.
+"""
+
+from bisect import bisect_right
+from typing import Final
+
+from msgspec import Struct
+
+DAY_MIN: Final = 1_440
+DAYS_MAX: Final = 366
+"""How far a match is searched for: a window that is longer than a year is none."""
+_FIELDS: Final = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of the month", 1, 31, ()),
+    ("month", 1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
+    ("day of the week", 0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
+)
+_DAYS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+"""The longest that each month can be."""
+
+
+class CronError(ValueError):
+    """It is no line of cron."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}. {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+class Cron(Struct, frozen=True):
+    """A line of cron."""
+
+    times: tuple[int, ...]
+    """Minutes of a day, in order."""
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    """0 is Sunday."""
+    either: bool
+    """Whether both kinds of days are restricted, so that one of them will do."""
+
+    def last(self, minute: int) -> int | None:
+        """The last match up to a minute, itself included; None within a year."""
+        today, at = divmod(minute, DAY_MIN)
+        for day in range(today, today - DAYS_MAX - 1, -1):
+            if self._on(day):
+                found = bisect_right(self.times, at if day == today else DAY_MIN)
+                if found:
+                    return day * DAY_MIN + self.times[found - 1]
+        return None
+
+    def next(self, minute: int) -> int | None:
+        """The first match after a minute; None within a year."""
+        today, at = divmod(minute, DAY_MIN)
+        for day in range(today, today + DAYS_MAX + 1):
+            if self._on(day):
+                found = bisect_right(self.times, at if day == today else -1)
+                if found < len(self.times):
+                    return day * DAY_MIN + self.times[found]
+        return None
+
+    def _on(self, day: int) -> bool:
+        month, of_month = _date(day)
+        if month not in self.months:
+            return False
+        by_month, by_week = of_month in self.days, (day + 4) % 7 in self.weekdays  # 1970 began on a Thursday
+        return by_month or by_week if self.either else by_month and by_week
+
+
+def cron(text: str) -> Cron:
+    """Read a line of cron.
+
+    Raises:
+        CronError: It is none, or never comes due.
+    """
+    words = text.lower().split()
+    if len(words) != len(_FIELDS):
+        fields = ", ".join(what for what, *_ in _FIELDS)
+        raise CronError(f"has {len(words)} fields and not 5", f"Write {fields}, with spaces between.")
+    minutes, hours, days, months, weekdays = (_field(word, *field) for word, field in zip(words, _FIELDS, strict=True))
+    by_month, by_week = not words[2].startswith("*"), not words[4].startswith("*")
+    if by_month and not by_week and all(_DAYS[month - 1] < min(days) for month in months):
+        raise CronError(f"never comes due, as no such month has a day {min(days)}", "Write another day or month.")
+    return Cron(
+        tuple(hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes)),
+        frozenset(days),
+        frozenset(months),
+        frozenset(day % 7 for day in weekdays),
+        either=by_month and by_week,
+    )
+
+
+def _field(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> set[int]:
+    """The values of a field."""
+    found: set[int] = set()
+    for part in text.split(","):
+        span, _, step = part.partition("/")
+        first, dash, last = span.partition("-")
+        if span == "*":
+            low, high = least, most
+        else:
+            low = _value(first, what, least, most, names)
+            high = _value(last, what, least, most, names) if dash else most if step else low
+        if what == "day of the week" and high == 0 < low:
+            high = 7  # a week may end on a Sunday
+        if low > high:
+            raise CronError(
+                f"has a range of the {what} that goes backwards, {part!r}", "Write two, with a comma between."
+            )
+        if "/" in part and (not step.isdecimal() or not int(step)):
+            raise CronError(f"has a {what} without a step, {part!r}", "Write a whole number above 0 after the /.")
+        found.update(range(low, high + 1, int(step or 1)))
+    return found
+
+
+def _value(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> int:
+    if text in names:
+        return names.index(text) + least
+    if text.isdecimal() and least <= int(text) <= most:
+        return int(text)
+    named = f", or a name such as {names[1]}" if names else ""
+    raise CronError(f"has {text!r} as its {what}", f"Write {least} to {most}{named}.")
+
+
+def _date(day: int) -> tuple[int, int]:
+    """Month and day of the month of a day since 1970, by the Gregorian calendar.
+
+    http://howardhinnant.github.io/date_algorithms.html, ``civil_from_days``: years begin in March, so that the day that
+    is not in all of them is the last.
+    """
+    of_era = (day + 719_468) % 146_097
+    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * of_year + 2) // 153
+    return (month + 2) % 12 + 1, of_year - (153 * month + 2) // 5 + 1

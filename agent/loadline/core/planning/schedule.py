@@ -1,0 +1,68 @@
+"""Floors by the clock: a pool has so many workers in the windows of its schedules, and a little before."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import NO_FLOOR, Floor, Pool, PoolKnobs
+from loadline.core.models.cron import cron
+from loadline.core.models.schedule import MINUTE_MS, UTC, ScheduleKnobs, Window, Zone
+
+
+class Seen(Struct, frozen=True):
+    """Where a window stands: it need not be reckoned anew until then; times in Unix ms."""
+
+    from_ms: int
+    until_ms: int
+    within: bool
+    starts_ms: int
+    ends_ms: int
+
+
+class Schedule:
+    """One window of one pool. What it remembers follows from the time alone."""
+
+    def __init__(self, knobs: ScheduleKnobs, zones: Mapping[str, Zone]) -> None:
+        self._knobs = knobs
+        self._zone = Zone() if knobs.timezone == UTC else zones[knobs.timezone]
+        self._window = Window(cron(knobs.start), cron(knobs.end))
+        self._seen = Seen(0, 0, within=False, starts_ms=0, ends_ms=0)
+
+    def floor(self, start_up_ms: int, now: int) -> tuple[Floor, int]:
+        """What it asks for at ``now`` (ms) of a pool whose workers take so long to come, and when that changes."""
+        if not self._seen.from_ms <= now < self._seen.until_ms:
+            self._seen = self._look(now)
+        seen = self._seen
+        begins_ms = seen.starts_ms - start_up_ms * self._knobs.ready_at_start
+        if seen.within or now >= begins_ms:
+            return Floor(self._knobs.replicas_min, seen.ends_ms), seen.until_ms
+        return NO_FLOOR, min(begins_ms, seen.until_ms)
+
+    def _look(self, now: int) -> Seen:
+        clock = self._zone.clock(now)
+        span = self._window.at(clock.wall_ms // MINUTE_MS)
+        starts_ms, ends_ms, until_ms = (
+            minute * MINUTE_MS - clock.ahead_ms for minute in (span.starts, span.ends, span.changes)
+        )
+        return Seen(now, min(until_ms, clock.set_ms or until_ms), span.within, starts_ms, ends_ms)
+
+
+class Schedules:
+    """All windows of a model."""
+
+    def __init__(self, pools: Iterable[PoolKnobs], zones: Mapping[str, Zone]) -> None:
+        self._by_pool = {
+            pool.name: [Schedule(one, zones) for one in pool.schedules] for pool in pools if pool.schedules
+        }
+
+    def look(self, model: Model, now: int) -> int | None:
+        """Set the floors of the pools at ``now`` (ms), and tell when to look again; None: there are no schedules."""
+        wakes = [_set(model.pools[name], schedules, now) for name, schedules in self._by_pool.items()]
+        return min(wakes, default=None)
+
+
+def _set(pool: Pool, schedules: Sequence[Schedule], now: int) -> int:
+    found = [one.floor(pool.start_up_ms(0), now) for one in schedules]
+    pool.floor = max((floor for floor, _ in found), key=lambda floor: (floor.replicas, floor.until_ms))
+    return min(wake for _, wake in found)

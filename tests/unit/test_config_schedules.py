@@ -1,0 +1,77 @@
+"""What a configuration says of time, and what is wrong with it."""
+
+import pytest
+
+from loadline.config import describe, parse, read_zones
+from loadline.core.models.schedule import Zone
+from tests.support.configs import DECODE, judge, model, refusal
+
+PLACE = "models[0].pools[0].schedules[0]"
+
+
+def scheduled(replicas_min: int = 4, **changed: str) -> str:
+    said = {"start": "0 8 * * mon-fri", "end": "0 18 * * mon-fri", "timezone": "Europe/Berlin"} | changed
+    lines = [f'{key} = "{value}"' for key, value in said.items()]
+    table = "\n".join(["[[models.pools.schedules]]", *lines, f"replicas_min = {replicas_min}"])
+    return model("", f"{DECODE}\n{table}")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem", "remedy"),
+    [
+        (scheduled(start="0 8 * *"), "start", "'0 8 * *' has 4 fields", "Write minute, hour"),
+        (scheduled(end="0 25 * * *"), "end", "'0 25 * * *' has '25' as its hour", "0 to 23"),
+        (scheduled(end="00 08 * * 1-5"), "end", "so the window is empty", "later"),
+        (scheduled(9), "replicas_min", "9 is above replicas_max 8", "raise replicas_max"),
+        (scheduled(0), "replicas_min", "0", "1"),
+        (scheduled(timezone="Europe/Berlyn"), "timezone", "is no timezone", "Did you mean Europe/Berlin?"),
+        (scheduled(timezone="Nowhere"), "timezone", "is no timezone", "Europe/Berlin"),
+    ],
+)
+def test_a_schedule_that_means_nothing_is_refused(text: str, place: str, problem: str, remedy: str) -> None:
+    found = refusal("", base=text)
+    assert found.place == f"{PLACE}.{place}"
+    assert problem in found.problem
+    assert remedy in found.remedy
+
+
+def test_a_machine_without_a_tz_database_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadline.config.schedules.available_timezones", set)
+    found = refusal("", base=scheduled())
+    assert "no tz database" in found.problem
+    assert "tzdata" in found.remedy
+    read_zones(parse(scheduled(timezone="UTC"), "x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        (scheduled(1), f"{PLACE}.replicas_min", "no more than the pool has anyway"),
+        (scheduled().replace('"m"', '"m"\ngpu_budget_max = 3'), "models[0].gpu_budget_max", "up to 4 GPUs"),
+    ],
+)
+def test_a_schedule_that_changes_nothing_is_warned_of(text: str, place: str, words: str) -> None:
+    (warning,) = [warning for warning in judge("", base=text) if not warning.startswith("models[0].pools: decode")]
+    assert warning.startswith(f"{place}: ")
+    assert words in warning
+
+
+def test_wall_clocks_are_data() -> None:
+    zones = read_zones(parse(scheduled() + scheduled(timezone="Asia/Kolkata") + scheduled(timezone="UTC"), "x"))
+    assert sorted(zones) == ["Asia/Kolkata", "Europe/Berlin", "UTC"]
+    assert (zones["UTC"], zones["Asia/Kolkata"]) == (Zone(), Zone((), (330,)))
+    berlin = zones["Europe/Berlin"]
+    assert set(berlin.ahead_min) == {60, 120}
+    assert 1_711_846_800_000 in berlin.since_ms, "2024-03-31 01:00 UTC, to the minute"
+    assert len(berlin.since_ms) == 2 * 40
+
+
+def test_check_tells_of_schedules_and_of_sleep() -> None:
+    asleep = (
+        scheduled()
+        .replace('"m"', '"m"\nscale_to_zero_after_ms = 600_000')
+        .replace(DECODE, f"{DECODE}\nreplicas_min = 0")
+    )
+    told = describe(parse(asleep, "x"))
+    assert "From '0 8 * * mon-fri' to '0 18 * * mon-fri', Europe/Berlin: at least 4, begun as much earlier" in told
+    assert "After 10 min in which nobody asks anything of it all pools are emptied" in told

@@ -1,0 +1,161 @@
+"""Floors by the clock: windows, timezones and their summer, and workers that are there when a window begins."""
+
+from datetime import UTC, datetime
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.config.schedules import expanded
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.schedule import ScheduleKnobs, Zone
+from loadline.core.planning.schedule import Schedules
+from tests.support.belief import Line
+
+WORKDAYS = ScheduleKnobs("0 8 * * mon-fri", "0 18 * * mon-fri", 4, "Europe/Berlin")
+ZONES = {name: expanded(name) for name in ("Europe/Berlin", "America/New_York", "Asia/Kolkata")}
+MINUTE_MS = 60_000
+
+
+def ms(text: str) -> int:
+    """Unix ms of a time in UTC."""
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000)
+
+
+def utc(at_ms: int | None) -> str | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%m-%d %H:%M:%S")
+
+
+class Clock:
+    """A pool with schedules, at times that a test names."""
+
+    def __init__(self, *schedules: ScheduleKnobs, start_up_ms: int = 0) -> None:
+        pool = PoolKnobs("a", "decode", replicas_max=10, schedules=schedules)
+        self.line = Line([pool], 0)
+        self.line.pool("a").start_ups_ms = [start_up_ms] if start_up_ms else []
+        self.schedules = Schedules([pool], ZONES)
+
+    def look(self, text: str) -> tuple[int, str | None]:
+        """The floor at a time in UTC, and when to look again."""
+        wake_ms = self.schedules.look(self.line.model, ms(text))
+        return self.line.pool("a").floor.replicas, utc(wake_ms)
+
+    def until(self) -> str | None:
+        return utc(self.line.pool("a").floor.until_ms)
+
+
+@pytest.mark.parametrize(
+    ("text", "floor", "wake"),
+    [
+        ("2024-01-17T06:59:59", 0, "01-17 07:00:00"),
+        ("2024-01-17T07:00:00", 4, "01-17 17:00:00"),
+        ("2024-01-17T16:59:59", 4, "01-17 17:00:00"),
+        ("2024-01-17T17:00:00", 0, "01-18 07:00:00"),
+        ("2024-01-20T12:00:00", 0, "01-22 07:00:00"),
+        ("2024-07-17T05:59:59", 0, "07-17 06:00:00"),
+        ("2024-07-17T06:00:00", 4, "07-17 16:00:00"),
+        ("2024-07-17T16:00:00", 0, "07-18 06:00:00"),
+    ],
+)
+def test_a_window_of_workdays_in_winter_and_in_summer(text: str, floor: int, wake: str) -> None:
+    assert Clock(WORKDAYS).look(text) == (floor, wake)
+
+
+def test_what_is_remembered_is_what_would_be_reckoned_anew() -> None:
+    one = Clock(WORKDAYS, start_up_ms=10 * MINUTE_MS)
+    for hour in range(24 * 14):
+        text = f"2024-03-{20 + hour // 24:02d}T{hour % 24:02d}:07:00" if hour < 24 * 12 else "2024-04-01T07:00:00"
+        assert one.look(text) == Clock(WORKDAYS, start_up_ms=10 * MINUTE_MS).look(text)
+
+
+def test_the_end_of_the_window_is_told() -> None:
+    clock = Clock(WORKDAYS)
+    clock.look("2024-01-17T12:00:00")
+    assert clock.until() == "01-17 17:00:00"
+    clock.look("2024-01-17T18:00:00")
+    assert clock.line.pool("a").floor.replicas == 0
+
+
+def test_a_pool_has_the_highest_floor_of_its_windows() -> None:
+    lunch = ScheduleKnobs("0 12 * * *", "0 13 * * *", 7)
+    clock = Clock(WORKDAYS, lunch)
+    assert clock.look("2024-01-17T11:59:59") == (4, "01-17 12:00:00")
+    assert clock.look("2024-01-17T12:00:00") == (7, "01-17 13:00:00")
+    assert clock.until() == "01-17 13:00:00"
+    assert clock.look("2024-01-17T13:00:00") == (4, "01-17 17:00:00")
+    assert clock.line.pool("a").least == 4
+
+
+# -- workers that are there when it begins -----------------------------------------------------------------------------
+
+
+def test_a_window_begins_as_much_earlier_as_workers_take_to_come() -> None:
+    clock = Clock(WORKDAYS, start_up_ms=5 * MINUTE_MS)
+    assert clock.look("2024-01-17T06:54:59") == (0, "01-17 06:55:00")
+    assert clock.look("2024-01-17T06:55:00") == (4, "01-17 07:00:00")
+    assert clock.until() == "01-17 17:00:00", "of the window that is to come"
+    assert clock.look("2024-01-17T16:58:00") == (4, "01-17 17:00:00")
+    assert clock.look("2024-01-17T17:00:00")[0] == 0
+
+
+def test_it_begins_on_time_where_that_is_wanted() -> None:
+    clock = Clock(replace(WORKDAYS, ready_at_start=False), start_up_ms=5 * MINUTE_MS)
+    assert clock.look("2024-01-17T06:59:59") == (0, "01-17 07:00:00")
+
+
+def test_what_is_learned_in_between_moves_the_beginning() -> None:
+    clock = Clock(WORKDAYS)
+    assert clock.look("2024-01-17T06:00:00") == (0, "01-17 07:00:00")
+    clock.line.pool("a").start_ups_ms = [10 * MINUTE_MS]
+    assert clock.look("2024-01-17T06:01:00") == (0, "01-17 06:50:00")
+
+
+# -- clocks that are set anew ------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_is_left_out_in_spring_is_when_the_clock_jumps() -> None:
+    clock = Clock(ScheduleKnobs("30 2 * * *", "0 4 * * *", 4, "Europe/Berlin"))
+    assert clock.look("2024-03-31T00:59:59") == (0, "03-31 01:00:00"), "2 o'clock is 3 o'clock"
+    assert clock.look("2024-03-31T01:00:00") == (4, "03-31 02:00:00")
+    assert clock.look("2024-03-31T02:00:00")[0] == 0
+    assert clock.look("2024-04-01T00:30:00") == (4, "04-01 02:00:00"), "from then on in summer time"
+
+
+def test_an_hour_that_comes_twice_begins_and_ends_a_window_once() -> None:
+    begins = Clock(ScheduleKnobs("30 2 * * *", "0 5 * * *", 4, "Europe/Berlin"))
+    # 2:30 comes at 0:30 UTC and again at 1:30, the hour from 2 to 3 ends at 2:00 UTC.
+    found = [
+        begins.look(f"2024-10-27T{time}")[0] for time in ("00:29:59", "00:30:00", "01:00:00", "01:29:59", "02:00:00")
+    ]
+    assert found == [0, 4, 4, 4, 4]
+    assert begins.look("2024-10-27T03:59:59") == (4, "10-27 04:00:00")
+    ends = Clock(ScheduleKnobs("0 22 * * *", "30 2 * * *", 4, "Europe/Berlin"))
+    found = [
+        ends.look(f"2024-10-27T{time}")[0] for time in ("00:29:59", "00:30:00", "01:00:00", "01:29:59", "02:00:00")
+    ]
+    assert found == [4, 0, 0, 0, 0]
+    assert ends.look("2024-10-27T12:00:00") == (0, "10-27 21:00:00"), "by winter time"
+
+
+def test_it_looks_again_when_the_clock_is_set_anew() -> None:
+    clock = Clock(ScheduleKnobs("0 8 1 1 *", "0 9 1 1 *", 4, "America/New_York"))
+    assert clock.look("2024-03-01T00:00:00") == (0, "03-10 07:00:00")
+    assert clock.look("2024-03-10T07:00:00") == (0, "11-03 06:00:00")
+    assert clock.look("2024-11-03T06:00:00") == (0, "01-01 13:00:00")
+
+
+def test_a_clock_that_is_never_set_anew() -> None:
+    clock = Clock(ScheduleKnobs("0 9 * * *", "0 10 * * *", 4, "Asia/Kolkata"))
+    assert clock.look("2024-06-01T03:29:59") == (0, "06-01 03:30:00"), "5 h 30 min ahead"
+    assert clock.look("2024-06-01T03:30:00") == (4, "06-01 04:30:00")
+
+
+def test_the_wall_clock_stands_until_the_hour_that_comes_twice_is_over() -> None:
+    zone = Zone((1_000 * MINUTE_MS,), (120, 60))
+    walls = [zone.clock(minute * MINUTE_MS).wall_ms // MINUTE_MS for minute in (999, 1_000, 1_030, 1_060, 1_061)]
+    assert walls == [1_119, 1_120, 1_120, 1_120, 1_121]
+
+
+def test_windows_that_never_begin_again_are_looked_at_once_a_year() -> None:
+    clock = Clock(ScheduleKnobs("0 0 29 2 *", "0 0 1 3 *", 4))
+    assert clock.look("2024-02-29T12:00:00")[0] == 4
+    assert clock.look("2025-02-28T12:00:00") == (0, "03-01 00:00:00")

@@ -1,0 +1,108 @@
+"""A controller whose pool has schedules: it acts at the edges of their windows, whatever its planner and its guard."""
+
+from loadline.cli.show import status as shown
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect
+from loadline.core.events import BusConnectionChanged, RegistryRead
+from loadline.core.models.schedule import ScheduleKnobs
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.static import StaticKnobs
+from loadline.core.query import status
+from loadline.core.settings import ModelKnobs, Settings
+from tests.support.controlled import World
+from tests.support.sleeper import traffic
+
+# Tests begin at 22:13:20.
+WINDOW = ScheduleKnobs("20 22 * * *", "30 22 * * *", 5)
+BEFORE_S, WITHIN_S = 400, 600
+SLOW = GuardKnobs(step_up_max=1, cooldown_up_ms=3_600_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+
+
+class Scheduled(World):
+    """Two pools, one of which has a floor from 22:20 to 22:30."""
+
+    def __init__(self, window: ScheduleKnobs = WINDOW, replicas_min: int = 0, **knobs: object) -> None:
+        super().__init__()
+        pools = (
+            PoolKnobs("prefill", "prefill", replicas_min=replicas_min),
+            PoolKnobs("decode", "decode", replicas_min=replicas_min, schedules=(window,)),
+        )
+        self.settings = Settings("agent-1", "all", (ModelKnobs("m", pools, guard=SLOW, **knobs),))  # type: ignore[arg-type]
+        self.controller = Controller(self.settings)
+        self.running = 0
+        self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+
+    def hear(self, seconds: int) -> list[dict[str, int]]:
+        """A frontend reports that nothing happens, every second; gives what was decided."""
+        seen: list[AnyEffect] = []
+        for _ in range(seconds):
+            self.now += 1_000
+            seen += self.tell(traffic(self.now // 1_000))
+            seen += self.report()
+        return self.decisions(seen)
+
+    def wake(self) -> list[dict[str, int]]:
+        """Nothing is heard until the controller wants to look."""
+        wake = self.controller.next_wake()
+        assert wake is not None
+        self.now = max(wake, self.now)
+        return self.decisions(self.tell())
+
+
+FIXED = StaticKnobs({"prefill": 1, "decode": 1})
+
+
+def test_a_window_begins_and_ends_on_time_though_nothing_is_heard() -> None:
+    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world.register("prefill", "p1")
+    world.register("decode", "d1")
+    decided: list[tuple[int, dict[str, int]]] = []
+    start = world.now
+    while world.now < start + (BEFORE_S + 1) * 1_000:
+        decided += [(world.now - start, one) for one in world.wake()]
+    assert decided == [(BEFORE_S * 1_000, {"prefill": 1, "decode": 5})], "in one step, whatever the guard"
+    world.register("decode", "d2", "d3", "d4", "d5")
+    assert world.hear(WITHIN_S - 5) == []
+    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}], "the planner's count again, at the guard's pace"
+
+
+def test_a_model_does_not_sleep_in_a_window_and_is_woken_by_it() -> None:
+    world = Scheduled(scale_to_zero_after_ms=60_000)
+    assert world.hear(BEFORE_S) == [{"prefill": 1, "decode": 5}], "the other role is of no use without workers"
+    world.register("prefill", "p1")
+    world.register("decode", "d1", "d2", "d3", "d4", "d5")
+    assert world.hear(WITHIN_S - 1) == []
+    assert world.hear(2) == [{"prefill": 0, "decode": 0}]
+
+
+def test_a_gpu_budget_is_stronger_than_a_schedule() -> None:
+    world = Scheduled(replicas_min=1, planner="static", static=FIXED, gpu_budget_max=4)
+    world.register("prefill", "p1")
+    world.register("decode", "d1")
+    assert world.hear(BEFORE_S + 1) == [{"prefill": 1, "decode": 3}]
+
+
+def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
+    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world.register("prefill", "p1")
+    world.register("decode", "d1")
+    assert "schedule" not in shown(status(world.settings, world.controller.state, "0", world.now, world.now))
+    world.hear(BEFORE_S + 1)
+    said = shown(status(world.settings, world.controller.state, "0", world.now, world.now))
+    assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in said
+    decided = world.controller.state.explanations[-1]
+    assert "decode: 1 raised to 5: a schedule asks for it, for 600000 ms more" in [r.sentence() for r in decided.rails]
+
+
+def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
+    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world.register("prefill", "p1")
+    world.register("decode", "d1")
+    world.hear(BEFORE_S + 1)
+    twin = Controller(world.settings)
+    twin.restore(world.controller.snapshot())
+    assert twin.next_wake() == world.controller.next_wake()
+    world.now += 700_000
+    assert twin.handle([], world.now) == world.controller.handle([], world.now)
+    assert twin.snapshot() == world.controller.snapshot()
