@@ -45,6 +45,11 @@ BASELINES = [
         ("As many more as the loads need, at most its double", "one less where", "one change every 5 s"),
     ),
     (
+        'planner = "saturation"',
+        ("full while it computes.", "full at KV usage 0.8.", "once 90% of all", "leave 75% of", "peak of 3 min"),
+    ),
+    ('planner = "saturation"\nsaturation.profile = "upstream"', ("One more or one less every 1 min", "5 waiting")),
+    (
         'planner = "kpa"',
         ("Every 2 s", "each 0.7 requests", "each 70 requests", "mean of 1 min", "6 s ask for 2 times"),
     ),

@@ -62,6 +62,20 @@ CONTRADICTIONS = [
     ),
     ("[fleet]\ngpu_budget_max = 1", BASE, "fleet.gpu_budget_max", "fewer than the 2", "replicas_min"),
     (
+        "",
+        model('planner = "saturation"\nsaturation.scale_up_threshold = 0.75', DECODE),
+        "models[0].saturation.scale_up_threshold",
+        "0.75 is not above scale_down_boundary 0.75",
+        "gap",
+    ),
+    (
+        "",
+        model('planner = "saturation"\nsaturation.kv_spare_trigger = 0.9', DECODE),
+        "models[0].saturation.kv_spare_trigger",
+        "0.9 is above kv_cache_threshold 0.8",
+        "Lower it",
+    ),
+    (
         "[fleet]\ntraffic_window_ms = 9_000",
         model('planner = "throughput"\nthroughput.busiest_ms = 5_000', AGGREGATED),
         "fleet.traffic_window_ms",

@@ -5,9 +5,10 @@ from typing import Any
 
 from loadline.config import parse, validate
 from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models import token_capacity
+from loadline.core.models import headroom, token_capacity
+from loadline.core.models.headroom import Choice
 from loadline.core.models.saturation import Analysis, Reading, Thresholds, Variant, analyse, step
-from loadline.core.models.token_capacity import Choice, Holding, Limits, Observations
+from loadline.core.models.token_capacity import Holding, Limits, Observations
 from loadline.core.planning.arbitration import arbitrate
 from loadline.core.scalars import Role
 from loadline.errors import ConfigError
@@ -160,7 +161,7 @@ def supply(given: dict[str, Any]) -> Any:
 
 def universal_threshold(given: dict[str, Any]) -> dict[str, float]:
     only(given, "demand", "supply", "anticipated", "scale_up", "scale_down")
-    found = token_capacity.balance(
+    found = headroom.balance(
         given["demand"], given["supply"], given["anticipated"], given["scale_up"], given["scale_down"]
     )
     return {"required": found.required, "spare": found.spare}
@@ -185,8 +186,8 @@ def _choice(given: dict[str, Any]) -> Choice:
 
 def _counts(required: float, spare: float, choices: list[Choice]) -> dict[str, int]:
     if required > 0:
-        return token_capacity.grow(required, choices)
-    return token_capacity.shrink(spare, choices)
+        return headroom.grow(required, choices)
+    return headroom.shrink(spare, choices)
 
 
 ANSWERS: dict[str, Answer] = {

@@ -182,7 +182,7 @@ def _about_saturation(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
     yield (
         f"A worker is full {taken.get(pool.role, both)}. As many more as are needed once "
         f"{knobs.scale_up_threshold:.0%} of all are full; as many fewer as leave "
-        f"{knobs.scale_down_boundary:.0%} of the others full, by the mean of {duration(knobs.scale_down_window_ms)}."
+        f"{knobs.scale_down_boundary:.0%} of the others full, by the peak of {duration(knobs.scale_down_window_ms)}."
     )
 
 

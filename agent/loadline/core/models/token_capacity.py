@@ -1,13 +1,11 @@
-"""What a worker can hold in KV tokens, and whether a fleet has too little or too much of it: llm-d's second analyser.
+"""What a worker can hold in KV tokens, as llm-d's second analyser reckons it.
 
 A worker is bound by memory (k1, a share of its KV cache) and by compute (k2, the tokens at which its queue grows). The
 rules are those of the Workload Variant Autoscaler of 2026-08. Two differ. A queue at a nearly empty cache says nothing
-of what a worker can hold: it waits for prefill, and no more is learned from it. And what a worker holds without a queue
-it can hold, whatever was learned before.
+of what a worker can hold: it waits for prefill, and no more is learned from it. And a worker that holds more without a
+queue than it was ever to be able to shows that this is wrong.
 """
 
-from collections.abc import Sequence
-from math import ceil, floor
 from typing import Final
 
 from msgspec import Struct, field
@@ -24,8 +22,6 @@ _TELLING: Final = 0.5
 """Share of k1 below which a queue says nothing of what a worker can hold. The original learned 16 % of a cache once."""
 _BUCKETS: Final = (100, 500)
 """Mean output lengths (tokens) from which on workers are another kind of busy."""
-_EPSILON: Final = 1e-9
-"""Quotients are rounded as if exact: 0.7 times 10 workers is no more than 7."""
 
 
 def memory_tokens(kv_tokens: float, kv_threshold: float) -> float:
@@ -93,17 +89,17 @@ class Limits(Struct, frozen=True):
 def worker_tokens(
     worker: Holding, limits: Limits, observed: Observations, osl_tokens: float, derived: float | None
 ) -> float:
-    """What a worker can hold: the lesser of k1 and k2, but no less than what it holds while hardly any request waits.
+    """What a worker can hold: the lesser of k1 and k2.
 
-    k2 is what it holds while requests queue, or the mean of what was observed, or what its flags say; of none of them
-    k1 alone counts.
+    k2 is what it holds while requests queue, or the mean of what was observed, or what its flags say. Of none of them,
+    and where it holds more while hardly any request waits, k1 alone counts.
     """
     k1 = memory_tokens(worker.kv_tokens, limits.kv_threshold)
     queues = worker.queues(limits.queue_threshold)
     if queues and worker.telling(limits.kv_threshold):
         return min(k1, worker.in_use)
     k2 = observed.mean(osl_tokens) or derived or k1
-    return min(k1, k2 if queues else max(k2, worker.in_use))
+    return k1 if worker.in_use > k2 and not queues else min(k1, k2)
 
 
 def unseen_tokens(stored: float | None, derived: float, like: float | None) -> float:
@@ -116,64 +112,3 @@ def unseen_tokens(stored: float | None, derived: float, like: float | None) -> f
 def request_tokens(role: Role, isl_tokens: float, osl_tokens: float) -> float:
     """What a request that waits will hold: its prompt where it is prefilled, its output too where it is decoded."""
     return isl_tokens if role == "prefill" else isl_tokens + osl_tokens
-
-
-class Balance(Struct, frozen=True):
-    """What is missing and what could go, in the unit of the demand; one of them is 0."""
-
-    required: float
-    spare: float
-
-
-def balance(demand: float, supply: float, anticipated: float, up: float, down: float) -> Balance:
-    """A demand against a supply.
-
-    Args:
-        demand: In any unit.
-        supply: What workers that are ready can hold.
-        anticipated: The same with those that are on their way.
-        up: Share of the supply above which it is too little, 0..1.
-        down: Share below which it is too much.
-    """
-    return Balance(max(0.0, demand / up - anticipated), max(0.0, supply - demand / down))
-
-
-class Choice(Struct, frozen=True):
-    """A pool whose workers serve of a demand."""
-
-    name: str
-    cost: float
-    """Of one worker."""
-    capacity: float
-    """Of one worker, above 0."""
-    current: int
-    least: int = 0
-    most: int | None = None
-
-
-def grow(required: float, choices: Sequence[Choice]) -> dict[str, int]:
-    """Counts that serve so much more: of the pool that does so for the least cost, then of the next."""
-    counts = {one.name: one.current for one in choices}
-    for one in sorted(choices, key=lambda one: (one.cost / one.capacity, one.name)):
-        more = ceil(required / one.capacity - _EPSILON)
-        if one.most is not None:
-            more = min(more, one.most - one.current)
-        if more > 0:
-            counts[one.name] += more
-            required -= more * one.capacity
-    return counts
-
-
-def shrink(spare: float, choices: Sequence[Choice]) -> dict[str, int]:
-    """Counts without what is spare: of the dearest pool first. The cheapest keeps one if no other has any."""
-    counts = {one.name: one.current for one in choices}
-    dearest_first = sorted(choices, key=lambda one: (-one.cost, one.name))
-    for one in dearest_first:
-        least = one.least
-        if one is dearest_first[-1] and not any(counts[other.name] for other in dearest_first[:-1]):
-            least = max(least, 1)
-        fewer = min(floor(spare / one.capacity + _EPSILON), one.current - least)
-        if fewer > 0:
-            counts[one.name] -= fewer
-            spare -= fewer * one.capacity
-    return counts

@@ -89,6 +89,7 @@ class Occupancy(Struct):
             self.held.clear()
             self.short.clear()
             self.long.clear()
+            self.low = self.high = 0.0
             return
         due = now - self.sampled_ms >= SAMPLE_MS or self.sampled_ms < 0
         for name in pool.changed:
@@ -103,7 +104,7 @@ class Occupancy(Struct):
         if due:
             self.sampled_ms = now
             self.short.push(now, self.low)
-            self.long.push(now, self.high)
+            self.long.push(now, self.rising + self.high - self.low)
 
     @property
     def rising(self) -> float:
@@ -112,8 +113,8 @@ class Occupancy(Struct):
 
     @property
     def falling(self) -> float:
-        """What is held at most, over the longer while, and no less than over the short one."""
-        return max(self.long.mean_with(self.high), self.rising)
+        """The most that may have been held over any short while of the longer one."""
+        return max((*self.long.values, self.rising + self.high - self.low))
 
     def _take(self, name: str, pool: Pool, limits: Limits, lengths: Lengths | None) -> None:
         worker = pool.workers.get(name)

@@ -6,14 +6,14 @@ does. Its own way differs where that one fails:
 - every worker counts, also one that is saturated, and so does what waits: the original averages over the others, and
   shrinks a fleet of which eight of ten drown;
 - one step is as large as what is held needs; there it is one worker a minute;
-- growth and shrink have boundaries of their own, and a longer memory for a shrink: at a boundary nothing flaps;
+- growth and shrink have boundaries of their own, and a shrink waits for the last peak to pass: nothing flaps;
 - workers on their way count as supply until their deadline, and then another pool grows; there they freeze the model;
 - a worker that does not report is neither idle nor loaded: it counts for nothing in growth and as full in a shrink.
 
 Pools of a role serve together: the one that serves most for its cost grows, the dearest shrinks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
@@ -21,17 +21,9 @@ from msgspec import Meta, Struct, field
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingSamples
+from loadline.core.models.headroom import Choice, Crew, resize
 from loadline.core.models.saturation import Thresholds
-from loadline.core.models.token_capacity import (
-    Choice,
-    Limits,
-    balance,
-    derived_tokens,
-    grow,
-    request_tokens,
-    shrink,
-    unseen_tokens,
-)
+from loadline.core.models.token_capacity import Limits, derived_tokens, request_tokens, unseen_tokens
 from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.occupancy import Lengths, Occupancy
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion, without_data
@@ -43,7 +35,7 @@ Threshold = Annotated[float, Meta(gt=0, le=1)]
 
 
 class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the saturation planner; names and defaults of llm-d's Workload Variant Autoscaler."""
+    """Knobs of the saturation planner; names of llm-d's Workload Variant Autoscaler."""
 
     profile: Annotated[
         Literal["own", "upstream"],
@@ -59,16 +51,16 @@ class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 5.0
     scale_up_threshold: Annotated[
         Threshold, Meta(description="Grow where more of what the workers can hold is held.")
-    ] = 0.85
+    ] = 0.9
     scale_down_boundary: Annotated[Threshold, Meta(description="Shrink where less of what would be left is held.")] = (
-        0.7
+        0.75
     )
     scale_up_window_ms: Annotated[
         int, Meta(ge=0, le=600_000, description="Growth goes by the mean of this time; what is new counts at once.")
     ] = 10_000
     scale_down_window_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="A shrink goes by the mean of this time.")
-    ] = 60_000
+        int, Meta(ge=0, le=3_600_000, description="A shrink goes by the highest such mean of this time.")
+    ] = 180_000
     kv_spare_trigger: Annotated[
         float, Meta(ge=0, le=1, description="upstream: KV usage that is to be spare below its threshold.")
     ] = 0.1
@@ -134,19 +126,13 @@ class SaturationPlanner(Planner):
             if self.knobs.profile == "upstream":
                 if self.spare is None:
                     self.spare = Spare(self.knobs.optimization_interval_ms)
-                found = self.spare.judge(pools, self._thresholds, now)
+                said |= self.spare.judge(pools, self._thresholds, now) | blind
             elif len(blind) == len(pools):
-                found = {}
+                said |= blind
             else:
-                found, need = self._judge(role, pools, self._held(role, pools, model, lengths, now), now)
+                found, need = self._judge(pools, blind, self._held(role, pools, blind, model, lengths, now), now)
+                said |= found
                 needs.append(need)
-            # A pool of which nothing is known may grow for the others of its role, and nothing else.
-            said |= {
-                pool.name: blind[pool.name]
-                if pool.name in blind and not _grows(found.get(pool.name), pool, now)
-                else found[pool.name]
-                for pool in pools
-            }
         inputs = {
             f"{name}.{key}": value
             for name, one in self.pools.items()
@@ -178,7 +164,15 @@ class SaturationPlanner(Planner):
         self.safe[pool.name] = False
         return without_data(pool, len(self.pools[pool.name].held) if pool.fresh else 0)
 
-    def _held(self, role: Role, pools: Sequence[Pool], model: Model, lengths: Lengths | None, now: int) -> Held:
+    def _held(  # noqa: PLR0917 - all that there is to know
+        self,
+        role: Role,
+        pools: Sequence[Pool],
+        blind: Collection[str],
+        model: Model,
+        lengths: Lengths | None,
+        now: int,
+    ) -> Held:
         capacities = self._capacities(pools, lengths)
         # By percent a pool holds so many workers, and these are worth what they can hold.
         units = capacities if lengths is None else dict.fromkeys(capacities, 1.0)
@@ -191,7 +185,7 @@ class SaturationPlanner(Planner):
             queued_for = queued * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
         return Held(
             sum(self.pools[name].rising * unit for name, unit in units.items()) + queued_for,
-            sum(self.pools[name].falling * unit for name, unit in units.items()) + queued_for,
+            sum(self.pools[name].falling * unit for name, unit in units.items() if name not in blind) + queued_for,
             capacities,
         )
 
@@ -208,58 +202,52 @@ class SaturationPlanner(Planner):
             for pool in pools
         }
 
-    def _judge(self, role: Role, pools: Sequence[Pool], held: Held, now: int) -> tuple[dict[str, Recommendation], Need]:
-        """Counts for the pools of a role, and what they are to hold."""
+    def _judge(
+        self, pools: Sequence[Pool], blind: Mapping[str, Recommendation], held: Held, now: int
+    ) -> tuple[dict[str, Recommendation], Need]:
+        """What is said of the pools of a role, and what they are to hold."""
         up, down = self.knobs.scale_up_threshold, self.knobs.scale_down_boundary
-        counts = {pool.name: pool.base(now) for pool in pools}
-        anticipated = sum(counts[pool.name] * held.capacities[pool.name] for pool in pools)
-        # Workers on their way hold nothing yet, and those that leave soon will hold nothing any more.
-        ready = sum(min(pool.ready, counts[pool.name]) * held.capacities[pool.name] for pool in pools)
-        required = balance(held.rising, ready, anticipated, up, down).required
-        spare = balance(held.falling, ready, anticipated, up, down).spare
-        choices = [_choice(pool, counts[pool.name], held.capacities[pool.name]) for pool in pools]
-        if required > 0.0:
-            # Where workers did not come more will not come either, if there is another pool.
-            coming = [one for one, pool in zip(choices, pools, strict=True) if not pool.missing(now)]
-            wanted, code, threshold = counts | grow(required, coming or choices), Code.SATURATION_HIGH, up
-        elif spare > 0.0:
-            wanted, code, threshold = counts | shrink(spare, choices), Code.SATURATION_LOW, down
-        else:
-            wanted, code, threshold = counts, Code.SATURATION_WITHIN, up
+        crews = [_crew(pool, held.capacities[pool.name], now, silent=pool.name in blind) for pool in pools]
+        found = resize(crews, held.rising, held.falling, up, down)
         said: dict[str, Recommendation] = {}
-        for pool in pools:
-            capacity, count, standing = held.capacities[pool.name], wanted[pool.name], pool.target_now(now)
-            self.safe[pool.name] = spare >= capacity and required == 0.0
-            grown, shrunk = count > counts[pool.name], count < counts[pool.name]
+        for pool, crew in zip(pools, crews, strict=True):
+            capacity, count = crew.choice.capacity, found.counts[pool.name]
+            step = count - crew.choice.current
+            self.safe[pool.name] = not crew.silent and found.spare >= capacity
+            if pool.name in blind and step <= 0:
+                said[pool.name] = blind[pool.name]
+                continue
+            if step < 0:
+                code, of, workers, threshold = Code.SATURATION_LOW, held.falling, found.ready, down
+            else:
+                code, of, workers, threshold = Code.SATURATION_HIGH, held.rising, found.anticipated, up
             reason = Reason.of(
-                code if grown or shrunk else Code.SATURATION_WITHIN,
+                code if step else Code.SATURATION_WITHIN,
                 pool.name,
-                held=(held.falling if shrunk else held.rising) / capacity,
-                workers=(ready if shrunk else anticipated) / capacity,
+                held=of / capacity,
+                workers=workers / capacity,
                 threshold=threshold,
                 wanted=count,
             )
             missing = pool.missing(now)
-            late = [Reason.of(Code.PENDING_UNREACHED, pool.name, missing=missing)] if missing else []
-            replicas = max(count, standing) if grown else count if shrunk else None
-            said[pool.name] = Recommendation(replicas, (reason, *late))
-        demand = max(held.rising / up, min(anticipated, held.falling / down))
-        return said, Need(role, demand, dict(held.capacities))
+            late = (Reason.of(Code.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
+            if step > 0:  # what is late is not given up for what is needed
+                count = max(count, pool.target_now(now))
+            said[pool.name] = Recommendation(count if step else None, (reason, *late))
+        demand = found.anticipated + found.required - found.spare
+        return said, Need(pools[0].knobs.role, demand, dict(held.capacities))
 
 
-def _grows(one: Recommendation | None, pool: Pool, now: int) -> bool:
-    return one is not None and one.replicas is not None and one.replicas > pool.target_now(now)
+def _crew(pool: Pool, capacity: float, now: int, *, silent: bool) -> Crew:
+    knobs, current = pool.knobs, pool.base(now)
+    most = max(knobs.replicas_max, current)
+    choice = Choice(pool.name, pool.cost_per_hour, capacity, current, knobs.replicas_min, most)
+    return Crew(choice, pool.ready, silent=silent, late=pool.missing(now) > 0)
 
 
 def _kind(pool: Pool) -> tuple[str, int]:
     """Workers of a kind can hold about as much."""
     return pool.knobs.accelerator, pool.knobs.gpus_per_worker
-
-
-def _choice(pool: Pool, current: int, capacity: float) -> Choice:
-    return Choice(
-        pool.name, pool.cost_per_hour, capacity, current, pool.knobs.replicas_min, max(pool.knobs.replicas_max, current)
-    )
 
 
 def _lengths(model: Model, now: int) -> Lengths:

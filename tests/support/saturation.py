@@ -1,0 +1,81 @@
+"""Pools of workers before a saturation planner."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.observed import WorkerSample
+from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
+from loadline.core.report import Opinion
+from tests.support.belief import Line, reported
+
+POOL = PoolKnobs("a", "aggregated", replicas_max=100, start_deadline_ms=60_000)
+RUNNING = 30
+STEP_MS = 1_000
+
+
+class Says(Struct, frozen=True):
+    """What a worker reports."""
+
+    kv: float | None = 0.0
+    waiting: int | None = 0
+    running: int = RUNNING
+
+
+class Bench(Line):
+    """Pools of workers before a planner; a second passes with every look."""
+
+    def __init__(self, *pools: PoolKnobs, workers: int = 2, **knobs: object) -> None:
+        super().__init__(pools or (POOL,), workers)
+        self.planner = SaturationPlanner(SaturationKnobs(**knobs))  # type: ignore[arg-type]
+        for pool in self.model.pools.values():
+            pool.set_desired(workers, self.now)
+
+    def say(self, pool: str, *workers: Says | None) -> None:
+        """Each worker reports what is given for it; None: it is silent."""
+        self.sequence += 1
+        for name, said in zip(self.pool(pool).workers, workers, strict=True):
+            if said is not None:
+                sample = WorkerSample(
+                    self.sequence,
+                    0,
+                    kv_usage_ratio=said.kv,
+                    waiting_requests=said.waiting,
+                    running_requests=said.running,
+                )
+                self.fleet.report(reported(name, sample, pool=pool), self.now)
+
+    def look_once(self) -> Opinion:
+        """The planner's opinion of now."""
+        return self.planner.plan(self.look(), self.now)
+
+    def hold(self, seconds: int, **workers: Sequence[Says | None]) -> Opinion:
+        """The workers of each pool say the same for so many seconds."""
+        opinion = Opinion("", {}, (), {})
+        for _ in range(seconds):
+            self.now += STEP_MS
+            for pool, said in workers.items():
+                self.say(pool, *said)
+            opinion = self.look_once()
+        return opinion
+
+    def obey(self, opinion: Opinion) -> int:
+        """Do at once what is proposed; how many pools changed."""
+        for name, count in opinion.targets.items():
+            pool = self.pool(name)
+            pool.set_desired(count, self.now)
+            while pool.ready > count:
+                self.shrink(name)
+            self.grow(name, count - pool.ready)
+        return len(opinion.targets)
+
+
+def noisy(mean: float, share: float, steps: int, *, memory_s: float = 60.0, seed: int = 0) -> Iterator[float]:
+    """A load that swings around its mean by a share of it (standard deviation), with so long a memory: AR(1)."""
+    rng, stay, off = random.Random(seed), math.exp(-STEP_MS / 1_000 / memory_s), 0.0
+    for _ in range(steps):
+        yield mean * (1.0 + off)
+        off = stay * off + share * math.sqrt(1.0 - stay * stay) * rng.gauss(0.0, 1.0)

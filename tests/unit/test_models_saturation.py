@@ -1,0 +1,52 @@
+"""The first analyser of llm-d at its boundaries; its cases are in tests/vectors."""
+
+import pytest
+
+from loadline.core.models.saturation import Reading, Thresholds, Variant, analyse, step
+
+T = Thresholds()
+
+
+@pytest.mark.parametrize(
+    ("readings", "up", "down_safe"),
+    [
+        ([], False, False),
+        ([Reading(0.7, 0)] * 3, False, False),  # exactly what is to be spare
+        ([Reading(0.71, 0)] * 3, True, False),
+        ([Reading(0.2, 2)] * 3, False, False),
+        ([Reading(0.2, 3)] * 3, True, False),
+        ([Reading(0.35, 0)] * 2, False, True),
+        ([Reading(0.36, 0)] * 2, False, False),
+        ([Reading(0.1, 1)] * 2, False, True),
+        ([Reading(0.8, 0), Reading(0.1, 5)], True, False),  # all are saturated
+        ([Reading(0.0, 0)], False, False),  # the last one stays
+    ],
+)
+def test_up_is_strict_and_down_is_not(readings: list[Reading], up: bool, down_safe: bool) -> None:  # noqa: FBT001
+    found = analyse(readings, T)
+    assert (found.up, found.down_safe) == (up, down_safe)
+
+
+def test_saturated_workers_count_for_nothing() -> None:
+    found = analyse([Reading(0.95, 50)] * 8 + [Reading(0.0, 0)] * 2, T)
+    assert (found.unsaturated, found.up, found.down_safe) == (2, False, True)
+    assert found.spare_kv == pytest.approx(0.8)
+
+
+UP, DOWN = analyse([Reading(0.9, 0)], T), analyse([Reading(0.0, 0)] * 2, T)
+
+
+def test_the_cheapest_gains_and_the_dearest_gives() -> None:
+    variants = [Variant("a", 2.0, 3, 3), Variant("b", 1.0, 3, 3), Variant("c", 2.0, 3, 3)]
+    assert step(variants, UP) == {"a": 3, "b": 4, "c": 3}
+    assert step(variants, DOWN) == {"a": 3, "b": 3, "c": 2}
+
+
+def test_what_is_in_transition_keeps_what_was_desired() -> None:
+    moving = Variant("a", 1.0, 2, 2, desired=4)
+    assert step([moving], UP) == step([moving], DOWN) == {"a": 4}
+    assert step([moving, Variant("b", 9.0, 1, 1)], UP) == {"a": 4, "b": 2}
+
+
+def test_a_last_worker_is_not_given() -> None:
+    assert step([Variant("a", 9.0, 1, 1), Variant("b", 1.0, 2, 2)], DOWN) == {"a": 1, "b": 1}

@@ -1,0 +1,83 @@
+"""The saturation planner where it counts KV tokens."""
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import TrafficReported
+from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.report import Code, Opinion
+from loadline.core.scalars import Role
+from tests.support.belief import reported
+from tests.support.saturation import STEP_MS, Bench
+
+BLOCK, BLOCKS = 10, 10_000
+"""100,000 KV tokens a worker, of which 80,000 may be in use."""
+MINUTES = 240
+
+
+class Desk(Bench):
+    """One pool whose workers say how many KV blocks they have in use; a frontend says how long requests are."""
+
+    def __init__(self, role: Role = "aggregated", workers: int = 4, isl: float = 500.0, osl: float = 100.0) -> None:
+        super().__init__(PoolKnobs("a", role, replicas_max=100), workers=0, capacity="tokens")
+        self.isl, self.osl = isl, osl
+        for number in range(workers):
+            record = WorkerRecord("m", "a", f"a{number}", role, 1, kv_blocks_total=BLOCKS, block_size_tokens=BLOCK)
+            self.fleet.register(RegisteredWorker(record, 5), self.now)
+        self.pool("a").set_desired(workers, self.now)
+
+    def run(
+        self, seconds: int, tokens: float | None, waiting: int = 0, *, running: int = 1, queued: int = 0
+    ) -> Opinion:
+        """Each worker has as many tokens in use and as many requests waiting."""
+        opinion = Opinion("", {}, (), {})
+        for _ in range(seconds):
+            self.now += STEP_MS
+            self.sequence += 1
+            blocks = None if tokens is None else round(tokens / BLOCK)
+            said = WorkerSample(
+                self.sequence, 0, kv_blocks_used=blocks, waiting_requests=waiting, running_requests=running
+            )
+            for name in self.pool("a").workers:
+                self.fleet.report(reported(name, said, pool="a"), self.now)
+            traffic = TrafficSample(
+                self.sequence, 1_000, 10, 10, queued=queued, isl_tokens=self.isl, osl_tokens=self.osl
+            )
+            self.model.traffic.apply(TrafficReported("m", "f", 1, traffic), self.now)
+            opinion = self.look_once()
+        return opinion
+
+
+@pytest.mark.parametrize(("tokens", "targets"), [(70_000, {}), (73_000, {"a": 5}), (30_000, {"a": 2})])
+def test_tokens_in_use_against_what_workers_can_hold(tokens: float, targets: dict[str, int]) -> None:
+    assert Desk().run(MINUTES, tokens).targets == targets
+
+
+def test_what_waits_takes_the_tokens_of_its_prompt_and_output() -> None:
+    assert Desk().run(30, 70_000.0, waiting=4).targets == {"a": 5}, "4 x (70,000 + 4 x 600) are more than 288,000"
+    assert Desk(isl=20.0, osl=5.0).run(30, 70_000.0, waiting=4).targets == {}
+    assert Desk().run(30, 70_000.0, queued=200).targets == {"a": 6}, "120,000 more that frontends hold back"
+
+
+def test_what_was_held_when_requests_queued_is_all_that_it_can_hold() -> None:
+    desk = Desk()
+    assert desk.run(30, 60_000.0).targets == {}
+    assert desk.run(30, 60_000.0, waiting=6).targets == {"a": 5}, "compute bound"
+    assert desk.run(30, 58_000.0).targets == {"a": 5}, "and that is remembered"
+    assert desk.run(30, 65_000.0).targets == {}, "until it holds more"
+
+
+def test_a_prefill_worker_that_computes_is_full_whatever_its_cache() -> None:
+    assert Desk("prefill").run(30, 2_000.0, running=1).targets == {"a": 5}
+    assert Desk("prefill").run(MINUTES, 2_000.0, running=0).targets == {"a": 1}
+
+
+def test_who_does_not_say_how_many_blocks_is_not_judged() -> None:
+    opinion = Desk().run(MINUTES, None)
+    assert (opinion.targets, opinion.reasons[0].code) == ({}, Code.NO_DATA)
+
+
+def test_the_tokens_are_in_what_it_says_that_it_needs() -> None:
+    (need,) = Desk().run(30, 70_000.0).needs
+    assert need.serves == {"a": 80_000.0}
+    assert need.demand == pytest.approx(320_000.0)
