@@ -2,6 +2,7 @@
 
 import pytest
 
+from loadline.cli import show
 from loadline.core import query
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.conditions import conditions
@@ -209,3 +210,19 @@ def test_a_model_that_falls_silent_keeps_its_counts_and_the_others_go_on() -> No
     assert (mute.settled, mute.pools[0].desired) == (True, 2)
     assert [one.reason for one in mute.conditions] == ["MetricsStale", "CapacitySafetyOverride"]
     assert loud.conditions[0].status is True
+
+
+def test_people_read_it_in_a_line() -> None:
+    world = booted()
+    world.run(30)
+    world.tell(PausesRead({"m": "ada"}))
+    status = query.status(world.settings, world.controller.state, "0", START, world.now)
+    lines = show.status(status).splitlines()
+    found = [line.strip() for line in lines if "yes since" in line or "NO since" in line]
+    assert found == [
+        "MetricsAvailable yes since 2023-11-14T22:13:21+00:00: MetricsFound: enough ready workers of every pool report",
+        (
+            "OptimizationReady NO since 2023-11-14T22:13:50+00:00: SkippedProcessing: the model is paused: "
+            "loadline resume MODEL"
+        ),
+    ]

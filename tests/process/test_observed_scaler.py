@@ -1,0 +1,60 @@
+"""The scaler that only looks, as a process, between a real agent and workers that others start."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.rig.rig import Rig
+from tests.support.agents import Fleet, config, fleet
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+COMMAND = [sys.executable, "-m", "loadline.scalers.observed"]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as made:
+        yield made
+
+
+def state(made: Fleet) -> str:
+    """Of the newest decision, as the leader says it."""
+    status = made.observer.leader()
+    decision = status.models[0].decision if status else None
+    return decision.state if decision else ""
+
+
+def test_a_growth_is_accepted_at_once_and_applied_when_somebody_has_started_the_workers(rig: Rig) -> None:
+    agent = rig.agent(config(rig, "a"), "a")
+    agent.wait_ready()
+    scaler = subprocess.Popen([*COMMAND, "--config", str(rig.directory / "a.toml")])
+
+    async def scenario() -> None:
+        async with asyncio.timeout(90), fleet(rig) as made:
+            await made.add("decode", "d1", "d2")
+            await made.add("prefill", "p1")
+            made.load(kv=0.97, waiting=0)
+            await until(lambda: made.observer.desired().get("decode", 0) == 3 and state(made) == "accepted")
+            made.load(kv=0.7)
+            await made.add("decode", "d3")
+            await until(lambda: state(made) == "applied")
+
+    try:
+        asyncio.run(scenario())
+        scaler.terminate()
+        assert scaler.wait(20) == 0
+    finally:
+        scaler.kill()
+
+
+def test_it_says_what_it_cannot_use(tmp_path: Path) -> None:
+    missing = tmp_path / "none.toml"
+    done = subprocess.run([*COMMAND, "--config", str(missing)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert str(missing) in done.stderr
