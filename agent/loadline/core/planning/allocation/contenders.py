@@ -94,7 +94,8 @@ def supply_of(problem: Problem) -> Supply:
 
 def contenders_of(problem: Problem, supply: Supply) -> list[Contender]:
     """All wants with their candidates, in the order of names."""
-    wants, hours = sorted(problem.wants, key=lambda want: want.name), problem.switching_cost_hours
+    hours = problem.switching_cost_hours
+    wants = [_ordered(want) for want in sorted(problem.wants, key=lambda want: want.name)]
     return [Contender(want, _candidates(want, supply, hours), hours) for want in wants]
 
 
@@ -113,6 +114,16 @@ def served(part: Part, counts: Mapping[str, int]) -> float:
         return 1.0
     share = sum(option.serves * counts.get(option.pool, 0) for option in part.options) / part.demand
     return 1.0 if share >= 1.0 - 2.0 * SLACK else share
+
+
+def _ordered(want: Want) -> Want:
+    """The same with pools in the order of names, so that even sums are rounded alike."""
+    parts = (replace(part, options=tuple(sorted(part.options, key=_pool))) for part in want.parts)
+    return replace(want, parts=tuple(sorted(parts, key=lambda part: (part.role, [_pool(one) for one in part.options]))))
+
+
+def _pool(option: Option) -> str:
+    return option.pool
 
 
 def _candidates(want: Want, supply: Supply, hours: float) -> tuple[Candidate, ...]:

@@ -1,0 +1,138 @@
+"""What holds of every allocation: limits, bounds, the order of what comes in, and how near it is to the best."""
+
+import random
+from itertools import product
+from math import ceil
+from typing import TypeVar
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from loadline.core.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.planning.allocation import cover, greedy
+from loadline.core.planning.allocation.contenders import served
+from loadline.solver import solve
+from tests.support.contended import best, contended, rank, system
+
+T = TypeVar("T")
+POLICIES: list[SaturationPolicy] = ["none", "priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
+AMOUNTS = st.sampled_from([1.0, 2.0, 3.0]) | st.floats(0.5, 3.0)
+
+
+@st.composite
+def options(draw: st.DrawFn, pool: str) -> Option:
+    least = draw(st.integers(0, 1))
+    takes = draw(st.dictionaries(st.sampled_from(["h100", "l40s", "team"]), st.integers(0, 3), max_size=2))
+    cost = draw(AMOUNTS | st.just(0.0))
+    most = draw(st.integers(least, 8))
+    return Option(pool, draw(AMOUNTS), cost, takes, least, most, draw(st.integers(0, 4)))
+
+
+@st.composite
+def parts(draw: st.DrawFn, name: str = "m") -> Part:
+    pools = [f"{name}-{number}" for number in range(draw(st.integers(1, 3)))]
+    demand = draw(st.floats(0.0, 12.0) | st.integers(0, 12).map(float))
+    return Part(draw(st.sampled_from(["prefill", "decode"])), demand, tuple(draw(options(pool)) for pool in pools))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    wants = []
+    for number in range(draw(st.integers(0, 4))):
+        roles = tuple(draw(parts(f"{number}-{role}")) for role in range(draw(st.integers(1, 2))))
+        wants.append(Want(f"model-{number}", draw(st.integers(1, 3)), roles))
+    limits = draw(st.dictionaries(st.sampled_from(["h100", "l40s", "team"]), st.integers(0, 20)))
+    return Problem(tuple(wants), limits, draw(st.sampled_from(POLICIES)), draw(st.booleans()))
+
+
+def cost(part: Part, counts: dict[str, int], hours: float) -> float:
+    return sum(one.cost * (counts[one.pool] + hours * abs(counts[one.pool] - one.current)) for one in part.options)
+
+
+def cheapest(part: Part, hours: float) -> float | None:
+    """By trying everything."""
+    ranges = [
+        range(one.least, max(one.least, min(one.most, max(one.current, ceil(part.demand / one.serves)))) + 1)
+        for one in part.options
+    ]
+    every = (dict(zip((one.pool for one in part.options), counts, strict=True)) for counts in product(*ranges))
+    return min((cost(part, counts, hours) for counts in every if served(part, counts) == 1.0), default=None)
+
+
+@given(parts(), st.sampled_from([0.0, 0.1, 0.5, 1.5]))
+@settings(max_examples=400, deadline=None)
+def test_a_cover_is_the_cheapest(part: Part, hours: float) -> None:
+    found, ideal = cover(part, hours), cheapest(part, hours)
+    if found is None or ideal is None:
+        assert found is None
+        assert ideal is None
+        return
+    assert all(one.least <= found[one.pool] <= one.most for one in part.options)
+    assert served(part, found) == 1.0
+    assert cost(part, found, hours) <= ideal * 1.00001 + 0.0001
+
+
+def checked(problem: Problem, allocation: Allocation) -> None:
+    """Bounds and limits hold, and what is not served is said."""
+    left = dict(problem.limits)
+    least = dict.fromkeys(problem.limits, 0)
+    assert list(allocation.counts) == sorted(want.name for want in problem.wants)
+    for want in problem.wants:
+        counts = allocation.counts[want.name]
+        for option in (option for part in want.parts for option in part.options):
+            assert option.least <= counts[option.pool] <= option.most
+            for name in option.takes.keys() & left.keys():
+                left[name] -= option.takes[name] * counts[option.pool]
+                least[name] += option.takes[name] * option.least
+        worst = min(served(part, counts) for part in want.parts)
+        assert allocation.unserved.get(want.name, 0.0) == 1.0 - worst
+    assert all(units >= 0 or least[name] > problem.limits[name] for name, units in left.items())
+
+
+@given(problems(), st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_limits_and_bounds_hold_and_the_order_does_not_matter(problem: Problem, draw: random.Random) -> None:
+    found = greedy(problem)
+    checked(problem, found)
+    assert greedy(shuffled(problem, draw)) == found
+
+
+@given(problems(), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_they_hold_of_the_exact_solver_too(problem: Problem, draw: random.Random) -> None:
+    found = solve(problem, 60.0)
+    assert found is not None
+    checked(problem, found)
+    assert solve(shuffled(problem, draw), 60.0) == found
+
+
+def shuffled(problem: Problem, draw: random.Random) -> Problem:
+    """The same in another order."""
+
+    def mixed(many: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(draw.sample(many, len(many)))
+
+    wants = (
+        replace(want, parts=mixed(tuple(replace(part, options=mixed(part.options)) for part in want.parts)))
+        for want in problem.wants
+    )
+    limits = dict(mixed(tuple(problem.limits.items())))
+    return replace(problem, wants=mixed(tuple(wants)), limits=limits)
+
+
+@pytest.mark.parametrize("first", range(0, 330, 30))
+def test_the_exact_solver_is_within_a_hundredth_of_the_best(first: int) -> None:
+    number = 0
+    for seed in range(first, first + 30):
+        problem = system(seed)
+        ideal = best(problem)
+        number += contended(problem, ideal)
+        found = solve(problem, 60.0)
+        assert found is not None
+        unserved, spent = rank(problem, found)
+        assert unserved == ideal[0], seed
+        assert spent <= ideal[1] * 1.01, seed
+        assert (unserved, spent) <= rank(problem, greedy(problem)), seed
+    assert number >= 25

@@ -1,0 +1,150 @@
+"""Small systems in which not all can be served, and the best that can be done, by trying everything.
+
+``python -m tests.support.contended 300`` says how often greedy and the exact solver are worse than that.
+"""
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import ceil
+
+from loadline.core.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.planning.allocation import greedy
+from loadline.solver import solve
+
+Rank = tuple[tuple[int, ...], float]
+"""Models that are not served, by priority, and what those cost that are: less is better."""
+
+
+def system(seed: int) -> Problem:
+    """Three or four models of two or three pools, each on a type of its own, of which there is too little."""
+    draw = random.Random(seed)
+    types = [f"type-{number}" for number in range(draw.choice([2, 3]))]
+    wants, wished = [], 0.0
+    for model in range(draw.choice([3, 4])):
+        demand, options = draw.uniform(1.0, 6.0), []
+        for name in types:
+            serves, gpus = draw.uniform(0.8, 3.0), draw.choice([1, 2, 3])
+            cost, current = serves * draw.uniform(0.7, 1.5), draw.choice([0, 0, 1, 2])
+            options.append(Option(f"{model}-{name}", serves, cost, {name: gpus}, most=50, current=current))
+            wished += demand / serves * gpus / len(types)
+        part = Part("aggregated", demand, tuple(options))
+        wants.append(Want(f"model-{model}", draw.choice([1, 1, 2]), (part,)))
+    limits = {name: 1 + int(draw.uniform(0.26, 1.3) * wished / len(types)) for name in types}
+    return Problem(tuple(wants), limits)
+
+
+def best(problem: Problem) -> Rank:
+    """By trying all counts of each model, one model after the other, with whatever the others left."""
+    names = sorted(problem.limits)
+    states: dict[tuple[int, ...], Rank] = {tuple(problem.limits[name] for name in names): (_all(problem), 0.0)}
+    for want in problem.wants:
+        choices = list(_choices(problem, want, names))
+        found = dict(states)
+        for left, (unserved, cost) in states.items():
+            fewer = _less_one(problem, unserved, want.priority)
+            for more, takes in choices:
+                rest = tuple(one - other for one, other in zip(left, takes, strict=True))
+                if min(rest) >= 0:
+                    found[rest] = min(found.get(rest, (fewer, cost + more)), (fewer, cost + more))
+        states = found
+    return min(states.values())
+
+
+def rank(problem: Problem, allocation: Allocation) -> Rank:
+    """How good an allocation is; it must keep to the limits."""
+    unserved, cost = _all(problem), 0.0
+    left = dict(problem.limits)
+    for want in problem.wants:
+        counts = allocation.counts[want.name]
+        for option in want.parts[0].options:
+            for name, units in option.takes.items():
+                left[name] -= units * counts[option.pool]
+        if want.name not in allocation.unserved:
+            assert (
+                sum(one.serves * counts[one.pool] for one in want.parts[0].options) >= want.parts[0].demand * 0.999999
+            )
+            unserved = _less_one(problem, unserved, want.priority)
+            cost += sum(_cost(problem, option, counts[option.pool]) for option in want.parts[0].options)
+    assert min(left.values()) >= 0, left
+    return unserved, cost
+
+
+def _all(problem: Problem) -> tuple[int, ...]:
+    priorities = sorted({want.priority for want in problem.wants})
+    return tuple(sum(want.priority == priority for want in problem.wants) for priority in priorities)
+
+
+def _less_one(problem: Problem, unserved: tuple[int, ...], priority: int) -> tuple[int, ...]:
+    place = sorted({want.priority for want in problem.wants}).index(priority)
+    return tuple(count - (number == place) for number, count in enumerate(unserved))
+
+
+def _cost(problem: Problem, option: Option, count: int) -> float:
+    return option.cost * (count + problem.switching_cost_hours * abs(count - option.current))
+
+
+def _choices(problem: Problem, want: Want, names: list[str]) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """What counts cost and take: of those that serve the want, only those than which none is better in all."""
+    part = want.parts[0]
+    counts = product(*(range(1 + max(option.current, ceil(part.demand / option.serves))) for option in part.options))
+    choices = sorted(
+        (
+            sum(_cost(problem, option, count) for option, count in zip(part.options, one, strict=True)),
+            tuple(
+                sum(count * option.takes.get(name, 0) for option, count in zip(part.options, one, strict=True))
+                for name in names
+            ),
+        )
+        for one in counts
+        if sum(option.serves * count for option, count in zip(part.options, one, strict=True)) >= part.demand
+    )
+    kept: list[tuple[float, tuple[int, ...]]] = []
+    for cost, takes in choices:
+        if not any(all(a <= b for a, b in zip(other, takes, strict=True)) for _, other in kept):
+            kept.append((cost, takes))
+    yield from kept
+
+
+def contended(problem: Problem, ideal: Rank) -> bool:
+    """Whether the best is worse than what could be if nothing were short."""
+    plenty = Problem(problem.wants, dict.fromkeys(problem.limits, 1_000_000))
+    unserved, cost = rank(plenty, greedy(plenty))
+    return ideal[0] > unserved or ideal[1] > cost * 1.000001
+
+
+def main(systems: int) -> None:
+    solvers: dict[str, Callable[[Problem], Allocation | None]] = {
+        "greedy": greedy,
+        "exact": lambda one: solve(one, 60.0),
+    }
+    worse: dict[str, list[float]] = {name: [] for name in solvers}
+    fewer = dict.fromkeys(solvers, 0)
+    number = 0
+    for seed in range(systems):
+        problem = system(seed)
+        ideal = best(problem)
+        if not contended(problem, ideal):
+            continue
+        number += 1
+        for name, solver in solvers.items():
+            found = solver(problem)
+            assert found is not None
+            unserved, cost = rank(problem, found)
+            if unserved > ideal[0]:
+                fewer[name] += 1
+            elif cost > ideal[1] * 1.000001:
+                worse[name].append(cost / ideal[1] - 1.0)
+    sys.stdout.write(f"{number} of {systems} systems are contended\n")
+    for name, excess in worse.items():
+        mean, most = (100.0 * sum(excess) / len(excess), 100.0 * max(excess)) if excess else (0.0, 0.0)
+        shares = 100.0 * fewer[name] / number, 100.0 * len(excess) / number
+        sys.stdout.write(
+            f"{name}: serves fewer in {fewer[name]} ({shares[0]:.1f} %), and for more in {len(excess)} "
+            f"({shares[1]:.1f} %), {mean:.2f} % on average and {most:.2f} % at most\n"
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

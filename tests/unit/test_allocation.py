@@ -1,0 +1,194 @@
+"""Covers, greedy and its policies, and what an allocation refuses to reckon with."""
+
+from collections.abc import Callable
+from math import inf, nan
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadline.core.allocations import Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.planning.allocation import cover, greedy
+from loadline.core.planning.allocation.weighted import Claim, fair_shares
+
+
+def option(pool: str, serves: float = 1.0, cost: float = 1.0, gpus: int = 1, **more: Any) -> Option:
+    return Option(pool, serves, cost, {more.pop("type", "h100"): gpus}, **more)
+
+
+def part(demand: float, *options: Option, role: Any = "aggregated") -> Part:
+    return Part(role, demand, options)
+
+
+def want(name: str, *parts: Part, priority: int = 1) -> Want:
+    return Want(name, priority, parts)
+
+
+def plain(name: str, workers: float, priority: int = 1, **more: Any) -> Want:
+    return want(name, part(workers, option(name, **more)), priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: option("p", serves=0.0), "option 'p': serves is 0.0; leave out a pool that serves nothing"),
+        (lambda: option("p", serves=nan), "option 'p': serves is nan"),
+        (lambda: option("p", cost=-1.0), "option 'p': cost is -1.0; a number from 0 is needed"),
+        (lambda: option("p", cost=inf), "option 'p': cost is inf"),
+        (lambda: option("p", gpus=-2), "option 'p': takes: h100 is -2"),
+        (lambda: option("p", current=-1), "option 'p': current is -1"),
+        (lambda: option("p", least=3, most=2), r"option 'p': most is 2; it must be from least \(3\)"),
+        (lambda: part(nan, option("p")), "part 'aggregated': demand is nan"),
+        (lambda: part(1.0, option("p"), option("p")), "part 'aggregated': 'p' is named twice; give each its own name"),
+        (lambda: want("m", priority=0), "want 'm': priority is 0; 1 is the first"),
+        (lambda: want("m", part(1.0, option("p")), part(1.0, option("p"))), "want 'm': 'p' is named twice"),
+        (lambda: Problem((want("m"), want("m")), {}), "problem: 'm' is named twice"),
+        (lambda: Problem((), {"h100": -1}), "limits: h100 is -1"),
+        (lambda: Problem((), {}, switching_cost_hours=nan), "problem: switching_cost_hours is nan"),
+    ],
+)
+def test_what_cannot_be_reckoned_with_is_refused_by_place(made: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        made()
+
+
+def test_it_is_refused_where_it_is_decoded_too() -> None:
+    with pytest.raises(msgspec.ValidationError, match="option 'p': serves is -1"):
+        msgspec.json.decode(b'{"pool": "p", "serves": -1, "cost": 1}', type=Option)
+
+
+def test_pools_are_mixed_where_that_is_cheaper() -> None:
+    large, small = option("large", serves=4.0, cost=4.0), option("small", serves=1.0, cost=1.2)
+    assert cover(part(9.0, large, small)) == {"large": 2, "small": 1}
+    assert cover(part(11.5, large, small)) == {"large": 3, "small": 0}
+
+
+def test_what_stands_stays_unless_another_is_cheaper_by_what_switching_costs() -> None:
+    def pools(cost: float) -> Part:
+        return part(4.0, option("new", cost=cost), option("old", current=4))
+
+    assert cover(pools(0.9), 0.1) == {"new": 0, "old": 4}  # 0.9 + 0.09, and 0.1 for that which goes
+    assert cover(pools(0.8), 0.1) == {"new": 4, "old": 0}
+    assert cover(pools(0.99), 0.0) == {"new": 4, "old": 0}
+
+
+def test_equal_costs_mean_fewer_changes_and_then_the_first_name() -> None:
+    assert cover(part(2.0, option("b"), option("a"))) == {"a": 2, "b": 0}
+    assert cover(part(2.0, option("b", current=1), option("a"))) == {"a": 1, "b": 1}
+
+
+def test_bounds_of_pools_are_kept_and_too_little_is_no_cover() -> None:
+    cheap, dear = option("cheap", most=2), option("dear", cost=5.0, least=1)
+    assert cover(part(4.0, cheap, dear)) == {"cheap": 2, "dear": 2}
+    assert cover(part(0.0, cheap, dear)) == {"cheap": 0, "dear": 1}
+    assert cover(part(3.0, cheap)) is None
+
+
+def test_rounding_asks_for_no_worker_more() -> None:
+    assert cover(part(0.1 + 0.2, option("p", serves=0.1))) == {"p": 3}
+
+
+def test_prices_of_supplies_turn_to_what_takes_less_of_them() -> None:
+    pools = part(4.0, option("a", cost=1.0, gpus=2), option("b", cost=1.5, type="l40s"))
+    assert cover(pools) == {"a": 4, "b": 0}
+    assert cover(pools, prices={"h100": 1.0}) == {"a": 0, "b": 4}
+
+
+def test_who_has_most_to_lose_chooses_first() -> None:
+    def either(name: str, other: float) -> Want:
+        return want(name, part(2.0, option(f"{name}-h", cost=10.0), option(f"{name}-l", cost=other, type="l40s")))
+
+    found = greedy(Problem((either("m1", 12.0), either("m2", 30.0)), {"h100": 2, "l40s": 4}))
+    assert found.counts == {"m1": {"m1-h": 0, "m1-l": 2}, "m2": {"m2-h": 2, "m2-l": 0}}
+    assert not found.unserved
+
+
+def test_a_higher_priority_is_served_first_whatever_it_costs() -> None:
+    found = greedy(Problem((plain("cheap", 3, 2), plain("dear", 3, 1, cost=9.0)), {"h100": 4}))
+    assert found.counts == {"cheap": {"cheap": 0}, "dear": {"dear": 3}}
+    assert found.unserved == {"cheap": 1.0}
+
+
+def test_a_supply_that_is_not_named_is_not_limited() -> None:
+    assert greedy(Problem((plain("m", 9),), {"l40s": 1})).counts == {"m": {"m": 9}}
+
+
+def test_a_worker_may_take_of_several_supplies() -> None:
+    both = Option("p", 1.0, 1.0, {"h100": 2, "team/h100": 2})
+    problem = Problem((want("m", part(3.0, both)),), {"h100": 100, "team/h100": 5}, "round_robin")
+    assert greedy(problem).counts == {"m": {"p": 2}}
+
+
+def test_least_counts_stand_even_where_there_is_nothing() -> None:
+    found = greedy(Problem((plain("m", 3, least=2), plain("n", 1)), {"h100": 1}, "round_robin"))
+    assert found.counts == {"m": {"m": 2}, "n": {"n": 0}}
+    assert found.unserved == {"m": pytest.approx(1 / 3), "n": 1.0}
+
+
+def test_the_most_counts_are_all_there_is_to_be_served_by() -> None:
+    found = greedy(Problem((plain("m", 10, most=8),), {"h100": 8}))
+    assert found.counts == {"m": {"m": 8}}
+    assert found.unserved == {"m": pytest.approx(0.2)}
+
+
+def test_what_is_left_is_mixed_where_no_pool_alone_suffices() -> None:
+    two = want("m", part(4.0, option("a"), option("b", cost=1.1, type="l40s")))
+    assert greedy(Problem((two,), {"h100": 3, "l40s": 1})).counts == {"m": {"a": 3, "b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "delayed", "counts"),
+    [
+        ("none", False, {"a": 0, "b": 0, "c": 3}),
+        ("priority_exhaustive", False, {"a": 0, "b": 8, "c": 0}),
+        ("priority_round_robin", False, {"a": 4, "b": 4, "c": 0}),
+        ("round_robin", False, {"a": 4, "b": 4, "c": 0}),
+        ("priority_exhaustive", True, {"a": 0, "b": 5, "c": 3}),
+        ("priority_round_robin", True, {"a": 2, "b": 3, "c": 3}),
+        ("weighted", False, {"a": 4, "b": 4, "c": 0}),
+    ],
+)
+def test_policies_share_out_what_serves_nobody_whole(
+    policy: SaturationPolicy,
+    delayed: bool,  # noqa: FBT001 - a case
+    counts: dict[str, int],
+) -> None:
+    wants = (plain("a", 9), plain("b", 10), plain("c", 3, 50))
+    found = greedy(Problem(wants, {"h100": 8}, policy, delayed))
+    assert {name: one[name] for name, one in found.counts.items()} == counts
+
+
+def test_round_robin_heeds_no_priority_where_priority_round_robin_does() -> None:
+    wants = (plain("high", 9, 1), plain("low", 9, 2))
+    for policy, high in (("round_robin", 4), ("priority_round_robin", 8)):
+        found = greedy(Problem(wants, {"h100": 8}, policy, delayed_best_effort=True))  # type: ignore[arg-type]
+        assert found.counts["high"] == {"high": high}
+
+
+def test_roles_grow_together() -> None:
+    roles = part(4.0, option("p"), role="prefill"), part(8.0, option("d", gpus=2), role="decode")
+    for gpus, prefill, decode in ((2, 0, 0), (3, 1, 1), (5, 1, 2), (10, 2, 4), (11, 2, 4)):
+        found = greedy(Problem((want("m", *roles),), {"h100": gpus}, "priority_exhaustive"))
+        assert found.counts == {"m": {"p": prefill, "d": decode}}, gpus
+
+
+def test_a_role_that_cannot_grow_ends_the_others() -> None:
+    roles = part(4.0, option("p", type="l40s"), role="prefill"), part(4.0, option("d"), role="decode")
+    found = greedy(Problem((want("m", *roles),), {"h100": 9, "l40s": 2}, "round_robin"))
+    assert found.counts == {"m": {"p": 2, "d": 3}}  # the third decode worker came before the third of prefill
+
+
+def test_shares_by_weight_fill_up_to_caps_and_round_by_remainder() -> None:
+    assert fair_shares([Claim(1.0, 0, 8), Claim(3.0, 0, 8)], 8) == [2, 6]
+    assert fair_shares([Claim(8.0, 0, 8), Claim(12.0, 0, 4)], 8) == [4, 4]
+    assert fair_shares([Claim(1.0, 0, 7), Claim(1.0, 0, 7)], 7) == [4, 3]
+    assert fair_shares([Claim(0.0, 1, 5), Claim(8.0, 0, 8)], 6) == [1, 5]
+    assert fair_shares([Claim(1.0, 4, 9), Claim(1.0, 4, 9)], 6) == [4, 4]
+    assert fair_shares([Claim(1.0, 0, 2), Claim(1.0, 0, 2)], 9) == [2, 2]
+
+
+def test_by_weight_a_priority_divides_and_no_gpu_idles() -> None:
+    found = greedy(Problem((plain("a", 8, 3), plain("b", 8, 1)), {"h100": 8}, "weighted"))
+    assert found.counts == {"a": {"a": 2}, "b": {"b": 6}}
+    wide = plain("a", 2, gpus=4), plain("b", 6)  # shares of 4.6 and 3.4: what is left of a's serves b
+    assert greedy(Problem(wide, {"h100": 8}, "weighted")).counts == {"a": {"a": 1}, "b": {"b": 4}}

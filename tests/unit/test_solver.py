@@ -1,0 +1,93 @@
+"""The exact solver where greedy errs, and where it has no time or no SciPy. See tests/property for how near it is."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.allocations import Option, Part, Problem, Want
+from loadline.core.planning.allocation import greedy
+from loadline.solver import solve
+
+
+def option(pool: str, cost: float = 1.0, type_: str = "h100", **more: Any) -> Option:
+    return Option(pool, 1.0, cost, {type_: 1}, **more)
+
+
+def want(name: str, demand: float, *options: Option, priority: int = 1) -> Want:
+    return Want(name, priority, (Part("aggregated", demand, options),))
+
+
+def counts(problem: Problem) -> dict[str, int]:
+    found = solve(problem, 60.0)
+    assert found is not None
+    return {pool: count for one in found.counts.values() for pool, count in one.items() if count}
+
+
+# The first has more to lose, so greedy gives it the H100s; then there are too few others for the second.
+STRANDED = Problem(
+    (
+        want("m1", 4, option("h1"), Option("l1", 2.0, 3.0, {"l40s": 1})),
+        want("m2", 4, option("h2"), option("l2", 1.1, "l40s")),
+    ),
+    {"h100": 4, "l40s": 3},
+)
+
+
+def test_more_models_are_served_than_by_greedy() -> None:
+    assert greedy(STRANDED).unserved == {"m2": 1.0}
+    assert counts(STRANDED) == {"h1": 2, "l1": 1, "h2": 2, "l2": 2}
+
+
+def test_the_cheapest_of_all_ways_is_taken() -> None:
+    first = want("m1", 2, option("h1", 1.0), option("l1", 2.0, "l40s"))
+    second = want("m2", 3, option("h2", 1.0), option("l2", 1.9, "l40s"))
+    problem = Problem((first, second), {"h100": 3, "l40s": 9})
+    assert counts(problem) == {"h1": 2, "h2": 1, "l2": 2}
+    assert not greedy(problem).unserved
+
+
+def test_one_of_a_higher_priority_outweighs_all_lower_ones() -> None:
+    lower = tuple(want(f"low-{number}", 1, option(f"l-{number}"), priority=2) for number in range(5))
+    problem = Problem((want("high", 5, option("h", cost=100.0)), *lower), {"h100": 5})
+    assert counts(problem) == {"h": 5}
+
+
+@pytest.mark.parametrize("priorities", [30, 100])
+def test_many_priorities_are_each_above_the_next(priorities: int) -> None:
+    wants = tuple(want(f"m{one}", 1, option(f"p{one}", cost=one), priority=one) for one in range(1, priorities + 1))
+    assert counts(Problem(wants, {"h100": 20})) == {f"p{one}": 1 for one in range(1, 21)}
+
+
+def test_leftovers_go_by_the_same_policies() -> None:
+    wants = want("a", 9, option("a")), want("b", 10, option("b")), want("c", 3, option("c"), priority=50)
+    for delayed, expected in ((False, {"a": 4, "b": 4}), (True, {"a": 2, "b": 3, "c": 3})):
+        problem = Problem(wants, {"h100": 8}, "priority_round_robin", delayed)
+        assert counts(problem) == expected
+        assert solve(problem, 60.0) == greedy(problem)
+
+
+def test_shares_by_weight_leave_nothing_to_solve() -> None:
+    problem = replace(STRANDED, policy="weighted")
+    assert solve(problem, 60.0) == greedy(problem)
+
+
+def test_what_greedy_mixed_anew_is_not_lost() -> None:
+    problem = Problem((want("m", 4, option("a"), option("b", 1.1, "l40s")),), {"h100": 3, "l40s": 1})
+    assert counts(problem) == {"a": 3, "b": 1}
+    many = tuple(want(f"m{one}", 4, option(f"a{one}"), option(f"b{one}", 1.1, "l40s")) for one in range(30))
+    assert len(counts(Problem(many, {"h100": 90, "l40s": 30}))) >= 30
+
+
+def test_without_time_there_is_no_answer_but_where_nothing_is_short() -> None:
+    assert solve(STRANDED, 0.0) is None
+    plenty = replace(STRANDED, limits={"h100": 9, "l40s": 9})
+    assert solve(plenty, 0.0) == greedy(plenty)
+
+
+def test_without_scipy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "loadline.solver.find_spec", lambda name: None if name == "scipy" else importlib.util.find_spec(name)
+    )
+    assert solve(STRANDED, 60.0) is None
