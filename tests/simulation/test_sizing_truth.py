@@ -1,5 +1,6 @@
 """A fleet as large as sizing says serves its load within the objectives, and one that is clearly smaller does not."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.models.engine import EngineProfile, LinearKnobs
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
-from tests.support.sized import ATTAINMENT, Case, attained, fixed, requests, sized, spread
+from tests.support.sized import ATTAINMENT, Case, attained, fixed, queued, requests, sized, spread
 
 DATA = Path(__file__).parents[1] / "vectors" / "data"
 H200 = [DATA / f"dynamo_h200_llama3.1-8b-fp8_tp1_{kind}.npz" for kind in ("prefill", "decode")]
@@ -48,3 +49,12 @@ def test_it_is_enough_and_not_much_more(name: str) -> None:
     fewer = count - 1 - max(1, int(0.15 * count))
     assert fewer >= 1, "too small a load to tell"
     assert attained(case, arriving, fewer) < ATTAINMENT
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_queues_are_enough_and_not_much_more(name: str) -> None:
+    case = CASES[name]
+    arriving = requests(case)
+    count = queued(case, arriving)
+    assert attained(case, arriving, count) >= ATTAINMENT
+    assert count <= math.ceil(1.2 * sized(case, arriving).wanted), "the queueing model knows mean lengths alone"

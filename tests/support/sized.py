@@ -3,15 +3,18 @@
 import random
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from math import ceil
 
 import numpy as np
 from msgspec import Struct
 
 from loadline.client.interval import Interval
+from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.models.lengths import Lengths, all_of, lengths_of
 from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.planning.planners.served import served
 from loadline.core.planning.planners.sizing import Demand, Size, sizing
 from loadline.core.scalars import Role
 from loadline.sim.engine import Engine, EngineKnobs, Request, Timing
@@ -77,6 +80,18 @@ def requests(case: Case) -> list[Arriving]:
 
 def sized(case: Case, arriving: Sequence[Arriving]) -> Size:
     """What the planner says, told what a frontend would report of these requests."""
+    model, demand = _told(case, arriving)
+    return sizing(model, demand)(1.0)["x"]
+
+
+def queued(case: Case, arriving: Sequence[Arriving]) -> int:
+    """Workers by what one of them serves as a queue."""
+    model, demand = _told(case, arriving)
+    one = served(model.pools["x"], model.objectives, demand, demand.requests_per_s)
+    return ceil(demand.requests_per_s / one.requests_per_s)
+
+
+def _told(case: Case, arriving: Sequence[Arriving]) -> tuple[Model, Demand]:
     fleet = fleet_of(PoolKnobs("x", case.role, replicas_max=1_000))
     model, knobs = fleet.models["m"], case.knobs
     model.objectives, model.pools["x"].engine = ObjectiveKnobs(case.ttft_ms, case.itl_ms), case.profile
@@ -93,7 +108,7 @@ def sized(case: Case, arriving: Sequence[Arriving]) -> Size:
     )
     fleet.register(RegisteredWorker(record, 1), START)
     isl, osl = _reported([one.isl_tokens for one in arriving]), _reported([one.osl_tokens for one in arriving])
-    return sizing(model, Demand(case.requests_per_s, isl, osl, ATTAINMENT, kv_hit_rate=case.hit_rate))(1.0)["x"]
+    return model, Demand(case.requests_per_s, isl, osl, ATTAINMENT, kv_hit_rate=case.hit_rate)
 
 
 def _reported(tokens: Sequence[int]) -> Lengths:

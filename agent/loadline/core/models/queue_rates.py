@@ -25,6 +25,8 @@ _CACHED: Final = 4_096
 """Rates that are kept: some for each pool of some hundred models."""
 _TOGETHER: Final = 64
 """Engines that are looked at as one queue: of more, hardly any prompt finds all of them busy."""
+_PASSES: Final = 1.5
+"""Passes that a prompt takes: its own, and on average half of the one that is under way."""
 _UNREACHED: Final = 1e-3
 """In the place of a target, in ms, of which nothing is left."""
 
@@ -109,12 +111,13 @@ def _held_up(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
 def _prompt_rate(engine: Engine, isl: float, targets: Targets, first_ms: float, engines: int) -> Sized:
     """By the better of two views: each engine computes what waits in one pass, or each prompt has an engine for itself.
 
-    The first is true of short prompts, of which many share what a pass costs, after the one under way. In the second
-    the engines are one queue, whose batch is as large as they are many: of prompts so long that there is no time for
-    another one first, who finds one engine busy goes to another.
+    The first is true of short prompts, of which many share what a pass costs; who comes waits for the one under way. In
+    the second the engines are one queue, whose batch is as large as they are many: of prompts so long that there is no
+    time for another one first, who finds one engine busy goes to another.
     """
     times, pass_ms = engine.times, engine.times.gamma + engine.times.delta * isl
-    shared = _after(first_ms + times.gamma, _queue(times, isl, 1.0, engine.pass_requests), targets)
+    spare_ms = first_ms + (targets.ttft_ms - first_ms) / _PASSES
+    shared = _after(first_ms, _queue(times, isl, 1.0, engine.pass_requests), replace(targets, ttft_ms=spare_ms))
     alone = _after(first_ms, _queue(replace(times, gamma=pass_ms, delta=0.0), isl, 1.0, engines), targets)
     alone = replace(alone, requests_per_s=alone.requests_per_s / engines)
     return max(shared, alone, key=lambda sized: sized.requests_per_s)

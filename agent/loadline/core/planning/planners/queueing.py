@@ -24,7 +24,7 @@ from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.models.lengths import Lengths
 from loadline.core.planning.planners.intervals import Outlook
 from loadline.core.planning.planners.recommendation import Recommendation
-from loadline.core.planning.planners.served import Served, served
+from loadline.core.planning.planners.served import Served, served_by
 from loadline.core.planning.planners.shares import Share
 from loadline.core.planning.planners.sizing import Demand, Sizing
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
@@ -58,6 +58,8 @@ class QueueingPlanner(ThroughputPlanner):
     """Requests that wait at the workers of each role, or for any."""
     backlogs: dict[Role, float] = field(default_factory=dict)
     """Requests a second, of the needs, for what waited at the last sizing."""
+    behind_at_ms: int = 0
+    """When it may next be sized for what waits alone."""
     highest: dict[str, RollingMax] = field(default_factory=dict)
     """What each pool was sized to of late."""
 
@@ -78,9 +80,10 @@ class QueueingPlanner(ThroughputPlanner):
         """
         self.waiting = _waiting(model, now)
         super().observe(model, now)
-        if self.outlook is None or now - self.sized_ms < self.knobs.surge_window_ms or not model.traffic.heard(now):
+        if self.outlook is None or now < self.behind_at_ms or not model.traffic.heard(now):
             return
         if any(self._is_behind(model, need) for need in self.needs.values()):
+            self.behind_at_ms = now + self.knobs.surge_window_ms
             self._size(self.outlook, model, now, surge=True)
 
     def inputs(self) -> dict[str, float]:
@@ -139,10 +142,10 @@ class QueueingPlanner(ThroughputPlanner):
 
     def _is_behind(self, model: Model, need: Need) -> bool:
         """Whether more waits than the workers that were asked for can serve in time."""
-        before = self.backlogs[need.role]
-        more = self._backlog(need.role, need.demand - before, model.objectives) - before
+        arriving = need.demand - self.backlogs[need.role]
+        backlog = self._backlog(need.role, arriving, model.objectives)
         asked = sum(rate * self.sized[name].replicas for name, rate in need.serves.items() if name in self.sized)
-        return more > 0.0 and need.demand + more > asked
+        return backlog > 0.0 and arriving + backlog > asked
 
     def _backlog(self, role: Role, arriving: float, objectives: ObjectiveKnobs) -> float:
         """Requests a second to serve beside those that arrive.
@@ -162,7 +165,7 @@ class QueueingPlanner(ThroughputPlanner):
             arriving = _arriving(role, objectives, demand)
             self.backlogs[role] = self._backlog(role, arriving, objectives)
             whole, ours = arriving + self.backlogs[role], [pool for pool in pools if pool.knobs.role == role]
-            self.served |= {pool.name: served(pool, objectives, demand, whole) for pool in ours}
+            self.served |= served_by(ours, objectives, demand, whole)
             shares.append(Share(role, ours, self.served, whole))
         self.needs = {share.role: share.need for share in shares}
         hours = self.knobs.switching_cost_hours

@@ -4,6 +4,7 @@ What its engine takes are four numbers. Of a profile they are those around the b
 brings: over all that was measured a line is 20 % off, near the batches that keep the objective 3 %.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -50,9 +51,22 @@ class Served(Struct, frozen=True):
     """That not even one request meets the objectives: the rate is that of the work, with a tenth to spare."""
 
 
+def served_by(
+    pools: Sequence[Pool], objectives: ObjectiveKnobs, demand: Demand, requests_per_s: float
+) -> dict[str, Served]:
+    """What one worker of each pool of a role serves.
+
+    An objective that the shortest request misses by all of their profiles is a mistake; by one, it is no pool for it.
+    """
+    mistakes = {pool.name: out_of_reach(pool, objectives) for pool in pools if profile_problem(pool) is None}
+    if mistakes and all(mistakes.values()):
+        return {pool.name: Served(problem=mistakes.get(pool.name) or profile_problem(pool)) for pool in pools}
+    return {pool.name: served(pool, objectives, demand, requests_per_s) for pool in pools}
+
+
 def served(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, requests_per_s: float) -> Served:
-    """What one worker of a pool serves of a demand, of which so many requests a second come to the role."""
-    problem = profile_problem(pool) or out_of_reach(pool, objectives)
+    """What one worker of a pool serves of a demand, of which so many requests a second come to its role."""
+    problem = profile_problem(pool)
     if problem is not None:
         return Served(problem=problem)
     engine = _engine(pool, objectives, demand)

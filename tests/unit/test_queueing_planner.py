@@ -1,0 +1,210 @@
+"""The queueing planner: what is demanded, of whom, and what it takes to give workers back."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import ForecastFitted, TrafficReported
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.observed import TrafficSample, WorkerSample
+from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
+from loadline.core.report import Code, Opinion
+from loadline.forecast import forecast
+from tests.support.belief import Line, reported
+
+FAST = LinearKnobs(8.0, 0.08, 4.0, 0.02, max_kv_tokens=1e6)
+SLOW = LinearKnobs(24.0, 0.16, 8.0, 0.04, max_kv_tokens=1e6)
+"""A fourth of the price: for requests that leave it time, it serves more for its cost."""
+KNOBS = QueueingKnobs(start_up_ms=30_000)
+
+
+class Desk:
+    """A planner and a model whose pools do what it says at once, or when a test lets them."""
+
+    def __init__(
+        self,
+        *engines: tuple[PoolKnobs, LinearKnobs, float],
+        workers: int = 1,
+        knobs: QueueingKnobs = KNOBS,
+        **objectives: Any,
+    ) -> None:
+        self.world = Line([pool for pool, _, _ in engines], 0)
+        self.world.model.objectives = ObjectiveKnobs(**objectives)
+        for knobs_of, linear, cost in engines:
+            pool = self.world.pool(knobs_of.name)
+            pool.engine, pool.accelerator = EngineProfile(linear=linear), AcceleratorKnobs("a", cost_per_hour=cost)
+        first = engines[0][0].name
+        self.world.grow(first, workers)
+        for pool in self.world.model.pools.values():
+            pool.desired = pool.ready
+        self.planner = QueueingPlanner(knobs)
+        self.sequence = 0
+
+    def hear(
+        self, requests_per_s: int, seconds: int = 1, *, obey: bool = True, waiting: int = 0, **said: Any
+    ) -> Opinion:
+        for _ in range(seconds):
+            self.world.now += 1_000
+            self.sequence += 1
+            for pool in self.world.model.pools.values():
+                for number, worker in enumerate(pool.workers):
+                    one = WorkerSample(self.sequence, 0, waiting_requests=0 if number else waiting)
+                    self.world.fleet.report(reported(worker, one, pool=pool.name), self.world.now)
+            traffic = TrafficSample(
+                self.sequence, 1_000, requests_per_s, requests_per_s, isl_tokens=1_000.0, osl_tokens=200.0
+            )
+            event = TrafficReported("m", "f", 1, replace(traffic, **said))
+            self.world.model.traffic.apply(event, self.world.now)
+            opinion = self.planner.plan(self.world.look(), self.world.now)
+            asked = self.planner.asked()
+            if asked is not None:
+                forecasts = [forecast(question) for question in asked.questions]
+                self.planner.take(ForecastFitted("m", asked.request, forecasts))
+            for name, count in opinion.targets.items() if obey else ():
+                self.become(name, count)
+        return opinion
+
+    def become(self, name: str, count: int) -> None:
+        """It is decided, and so it is."""
+        pool = self.world.pool(name)
+        pool.set_desired(count, self.world.now)
+        while pool.ready > count:
+            self.world.shrink(name)
+        self.world.grow(name, count - pool.ready)
+
+    def counts(self) -> dict[str, int]:
+        return {name: pool.desired or 0 for name, pool in self.world.model.pools.items()}
+
+
+def one(**knobs: Any) -> tuple[PoolKnobs, LinearKnobs, float]:
+    return PoolKnobs("one", "aggregated", replicas_max=99, **knobs), FAST, 3.0
+
+
+def two(most: int = 99) -> list[tuple[PoolKnobs, LinearKnobs, float]]:
+    names = ("fast", FAST, 4.0), ("slow", SLOW, 1.0)
+    return [
+        (PoolKnobs(name, "aggregated", replicas_min=0, replicas_max=most), linear, cost) for name, linear, cost in names
+    ]
+
+
+def codes(opinion: Opinion) -> set[Code]:
+    return {reason.code for reason in opinion.reasons}
+
+
+def test_it_grows_in_one_step_and_says_what_a_worker_serves() -> None:
+    desk = Desk(one())
+    opinion = desk.hear(200, 12)
+    [need] = opinion.needs
+    assert need.role == "aggregated"
+    assert need.demand == pytest.approx(200.0, rel=0.1)
+    assert desk.counts() == {"one": -int(-200 // need.serves["one"])}
+    [reason] = [reason for reason in opinion.reasons if reason.code is Code.QUEUEING_TARGET]
+    assert reason.detail == "bound by itl"
+    assert reason.numbers["serves"] == need.serves["one"]
+    assert 0.5 * desk.counts()["one"] < reason.numbers["busy"] < desk.counts()["one"]
+
+
+def test_the_pools_of_a_role_share_the_load_and_the_cheapest_serves_it() -> None:
+    desk = Desk(*two())
+    [need] = desk.hear(200, 400).needs
+    assert need.serves["fast"] / 4.0 < need.serves["slow"] / 1.0
+    assert desk.counts()["fast"] <= 1, "it began with one, and within a tenth nothing is given back"
+    assert desk.counts()["slow"] == -int(-200 // need.serves["slow"])
+    scarce = Desk(*two(8))
+    [need] = scarce.hear(200, 400).needs
+    assert scarce.counts()["slow"] == 8
+    left = 200 - 8 * need.serves["slow"]
+    assert scarce.counts()["fast"] == -int(-left // need.serves["fast"]), "for what the others leave, not for all"
+
+
+def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
+    desk = Desk(*reversed(two()), workers=12, itl_ms=20.0)
+    opinion = desk.hear(200, 800)
+    [need] = opinion.needs
+    assert set(need.serves) == {"fast"}
+    assert desk.counts()["slow"] == 0
+    assert desk.counts()["fast"] > 0
+    [reason] = [reason for reason in opinion.reasons if reason.code is Code.SLA_INFEASIBLE]
+    assert (reason.pool, reason.detail) == ("slow", "ITL")
+    assert reason.numbers["objective_ms"] == 20.0
+    assert reason.numbers["best_ms"] > 24.0
+
+
+def test_where_no_pool_meets_the_objective_the_work_is_sized_for() -> None:
+    desk = Desk(one(), itl_ms=9.0)
+    opinion = desk.hear(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
+    assert Code.SLA_INFEASIBLE in codes(opinion)
+    assert desk.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers do nothing else"
+
+
+def test_an_objective_that_no_request_meets_at_all_is_a_mistake_and_holds() -> None:
+    desk = Desk(one(), ttft_ms=3.0)
+    assert codes(desk.hear(200, 60)) == {Code.SLA_INFEASIBLE}
+    assert desk.counts() == {"one": 1}
+
+
+def test_what_is_replaced_goes_as_the_others_become_ready() -> None:
+    desk = Desk(*two(), workers=11, knobs=replace(KNOBS, switching_cost_hours=0.0))
+    for _ in range(400):
+        opinion = desk.hear(200, obey=False)
+        if "slow" in opinion.targets:
+            desk.world.pool("slow").set_desired(opinion.targets["slow"], desk.world.now)
+        assert "fast" not in opinion.targets, "none of the others is there"
+    assert Code.REPLACEMENT_NOT_READY in codes(opinion)
+    [need] = opinion.needs
+    desk.world.grow("slow", 20)
+    left = 200 - 20 * need.serves["slow"]
+    assert desk.hear(200, obey=False).targets["fast"] == -int(-left // need.serves["fast"])
+
+
+def test_a_shrink_waits_until_nothing_has_called_for_the_workers_for_a_start_up() -> None:
+    desk = Desk(one(), knobs=QueueingKnobs(start_up_ms=100_000))
+    desk.hear(200, 300)
+    busy = desk.counts()["one"]
+    held = [desk.hear(40) for _ in range(100) if desk.counts()["one"] == busy]
+    assert len(held) == 100
+    desk.hear(40, 400)
+    assert desk.counts()["one"] < busy / 3
+
+
+def test_what_waits_too_long_is_served_beside_what_arrives() -> None:
+    desk = Desk(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
+    [need] = desk.hear(100, 200).needs
+    calm = desk.counts()["one"]
+    desk.hear(100, 60, waiting=40)
+    assert desk.counts()["one"] == calm, "each of them waits for less than 0.5 s"
+    opinion = desk.hear(100, 15, waiting=2_050, queued=4_000)
+    [more] = opinion.needs
+    assert more.demand == pytest.approx(need.demand + 6_000 / 20.0, rel=0.02)
+    assert desk.counts()["one"] == -int(-more.demand // more.serves["one"])
+    assert opinion.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
+    assert desk.hear(100, 400).targets == {}
+    assert desk.counts()["one"] == calm, "when it is served they go"
+
+
+def test_an_objective_of_tokens_counts_whatever_arrives() -> None:
+    desk = Desk(one(), tokens_per_s=40_000.0)
+    [need] = desk.hear(3, 60).needs
+    assert need.demand == pytest.approx(200.0)
+    assert desk.counts()["one"] == -int(-200 // need.serves["one"])
+
+
+def test_the_objectives_say_of_which_share_of_the_requests_they_are() -> None:
+    counts = []
+    for attainment in (0.0, 0.95, 0.999):
+        desk = Desk(one(), attainment=attainment)
+        desk.hear(400, 30)
+        counts.append(desk.counts()["one"])
+    assert counts[0] < counts[1] < counts[2]
+
+
+def test_what_the_pools_cannot_serve_is_said() -> None:
+    desk = Desk(*two(3))
+    opinion = desk.hear(400, 60)
+    assert desk.counts() == {"fast": 3, "slow": 3}
+    assert all(reason.numbers["wanted"] > 3 for reason in opinion.reasons if reason.code is Code.QUEUEING_TARGET), (
+        "as many as would do"
+    )
