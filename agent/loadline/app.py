@@ -25,6 +25,7 @@ from loadline.core.query import missing
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
+from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
 
@@ -46,9 +47,10 @@ class Agent:
 
     Args:
         config: A validated configuration.
+        source: Where it is read again; None: nowhere.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, source: Source | None = None) -> None:
         self._config = config
         self._frames_refused: Counter[str] = Counter()
         self._notifier = Notifier()
@@ -78,6 +80,8 @@ class Agent:
             on_turn=self._turned,
             on_rejected=lambda rejected: self._refused(rejected.reason, rejected.subject, rejected.detail),
         )
+        told, put = self.runtime.controller.settings, self.runtime.inbox.put
+        self._reloader = None if source is None else Reloader(source, config, told, put)
         self.service = Service(self.runtime, __version__)
         self._metrics = Metrics(self.service.status, self._counters, __version__, config.http.compatible_metrics)
         self.http = HttpServer(
@@ -91,13 +95,15 @@ class Agent:
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT."""
-        signals.obey(self._stop)
+        signals.obey(self._stop, None if self._reloader is None else self._reloader.ask)
         if self._config.http.port:
             await self._start_http()
         helpers = [
             asyncio.create_task(self.service.serve()),
             asyncio.create_task(self.service.publish_status(self._config.runtime.status_interval_ms)),
         ]
+        if self._reloader is not None:
+            helpers.append(asyncio.create_task(self._reloader.run()))
         _log.info("started", agent=agent_name(self._config), version=__version__, http_port=self.http.port)
         try:
             await self.runtime.run()
@@ -156,8 +162,8 @@ class Agent:
         return problems
 
     def _missing(self) -> list[str]:
-        state, now = self.runtime.controller.state, self.runtime.clock.now_ms()
-        named = ((knobs, state.fleet.models[knobs.name]) for knobs in self._config.models)
+        controller, now = self.runtime.controller, self.runtime.clock.now_ms()
+        named = ((knobs, controller.state.fleet.models[knobs.name]) for knobs in controller.settings.models)
         return [text for knobs, model in named for text in missing(model, knobs, now)][:MISSING_MAX]
 
     def _counters(self) -> dict[str, int]:
@@ -196,7 +202,7 @@ def calm_collector() -> None:
     gc.set_threshold(GARBAGE_OBJECTS_MAX)
 
 
-def run(config: Config) -> None:
+def run(config: Config, source: Source | None = None) -> None:
     """Run an agent until it is told to stop.
 
     Raises:
@@ -206,8 +212,8 @@ def run(config: Config) -> None:
     logs.configure(config.agent.log_format, config.agent.log_level)
     calm_collector()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(config))
+        asyncio.run(_run(config, source))
 
 
-async def _run(config: Config) -> None:
-    await Agent(config).run()
+async def _run(config: Config, source: Source | None) -> None:
+    await Agent(config, source).run()

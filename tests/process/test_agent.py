@@ -19,7 +19,7 @@ from loadline.errors import BusUnavailable
 from loadline.ports import Write
 from loadline.rig.rig import AgentProcess, Rig
 from loadline.wire.keys import Keys
-from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, Fleet, config, fleet
+from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, Fleet, assert_replays, config, fleet, loadline
 from tests.waiting import until, until_true
 
 pytestmark = pytest.mark.process
@@ -45,18 +45,6 @@ def play(rig: Rig, scenario: Scenario) -> None:
             await scenario(made)
 
     asyncio.run(run())
-
-
-def loadline(rig: Rig, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    where = [] if arguments[0] == "replay" else ["--nats", rig.nats.url]
-    command = [sys.executable, "-m", "loadline", *arguments, *where]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def assert_replays(rig: Rig, name: str) -> None:
-    done = loadline(rig, "replay", str(rig.directory / f"journal-{name}"))
-    assert done.returncode == 0, done.stderr
-    assert "the replay is exact" in done.stdout
 
 
 async def grown(made: Fleet, replicas: int) -> None:
@@ -374,13 +362,4 @@ def test_without_servers_it_waits_says_so_and_stops_when_told(rig: Rig) -> None:
     agent = rig.agent(config(rig, "a"), "a")
     until_true(lambda: "NATS is not connected" in agent.get("/readyz")[1])
     assert "etcd is not reached" in agent.get("/readyz")[1]
-    assert agent.stop() == 0
-
-
-def test_sighup_ends_nothing_and_says_what_to_do(rig: Rig) -> None:
-    agent = start(rig)
-    agent.process.send_signal(signal.SIGHUP)
-    until_true(lambda: "not_reloaded" in agent.log.read_text())
-    assert "the configuration is read at the start only" in agent.log.read_text()
-    assert agent.get("/readyz")[0] == 200
     assert agent.stop() == 0

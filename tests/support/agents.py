@@ -1,6 +1,8 @@
 """Agents in processes of their own, and workers in this one whose load a test sets."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -98,10 +100,11 @@ class Observer:
         return {pool.pool: pool.desired for model in status.models for pool in model.pools} if status else {}
 
     def check_order(self) -> None:
-        """No two commits of one sequence, and neither sequence nor epoch ever goes back."""
-        order = [(decision.sequence, decision.epoch) for decision in self.committed]
-        assert [sequence for sequence, _ in order] == sorted({sequence for sequence, _ in order})
-        assert [epoch for _, epoch in order] == sorted(epoch for _, epoch in order)
+        """Of a model no two commits have one sequence, and neither sequence nor epoch ever goes back."""
+        for model in {decision.model: None for decision in self.committed}:
+            order = [(decision.sequence, decision.epoch) for decision in self.committed if decision.model == model]
+            assert [sequence for sequence, _ in order] == sorted({sequence for sequence, _ in order})
+            assert [epoch for _, epoch in order] == sorted(epoch for _, epoch in order)
 
     def on_status(self, _subject: str, payload: bytes) -> None:
         status = msgspec.json.decode(payload, type=AgentStatus)
@@ -160,6 +163,20 @@ class Fleet:
         """What every worker reports from now on."""
         for worker in self.workers.values():
             worker.kv, worker.waiting = kv, waiting
+
+
+def loadline(rig: Rig, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command of the tool, to its end."""
+    where = [] if arguments[0] == "replay" else ["--nats", rig.nats.url]
+    command = [sys.executable, "-m", "loadline", *arguments, *where]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def assert_replays(rig: Rig, name: str) -> None:
+    """The journal of an agent gives, byte for byte, what the agent did."""
+    done = loadline(rig, "replay", str(rig.directory / f"journal-{name}"))
+    assert done.returncode == 0, done.stderr
+    assert "the replay is exact" in done.stdout
 
 
 @asynccontextmanager

@@ -193,7 +193,8 @@ def test_what_the_configuration_names_is_mounted() -> None:
     [container] = pod["containers"]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert {volume["name"] for volume in pod["volumes"]} == mounts.keys()
-    assert container["args"][-1] == mounts["config"]
+    assert container["args"][-1] == f"{mounts['config']}/loadline.toml"
+    assert not any("subPath" in mount for mount in container["volumeMounts"]), "it would never change"
     files = (config.nats.password_file, config.nats.ca_file, config.etcd.password_file, config.etcd.ca_file)
     assert all(file.startswith(f"{mounts['secrets']}/") for file in files)
     assert config.journal.directory.startswith(f"{mounts['journal']}/")

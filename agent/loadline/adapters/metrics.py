@@ -73,6 +73,7 @@ class Metrics:
             reason: status.rejected.get(reason, 0) + refused.get(reason, 0) for reason in status.rejected | refused
         }
         yield InfoMetricFamily("loadline_build", "Version of the agent.", {"version": self._version})
+        yield InfoMetricFamily("loadline_config", "What the agent obeys.", {"digest": status.config_digest})
         yield from _agent(status)
         yield from _pools(status)
         yield from _conditions(status)
@@ -101,6 +102,8 @@ def _agent(status: AgentStatus) -> Iterator[Metric]:
         ("epoch", "The leader's term; 0 while another agent leads.", status.epoch),
         ("bus_connected", "1 while NATS can be reached.", status.bus_connected),
         ("store_connected", "1 while etcd can be reached.", status.store_connected),
+        ("config_ok", "1 while the configuration, as it was last read, is obeyed.", not status.config_problem),
+        ("config_restart_keys", "Keys of it that are obeyed after a restart.", len(status.restart_for)),
         ("uptime_seconds", "Time since the agent started.", status.uptime_ms / 1000),
     ):
         yield GaugeMetricFamily(f"loadline_{name}", text, float(value))

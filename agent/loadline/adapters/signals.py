@@ -1,4 +1,4 @@
-"""What a daemon does on a signal: SIGTERM and SIGINT stop it, SIGHUP does not end it."""
+"""What a daemon does on a signal: SIGTERM and SIGINT stop it, SIGHUP has it read its configuration."""
 
 import asyncio
 import signal
@@ -9,12 +9,12 @@ import structlog
 _log = structlog.get_logger(component="signals")
 
 
-def obey(stop: Callable[[], object]) -> None:
-    """Call ``stop`` on SIGTERM and SIGINT from now on, in the running loop; on SIGHUP say why nothing is reloaded."""
+def obey(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:
+    """Call ``stop`` on SIGTERM and SIGINT from now on, in the running loop; on SIGHUP ``reload``, or say why not."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, _hung_up)
+    loop.add_signal_handler(signal.SIGHUP, reload or _hung_up)
 
 
 def _hung_up() -> None:

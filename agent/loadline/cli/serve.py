@@ -9,17 +9,24 @@ from pathlib import Path
 from loadline import app
 from loadline.cli import warmup
 from loadline.cli.show import printable
-from loadline.config import describe, load, validate
+from loadline.config import Config, describe, load, validate
+from loadline.runtime.reload import Source
 
 arguments = warmup.arguments
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the agent until it is told to stop."""
-    config = warmup.warmed(load(options.config), options)
-    for warning in (*validate(config), *warmup.warnings(config)):
+
+    def read() -> tuple[Config, list[str]]:
+        config = warmup.warmed(load(options.config), options)
+        return config, [*validate(config), *warmup.warnings(config)]
+
+    source = Source.at(options.config, read)
+    config, warnings = source.read()
+    for warning in warnings:
         print(printable(f"loadline: warning: {warning}"), file=sys.stderr)
-    app.run(config)
+    app.run(config, source)
     return 0
 
 

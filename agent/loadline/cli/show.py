@@ -40,6 +40,8 @@ def status(agent: AgentStatus) -> str:
     role = f"leads, epoch {agent.epoch}" if agent.leading else f"stands by; {agent.leader or 'nobody'} leads"
     links = [f"NATS {_link(agent.bus_connected)}", f"etcd {_link(agent.store_connected)}"]
     lines = [f"agent {agent.agent} {agent.version}: {role}; {', '.join(links)}; up {agent.uptime_ms / 1000:.0f} s"]
+    lines += [f"the configuration is not obeyed: {agent.config_problem}"] if agent.config_problem else []
+    lines += [f"restart the agent for {', '.join(agent.restart_for)}"] if agent.restart_for else []
     lines += [gpus(agent.gpus)] if agent.gpus is not None else []
     return "\n\n".join([*lines, *(model(each) for each in agent.models)])
 

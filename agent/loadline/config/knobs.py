@@ -42,6 +42,10 @@ class AgentKnobs(Knobs, frozen=True):
     ] = "loadline"
     log_format: Annotated[LogFormat, Meta(description="auto: console on a TTY, else json.")] = "auto"
     log_level: Annotated[LogLevel, Meta(description="Least level that is written.")] = "info"
+    reload_interval_ms: Annotated[
+        NotNegative,
+        Meta(description="How often the configuration's file is looked at for a change; 0: only SIGHUP has it read."),
+    ] = 2_000
 
 
 class NatsKnobs(Knobs, frozen=True):

@@ -50,6 +50,7 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.ForecastFailed: forecasts.forecast_failed,
     ev.LearnedRead: learned.learned_read,
     ev.LearnedChanged: learned.learned_changed,
+    ev.SettingsRefused: settings.settings_refused,
     ev.PauseRequested: pauses.pause_requested,
     ev.PausesRead: pauses.pauses_read,
     ev.PauseChanged: pauses.pause_changed,
@@ -95,6 +96,7 @@ class Controller:
         """Go by other settings; who this agent is, and how it leads, cannot change."""
         old, new = self.settings, msgspec.json.decode(event.settings, type=Settings)
         self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
+        self.state.config_problem, self.state.restart_for = "", list(event.kept)
         planners = settings.settings_changed(turn, self._decider.planners, self.settings)
         self._decider = Decider(self.settings, self.state, planners)
 

@@ -255,6 +255,14 @@ class SettingsChanged(Event, frozen=True):
     """The configuration was read again. ``settings`` is the JSON of the ``Settings``, which events know nothing of."""
 
     settings: Raw
+    kept: list[str] = []
+    """Keys that were changed too and are obeyed once, when an agent starts."""
+
+
+class SettingsRefused(Event, frozen=True):
+    """The configuration was read again and cannot be used."""
+
+    detail: str
 
 
 class ShutdownRequested(Event, frozen=True):
@@ -292,5 +300,6 @@ AnyEvent = (
     | StoreConnectionChanged
     | BusConnectionChanged
     | SettingsChanged
+    | SettingsRefused
     | ShutdownRequested
 )

@@ -29,6 +29,9 @@ def status(settings: Settings, state: State, version: str, started_at_ms: int, n
         rejected=dict(sorted(state.rejected.items())),
         counters=dict(sorted(state.counters.items())),
         gpus=state.gpus.status(state.fleet, books, now),
+        config_digest=settings.digest,
+        config_problem=state.config_problem,
+        restart_for=tuple(state.restart_for),
     )
 
 

@@ -115,5 +115,7 @@ class Settings(Struct, frozen=True):
     """Engine profiles by model and pool, as data: a replay needs no file."""
     zones: dict[str, Zone] = {}
     """The wall clocks that schedules go by, by the name of their timezone."""
+    digest: str = ""
+    """Of all this but the agent's name: agents that are told the same have the same."""
     histories: dict[str, History] = {}
     """The load before the start by model, as data too: what a planner starts warm with."""

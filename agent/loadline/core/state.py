@@ -57,6 +57,10 @@ class State(Struct):
     """Models whose standing counts are to be decided again."""
     failing: dict[str, None] = field(default_factory=dict)
     """Models whose planner failed when it last looked."""
+    config_problem: str = ""
+    """Why the configuration, as it was last read, is not obeyed."""
+    restart_for: list[str] = field(default_factory=list)
+    """Keys of it that are obeyed when the agent starts."""
     registry_read: bool = False
     decisions_read: bool = False
     reading: bool = False

@@ -149,3 +149,9 @@ class AgentStatus(Struct, frozen=True):
     counters: dict[str, int]
     gpus: GpuBudgetStatus | None = None
     """None where there is no budget over all models."""
+    config_digest: str = ""
+    """Of what it obeys: agents that are to take over from each other have the same."""
+    config_problem: str = ""
+    """Why the configuration, as it was last read, is not obeyed; empty: it is."""
+    restart_for: tuple[str, ...] = ()
+    """Keys of the configuration that were changed and are obeyed after a restart."""

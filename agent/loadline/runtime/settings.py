@@ -2,9 +2,11 @@
 
 import os
 import socket
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from loadline.config import Config, read_engines, read_zones
@@ -15,6 +17,7 @@ from loadline.traces.warmup import read_warmup
 from loadline.wire.keys import LEADER_SCOPE_ALL
 
 _MS: Final = 1_000.0
+_DIGEST_CHARS: Final = 12
 
 
 def agent_name(config: Config) -> str:
@@ -28,7 +31,7 @@ def settings(config: Config) -> Settings:
     Raises:
         DataError: A trace to start warm with cannot be used.
     """
-    return Settings(
+    told = Settings(
         agent=agent_name(config),
         scope=LEADER_SCOPE_ALL,
         models=config.models,
@@ -42,6 +45,8 @@ def settings(config: Config) -> Settings:
         zones=read_zones(config),
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
+    digest = sha256(msgspec.json.encode(replace(told, agent=""))).hexdigest()
+    return replace(told, digest=digest[:_DIGEST_CHARS])
 
 
 def _history(model: ModelKnobs) -> History:

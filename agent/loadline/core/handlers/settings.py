@@ -1,12 +1,26 @@
 """New settings for an agent that goes on: what is known stays known, and what was made from the old ones follows."""
 
+from typing import Final
+
 from loadline.core.belief.fleet import Model
+from loadline.core.effects import Effect, RaiseAlarm
+from loadline.core.events import SettingsRefused
 from loadline.core.handlers.decisions import within_bounds
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning.guard import Guard
 from loadline.core.planning.planners import Planner
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State, accelerator_of, engine_of, knobs_of, limits_of, new_model, new_planner, new_pool
+
+_DETAIL_MAX: Final = 1_000
+"""Characters of a problem that are kept."""
+
+
+def settings_refused(turn: Turn, event: SettingsRefused) -> list[Effect]:
+    """Go on as before, and tell people."""
+    turn.state.config_problem = event.detail[:_DETAIL_MAX]
+    turn.state.count("settings_refused")
+    return [RaiseAlarm("settings_refused", "", turn.state.config_problem)]
 
 
 def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Settings) -> dict[str, Planner]:

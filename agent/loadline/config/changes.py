@@ -1,0 +1,60 @@
+"""What differs between two configurations, key by key; models, pools and the like go by their names."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.config.knobs import Config
+
+FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
+"""Sections that are obeyed once, when the agent starts."""
+# The models hold what they have from these.
+_MERGED: Final = ("defaults", "service_classes", "written")
+_VALUE_CHARS_MAX: Final = 60
+
+
+class Change(Struct, frozen=True):
+    """A key that is said otherwise; values as JSON in short, ``none`` where there is none."""
+
+    key: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        """As a line for a log. A configuration holds no secrets: it names the files that do."""
+        return f"{self.key}: {self.old} -> {self.new}"
+
+
+def changes(old: Config, new: Config) -> list[Change]:
+    """All keys that differ, by name."""
+    before, after = dict(_leaves(_effective(old), "")), dict(_leaves(_effective(new), ""))
+    keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    return [Change(key, _shown(before.get(key)), _shown(after.get(key))) for key in keys]
+
+
+def keep_fixed(old: Config, new: Config) -> Config:
+    """The new configuration, with the old values of what is obeyed once."""
+    return replace(new, **{section: getattr(old, section) for section in FIXED})
+
+
+def _effective(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in msgspec.to_builtins(config).items() if key not in _MERGED}
+
+
+def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list | tuple) and value and all(isinstance(one, dict) and "name" in one for one in value):
+        value = {one["name"]: one for one in value}
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves(one, f"{place}.{key}" if place else key)
+    else:
+        yield place, value
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 1]}…"

@@ -1,0 +1,136 @@
+"""Real agents whose configuration changes under them: by SIGHUP, by another file in its place, and a broken one."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loadline.core.status import AgentStatus
+from loadline.rig.rig import AgentProcess, Rig
+from tests.support.agents import LEASE_TTL_S, MODELS, Fleet, assert_replays, fleet
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+OTHER = """
+[[models]]
+name = "other"
+[[models.pools]]
+name = "main"
+role = "aggregated"
+"""
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as made:
+        yield made
+
+
+def text(rig: Rig, models: str, name: str = "a", interval_ms: int = 50) -> str:
+    leadership: dict[str, object] = {"lease_ttl_s": LEASE_TTL_S, "margin_ms": 1_000}
+    own: dict[str, object] = {"name": name, "log_format": "json", "reload_interval_ms": interval_ms}
+    return rig.config(models, name, leadership=leadership, fleet={"stale_after_ms": 1_500}, agent=own)
+
+
+def write(rig: Rig, name: str, content: str) -> None:
+    beside = rig.directory / f"{name}.new"
+    beside.write_text(content, encoding="utf-8")
+    beside.replace(rig.directory / f"{name}.toml")
+
+
+def play(rig: Rig, scenario: Callable[[Fleet], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(60), fleet(rig) as made:
+            await scenario(made)
+
+    asyncio.run(run())
+
+
+def start(rig: Rig, content: str, name: str = "a") -> AgentProcess:
+    agent = rig.agent(content, name)
+    agent.wait_ready()
+    return agent
+
+
+def status(made: Fleet, name: str = "a") -> AgentStatus:
+    return made.observer.statuses[name]
+
+
+def test_a_fleet_goes_on_under_a_configuration_that_changes(rig: Rig) -> None:
+    agent = start(rig, text(rig, MODELS))
+
+    async def scenario(made: Fleet) -> None:
+        await made.add("decode", "d1", "d2")
+        await made.add("prefill", "p1")
+        made.load(kv=0.97)
+        await until(lambda: made.observer.desired().get("decode", 0) >= 3)
+        digest, epoch = status(made).config_digest, status(made).epoch
+        write(rig, "a", text(rig, MODELS.replace("replicas_max = 9", "replicas_max = 2") + OTHER))
+        await until(lambda: status(made).config_digest != digest)
+        await until(lambda: made.observer.desired().get("decode", 0) == 2)
+        await until(lambda: made.observer.desired()["main"] == 1, "a new model is planned")
+        assert made.ready() == {"d1", "d2", "p1"}
+        assert status(made).epoch == epoch
+        write(rig, "a", text(rig, MODELS))
+        await until(lambda: status(made).config_digest == digest)
+        assert set(made.observer.desired()) == {"decode", "prefill"}
+
+    play(rig, scenario)
+    assert "models.m.pools.decode.replicas_max: 9 -> 2" in agent.log.read_text()
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
+
+
+def test_a_broken_file_is_kept_out_until_it_is_mended(rig: Rig) -> None:
+    agent = start(rig, text(rig, MODELS))
+
+    async def scenario(made: Fleet) -> None:
+        await until(lambda: "a" in made.observer.statuses)
+        digest = status(made).config_digest
+        write(rig, "a", text(rig, MODELS.replace("replicas_max = 9", "replicas_max = 0")))
+        await until(lambda: "models[0].pools[0].replicas_max" in status(made).config_problem)
+        assert status(made).config_digest == digest
+        assert "loadline_config_ok 0.0" in agent.get("/metrics")[1]
+        assert 'loadline_alarms_total{kind="settings_refused"} 1.0' in agent.get("/metrics")[1]
+        write(rig, "a", text(rig, MODELS.replace("replicas_max = 9", "replicas_max = 8")))
+        await until(lambda: status(made).config_digest != digest)
+        assert not status(made).config_problem
+        assert "loadline_config_ok 1.0" in agent.get("/metrics")[1]
+
+    play(rig, scenario)
+    assert agent.stop() == 0
+
+
+def test_sighup_has_it_read_though_nobody_watches_the_file(rig: Rig) -> None:
+    agent = start(rig, text(rig, MODELS, interval_ms=0))
+
+    async def scenario(made: Fleet) -> None:
+        await until(lambda: "a" in made.observer.statuses)
+        digest = status(made).config_digest
+        changed = text(rig, MODELS + OTHER, interval_ms=0).replace("lease_ttl_s = 3", "lease_ttl_s = 9")
+        write(rig, "a", changed)
+        agent.process.send_signal(signal.SIGHUP)
+        await until(lambda: status(made).config_digest != digest)
+        assert "leadership.lease_ttl_s" in status(made).restart_for
+
+    play(rig, scenario)
+    assert "not_reloaded" in agent.log.read_text()
+    assert agent.stop() == 0
+
+
+def test_a_standby_that_obeys_something_else_is_seen(rig: Rig) -> None:
+    start(rig, text(rig, MODELS, "a"), "a")
+    start(rig, text(rig, MODELS, "b"), "b")
+
+    async def scenario(made: Fleet) -> None:
+        await until(lambda: {"a", "b"} <= made.observer.statuses.keys())
+        assert status(made, "a").config_digest == status(made, "b").config_digest
+        write(rig, "b", text(rig, MODELS + OTHER, "b"))
+        await until(lambda: status(made, "a").config_digest != status(made, "b").config_digest)
+        write(rig, "a", text(rig, MODELS + OTHER, "a"))
+        await until(lambda: status(made, "a").config_digest == status(made, "b").config_digest)
+
+    play(rig, scenario)

@@ -1,0 +1,176 @@
+"""The configuration is read again: what is noticed, what is kept, and what is said of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from loadline.config import Config, load, validate
+from loadline.config.changes import changes
+from loadline.core.events import AnyEvent, SettingsChanged, SettingsRefused
+from loadline.core.settings import Settings
+from loadline.runtime.reload import Reloader, Source
+from loadline.runtime.settings import settings
+from tests.support.configs import BASE
+from tests.waiting import until
+
+FAST = "[agent]\nname = 'a'\nreload_interval_ms = 10\n"
+
+
+class Reading:
+    """A reloader at work on a file, and what it tells the core."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events: list[AnyEvent] = []
+        source = Source.at(path, self.read)
+        config, _ = source.read()
+        self.reloader = Reloader(source, config, settings(config), self.events.append)
+
+    def read(self) -> tuple[Config, list[str]]:
+        config = load(self.path, {})
+        return config, validate(config)
+
+    def write(self, text: str) -> None:
+        """As one does it: beside it, and then in its place."""
+        beside = self.path.with_suffix(".new")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(self.path)
+
+    async def told(self, count: int) -> Settings:
+        """The settings of the last of so many events."""
+        await until(lambda: len(self.events) >= count)
+        event = self.events[-1]
+        assert isinstance(event, SettingsChanged), event
+        return msgspec.json.decode(event.settings, type=Settings)
+
+    def play(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            task = asyncio.create_task(self.reloader.run())
+            try:
+                async with asyncio.timeout(10):
+                    await scenario()
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(run())
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Reading:
+    path = tmp_path / "loadline.toml"
+    path.write_text(FAST + BASE, encoding="utf-8")
+    return Reading(path)
+
+
+def test_a_file_that_is_replaced_is_read(reading: Reading) -> None:
+    async def scenario() -> None:
+        reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
+        told = await reading.told(1)
+        assert (told.agent, told.fleet.quorum_ratio) == ("a", 0.5)
+        assert told.digest not in {"", settings(load(reading.path, {})).agent}
+
+    reading.play(scenario)
+
+
+def test_a_link_that_leads_elsewhere_is_followed(reading: Reading, tmp_path: Path) -> None:
+    first, second = tmp_path / "..1", tmp_path / "..2"
+    for folder, ratio in ((first, 0.5), (second, 0.25)):
+        folder.mkdir()
+        (folder / "loadline.toml").write_text(f"{FAST}[fleet]\nquorum_ratio = {ratio}\n{BASE}", encoding="utf-8")
+    data = tmp_path / "..data"
+    data.symlink_to(first)
+    reading.path.unlink()
+    reading.path.symlink_to(data / "loadline.toml")
+    reading = Reading(reading.path)
+
+    async def scenario() -> None:
+        swapped = tmp_path / "..data_tmp"
+        swapped.symlink_to(second)
+        swapped.replace(data)
+        assert (await reading.told(1)).fleet.quorum_ratio == 0.25
+
+    reading.play(scenario)
+
+
+def test_a_broken_file_is_refused_once_and_a_mended_one_obeyed(reading: Reading) -> None:
+    async def scenario() -> None:
+        reading.write(FAST + "[fleet]\nquorum_ratio = 7\n" + BASE)
+        await until(lambda: bool(reading.events))
+        (refused,) = reading.events
+        assert isinstance(refused, SettingsRefused)
+        assert refused.detail.startswith("fleet.quorum_ratio: is 7")
+        reading.reloader.ask()
+        await until(lambda: len(reading.events) == 2)
+        reading.write(FAST + "[fleet]\nquorum_ratio = 0.7\n" + BASE)
+        assert (await reading.told(3)).fleet.quorum_ratio == 0.7
+
+    with capture_logs() as logs:
+        reading.play(scenario)
+    assert [log["event"] for log in logs] == ["config_refused", "config_refused", "config_reloaded"]
+
+
+def test_a_file_that_is_away_for_a_while_is_no_other_file(reading: Reading) -> None:
+    async def scenario() -> None:
+        away = reading.path.with_suffix(".away")
+        reading.path.rename(away)
+        reading.reloader.ask()
+        await until(lambda: bool(reading.events))
+        assert isinstance(reading.events[0], SettingsRefused)
+        reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
+        assert (await reading.told(2)).fleet.quorum_ratio == 0.5
+
+    reading.play(scenario)
+
+
+def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> None:
+    path = tmp_path / "loadline.toml"
+    path.write_text("[agent]\nreload_interval_ms = 0\n" + BASE, encoding="utf-8")
+    reading = Reading(path)
+
+    async def scenario() -> None:
+        reading.reloader.ask()
+        assert await reading.told(1) == settings(load(path, {}))
+
+    reading.play(scenario)
+
+
+def test_what_is_obeyed_at_the_start_alone_is_kept_and_said(reading: Reading) -> None:
+    async def scenario() -> None:
+        other = FAST.replace("'a'", "'b'")
+        reading.write(f"{other}[leadership]\nlease_ttl_s = 20\n[fleet]\nquorum_ratio = 0.5\n{BASE}")
+        told = await reading.told(1)
+        assert (told.agent, told.leadership.lease_ttl_s, told.fleet.quorum_ratio) == ("a", 10, 0.5)
+
+    with capture_logs() as logs:
+        reading.play(scenario)
+    event = reading.events[0]
+    assert isinstance(event, SettingsChanged)
+    assert event.kept == ["agent.name", "leadership.lease_ttl_s"]
+    assert logs[0]["keys"] == event.kept
+    assert logs[1]["changes"] == ["fleet.quorum_ratio: 0.8 -> 0.5"]
+
+
+def test_agents_that_obey_the_same_have_the_same_digest(reading: Reading) -> None:
+    config = load(reading.path, {})
+    other = msgspec.structs.replace(config, agent=msgspec.structs.replace(config.agent, name="b"))
+    assert settings(config).digest == settings(other).digest
+    changed = msgspec.structs.replace(config, fleet=msgspec.structs.replace(config.fleet, quorum_ratio=0.5))
+    assert settings(config).digest != settings(changed).digest
+
+
+def test_changes_go_by_names_and_of_layers_only_what_comes_of_them(reading: Reading) -> None:
+    old = load(reading.path, {})
+    reading.write(
+        f"{FAST}[defaults.guard]\nstep_up_max = 2\n{BASE}replicas_max = 9\n[[models.pools]]\n"
+        f"name = 'more'\nrole = 'decode'\n"
+    )
+    found = [str(change) for change in changes(old, load(reading.path, {}))]
+    assert found[0] == "models.llama.guard.step_up_max: 8 -> 2"
+    assert "models.llama.pools.decode.replicas_max: 8 -> 9" in found
+    assert 'models.llama.pools.more.role: none -> "decode"' in found
+    assert all(one.startswith("models.llama.") for one in found)
