@@ -28,12 +28,12 @@ _DEARER: Final = 8.0
 """How much more a model of the next higher priority is worth while prices are looked for."""
 _DEARER_MAX: Final = 6
 """So many times: beyond that, costs would be lost in the rounding."""
-_NEAR: Final = 3e-3
-"""Share of the cost within which an answer is taken."""
-_NOT_ONE: Final = 0.4
-"""The same where models are counted, and all costs together are a half."""
 _FREE: Final = (12, 24)
 """Wants that are chosen anew, at first and where that is not near: 24 have some 170 candidates, and take 100 ms."""
+_NEAR: Final = (0.003, 0.01)
+"""Share of the cost that an answer may be above the bound, before the first and the second of these tries."""
+_NEAR_SERVED: Final = (0.4, 0.4)
+"""The same where models are counted, and all costs together are a half."""
 _LEVELS: Final = 1e6
 """Numbers of served models of several priorities are one number up to this, and are maximised together."""
 
@@ -76,17 +76,17 @@ def _improved(group: Sequence[Contender], supply: Supply, chosen: Chosen, hours:
     for level in _levels(group):
         served = -level[table.wants]
         if served @ taken > -level.sum():  # not all of them
-            taken = _less(table, served + small * table.values, taken, _NOT_ONE, deadline_s)
+            taken = _less(table, served + small * table.values, taken, _NEAR_SERVED, deadline_s)
         table.hold(served, float(served @ taken))
-    near = _NEAR * float(table.values @ taken)
-    taken = _less(table, table.values, taken, near, deadline_s)
+    spent = float(table.values @ taken)
+    taken = _less(table, table.values, taken, [share * spent for share in _NEAR], deadline_s)
     return {owners[at]: table.columns[at] for at in np.flatnonzero(taken)}
 
 
-def _less(table: Table, costs: Values, taken: Values, near: float, deadline_s: float) -> Values:
-    """What costs less by more than ``near``; or what is taken already, if nothing is found in time."""
+def _less(table: Table, costs: Values, taken: Values, nears: Sequence[float], deadline_s: float) -> Values:
+    """What costs less; or what is taken already, if that is near enough or nothing is found in time."""
     relaxed = table.relaxed(costs, deadline_s - time.monotonic())
-    for wants in _FREE:
+    for wants, near in zip(_FREE, nears, strict=True):
         if relaxed is None or relaxed.bound + near >= costs @ taken:
             break
         other = table.chosen(costs, relaxed, wants, near, deadline_s - time.monotonic())

@@ -1,0 +1,129 @@
+"""What it takes to allocate supplies of five types to 100 models that can each run on any of them.
+
+The value is the exact solver where there is of each type a fifth of what the models would take of it if they used no
+other. Beside it: the same by the plain formulation, a whole number of workers for each pool. Each, too: where there is
+three times that, six tenths and three tenths; greedy; how many models both serve; and one cover. From the root of the
+repository:
+
+  python -m tools.bench.allocation [--quick]
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from loadline.core.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.planning.allocation import cover, greedy
+from loadline.rig.measure import options, result, say
+from loadline.solver import solve
+
+T = TypeVar("T")
+MODELS, TYPES = 100, 5
+PLENTY, ABOUT, SHORT, SCARCE = 3.0, 1.0, 0.6, 0.3
+TIME_LIMIT_S = 10.0
+WORKERS_MAX = 200
+
+
+def fleet(supply: float, seed: int) -> Problem:
+    """Demands of 2 to 50 workers of three priorities, and ``supply`` times the GPUs that they would take of each."""
+    draw = random.Random(seed)  # noqa: S311 - the same fleets every time
+    wants, taken = [], 0.0
+    for model in range(MODELS):
+        demand, pools = draw.uniform(5.0, 100.0), []
+        for number in range(TYPES):
+            serves, gpus = draw.uniform(0.5, 2.5) * (number + 1), draw.choice([1, 2, 4, 8])
+            cost = serves * draw.uniform(0.8, 1.3)
+            takes = {f"type-{number}": gpus}
+            pools.append(Option(f"{model}-{number}", serves, cost, takes, 0, WORKERS_MAX, draw.randint(0, 3)))
+            taken += demand / serves * gpus / TYPES
+        wants.append(Want(f"model-{model:03}", draw.choice([1, 2, 3]), (Part("aggregated", demand, tuple(pools)),)))
+    return Problem(tuple(wants), {f"type-{number}": int(supply * taken / TYPES) for number in range(TYPES)})
+
+
+def plain(problem: Problem) -> None:
+    """All counts at once: workers that stand, workers that start, and whether each model is served."""
+    pools = [(at, option) for at, want in enumerate(problem.wants) for option in want.parts[0].options]
+    number, models = len(pools), len(problem.wants)
+    rows = np.zeros((models + TYPES, 2 * number + models))
+    for at, (model, option) in enumerate(pools):
+        for column in (at, number + at):
+            rows[model, column] = option.serves / problem.wants[model].parts[0].demand
+            for name, units in option.takes.items():
+                rows[models + list(problem.limits).index(name), column] = units
+    rows[:models, 2 * number :] = -np.eye(models)
+    costs, hours = np.array([option.cost for _, option in pools]), problem.switching_cost_hours
+    served = [-1e6 / 100 ** (want.priority - 1) for want in problem.wants]
+    standing = [option.current for _, option in pools]
+    low = np.concatenate([np.zeros(models), np.full(TYPES, -np.inf)])
+    high = np.concatenate([np.full(models, np.inf), list(problem.limits.values())])
+    milp(
+        np.concatenate([costs * (1.0 - hours), costs * (1.0 + hours), served]),
+        integrality=np.ones(rows.shape[1]),
+        bounds=Bounds(0.0, np.concatenate([standing, np.full(number, WORKERS_MAX), np.ones(models)])),
+        constraints=LinearConstraint(rows, low, high),
+        options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": 1e-3},
+    )
+
+
+def timed(what: Callable[[], T]) -> tuple[T, float]:
+    """What it gives, and the processor time of it in ms: others use the machine too."""
+    began_s = time.process_time()
+    found = what()
+    return found, (time.process_time() - began_s) * 1e3
+
+
+def served(problem: Problem, found: Allocation) -> list[int]:
+    """Models that are served, by priority."""
+    wants = [want for want in problem.wants if want.name not in found.unserved]
+    return [sum(want.priority == priority for want in wants) for priority in (1, 2, 3)]
+
+
+def covers_us(pools: int, times: int) -> float:
+    """The mean over covers of parts of 50 to 100 workers."""
+    draw = random.Random(pools)  # noqa: S311 - the same parts every time
+    parts = [
+        Part(
+            "aggregated",
+            draw.uniform(100.0, 200.0),
+            tuple(Option(str(number), draw.uniform(1.0, 3.0), draw.uniform(1.0, 3.0)) for number in range(pools)),
+        )
+        for _ in range(times)
+    ]
+    return timed(lambda: [cover(part, 0.1) for part in parts])[1] / times * 1e3
+
+
+def main() -> None:
+    """Measure and print."""
+    seeds = range(1, 4 if options(__doc__) else 10)
+    baselines: list[float] = []
+    values: dict[str, list[float]] = {}
+    models = {"greedy": [0, 0, 0], "exact": [0, 0, 0]}
+    solve(fleet(SCARCE, 0), TIME_LIMIT_S)  # imports SciPy
+    for seed in seeds:
+        for supply in (PLENTY, ABOUT, SHORT, SCARCE):
+            problem = fleet(supply, seed)
+            solvers: dict[str, Callable[[], Allocation | None]] = {
+                "greedy": partial(greedy, problem),
+                "exact": partial(solve, problem, TIME_LIMIT_S),
+            }
+            for name, solver in solvers.items():
+                found, ms = timed(solver)
+                values.setdefault(f"{name}_{supply:g}_ms", []).append(ms)
+                if supply == SHORT and found is not None:
+                    models[name] = [one + more for one, more in zip(models[name], served(problem, found), strict=True)]
+        baselines.append(timed(partial(plain, fleet(ABOUT, seed)))[1])
+        say(f"fleet {seed} of {len(seeds)}: {values[f'exact_{ABOUT:g}_ms'][-1]:.0f} ms, plain {baselines[-1]:.0f} ms")
+    more = {name: round(statistics.median(ms), 1) for name, ms in values.items()}
+    shares = {f"{name}_served": [round(one / len(seeds), 1) for one in counts] for name, counts in models.items()}
+    covers = {f"cover_{pools}_us": round(covers_us(pools, 200), 1) for pools in (1, 2, 5)}
+    result("allocation", "ms", values[f"exact_{ABOUT:g}_ms"], baselines, **more, **shares, **covers)
+
+
+if __name__ == "__main__":
+    main()
