@@ -5,7 +5,7 @@ import pytest
 from loadline.config import parse, validate
 from loadline.errors import ConfigError
 
-PLANNERS = ("hpa", "kpa", "load", "saturation", "sla", "static", "threshold", "throughput")
+PLANNERS = ("hpa", "hybrid", "kpa", "load", "saturation", "sla", "static", "threshold", "throughput")
 BASE = """
 [[models]]
 name = "llama"

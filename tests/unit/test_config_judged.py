@@ -22,7 +22,7 @@ CONTRADICTIONS = [
         model('planner = "q"', DECODE),
         "models[0].planner",
         "no planner",
-        "Known are: hpa, kpa, load, saturation, sla, static, threshold, throughput",
+        "Known are: hpa, hybrid, kpa, load, saturation, sla, static, threshold, throughput",
     ),
     (
         "",
@@ -37,6 +37,20 @@ CONTRADICTIONS = [
         "models[0].gpu_budget_max",
         "fewer than the 4",
         "replicas_min",
+    ),
+    (
+        "",
+        model('planner = "hybrid"\nhybrid.saturation.profile = "upstream"', DECODE),
+        "models[0].hybrid.saturation.profile",
+        "whether a shrink is safe",
+        "Leave it out",
+    ),
+    (
+        "",
+        model('planner = "hybrid"\nhybrid.saturation.scale_up_threshold = 0.5', DECODE),
+        "models[0].hybrid.saturation.scale_up_threshold",
+        "is not above",
+        "gap",
     ),
     (
         "",

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from math import ceil
+from typing import Final
 
 from loadline.core.forecasts import ForecastKnobs
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.planning.planners.intervals import KEPT
 from loadline.core.settings import ModelKnobs
+
+_PARTS: Final = {"sla": ("throughput", "load"), "hybrid": ("queueing", "saturation")}
+"""Planners that two others are the parts of."""
 
 
 def idle_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
@@ -21,10 +25,10 @@ def idle_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
 
 def _remedy(model: ModelKnobs, name: str) -> str:
     """The section that is obeyed, where there is one of the same knobs."""
-    if model.planner == "sla" and name in ("throughput", "load"):
-        return f"Write [models.sla.{name}]."
-    if name == "sla" and model.planner in ("throughput", "load"):
-        return f'Write [models.{model.planner}], or set planner = "sla".'
+    if name in _PARTS.get(model.planner, ()):
+        return f"Write [models.{model.planner}.{name}]."
+    if model.planner in _PARTS.get(name, ()):
+        return f'Write [models.{model.planner}], or set planner = "{name}".'
     return f'Take it out, or set planner = "{name}".'
 
 

@@ -11,7 +11,7 @@ from loadline.config.layers import placed, written_of
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
 from loadline.config.schedules import check_schedules, schedule_warnings
-from loadline.config.thresholds import check_saturation, check_thresholds, threshold_warnings
+from loadline.config.thresholds import check_hybrid, check_saturation, check_thresholds, threshold_warnings
 from loadline.config.zero import check_sleep, sleep_warnings
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.settings import ModelKnobs
@@ -66,10 +66,12 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
                     f"{place}.static.replicas: no pool has a count, so nothing changes. Write one for each."
                 )
         elif model.planner == "saturation":
-            check_saturation(model, f"{place}.saturation")
+            check_saturation(model.saturation, f"{place}.saturation")
         elif model.planner == "hpa":
             _check_hpa(model, f"{place}.hpa")
         elif model.planner in BY_TRAFFIC:
+            if model.planner == "hybrid":
+                check_hybrid(model, f"{place}.hybrid")
             _check_windows(config.fleet.traffic_window_ms, model, place)
             warnings += profile_warnings(model, place)
     check_fleet_budget(config.fleet, config.models)

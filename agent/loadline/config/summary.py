@@ -170,7 +170,7 @@ def _about_kpa(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
 
 
 def _about_saturation(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
-    knobs = model.saturation
+    knobs = model.hybrid.saturation if model.planner == "hybrid" else model.saturation
     taken = {"prefill": "while it computes", "decode": f"at KV usage {knobs.kv_cache_threshold:g}"}
     both = f"at KV usage {knobs.kv_cache_threshold:g} or {knobs.queue_length_threshold:g} waiting requests"
     if knobs.profile == "upstream":
@@ -198,10 +198,11 @@ def _about_throughput(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
 
 
 def _about_queueing(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    knobs = model.hybrid.queueing if model.planner == "hybrid" else model.queueing
     yield from _about_throughput(model, pool)
     yield (
         "Of the pools of a role those that serve the requests for the least cost; what waits too long is to be served "
-        f"within {duration(model.queueing.drain_ms)}."
+        f"within {duration(knobs.drain_ms)}."
     )
 
 
@@ -219,6 +220,12 @@ def _about_sla(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
     yield from _about_load(model, pool)
 
 
+def _about_hybrid(model: ModelKnobs, pool: PoolKnobs) -> Iterator[str]:
+    yield from _about_queueing(model, pool)
+    yield from _about_saturation(model, pool)
+    yield "The first of these leads; the second grows where that would stay, and forbids a shrink that is not safe."
+
+
 def _about_nothing(_model: ModelKnobs, _pool: PoolKnobs) -> Iterator[str]:
     yield from ()
 
@@ -233,4 +240,5 @@ _ABOUT_PLANNER: Final[dict[str, Callable[[ModelKnobs, PoolKnobs], Iterator[str]]
     "queueing": _about_queueing,
     "load": _about_load,
     "sla": _about_sla,
+    "hybrid": _about_hybrid,
 }

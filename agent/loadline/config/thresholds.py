@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from loadline.config.knobs import Config
+from loadline.core.planning.planners.saturation import SaturationKnobs
 from loadline.core.settings import ModelKnobs
 from loadline.errors import ConfigError
 
@@ -23,19 +24,30 @@ def check_thresholds(model: ModelKnobs, place: str) -> None:
             raise ConfigError(f"{place}.{signal}_scale_up_threshold", problem, "Keep a gap, or the fleet will swing.")
 
 
-def check_saturation(model: ModelKnobs, place: str) -> None:
+def check_saturation(knobs: SaturationKnobs, place: str) -> None:
     """See that those of the saturation planner leave a gap, and something to spare.
 
     Raises:
         ConfigError: They do not.
     """
-    knobs = model.saturation
     if knobs.scale_up_threshold <= knobs.scale_down_boundary:
         problem = f"{knobs.scale_up_threshold:g} is not above scale_down_boundary {knobs.scale_down_boundary:g}"
         raise ConfigError(f"{place}.scale_up_threshold", problem, "Keep a gap, or the fleet will swing.")
     if knobs.kv_spare_trigger > knobs.kv_cache_threshold:
         problem = f"{knobs.kv_spare_trigger:g} is above kv_cache_threshold {knobs.kv_cache_threshold:g}"
         raise ConfigError(f"{place}.kv_spare_trigger", problem, "Lower it: so much is never spare.")
+
+
+def check_hybrid(model: ModelKnobs, place: str) -> None:
+    """See that saturation can tell whether a shrink is safe.
+
+    Raises:
+        ConfigError: It cannot, or its thresholds leave no gap.
+    """
+    check_saturation(model.hybrid.saturation, f"{place}.saturation")
+    if model.hybrid.saturation.profile == "upstream":
+        problem = '"upstream" does not say whether a shrink is safe'
+        raise ConfigError(f"{place}.saturation.profile", problem, 'Leave it out, or set planner = "saturation".')
 
 
 def threshold_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:

@@ -68,6 +68,7 @@ class Code(StrEnum):
     SATURATION_ALONE = "saturation_alone"
     QUEUEING_ALONE = "queueing_alone"
     NO_OPINION = "no_opinion"
+    SHRINK_STEPWISE = "shrink_stepwise"
     REPLACEMENT_NOT_READY = "replacement_not_ready"
     # rails of the guard
     REPLICAS_MIN = "replicas_min"
@@ -189,7 +190,7 @@ SENTENCES: dict[Code, str] = {
         "the queueing model wants {queueing:g} and saturation {saturation:g}: what is saturated does not shrink"
     ),
     Code.SHRINK_UNSAFE: "the queueing model wants {queueing:g}, but with one less the others would be saturated",
-    Code.SATURATION_LEADS: "the queueing model would stay at {queueing:g}, saturation wants {saturation:g}",
+    Code.SATURATION_LEADS: "saturation wants {saturation:g}, the queueing model no more than {queueing:g}",
     Code.QUEUEING_LEADS: "the queueing model wants {queueing:g}, saturation {saturation:g}",
     Code.QUEUEING_STAYS: "the queueing model needs all {queueing:g}, saturation wants {saturation:g}",
     Code.SATURATION_ALONE: "the queueing model has no opinion, saturation wants {saturation:g}",
@@ -198,6 +199,7 @@ SENTENCES: dict[Code, str] = {
     Code.REPLACEMENT_NOT_READY: (
         "{wanted:g} held at {allowed:g}: the workers of the other pools that are ready do not carry the load alone"
     ),
+    Code.SHRINK_STEPWISE: "{wanted:g} raised to {allowed:g}: more less is not known to be safe",
     Code.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
     Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
     Code.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",

@@ -15,6 +15,7 @@ from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.models.schedule import Zone
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.planning.planners.hybrid import HybridKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.load import LoadKnobs
 from loadline.core.planning.planners.queueing import QueueingKnobs
@@ -62,7 +63,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             max_length=4_096,
             description="Trace of the load before the agent starts, so that the first forecast has a past; from this"
-            " file on. For the planners throughput, sla and queueing.",
+            " file on. For the planners throughput, sla, queueing and hybrid.",
         ),
     ] = ""
     load_predictor_warmup_end: Annotated[
@@ -83,6 +84,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     load: LoadKnobs = LoadKnobs()
     sla: SlaKnobs = SlaKnobs()
     queueing: QueueingKnobs = QueueingKnobs()
+    hybrid: HybridKnobs = HybridKnobs()
 
     @property
     def by_traffic(self) -> tuple[str, ThroughputKnobs]:
@@ -92,6 +94,8 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         """
         if self.planner == "sla":
             return "sla.throughput", self.sla.throughput
+        if self.planner == "hybrid":
+            return "hybrid.queueing", self.hybrid.queueing
         if self.planner == "queueing":
             return "queueing", self.queueing
         return "throughput", self.throughput

@@ -2,6 +2,7 @@
 
 from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.hpa import HpaPlanner
+from loadline.core.planning.planners.hybrid import HybridPlanner
 from loadline.core.planning.planners.kpa import KpaPlanner
 from loadline.core.planning.planners.load import LoadPlanner
 from loadline.core.planning.planners.queueing import QueueingPlanner
@@ -13,6 +14,7 @@ from loadline.core.planning.planners.throughput import ThroughputPlanner
 
 PLANNERS: dict[str, type[Planner]] = {
     HpaPlanner.name: HpaPlanner,
+    HybridPlanner.name: HybridPlanner,
     KpaPlanner.name: KpaPlanner,
     LoadPlanner.name: LoadPlanner,
     QueueingPlanner.name: QueueingPlanner,
@@ -24,7 +26,7 @@ PLANNERS: dict[str, type[Planner]] = {
 }
 """Name -> planner. The knobs are the section of the same name in a model's configuration."""
 
-BY_TRAFFIC = frozenset({QueueingPlanner.name, SlaPlanner.name, ThroughputPlanner.name})
+BY_TRAFFIC = frozenset({HybridPlanner.name, QueueingPlanner.name, SlaPlanner.name, ThroughputPlanner.name})
 """Planners that size by traffic and engine profiles."""
 
 BY_ROLE = BY_TRAFFIC | {SaturationPlanner.name}

@@ -12,10 +12,8 @@ from msgspec import Struct, field
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
-from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.forecasts import History
-from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
+from loadline.core.planning.planners.pair import Pair
 from loadline.core.planning.planners.recommendation import Recommendation, opinion
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from loadline.core.report import Code, Opinion, Reason
@@ -35,10 +33,11 @@ class Parts(Struct):
     load: LoadPlanner
 
 
-class SlaPlanner(Planner):
+class SlaPlanner(Pair):
     """See the module."""
 
     name: ClassVar[str] = "sla"
+    first: ClassVar[str] = "throughput"
 
     knobs: SlaKnobs
     parts: Parts | None = field(default=None)
@@ -51,40 +50,6 @@ class SlaPlanner(Planner):
     def _parts(self) -> Parts:
         assert self.parts is not None  # noqa: S101 - set when it is made
         return self.parts
-
-    def adapt(self, before: SlaKnobs) -> None:  # noqa: ARG002 - each part knows what it went by
-        """Both parts follow."""
-        self._parts.throughput.obey(self.knobs.throughput)
-        self._parts.load.obey(self.knobs.load)
-
-    def forget(self, pool: str) -> None:
-        """In both parts."""
-        self._parts.throughput.forget(pool)
-        self._parts.load.forget(pool)
-
-    def warm(self, history: History) -> None:
-        """For the throughput planner."""
-        self._parts.throughput.warm(history)
-
-    def next_wake(self) -> int:
-        """The first that either part wants."""
-        return min(self._parts.throughput.next_wake(), self._parts.load.next_wake())
-
-    def asked(self) -> Asked | None:
-        """The forecasts of the throughput planner."""
-        return self._parts.throughput.asked()
-
-    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
-        """For the throughput planner."""
-        self._parts.throughput.take(answer)
-
-    def learned(self) -> bytes | None:
-        """What the throughput planner has learned; the load planner learns anew from a few samples."""
-        return self._parts.throughput.learned()
-
-    def learn(self, data: bytes) -> None:
-        """For the throughput planner."""
-        self._parts.throughput.learn(data)
 
     def plan(self, model: Model, now: int) -> Opinion:
         """Both parts look; of each pool the higher count counts."""

@@ -1,0 +1,141 @@
+"""The hybrid planner: what becomes of two opinions. Whose count a pool gets is tested with ``arbitrate``."""
+
+import pytest
+from msgspec import field
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool, PoolKnobs
+from loadline.core.planning.planners.hybrid import HybridKnobs, HybridPlanner, Sides
+from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
+from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
+from loadline.core.report import Code, Need, Opinion, Reason
+from tests.support.belief import Line
+
+STANDING = 5
+A = PoolKnobs("a", "aggregated", replicas_max=20)
+B = PoolKnobs("b", "aggregated", replicas_max=20)
+
+
+class Queues(QueueingPlanner):
+    """Says what it is told, and nothing of other pools."""
+
+    needs_: tuple[Need, ...] = ()
+    wants: dict[str, int] = field(default_factory=dict)
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        targets = {name: count for name, count in self.wants.items() if count != model.pools[name].target_now(now)}
+        reasons = [Reason(Code.QUEUEING_TARGET, name, detail="queues") for name in self.wants]
+        reasons.append(Reason(Code.FORECAST_FALLBACK))
+        return Opinion(self.name, targets, tuple(reasons), {"requests_per_s": 7.0}, self.needs_)
+
+    def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:  # noqa: ARG002
+        return None if pool.name in self.wants else Reason(Code.TRAFFIC_UNKNOWN, pool.name)
+
+
+class Workers(SaturationPlanner):
+    """Likewise; a pool of which it is told nothing has no data."""
+
+    needs_: tuple[Need, ...] = ()
+    wants: dict[str, int] = field(default_factory=dict)
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        targets = {name: count for name, count in self.wants.items() if count != model.pools[name].target_now(now)}
+        reasons = [
+            Reason(Code.SATURATION_WITHIN if name in self.wants else Code.NO_DATA, name, detail="workers")
+            for name in model.pools
+        ]
+        return Opinion(self.name, targets, tuple(reasons), {"a.held_low": 1.0}, self.needs_)
+
+
+class Table:
+    """Both sides, and the pools between them."""
+
+    def __init__(self, *pools: PoolKnobs) -> None:
+        self.line = Line(pools or (A,), STANDING)
+        for pool in self.line.model.pools.values():
+            pool.desired = STANDING
+        self.queues, self.workers = Queues(QueueingKnobs()), Workers(SaturationKnobs())
+        self.planner = HybridPlanner(HybridKnobs(), Sides(self.queues, self.workers))
+
+    def plan(self, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> Opinion:
+        self.queues.wants, self.workers.wants = queueing, saturation
+        self.workers.safe = dict.fromkeys(self.line.model.pools, safe)
+        return self.planner.plan(self.line.look(), self.line.now)
+
+
+@pytest.mark.parametrize(
+    ("queueing", "saturation", "safe", "target", "code"),
+    [
+        ({"a": 8}, {"a": 5}, True, 8, Code.QUEUEING_LEADS),
+        ({"a": 5}, {"a": 7}, False, 7, Code.SATURATION_LEADS),
+        ({"a": 4}, {"a": 7}, False, None, Code.SATURATION_VETO),
+        ({"a": 4}, {"a": 5}, False, None, Code.SHRINK_UNSAFE),
+        ({"a": 4}, {"a": 5}, True, 4, Code.QUEUEING_LEADS),
+        ({"a": 5}, {"a": 3}, True, None, Code.QUEUEING_STAYS),
+        ({}, {"a": 3}, True, 3, Code.SATURATION_ALONE),
+        ({}, {"a": 7}, False, 7, Code.SATURATION_ALONE),
+        ({"a": 3}, {}, False, 3, Code.QUEUEING_ALONE),
+        ({}, {}, False, None, Code.NO_OPINION),
+    ],
+)
+def test_whose_count_a_pool_gets(
+    queueing: dict[str, int], saturation: dict[str, int], *, safe: bool, target: int | None, code: Code
+) -> None:
+    found = Table().plan(queueing, saturation, safe=safe)
+    assert found.targets.get("a") == target
+    assert code in {reason.code for reason in found.reasons}
+
+
+@pytest.mark.parametrize(("queueing", "saturation", "allowed"), [(0, 5, 4), (1, 5, 4), (1, 3, 3), (3, 1, 3), (4, 5, 4)])
+def test_a_shrink_goes_no_further_than_is_known_to_be_safe(queueing: int, saturation: int, allowed: int) -> None:
+    found = Table().plan({"a": queueing}, {"a": saturation})
+    assert found.targets == {"a": allowed}
+    assert (Code.SHRINK_STEPWISE in {reason.code for reason in found.reasons}) is (allowed > queueing)
+
+
+def test_what_one_side_does_not_know_of_one_pool_it_may_know_of_another() -> None:
+    found = Table(A, B).plan({"a": 8}, {"b": 7})
+    assert found.targets == {"a": 8, "b": 7}
+    codes = {(reason.pool, reason.code) for reason in found.reasons}
+    assert {("a", Code.QUEUEING_ALONE), ("b", Code.SATURATION_ALONE)} <= codes
+
+
+def test_the_row_and_both_opinions_are_in_the_explanation() -> None:
+    found = Table().plan({"a": 8}, {"a": 7})
+    assert found.reasons[0] == Reason(Code.QUEUEING_LEADS, "a", {"saturation": 7.0, "queueing": 8.0})
+    assert found.reasons[0].sentence() == "a: the queueing model wants 8, saturation 7"
+    assert [reason.detail for reason in found.reasons[1:3]] == ["queues", "workers"]
+    assert found.reasons[-1].code is Code.FORECAST_FALLBACK, "what is said of the model"
+    assert found.inputs == {"requests_per_s": 7.0, "a.held_low": 1.0}
+
+
+def test_every_row_has_a_sentence_for_what_is_known() -> None:
+    for queueing in ({}, {"a": 3}, {"a": 5}, {"a": 8}):
+        for saturation in ({}, {"a": 3}, {"a": 5}, {"a": 8}):
+            for safe in (False, True):
+                found = Table().plan(queueing, saturation, safe=safe)
+                assert found.reasons[0].pool == "a"
+                assert found.reasons[0].sentence().startswith("a: ")
+
+
+# -- what is demanded --------------------------------------------------------------------------------------------------
+
+OURS = Need("aggregated", 30.0, {"a": 4.0, "b": 10.0})
+THEIRS = Need("aggregated", 6.5, {"a": 1.0, "b": 1.0})
+
+
+def needs(table: Table, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> tuple[Need, ...]:
+    table.queues.needs_, table.workers.needs_ = (OURS,) if queueing else (), (THEIRS,)
+    return table.plan(queueing, saturation, safe=safe).needs
+
+
+def test_the_demand_is_that_of_the_side_that_knows_it() -> None:
+    assert needs(Table(A, B), {"a": 5, "b": 6}, {"a": 5, "b": 5}) == (OURS,)
+    assert needs(Table(A, B), {}, {"a": 7, "b": 5}) == (THEIRS,)
+
+
+def test_a_count_that_came_of_the_other_side_is_a_demand_for_as_much_as_it_serves() -> None:
+    (grown,) = needs(Table(A, B), {"a": 5, "b": 5}, {"a": 7, "b": 5})
+    assert grown == Need("aggregated", 7 * 4.0 + 5 * 10.0, OURS.serves)
+    (kept,) = needs(Table(A, B), {"a": 5, "b": 4}, {"a": 5, "b": 5}, safe=False)
+    assert kept == Need("aggregated", 5 * 4.0 + 5 * 10.0, OURS.serves)
