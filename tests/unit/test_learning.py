@@ -1,5 +1,6 @@
 """What agents learn outlives them: written by the leader now and then, believed where nothing better is known."""
 
+import asyncio
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -13,11 +14,16 @@ from loadline.core.learned import DATA_BYTES_MAX, Learned
 from loadline.core.learning import SAVE_INTERVAL_MS, save, take
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
 from loadline.core.report import Rejection
-from loadline.ports import Change, Entry, Snapshot
+from loadline.ports import Change, Entry, Snapshot, Write
+from loadline.runtime.perform import Performer
 from loadline.runtime.registry import Registry
+from loadline.sim.world.agent import Silent
+from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import Rejected, encode
 from loadline.wire.keys import Keys
+from loadline.wire.subjects import Subjects
 from tests.support.controlled import World, booted
+from tests.support.memory import MemoryBus, MemoryStore
 
 KEYS = Keys("default")
 KNOWN = Learned(start_ups_ms={"decode": [40_000, 50_000]})
@@ -213,3 +219,35 @@ def test_what_cannot_be_read_is_refused_and_counts_as_nothing(value: bytes, reas
     events, refused = told(lambda one: one.on_changes([Change(bad.key, bad, 2)]))
     assert events == [LearnedChanged("meta/llama", None)]
     assert [one.reason for one in refused] == [reason]
+
+
+def test_nothing_is_written_before_it_is_known_what_is_there() -> None:
+    world = booted()
+    world.controller.state.registry_read = False
+    assert saved(world, pupil(b"mine")) == []
+    world.controller.state.registry_read = True
+    assert saved(world, pupil(b"mine")) != []
+
+
+def test_only_the_leader_of_the_term_writes_and_a_store_that_is_away_does_no_harm() -> None:
+    async def scenario() -> None:
+        store, told = MemoryStore(), list[object]()
+        performer = Performer(
+            agent="a",
+            bus=MemoryBus(),
+            store=store,
+            fitter=InlineFitter(),
+            subjects=Subjects("loadline"),
+            keys=KEYS,
+            put=told.append,
+            log=Silent(),
+        )
+        won = await store.commit([], [Write(KEYS.leader("all"), b"a")])
+        for epoch, written in ((won.revision - 1, []), (won.revision, [encode(KNOWN)])):
+            await performer.perform(SaveLearned("m", KNOWN, "all", epoch))
+            assert [one.value for one in (await store.read(KEYS.learned("m"))).entries] == written
+        store.set_cut(cut=True)
+        await performer.perform(SaveLearned("m", Learned(), "all", won.revision))
+        assert told == []
+
+    asyncio.run(scenario())
