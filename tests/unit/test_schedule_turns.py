@@ -1,10 +1,13 @@
 """A controller whose pool has schedules: it acts at the edges of their windows, whatever its planner and its guard."""
 
+import msgspec
+from msgspec.structs import replace
+
 from loadline.cli.show import status as shown
-from loadline.core.belief.pool import PoolKnobs
+from loadline.core.belief.pool import NO_FLOOR, PoolKnobs
 from loadline.core.controller import Controller
 from loadline.core.effects import AnyEffect
-from loadline.core.events import BusConnectionChanged, RegistryRead
+from loadline.core.events import BusConnectionChanged, RegistryRead, SettingsChanged
 from loadline.core.models.schedule import ScheduleKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.static import StaticKnobs
@@ -106,3 +109,20 @@ def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
     world.now += 700_000
     assert twin.handle([], world.now) == world.controller.handle([], world.now)
     assert twin.snapshot() == world.controller.snapshot()
+
+
+def test_a_schedule_that_is_taken_out_in_its_window_has_no_floor_any_more() -> None:
+    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world.register("prefill", "p1")
+    world.register("decode", "d1")
+    world.hear(BEFORE_S + 1)
+    world.register("decode", "d2", "d3", "d4", "d5")
+    (model,) = world.settings.models
+    without = replace(model, pools=tuple(replace(pool, schedules=()) for pool in model.pools))
+    world.settings = replace(world.settings, models=(without,))
+    world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
+    assert world.controller.state.fleet.models["m"].pools["decode"].floor == NO_FLOOR
+    assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}]
+    world.settings = replace(world.settings, models=(model,))
+    again = world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
+    assert world.decisions(again) == [{"prefill": 1, "decode": 5}], "and at once when it is written again"

@@ -135,6 +135,7 @@ class Pool(Struct):
     def obey(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
         """It is described otherwise from now on; its workers and what was decided of them stay."""
         self.knobs, self.engine, self.accelerator = knobs, engine, accelerator
+        self.floor = NO_FLOOR  # until its schedules are looked at
         for worker in self.workers.values():  # a longer deadline takes back what was late
             if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
                 worker.late = False
