@@ -192,3 +192,12 @@ def test_by_weight_a_priority_divides_and_no_gpu_idles() -> None:
     assert found.counts == {"a": {"a": 2}, "b": {"b": 6}}
     wide = plain("a", 2, gpus=4), plain("b", 6)  # shares of 4.6 and 3.4: what is left of a's serves b
     assert greedy(Problem(wide, {"h100": 8}, "weighted")).counts == {"a": {"a": 1}, "b": {"b": 4}}
+
+
+def test_by_weight_what_is_short_of_one_type_takes_of_another() -> None:
+    def either(name: str) -> Want:
+        return want(name, part(4.0, option(f"{name}-h"), option(f"{name}-l", cost=1.5, type="l40s")))
+
+    found = greedy(Problem((either("a"), either("b")), {"h100": 4, "l40s": 9}, "weighted"))
+    assert not found.unserved
+    assert found.counts == {"a": {"a-h": 2, "a-l": 2}, "b": {"b-h": 2, "b-l": 2}}

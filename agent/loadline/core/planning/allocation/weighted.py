@@ -1,7 +1,8 @@
 """Each model gets of a short supply what is its by weight: its demand by its priority.
 
-So it is with the newest Workload Variant Autoscaler, which does it for one supply. Here a model gets the whole workers
-that its shares of all supplies allow, and what is left then goes to whom most is missing, by weight.
+So it is with the newest Workload Variant Autoscaler, which does it for one supply. Here a model whose shares are less
+than its first choice takes is served by a mix of pools, if they and what is to spare allow one; else it gets the
+workers that its shares allow. What is left then goes to whom most is missing, by weight.
 """
 
 from collections.abc import Sequence
@@ -59,22 +60,38 @@ def _rounded(shares: Sequence[float], claims: Sequence[Claim]) -> list[int]:
 
 def by_weight(contenders: Sequence[Contender], supply: Supply) -> dict[str, dict[str, int]]:
     """Workers by want and pool; what they take is taken from the supply."""
-    ordered = sorted(contenders, key=lambda one: one.want.name)
-    turns: list[Partly] = []
+    ordered = sorted(contenders, key=lambda one: (-_weight(one), one.want.name))
     counts: dict[str, dict[str, int]] = {}
+    short: list[tuple[Contender, Supply]] = []
     for contender, own in zip(ordered, _own_shares(ordered, supply), strict=True):
         choice = contender.candidates[0]
         if own.fits(choice.takes):
             supply.take(choice.takes)
             counts[contender.want.name] = choice.counts
         else:
+            short.append((contender, own))
+    turns: list[Partly] = []
+    spare = {name: units - sum(own.left[name] for _, own in short) for name, units in supply.left.items()}
+    for contender, own in short:
+        reach = Supply({name: units + own.left[name] for name, units in spare.items()})
+        mixed = contender.mixed(reach)
+        if mixed is None:
             turns.append(_within(contender, own, supply))
+        else:
+            supply.take(mixed.takes)
+            counts[contender.want.name] = mixed.counts
+            spare = {name: units - mixed.takes.get(name, 0) for name, units in reach.left.items()}
     counts |= {one.contender.want.name: one.counts for one in turns}
     while turns:
-        one = max(turns, key=_missing)  # of equal ones the first by name
+        one = max(turns, key=_missing)  # of equal ones the first, by weight and name
         if not one.step(supply):
             turns.remove(one)
     return counts
+
+
+def _weight(contender: Contender) -> float:
+    """What the first choice takes of all supplies, by the priority."""
+    return sum(contender.candidates[0].takes.values()) / contender.want.priority
 
 
 def _own_shares(contenders: Sequence[Contender], supply: Supply) -> list[Supply]:
@@ -101,7 +118,5 @@ def _within(contender: Contender, own: Supply, supply: Supply) -> Partly:
 
 
 def _missing(one: Partly) -> float:
-    """By weight, what a want has not got of what its first choice takes."""
-    want = one.contender.want
-    share = 1.0 - min(served(part, one.counts) for part in want.parts)
-    return share * sum(one.contender.candidates[0].takes.values()) / want.priority
+    """By weight, what a want has not got."""
+    return _weight(one.contender) * (1.0 - min(served(part, one.counts) for part in one.contender.want.parts))
