@@ -1,5 +1,6 @@
 """What Prometheus, Grafana, HPA and KEDA are told to look at is what an agent says."""
 
+import importlib.util
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.metrics import Metrics
+from loadline.config import parse
 from loadline.core.status import AgentStatus, Condition
 from tests.unit.test_deploy import kubernetes_config, manifests
 from tests.unit.test_metrics import status_with
@@ -146,6 +148,27 @@ def test_prometheus_finds_the_service_and_keeps_our_labels() -> None:
     assert endpoint["honorLabels"] is True
 
 
+def test_the_observed_scaler_has_a_scalers_login_and_no_rights() -> None:
+    pod = load("observed-scaler.yaml")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    module = container["command"][-1]
+    assert importlib.util.find_spec(module) is not None
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    config = parse(manifests()["ConfigMap"]["data"]["loadline.toml"], "the ConfigMap", environment)
+    users = (DEPLOY / "nats" / "loadline.conf").read_text("utf-8")
+    assert f'user: "{config.nats.user}"' in users
+    assert config.nats.inbox_prefix == f"_INBOX_{config.nats.user}"
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert container["args"] == ["--config", f"{mounts[0]}/loadline.toml"]
+    assert config.nats.password_file.startswith(f"{mounts[1]}/")
+    agent = manifests()["Deployment"]["spec"]["template"]["spec"]
+    [agents] = agent["containers"]
+    assert container["image"] == agents["image"]
+    assert container["securityContext"] == agents["securityContext"]
+    assert pod["securityContext"] == agent["securityContext"]
+    assert pod["automountServiceAccountToken"] is False
+
+
 def test_all_files_are_looked_at() -> None:
-    files = {path.name for path in AUTOSCALING.iterdir()}
-    assert files == {"hpa.yaml", "scaledobject.yaml", "prometheus-adapter-values.yaml", "servicemonitor.yaml"}
+    looked_at = {"hpa", "observed-scaler", "prometheus-adapter-values", "scaledobject", "servicemonitor"}
+    assert {path.name for path in AUTOSCALING.iterdir()} == {f"{name}.yaml" for name in looked_at}
