@@ -71,6 +71,7 @@ KINDS: Final[dict[str, Kind]] = {
     "worker_sent_home": Kind(12, 0, 0),
     "scaler_asks": Kind(12, 0, 0),
     "demand": Kind(60, 0, 0),
+    "agent_reloads": Kind(12, 1_000, 60_000),
 }
 """Every kind of strike there is, by name. Times in ms."""
 

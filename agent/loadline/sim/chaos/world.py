@@ -64,7 +64,7 @@ class World(Watcher):
         self.moody = MoodyPort(self.bus)
         self.rogue = self.bus.port()
         """The connection of somebody who says what is not so."""
-        self._told = told
+        self.told = told
         self._luck = self.timeline.luck("world")
         self._serving: dict[Pool, list[str]] = {}
         self._started = 0
@@ -92,7 +92,7 @@ class World(Watcher):
         journal = SampledJournal(luck.randrange(2**32)) if luck.random() < _JOURNALLED else None
         agent = AgentProcess(
             self.timeline,
-            self._told(name),
+            self.told(name),
             self.bus.port(),
             self.store.port(),
             clock=Clock(self.timeline, skew_ms, drift),

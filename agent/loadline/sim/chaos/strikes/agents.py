@@ -1,9 +1,15 @@
 """What happens to the processes of agents, and to their connections."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
+
+from msgspec import Raw, json
+from msgspec.structs import replace
 
 from loadline.core.effects import AnyEffect, CommitDecision
+from loadline.core.events import SettingsChanged
+from loadline.core.settings import Settings
 from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
 from loadline.sim.chaos.plan import Strike, calm_from_ms
 from loadline.sim.chaos.world import World
@@ -84,6 +90,36 @@ def agent_hears_late(nemesis: Nemesis, strike: Strike) -> Undo:
     for agent in pick(_all(nemesis), strike.level):
         agent.store.lag(strike.lasts_ms)
     return nothing
+
+
+def agent_reloads(nemesis: Nemesis, strike: Strike) -> Undo:
+    """One is told other settings: the same again, other planners, or a model less; and later its own."""
+    agents = pick(_all(nemesis), strike.level)
+    change = _SETTINGS[int(strike.lasts_ms) % len(_SETTINGS)]
+
+    def tell(change: Callable[[Settings], Settings]) -> None:
+        for agent in agents:
+            settings = change(nemesis.world.told(agent.name))
+            agent.inbox.put(SettingsChanged(Raw(json.encode(settings))))
+
+    tell(change)
+    return partial(tell, _the_same)
+
+
+def _the_same(settings: Settings) -> Settings:
+    return settings
+
+
+def _other_planners(settings: Settings) -> Settings:
+    other = {"threshold": "kpa", "hpa": "threshold", "kpa": "hpa"}
+    return replace(settings, models=tuple(replace(one, planner=other[one.planner]) for one in settings.models))
+
+
+def _a_model_less(settings: Settings) -> Settings:
+    return replace(settings, models=settings.models[:1])
+
+
+_SETTINGS: Final[tuple[Callable[[Settings], Settings], ...]] = (_the_same, _other_planners, _a_model_less)
 
 
 def _all(nemesis: Nemesis) -> list[AgentProcess]:
