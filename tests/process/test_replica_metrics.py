@@ -24,6 +24,7 @@ MODEL = """
 [[models]]
 name = "{0}"
 namespace = "team-a"
+planner = "threshold"
 [models.threshold]
 metric_pulling_interval_ms = 50
 adjustment_interval_ms = 500

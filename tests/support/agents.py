@@ -28,6 +28,7 @@ MODEL = "m"
 MODELS = """
 [[models]]
 name = "m"
+planner = "threshold"
 [models.threshold]
 metric_pulling_interval_ms = 50
 adjustment_interval_ms = 500

@@ -16,6 +16,7 @@ role = "prefill"
 name = "decode"
 role = "decode"
 """
+BY_THRESHOLD = BASE.replace("[[models.pools]]", 'planner = "threshold"\n[[models.pools]]', 1)
 
 
 def judge(text: str, *, base: str = BASE, environ: dict[str, str] | None = None) -> list[str]:

@@ -27,7 +27,7 @@ class World:
 
     def __init__(self, **knobs: object) -> None:
         pools = (PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode"))
-        self.settings = settings_of(ModelKnobs("m", pools, **knobs))  # type: ignore[arg-type]
+        self.settings = settings_of(ModelKnobs("m", pools, **{"planner": "threshold"} | knobs))  # type: ignore[arg-type]
         self.controller = Controller(self.settings)
         self.now = START
         self.stored: dict[str, StoredDecision] = {}

@@ -32,7 +32,11 @@ def aggregated(
 ) -> tuple[Settings, FleetKnobs]:
     """A model with one aggregated pool, and its fleet."""
     model = ModelKnobs(
-        "m", (PoolKnobs("both", "aggregated", replicas_max=replicas_max),), guard=GUARD, threshold=THRESHOLD
+        "m",
+        (PoolKnobs("both", "aggregated", replicas_max=replicas_max),),
+        planner="threshold",
+        guard=GUARD,
+        threshold=THRESHOLD,
     )
     return Settings("agent", "all", (model,)), FleetKnobs((pool_fleet("both", workers, **pool),), **(fleet or {}))  # type: ignore[arg-type]
 
@@ -42,7 +46,7 @@ def disaggregated(
 ) -> tuple[Settings, FleetKnobs]:
     """A model with a prefill and a decode pool, and its fleet."""
     pools = (PoolKnobs("p", "prefill", replicas_max=4), PoolKnobs("d", "decode", replicas_max=4))
-    model = ModelKnobs("m", pools, guard=GUARD, threshold=THRESHOLD)
+    model = ModelKnobs("m", pools, planner="threshold", guard=GUARD, threshold=THRESHOLD)
     described = (pool_fleet("p", workers, **pool), pool_fleet("d", workers, **pool))
     return Settings("agent", "all", (model,)), FleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
 

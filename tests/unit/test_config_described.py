@@ -3,15 +3,15 @@
 import pytest
 
 from loadline.config import describe, parse
-from tests.support.configs import AGGREGATED, BASE, DECODE, FIXED, model
+from tests.support.configs import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, model
 
 
 def test_describe_says_what_will_be_done() -> None:
     text = (
-        model("gpu_budget_max = 9\nno_operation = true", AGGREGATED + FIXED)
+        model('planner = "threshold"\ngpu_budget_max = 9\nno_operation = true', AGGREGATED + FIXED)
         + '[journal]\ndirectory = "/j"\n[http]\nport = 0'
     )
-    told = describe(parse(BASE + text, "x"))
+    told = describe(parse(BY_THRESHOLD + text, "x"))
     for words in (
         "nats://127.0.0.1:4222",
         "/loadline/default/",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.configs import AGGREGATED, BASE, DECODE, FIXED, judge, model, refusal
+from tests.support.configs import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, judge, model, refusal
 
 CONTRADICTIONS = [
     ("", model("", DECODE) * 2, "models", "'m' is there 2 times", "own name"),
@@ -113,14 +113,14 @@ CONTRADICTIONS = [
     ),
     (
         "[models.threshold]\nprefill_queue_scale_up_threshold = 0.2",
-        BASE,
+        BY_THRESHOLD,
         "models[0].threshold.prefill_queue_scale_up_threshold",
         "0.2 is not above",
         "gap",
     ),
     (
         "[models.threshold]\ndecode_kv_scale_down_threshold = 0.95",
-        BASE,
+        BY_THRESHOLD,
         "models[0].threshold.decode_kv_scale_up_threshold",
         "0.9 is not above",
         "gap",
@@ -229,29 +229,34 @@ WARNINGS = [
         "etcd.endpoints",
         "https://",
     ),
-    ("[fleet]\nstale_after_ms = 999", BASE, "fleet.stale_after_ms", "Set it to several times"),
-    ("[models.threshold]\nadjustment_interval_ms = 500", BASE, "models[0].threshold.adjustment_interval_ms", "Set it"),
+    ("[fleet]\nstale_after_ms = 999", BY_THRESHOLD, "fleet.stale_after_ms", "Set it to several times"),
+    (
+        "[models.threshold]\nadjustment_interval_ms = 500",
+        BY_THRESHOLD,
+        "models[0].threshold.adjustment_interval_ms",
+        "Set it",
+    ),
     (
         "[models.threshold]\ndecode_kv_scale_up_threshold = 1.5",
-        BASE,
+        BY_THRESHOLD,
         "models[0].threshold.decode_kv_scale_up_threshold",
         "25 requests",
     ),
     (
         "[models.threshold]\ndecode_kv_scale_up_threshold = 1.0\nwaiting_request_kv_ratio = 0.0",
-        BASE,
+        BY_THRESHOLD,
         "models[0].threshold.decode_kv_scale_up_threshold",
         "never fires",
     ),
     (
         "[models.threshold]\ndecode_kv_scale_down_threshold = 0.0",
-        BASE,
+        BY_THRESHOLD,
         "models[0].threshold.decode_kv_scale_down_threshold",
         "never shrinks",
     ),
     (
         "[models.threshold]\nprefill_queue_scale_down_threshold = 0.0",
-        BASE,
+        BY_THRESHOLD,
         "models[0].threshold.prefill_queue_scale_down_threshold",
         "never shrinks",
     ),

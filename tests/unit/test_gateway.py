@@ -25,7 +25,9 @@ def unlike(small: int, large: int) -> Setup:
     """Two pools of one role, on accelerators of different size, that stay as they are."""
     pools = tuple(PoolKnobs(name, "aggregated", replicas_min=0, replicas_max=4) for name in ("small", "large"))
     threshold = ThresholdKnobs(adjustment_interval_ms=3_600_000)
-    settings = Settings("agent", "all", (ModelKnobs("m", pools, guard=GUARD, threshold=threshold),))
+    settings = Settings(
+        "agent", "all", (ModelKnobs("m", pools, planner="threshold", guard=GUARD, threshold=threshold),)
+    )
     return settings, FleetKnobs((pool_fleet("small", small), pool_fleet("large", large, kv_blocks=4_000)))
 
 

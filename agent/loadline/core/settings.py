@@ -42,7 +42,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     service_class: Annotated[
         str, Meta(max_length=100, description="One of [[service_classes]]: objectives and priority; empty: none.")
     ] = ""
-    planner: Annotated[str, Meta(description="Which planner decides.")] = "threshold"
+    planner: Annotated[str, Meta(description="Which planner decides.")] = "saturation"
     scale_to_zero_after_ms: Annotated[
         int,
         Meta(

@@ -33,5 +33,5 @@ REPORT_INTERVAL_MS = 200  # real; four virtual seconds, in which a prefill queue
 LEASE_TTL_S = 10
 WORKERS_MIN = 2
 WORKERS_MAX = 8
-METRIC_PULLING_INTERVAL_MS = 200
+SCALE_UP_WINDOW_MS = 1_000  # real; 20 s of virtual time, in which a burst is told from a wave
 ADJUSTMENT_INTERVAL_MS = 2_000  # real; 40 s of virtual time, shorter than the waves of the load

@@ -93,9 +93,9 @@ stale_after_ms = {10 * defaults.REPORT_INTERVAL_MS}
 name = {_text(defaults.MODEL)}
 gpu_budget_max = {len(ROLES[self.mode]) * defaults.WORKERS_MAX * defaults.GPUS_PER_WORKER}
 
-[models.threshold]
-metric_pulling_interval_ms = {defaults.METRIC_PULLING_INTERVAL_MS}
-adjustment_interval_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
+[models.saturation]
+scale_up_window_ms = {defaults.SCALE_UP_WINDOW_MS}
+scale_down_window_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
 
 [models.guard]
 stabilisation_ms = {defaults.ADJUSTMENT_INTERVAL_MS}

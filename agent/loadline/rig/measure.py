@@ -67,9 +67,11 @@ class Fleet:
         return sum(self._sequences.values())
 
     def toml(self) -> str:
-        """The models of the agent's configuration, with the default knobs."""
+        """The models of the agent's configuration, with the default knobs of the threshold planner."""
         pool = f'name = "{POOL}"\nrole = "{POOL}"\nreplicas_max = {max(8, 2 * self._per_model)}'
-        return "\n".join(f'[[models]]\nname = "{model}"\n[[models.pools]]\n{pool}' for model in self.models)
+        return "\n".join(
+            f'[[models]]\nname = "{model}"\nplanner = "threshold"\n[[models.pools]]\n{pool}' for model in self.models
+        )
 
     def frame(self, worker: int, samples: int = 1, blocks_more: int = 0) -> bytes:
         """The next report of a worker, as the bytes of a PUB; ten fields to a sample."""

@@ -37,7 +37,9 @@ def settings(agent: str) -> Settings:
         agent,
         "all",
         (
-            ModelKnobs("split", (prefill, decode), gpu_budget_max=11, guard=guard, threshold=threshold),
+            ModelKnobs(
+                "split", (prefill, decode), planner="threshold", gpu_budget_max=11, guard=guard, threshold=threshold
+            ),
             ModelKnobs("whole", (both,), planner="hpa", gpu_budget_min=3, guard=guard, hpa=hpa),
         ),
         fleet=FleetKnobs(stale_after_ms=5_000, surplus_after_ms=20_000),

@@ -26,7 +26,7 @@ from loadline.core.models.token_capacity import (
 from loadline.core.scalars import Role
 
 SAMPLE_MS: Final = 1_000
-"""Time between two samples of the windows."""
+"""Most time between two samples of the windows; the short one has at least ten."""
 
 
 class Lengths(Struct, frozen=True):
@@ -83,6 +83,11 @@ class Occupancy(Struct):
     observed: Observations = field(default_factory=Observations)
     sampled_ms: int = -1
 
+    @property
+    def sample_ms(self) -> int:
+        """Time between two samples."""
+        return max(1, min(SAMPLE_MS, self.short.window_ms // 10))
+
     def look(self, pool: Pool, limits: Limits, lengths: Lengths | None, now: int) -> None:
         """Take in what is new; with ``lengths`` it is held in KV tokens, else in workers."""
         if pool.fresh == 0:
@@ -91,7 +96,7 @@ class Occupancy(Struct):
             self.long.clear()
             self.low = self.high = 0.0
             return
-        due = now - self.sampled_ms >= SAMPLE_MS or self.sampled_ms < 0
+        due = now - self.sampled_ms >= self.sample_ms or self.sampled_ms < 0
         for name in pool.changed:
             self._take(name, pool, limits, lengths)
         if due or pool.ready_changed_at_ms >= self.sampled_ms or len(self.held) > pool.fresh:

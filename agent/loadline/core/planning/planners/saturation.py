@@ -56,7 +56,7 @@ class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         0.75
     )
     scale_up_window_ms: Annotated[
-        int, Meta(ge=0, le=600_000, description="Growth goes by the mean of this time; what is new counts at once.")
+        int, Meta(ge=100, le=600_000, description="Growth goes by the mean of this time; what is new counts at once.")
     ] = 10_000
     scale_down_window_ms: Annotated[
         int, Meta(ge=0, le=3_600_000, description="A shrink goes by the highest such mean of this time.")
@@ -117,7 +117,9 @@ class SaturationPlanner(Planner):
         self.next_ms = now + WAKE_MS
         lengths = _lengths(model, now) if self.knobs.capacity == "tokens" else None
         for pool in model.pools.values():
-            self._occupancy(pool).look(pool, self._limits, lengths, now)
+            occupancy = self._occupancy(pool)
+            occupancy.look(pool, self._limits, lengths, now)
+            self.next_ms = min(self.next_ms, now + occupancy.sample_ms)
         said: dict[str, Recommendation] = {}
         needs: list[Need] = []
         for role in {pool.knobs.role: None for pool in model.pools.values()}:
