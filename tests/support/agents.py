@@ -47,10 +47,10 @@ role = "prefill"
 LEASE_TTL_S = 3
 
 
-def config(rig: Rig, name: str) -> str:
+def config(rig: Rig, name: str, models: str = MODELS) -> str:
     """For one of several agents: a short lease, and workers that are stale after a second and a half."""
     leadership: dict[str, object] = {"lease_ttl_s": LEASE_TTL_S, "margin_ms": 1_000}
-    return rig.config(MODELS, name, leadership=leadership, fleet={"stale_after_ms": 1_500})
+    return rig.config(models, name, leadership=leadership, fleet={"stale_after_ms": 1_500})
 
 
 class TestWorker:
@@ -62,6 +62,7 @@ class TestWorker:
         self.name = name
         self.kv = 0.7
         self.waiting = 0
+        self.running = 1
         self.drain: DrainCommand | None = None
         self.may_leave = asyncio.Event()
         self.client = Worker(
@@ -69,7 +70,7 @@ class TestWorker:
             nats=NatsKnobs(servers=(rig.nats.url,)),
             etcd=EtcdKnobs(endpoints=(rig.etcd.url,)),
             sample=lambda: WorkerSample(
-                0, 0, kv_usage_ratio=self.kv, waiting_requests=self.waiting, running_requests=1
+                0, 0, kv_usage_ratio=self.kv, waiting_requests=self.waiting, running_requests=self.running
             ),
             on_drain=self._on_drain,
             report_interval_ms=100,
