@@ -135,6 +135,27 @@ def test_reasons_make_the_condition_and_the_worst_counts(*, rail: bool, code: Co
     assert conditions(model, opinion, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason == "SkippedProcessing"
 
 
+@pytest.mark.parametrize(
+    ("codes", "reason"),
+    [
+        ((Code.SATURATION_ALONE, Code.TRAFFIC_UNKNOWN), "CapacityOnlyMode"),
+        ((Code.SATURATION_ALONE, Code.PROFILE_UNUSABLE), "CapacityOnlyMode"),
+        ((Code.QUEUEING_ALONE, Code.NO_DATA), "OptimizationSucceeded"),
+        ((Code.NO_OPINION, Code.NO_DATA, Code.TRAFFIC_UNKNOWN), "MetricsUnavailable"),
+        ((Code.SATURATION_ALONE, Code.NO_OPINION), "MetricsUnavailable"),
+    ],
+)
+def test_what_one_of_two_planners_lacks_is_no_failure_where_the_other_leads(
+    codes: tuple[Code, ...], reason: str
+) -> None:
+    world = booted()
+    model = world.controller.state.fleet.models["m"]
+    numbers = dict.fromkeys(("fresh", "ready", "known", "saturation", "queueing"), 1.0)
+    opinion = Opinion("hybrid", {}, tuple(Reason(code, "decode", numbers) for code in codes), {})
+    found = conditions(model, opinion, (), (), world.now, fleet=world.settings.fleet, by_traffic=True)
+    assert found[1].reason == reason
+
+
 def test_a_pool_that_is_to_be_empty_lacks_nothing() -> None:
     world = World()
     model = world.controller.state.fleet.models["m"]

@@ -64,6 +64,9 @@ _VERDICTS: Final[dict[Code, tuple[int, ConditionReason, bool, str]]] = {
     for rank, (reason, status, remedies) in enumerate(_BY_CODE)
     for code, remedy in remedies.items()
 }
+_ONE_SIDE_LEADS: Final = frozenset({Code.SATURATION_ALONE, Code.QUEUEING_ALONE})
+"""Of two planners one leads: what the other lacks is no failure."""
+_LACKS: Final = frozenset({"InvalidConfiguration", "MetricsUnavailable"})
 
 
 def conditions(
@@ -96,7 +99,7 @@ def conditions(
 
     return (
         one("MetricsAvailable", _metrics(model, now, fleet, by_traffic=by_traffic)),
-        one("OptimizationReady", _optimization(model, opinion, rails)),
+        one("OptimizationReady", _optimization(model, opinion, rails, now)),
     )
 
 
@@ -127,13 +130,18 @@ def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, 
     return "MetricsMissing", f"{few}, and none ever did: {remedy}"
 
 
-def _optimization(model: Model, opinion: Opinion, rails: Sequence[Reason]) -> tuple[bool, ConditionReason, str]:
+def _optimization(
+    model: Model, opinion: Opinion, rails: Sequence[Reason], now: int
+) -> tuple[bool, ConditionReason, str]:
     """Whether what the planner wants is done: the worst of what was said."""
     worst: tuple[int, ConditionReason, bool, str] | None = None
     why: Reason | None = opinion.reasons[0] if opinion.reasons else None
+    led = any(reason.code in _ONE_SIDE_LEADS for reason in opinion.reasons)
     for found in (*rails, *opinion.reasons):
         verdict = _VERDICTS.get(found.code)
-        if verdict is None or (worst is not None and worst[0] <= verdict[0]) or _expects_nothing(model, found):
+        if verdict is None or (worst is not None and worst[0] <= verdict[0]):
+            continue
+        if _expects_nothing(model, found, now) or (led and verdict[1] in _LACKS and found.code is not Code.NO_OPINION):
             continue
         worst, why = verdict, found
     sentence = why.sentence() if why is not None else ""
@@ -143,7 +151,7 @@ def _optimization(model: Model, opinion: Opinion, rails: Sequence[Reason]) -> tu
     return status, reason, f"{sentence}: {remedy}" if remedy else sentence
 
 
-def _expects_nothing(model: Model, reason: Reason) -> bool:
+def _expects_nothing(model: Model, reason: Reason, now: int) -> bool:
     """Whether a pool has no workers because it is to have none."""
     pool = model.pools.get(reason.pool)
-    return reason.code is Code.NO_WORKERS and pool is not None and pool.desired == 0
+    return reason.code is Code.NO_WORKERS and pool is not None and pool.target_now(now) == 0
