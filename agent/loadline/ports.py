@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from loadline.core.allocations import Allocation, Problem
 from loadline.core.forecasts import Forecast, Question
 
 
@@ -194,7 +195,7 @@ class Journal(Protocol):
 
 
 class Fitter(Protocol):
-    """Asks predictors, where they hold up nobody."""
+    """Asks predictors and solvers, where they hold up nobody."""
 
     async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
         """The forecast; None where nothing is known of the series. It raises nothing.
@@ -204,6 +205,10 @@ class Fitter(Protocol):
         """
         ...
 
+    async def solve(self, problem: Problem, time_limit_s: float) -> Allocation | None:
+        """The best allocation that is found in so much time; None where none was found. It raises nothing."""
+        ...
+
     async def close(self) -> None:
-        """Stop at once: whoever waits gets the last value."""
+        """Stop at once: whoever waits gets the last value, or no allocation."""
         ...

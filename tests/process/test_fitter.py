@@ -24,7 +24,7 @@ LAST: Final = VALUES[-1]
 
 HEAD: Final = """
 import os, sys, time
-from loadline.adapters.fitting import framed, READY
+from loadline.adapters.frames import framed, READY
 out, questions = os.fdopen(1, "wb", 0), os.fdopen(0, "rb", 0)
 def ask():
     size = int.from_bytes(questions.read(4))

@@ -38,9 +38,9 @@ RESTART_MS = 300.0
 TRAFFIC_MS = 1_000.0
 
 
-def told(agent: str) -> Settings:
+def told(agent: str, gpus: int | None) -> Settings:
     """The settings of the fault world, and a third model, whose planner asks for forecasts every 10 s."""
-    base = settings(agent)
+    base = settings(agent, gpus)
     pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
     ahead = ModelKnobs("ahead", (pool,), planner="throughput", throughput=knobs, guard=base.models[0].guard)
@@ -56,7 +56,7 @@ class Scenario(Watcher):
     """
 
     def __init__(self, agents: int) -> None:
-        self.world = World(FaultPlan(seed=1, agents=agents), told)
+        self.world = World(FaultPlan(seed=1, agents=agents, gpus=12), told)
         self._traffic = 0
         self.judge = Judge(self.world)
         self.seen: dict[str, int] = {}

@@ -1,14 +1,27 @@
 """Models under one agent in virtual time: workers come, drain and go when that takes time, and commits do too."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
+from types import MappingProxyType
+from typing import NamedTuple
 
+from loadline.core.allocations import Allocation, Problem
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease, SendDrain
+from loadline.core.effects import (
+    AnyEffect,
+    Campaign,
+    CommitDecision,
+    ReadDecisions,
+    RenewLease,
+    SendDrain,
+    SolveAllocation,
+)
 from loadline.core.events import (
+    AllocationFailed,
+    AllocationSolved,
     AnyEvent,
     BusConnectionChanged,
     CommitRefused,
@@ -24,9 +37,11 @@ from loadline.core.events import (
     WorkerDrained,
     WorkerRegistered,
 )
+from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.observed import RegisteredWorker, WorkerRecord
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
+from loadline.core.planning.supplies import AllocationKnobs, Quota
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.targets import Decision
 from tests.support.belief import START, sample
@@ -35,12 +50,23 @@ STEPS = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, coold
 SECOND_MS = 1_000
 
 
+class Limited(NamedTuple):
+    """What is short, and whose the models are."""
+
+    allocation: AllocationKnobs = AllocationKnobs()
+    accelerators: tuple[AcceleratorKnobs, ...] = ()
+    quotas: Mapping[str, Quota] = MappingProxyType({})
+    priorities: Mapping[str, int] = MappingProxyType({})
+    namespaces: Mapping[str, str] = MappingProxyType({})
+
+
 class Models:
     """Pools of several models with ready workers, whose planners say what a test tells them to.
 
     Args:
         models: The pools of each model, and the workers that each pool has at first.
         fleet: With the budget over all models.
+        limited: With the GPUs that there are.
         start_ms: Time from a decision until a worker is ready.
         drain_ms: Time that a worker drains.
         commit_ms: Time that a commit takes.
@@ -54,19 +80,46 @@ class Models:
         start_ms: int = 3_000,
         drain_ms: int = 5_000,
         commit_ms: int = 5,
+        limited: Limited = Limited(),  # noqa: B008 - a constant
+        guard: GuardKnobs = STEPS,
         **knobs: int,
     ) -> None:
         chosen = [
-            ModelKnobs(name, tuple(pool for pool, _ in pools), planner="static", guard=STEPS, **knobs)  # type: ignore[arg-type]
+            ModelKnobs(
+                name,
+                tuple(pool for pool, _ in pools),
+                limited.namespaces.get(name, "default"),
+                limited.priorities.get(name, 100),
+                planner="static",
+                guard=guard,
+                **knobs,  # type: ignore[arg-type]
+            )
             for name, pools in models.items()
         ]
-        self.controller = Controller(Settings("agent-1", "all", tuple(chosen), fleet))
+        self.controller = Controller(
+            Settings(
+                "agent-1",
+                "all",
+                tuple(chosen),
+                fleet,
+                accelerators=limited.accelerators,
+                allocation=limited.allocation,
+                quotas=dict(limited.quotas),
+            )
+        )
         self.now = START
         self.start_ms, self.drain_ms, self.commit_ms = start_ms, drain_ms, commit_ms
         self.decisions: list[tuple[int, Decision]] = []
         self.workers: dict[str, WorkerRecord] = {}
         self.refuses: set[str] = set()
         """Models whose commits the store refuses."""
+        self.silent: set[str] = set()
+        """Models whose workers do not report."""
+        self.solves: Callable[[Problem], Allocation | None] = lambda _problem: None
+        """What a solver answers, after ``solve_ms``; None: that there is nothing better."""
+        self.solve_ms = 50
+        self.problems: list[Problem] = []
+        """What it was asked."""
         self.watch: Callable[[], None] = lambda: None
         """Called after every turn."""
         self._names, self._order = count(), count()
@@ -127,7 +180,11 @@ class Models:
         if self.now % SECOND_MS == 0:
             self._sequence += 1
             said = sample(self._sequence)
-            events += [LoadReported(one.model, one.pool, name, 1, [said]) for name, one in self.workers.items()]
+            events += [
+                LoadReported(one.model, one.pool, name, 1, [said])
+                for name, one in self.workers.items()
+                if one.model not in self.silent
+            ]
         for effect in self.controller.handle(events, self.now):
             self._perform(effect)
         self.watch()
@@ -151,6 +208,11 @@ class Models:
                 self._tell(self.now, DecisionsRead(request, [], 1))
             case CommitDecision(decision=decision):
                 self._commit(decision)
+            case SolveAllocation(request=request, problem=problem):
+                self.problems.append(problem)
+                found = self.solves(problem)
+                answer = AllocationFailed(request) if found is None else AllocationSolved(request, found)
+                self._tell(self.now + self.solve_ms, answer)
             case SendDrain(model=model, pool=pool, worker=worker, drain_id=drain_id):
                 self._tell(self.now, DrainAnswered(model, pool, worker, drain_id, accepted=True))
                 gone = self.now + self.drain_ms

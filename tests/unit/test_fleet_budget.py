@@ -203,8 +203,8 @@ def test_the_floor_of_all_is_not_relaxed_by_the_ceiling_of_a_model() -> None:
 @pytest.mark.parametrize("least", [0, 1])  # 0 and 3 are 3 GPUs, which the width of a worker allows
 def test_a_growth_that_waits_for_other_models_takes_its_model_nowhere_below_its_floor(least: int) -> None:
     one, two = (PoolKnobs(name, "aggregated", replicas_min=0) for name in ("one", "two"))
-    own = {"gpu_budget_min": 4, "gpu_budget_max": 16}
-    models = Models({"a": [(pool(), 5)], "b": [(one, 2), (two, 2)]}, FleetKnobs(gpu_budget_max=9), **own)
+    pools = {"a": [(pool(), 5)], "b": [(one, 2), (two, 2)]}
+    models = Models(pools, FleetKnobs(gpu_budget_max=9), gpu_budget_min=4, gpu_budget_max=16)
     models.says("b", one=least, two=3)
     models.run(MINUTE_MS)
     assert models.decisions == [], "all GPUs are taken: one that b gives comes back to it only once it is free"

@@ -16,7 +16,18 @@ from loadline.core import learning
 from loadline.core import state as states
 from loadline.core.decide import Decider
 from loadline.core.effects import AnyEffect, Effect, RaiseAlarm
-from loadline.core.handlers import decisions, drains, forecasts, leadership, learned, pauses, reading, reports, settings
+from loadline.core.handlers import (
+    allocations,
+    decisions,
+    drains,
+    forecasts,
+    leadership,
+    learned,
+    pauses,
+    reading,
+    reports,
+    settings,
+)
 from loadline.core.handlers.turn import Turn
 from loadline.core.settings import Settings
 
@@ -51,6 +62,8 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.LearnedRead: learned.learned_read,
     ev.LearnedChanged: learned.learned_changed,
     ev.SettingsRefused: settings.settings_refused,
+    ev.AllocationSolved: allocations.allocation_solved,
+    ev.AllocationFailed: allocations.allocation_failed,
     ev.PauseRequested: pauses.pause_requested,
     ev.PausesRead: pauses.pauses_read,
     ev.PauseChanged: pauses.pause_changed,
@@ -80,9 +93,7 @@ class Controller:
         if self.leading:
             effects += reading.keep(turn)
         learning.take(self.state, self._decider.planners, turn.learned)
-        books = self._decider.books(now)
-        for name in turn.to_plan():
-            effects += self._decider.plan(name, turn.answers.get(name, ()), books, now)
+        effects += self._decider.plan(turn.to_plan(), turn.answers, now)
         if self.leading:
             effects += [*decisions.keep(turn), *drains.keep(turn)]
             effects += learning.save(self.state, self._decider.planners, self.settings.scope, now)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.conditions import conditions
@@ -13,7 +15,9 @@ from loadline.core.planning.books import Books, books_of
 from loadline.core.planning.bounds import NO_BOUNDS, Bound
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import BY_TRAFFIC, Planner
+from loadline.core.planning.room import ALL
 from loadline.core.planning.schedule import Schedules
+from loadline.core.planning.wishes import Wish, standing, wish_of
 from loadline.core.planning.zero import Sleep
 from loadline.core.report import Code, Explanation, Opinion, Reason
 from loadline.core.settings import ModelKnobs, Settings
@@ -27,6 +31,19 @@ _FAULT_MAX: Final = 200
 """Characters of a fault that are told."""
 
 
+Answers = Mapping[str, Sequence[ForecastFitted | ForecastFailed]]
+"""Forecasts by model."""
+
+
+class Look(Struct, frozen=True):
+    """What the planner of a model says, what that is kept to, and what it wants to have forecast."""
+
+    model: Model
+    opinion: Opinion
+    bounds: Mapping[str, Bound]
+    asks: Sequence[Effect]
+
+
 class Decider:
     """Plans the models of a state. Everything that it remembers is in the state and in the planners."""
 
@@ -35,20 +52,28 @@ class Decider:
         self.planners = planners
         self._scope = settings.scope
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
+        self._allocation = settings.allocation
         self._supplies = limited(settings, state.fleet)
         self._schedules = {model.name: Schedules(model.pools, settings.zones) for model in settings.models}
 
-    def books(self, now: int) -> Books | None:
+    def _books(self, now: int) -> Books | None:
         """What all models have, where a budget or a limited supply binds them."""
         return books_of(self.state.fleet, self.state.ledger.pending(), self._supplies, now)
 
-    def plan(
-        self, name: str, answers: Sequence[ForecastFitted | ForecastFailed], books: Books | None, now: int
-    ) -> list[Effect]:
-        """Look at a model at ``now`` (ms), with the forecasts that came and the books of this turn.
+    def plan(self, names: Sequence[str], answers: Answers, now: int) -> list[Effect]:
+        """Look at models at ``now`` (ms), with the forecasts that came.
 
-        Gives the commit of a new decision, if there is one, and what its planner wants to have forecast.
+        Gives commits of new decisions, if there are any, and what is wanted of those who answer.
         """
+        books = self._books(now)
+        looks = [self._look(name, answers.get(name, ()), now) for name in names]
+        effects = self._allocate(looks, books, now)
+        for look in looks:
+            effects += [*look.asks, *self._follow(look.model, look.opinion, look.bounds, books, now)]
+            self._judge(look.model, look.opinion, now)
+        return effects
+
+    def _look(self, name: str, answers: Sequence[ForecastFitted | ForecastFailed], now: int) -> Look:
         state = self.state
         model = state.fleet.models[name]
         if state.due[name] <= now:
@@ -58,10 +83,33 @@ class Decider:
         opinion, asks = self._ask(model, answers, now)
         if wake_ms is not None:
             state.due[name] = min(state.due[name], wake_ms)
-        bounds = self._bounds(model, opinion.targets, now)
-        effects = [*asks, *self._follow(model, opinion, bounds, books, now)]
-        self._judge(model, opinion, now)
-        return effects
+        return Look(model, opinion, self._bounds(model, opinion.targets, now), asks)
+
+    def _allocate(self, looks: Sequence[Look], books: Books | None, now: int) -> list[Effect]:
+        """Let models have their share of what is limited; those whose share has changed are planned next."""
+        state, allocation, takes = self.state, self.state.allocation, self._supplies.takes
+        if books is None or not takes or not state.leading or not (looks or allocation.better):
+            return []
+        looked = {look.model.name: look for look in looks}
+        for name in allocation.wishes.keys() - takes.keys():
+            allocation.leave(name)
+        for name in takes:
+            if name in looked or name not in allocation.wishes:
+                allocation.hear(name, self._wish(state.fleet.models[name], looked.get(name), books, now))
+        changed, effect = allocation.allocate(state.fleet, self._supplies, self._allocation, now)
+        for name in changed:
+            if name not in looked:
+                state.due[name] = now
+        return [] if effect is None else [effect]
+
+    def _wish(self, model: Model, look: Look | None, books: Books, now: int) -> Wish:
+        """What a model would have; one for which nothing can be decided stays as it is."""
+        state, name = self.state, model.name
+        pending = books.pending.get(name, {})
+        stays = name in state.paused or name in state.failing or self._knobs[name].no_operation
+        if look is None or stays or self._unsettled(model, now) is not None:
+            return standing(model, pending, now)
+        return wish_of(model, look.opinion, look.bounds, state.guards[name].limits, pending, now)
 
     def _bounds(self, model: Model, proposed: dict[str, int], now: int) -> Mapping[str, Bound]:
         """What the pools of a model are kept to at the moment, whatever its planner says."""
@@ -115,9 +163,9 @@ class Decider:
     def wake(self, now: int) -> None:
         """Have the models planned next that waited for GPUs that are there now, and those that are to give some."""
         state = self.state
-        books = self.books(now) if state.gpus.claims else None
+        books = self._books(now) if state.gpus.claims or state.allocation.waiting else None
         if books is not None:
-            for name in state.gpus.ready(state.fleet, books, now):
+            for name in (*state.gpus.ready(state.fleet, books, now), *state.allocation.ready(books)):
                 state.due[name] = now
 
     def _follow(
@@ -128,16 +176,30 @@ class Decider:
         unsettled = self._unsettled(model, now)
         if unsettled is not None:
             state.gpus.forget(name)
+            state.allocation.forget(name)
             self._hold(model, opinion, Draft({}), unsettled, now)
             return []
         alarms = [*self._renew_what_is_missing(model, now), *self._renew_what_is_too_much(model, now)]
         allowance = state.gpus.allowance(state.fleet, name, books, now)
-        draft = state.guards[name].apply(model, opinion.targets, state.acting_since_ms, now, allowance, bounds=bounds)
+        room = ALL if books is None else state.allocation.room(state.fleet, name, books, now)
+        draft = state.guards[name].apply(
+            model,
+            opinion.targets | room.exchanged,
+            state.acting_since_ms,
+            now,
+            allowance,
+            cuts=room.cuts,
+            at_once=room.at_once,
+            bounds=bounds,
+        )
+        waits = room.bound(draft, model, now)
         obstacle = self._obstacle(name, now)
         if obstacle is None and not self._knobs[name].no_operation:
             state.gpus.note(state.fleet, model, draft, allowance, now)
+            state.allocation.note(name, waits, room, now)
         elif obstacle is None or obstacle.code is not Code.DECISION_IN_FLIGHT:
             state.gpus.forget(name)
+            state.allocation.forget(name)
         unchanged = all(draft.targets[pool] == one.target_now(now) for pool, one in model.pools.items())
         if unchanged and name not in state.renewals:
             self._hold(model, opinion, draft, None, now)

@@ -6,6 +6,7 @@ nothing but the effect itself.
 
 from msgspec import Struct
 
+from loadline.core.allocations import Problem
 from loadline.core.forecasts import Question
 from loadline.core.learned import Learned
 from loadline.core.scalars import Role
@@ -111,6 +112,17 @@ class FitForecast(Effect, frozen=True):
     questions: list[Question]
 
 
+class SolveAllocation(Effect, frozen=True):
+    """Ask for the best allocation.
+
+    Answered, with the same ``request``, by ``AllocationSolved`` or ``AllocationFailed``.
+    """
+
+    request: int
+    problem: Problem
+    time_limit_ms: int
+
+
 class RaiseAlarm(Effect, frozen=True):
     """Tell people: logged as a warning and counted by kind."""
 
@@ -131,5 +143,6 @@ AnyEffect = (
     | WritePause
     | SaveLearned
     | FitForecast
+    | SolveAllocation
     | RaiseAlarm
 )

@@ -5,6 +5,7 @@ Events are the only input of the core and the content of the journal, so each is
 
 from msgspec import Raw, Struct
 
+from loadline.core.allocations import Allocation
 from loadline.core.forecasts import Forecast
 from loadline.core.learned import Learned
 from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerSample
@@ -239,6 +240,20 @@ class ForecastFailed(Event, frozen=True):
     detail: str = ""
 
 
+class AllocationSolved(Event, frozen=True):
+    """Who is to get how much of what is short."""
+
+    request: int
+    allocation: Allocation
+
+
+class AllocationFailed(Event, frozen=True):
+    """No allocation was found in time, or nobody could be asked."""
+
+    request: int
+    detail: str = ""
+
+
 class StoreConnectionChanged(Event, frozen=True):
     """The store can be reached, or not."""
 
@@ -297,6 +312,8 @@ AnyEvent = (
     | LearnedChanged
     | ForecastFitted
     | ForecastFailed
+    | AllocationSolved
+    | AllocationFailed
     | StoreConnectionChanged
     | BusConnectionChanged
     | SettingsChanged

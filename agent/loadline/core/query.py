@@ -32,6 +32,7 @@ def status(settings: Settings, state: State, version: str, started_at_ms: int, n
         config_digest=settings.digest,
         config_problem=state.config_problem,
         restart_for=tuple(state.restart_for),
+        supplies=state.allocation.status(state.fleet, books, now),
     )
 
 

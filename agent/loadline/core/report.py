@@ -70,6 +70,13 @@ class Code(StrEnum):
     NO_OPINION = "no_opinion"
     SHRINK_STEPWISE = "shrink_stepwise"
     REPLACEMENT_NOT_READY = "replacement_not_ready"
+    # who gets what is short
+    CAPACITY_LIMITED = "capacity_limited"
+    QUOTA_LIMITED = "quota_limited"
+    GIVES_WAY = "gives_way"
+    SERVED_BY_ANOTHER_POOL = "served_by_another_pool"
+    SERVES_FOR_ANOTHER_POOL = "serves_for_another_pool"
+    GPUS_OCCUPIED = "gpus_occupied"
     # rails of the guard
     REPLICAS_MIN = "replicas_min"
     REPLICAS_MAX = "replicas_max"
@@ -200,6 +207,12 @@ SENTENCES: dict[Code, str] = {
         "{wanted:g} held at {allowed:g}: the workers of the other pools that are ready do not carry the load alone"
     ),
     Code.SHRINK_STEPWISE: "{wanted:g} raised to {allowed:g}: more less is not known to be safe",
+    Code.CAPACITY_LIMITED: "{wanted:g} cut to {allowed:g}: not more of {limit:g} GPUs are left for it",
+    Code.QUOTA_LIMITED: "{wanted:g} cut to {allowed:g}: the quota of its namespace is {limit:g} GPUs",
+    Code.GIVES_WAY: "{wanted:g} cut to {allowed:g}: GPUs are short, it gives way to others",
+    Code.SERVED_BY_ANOTHER_POOL: "{wanted:g} cut to {allowed:g}: GPUs are short, another pool serves for it",
+    Code.SERVES_FOR_ANOTHER_POOL: "{wanted:g} raised to {allowed:g}: GPUs are short, it serves for another pool",
+    Code.GPUS_OCCUPIED: "{wanted:g} cut to {allowed:g}: {free:g} GPUs are free for it now",
     Code.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
     Code.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
     Code.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",

@@ -17,10 +17,11 @@ from loadline.core.decisions.ledger import Ledger
 from loadline.core.learned import Learned
 from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile
+from loadline.core.planning.fleet_allocation import FleetAllocation
 from loadline.core.planning.fleet_budget import FleetBudget
 from loadline.core.planning.guard import Guard, Limits
 from loadline.core.planning.planners import PLANNERS, Planner
-from loadline.core.planning.supplies import Supplies, supplies_of
+from loadline.core.planning.supplies import Supplies, Tenant, supplies_of
 from loadline.core.planning.zero import Sleep
 from loadline.core.report import Explanation, Rejection
 from loadline.core.settings import ModelKnobs, Settings
@@ -41,6 +42,7 @@ class State(Struct):
     due: dict[str, int]
     """When each model's planner wants to look again."""
     gpus: FleetBudget = field(default_factory=FleetBudget)
+    allocation: FleetAllocation = field(default_factory=FleetAllocation)
     stored: dict[str, Learned] = field(default_factory=dict)
     """What the store holds of what models have taught."""
     saved_at_ms: dict[str, int] = field(default_factory=dict)
@@ -170,8 +172,8 @@ def accelerator_of(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
 
 def limited(settings: Settings, fleet: Fleet) -> Supplies:
     """The supplies that are limited, and who takes of them."""
-    namespaces = {model.name: model.namespace for model in settings.models}
-    return supplies_of(fleet, namespaces, settings.allocation.capacity, settings.quotas)
+    tenants = {model.name: Tenant(model.namespace, model.priority) for model in settings.models}
+    return supplies_of(fleet, tenants, settings.allocation.capacity, settings.quotas)
 
 
 def initial_planners(settings: Settings) -> dict[str, Planner]:

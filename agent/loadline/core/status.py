@@ -132,6 +132,18 @@ class GpuBudgetStatus(Struct, frozen=True):
     """What models would give if another one needed it."""
 
 
+class SupplyStatus(Struct, frozen=True):
+    """GPUs of one type, of all models or of a namespace, of which there are only so many."""
+
+    supply: str
+    """The type, or ``namespace/type`` for what a quota leaves."""
+    limit: int
+    occupied: int
+    """Taken or promised, by workers that drain too."""
+    waiting: dict[str, int]
+    """What models would add, by name."""
+
+
 class AgentStatus(Struct, frozen=True):
     """An agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
 
@@ -155,3 +167,5 @@ class AgentStatus(Struct, frozen=True):
     """Why the configuration, as it was last read, is not obeyed; empty: it is."""
     restart_for: tuple[str, ...] = ()
     """Keys of the configuration that were changed and are obeyed after a restart."""
+    supplies: tuple[SupplyStatus, ...] = ()
+    """What is limited by type, by name."""

@@ -16,9 +16,12 @@ from loadline.core.effects import (
     RevokeWorkerLease,
     SaveLearned,
     SendDrain,
+    SolveAllocation,
     WritePause,
 )
 from loadline.core.events import (
+    AllocationFailed,
+    AllocationSolved,
     AnyEvent,
     CampaignLost,
     CommitRefused,
@@ -99,7 +102,7 @@ class Performer:
             if answer is not None:
                 self._put(answer)
 
-    async def _do(self, effect: AnyEffect) -> None:  # noqa: C901 - one line for each effect
+    async def _do(self, effect: AnyEffect) -> None:  # noqa: C901, PLR0912 - one line for each effect
         match effect:
             case Campaign():
                 self._put(await self._campaign(effect))
@@ -120,6 +123,8 @@ class Performer:
                 await self._revoke(lease_id)
             case FitForecast():
                 self._put(await self._fit(effect))
+            case SolveAllocation():
+                self._put(await self._solve(effect))
             case WritePause():
                 await self._write_pause(effect)
             case SaveLearned():
@@ -267,6 +272,12 @@ class Performer:
         else:
             self._note("learned_not_saved", "")
 
+    async def _solve(self, effect: SolveAllocation) -> AnyEvent:
+        found = await self._fitter.solve(effect.problem, effect.time_limit_ms / 1_000)
+        if found is None:
+            return AllocationFailed(effect.request, "none was found in time")
+        return AllocationSolved(effect.request, found)
+
     async def _write_pause(self, effect: WritePause) -> None:
         try:
             key = self._keys.pause(effect.model)
@@ -294,4 +305,6 @@ def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911
             return _drain_answer(effect, accepted=None, detail=detail)
         case FitForecast(model=model, request=request):
             return ForecastFailed(model, request, detail)
+        case SolveAllocation(request=request):
+            return AllocationFailed(request, detail)
     return None

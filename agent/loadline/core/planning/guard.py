@@ -82,6 +82,7 @@ class Allowance(Struct, frozen=True):
 
 UNBOUNDED: Final = Allowance()
 _NO_BAND: Final = Band()
+_NO_CUTS: Final[Mapping[str, int]] = {}
 
 
 class Draft(Struct):
@@ -120,6 +121,8 @@ class Guard(Struct):
         allowance: Allowance = UNBOUNDED,
         *,
         bounds: Mapping[str, Bound] = NO_BOUNDS,
+        cuts: Mapping[str, int] = _NO_CUTS,
+        at_once: bool = False,
     ) -> Draft:
         """Bound a proposal.
 
@@ -130,6 +133,9 @@ class Guard(Struct):
             now: In ms.
             allowance: What the GPU budget over all models leaves to this one.
             bounds: What pools are kept to beside their replica bounds.
+            cuts: Counts that pools do not exceed because GPUs are short. They are no proposals: load is remembered as
+                the planner sees it.
+            at_once: Whether a shrink to such a count waits for no window.
 
         Returns:
             Counts for all pools of the model, with a reason for each rail that bit.
@@ -137,10 +143,11 @@ class Guard(Struct):
         draft = Draft({})
         for name, pool in model.pools.items():
             standing = pool.target_now(now)
-            wanted = draft.targets[name] = proposed.get(name, standing)
-            track = self._track(pool, wanted, now)
+            said = proposed.get(name, standing)
+            wanted = draft.targets[name] = min(said, cuts.get(name, said))
+            track = self._track(pool, said, now)
             if wanted < standing:
-                self._slow_shrink(draft, pool, track, acting_since_ms, now)
+                self._slow_shrink(draft, pool, track, acting_since_ms, now, waits=not (at_once and name in cuts))
             elif wanted > standing:
                 self._slow_growth(draft, pool, now)
             bound = bounds.get(name)
@@ -180,14 +187,16 @@ class Guard(Struct):
         if draft.targets[pool.name] > most:
             draft.bound(Code.STEP_UP, pool.name, most)
 
-    def _slow_shrink(self, draft: Draft, pool: Pool, track: Track, acting_since_ms: int, now: int) -> None:
+    def _slow_shrink(
+        self, draft: Draft, pool: Pool, track: Track, acting_since_ms: int, now: int, *, waits: bool
+    ) -> None:
         standing = pool.target_now(now)
         age_ms = now - max(pool.grown_at_ms, pool.shrunk_at_ms)
         if max(pool.grown_at_ms, pool.shrunk_at_ms) >= 0 and age_ms < self.knobs.cooldown_down_ms:
             cooldown_ms = self.knobs.cooldown_down_ms
             draft.bound(Code.COOLDOWN, pool.name, standing, age_ms=age_ms, cooldown_ms=cooldown_ms)
         highest = track.proposals.max(now)
-        if highest is not None and draft.targets[pool.name] < min(highest, standing):
+        if highest is not None and draft.targets[pool.name] < min(highest, standing) and waits:
             window_ms = self.knobs.stabilisation_ms
             draft.bound(Code.STABILISATION, pool.name, min(highest, standing), window_ms=window_ms)
         warm_ms = now - max(acting_since_ms, track.quorate_since_ms)

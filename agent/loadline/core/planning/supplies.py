@@ -41,12 +41,23 @@ class AllocationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.1
 
 
+class Tenant(Struct, frozen=True):
+    """Whose a model is, and when its turn comes."""
+
+    namespace: str
+    priority: int
+
+
 class Supplies(Struct, frozen=True):
     """Limits by supply, and what one worker of a pool takes of each. A supply is a type, or ``namespace/type``."""
 
     limits: dict[str, int] = {}
     takes: dict[str, dict[str, dict[str, int]]] = {}
     """By model and pool, of limited supplies only; a pool that takes of none is not in it."""
+    quotas: dict[str, None] = {}
+    """Supplies that are limited by the quota of a namespace."""
+    priorities: dict[str, int] = {}
+    """By model; 1 comes first."""
 
     def taken(self, model: str, workers: Mapping[str, int]) -> dict[str, int]:
         """What so many workers of a model's pools take, by supply."""
@@ -75,15 +86,17 @@ def limits_on(
 
 
 def supplies_of(
-    fleet: Fleet, namespaces: Mapping[str, str], capacity: Mapping[str, int], quotas: Mapping[str, Mapping[str, int]]
+    fleet: Fleet, tenants: Mapping[str, Tenant], capacity: Mapping[str, int], quotas: Mapping[str, Mapping[str, int]]
 ) -> Supplies:
-    """What limits the models of a fleet, which are in these namespaces."""
-    found = Supplies({}, {})
+    """What limits the models of a fleet."""
+    found = Supplies(priorities={name: tenant.priority for name, tenant in tenants.items()})
     for model in fleet.models.values():
+        namespace = tenants[model.name].namespace
         for pool in model.pools.values():
-            limits = dict(limits_on(pool.accelerator.gpu_type, namespaces[model.name], capacity, quotas))
+            limits = dict(limits_on(pool.accelerator.gpu_type, namespace, capacity, quotas))
             if limits:
                 found.limits.update(limits)
+                found.quotas.update(dict.fromkeys(limits.keys() - capacity.keys()))
                 takes = dict.fromkeys(limits, pool.knobs.gpus_per_worker)
                 found.takes.setdefault(model.name, {})[pool.name] = takes
     return found

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from loadline.core.belief.pool import Pool
 from loadline.core.report import Code
 from loadline.core.settings import ModelKnobs
+from loadline.core.state import limited
 from loadline.core.targets import Decision, PoolTarget
 from loadline.sim.chaos.memory import Memory
 from loadline.sim.world.agent import AgentProcess
@@ -58,6 +59,7 @@ class CommitJudge:
             elif target.replicas < target.previous and not self._says(pool, Code.GPU_BUDGET_RECONCILE):
                 self._shrink(pool, target)
         self._budget()
+        self._capacity()
 
     def _may_it(self, others: list[AgentProcess]) -> None:
         memory, now, decision = self.memory, self.now, self.decision
@@ -125,7 +127,8 @@ class CommitJudge:
             self.report("I6-data", f"{said} with {pool.fresh} of {pool.ready} fresh")
         if target.replicas < min(target.previous, pool.base(now)) - guard.step_down_max:
             self.report("I5-step", said)
-        if target.replicas < min(target.previous, memory.highest(key)):
+        yields = self._says(pool, Code.GIVES_WAY, Code.CAPACITY_LIMITED, Code.QUOTA_LIMITED)
+        if target.replicas < min(target.previous, memory.highest(key)) and not yields:
             self.report("I8-window", f"{said}, the highest proposal is {memory.highest(key)}")
         warm_ms = now - max(memory.acting_since_ms, memory.quorate_since_ms.get(key, now))
         if warm_ms < guard.warm_up_ms:
@@ -147,3 +150,27 @@ class CommitJudge:
         )
         if total + leaving > most:
             self.report("I4-occupied", f"{total} GPUs, {leaving} are still being left")
+
+    def _capacity(self) -> None:
+        """What all models have, if this is committed, of the supplies of which this model takes more."""
+        settings, fleet = self.memory.settings, self.state.fleet
+        supplies = limited(settings, fleet)
+        targets = {target.pool: target for target in self.decision.targets}
+        grows = {
+            supply
+            for pool, takes in supplies.takes.get(self.model.name, {}).items()
+            if targets[pool].replicas > max(targets[pool].previous, self.pools[pool].knobs.replicas_min)
+            for supply in takes
+        }
+        pending = self.state.ledger.pending()
+        for supply in sorted(grows):
+            taken = 0
+            for name, model in fleet.models.items():
+                chosen = pending.get(name, {})
+                there_are = {
+                    pool.name: max(pool.occupied(self.now), chosen.get(pool.name, 0) + pool.draining())
+                    for pool in model.pools.values()
+                }
+                taken += supplies.taken(name, there_are).get(supply, 0)
+            if taken > supplies.limits[supply]:
+                self.report("I4-capacity", f"{taken} of {supplies.limits[supply]} GPUs of {supply}")

@@ -20,6 +20,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "I4-replicas": "every pool's count is within its bounds",
     "I4-budget": "the GPUs of a decision are within the model's budget",
     "I4-occupied": "no growth takes GPUs that workers on their way out still occupy",
+    "I4-capacity": "no growth takes GPUs of a type, or of a quota, that there are not or that somebody still occupies",
     "I5-step": "a decision adds at most step_up_max workers and takes at most step_down_max",
     "I6-data": "no pool shrinks while too few of its ready workers report",
     "I8-window": "no shrink is below the highest proposal of the stabilisation window",

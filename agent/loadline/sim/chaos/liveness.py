@@ -8,6 +8,7 @@ from loadline.core.belief.pool import Pool
 from loadline.core.decisions.ledger import OPEN
 from loadline.core.report import Code
 from loadline.core.settings import ModelKnobs
+from loadline.core.state import limited
 from loadline.sim.chaos.world import IDLE, World
 from loadline.sim.world.agent import AgentProcess
 from loadline.wire.keys import Keys
@@ -66,10 +67,28 @@ def _judge_model(world: World, leader: AgentProcess, model: ModelKnobs, report: 
     pools = state.fleet.models[model.name].pools
     total = sum((pool.desired or pool.ready) * pool.knobs.gpus_per_worker for pool in pools.values())
     for pool in pools.values():
-        _judge_pool(world, model, pool, total, report)
+        _judge_pool(world, model, pool, total, report, scarce=_is_scarce(leader, model, pool))
 
 
-def _judge_pool(world: World, model: ModelKnobs, pool: Pool, total_gpus: int, report: Report) -> None:
+def _is_scarce(leader: AgentProcess, model: ModelKnobs, pool: Pool) -> bool:
+    """Whether there are no GPUs for one worker more, even where models that come later gave all that they can."""
+    settings, fleet = leader.controller.settings, leader.controller.state.fleet
+    supplies = limited(settings, fleet)
+    for supply, gpus in supplies.takes.get(model.name, {}).get(pool.name, {}).items():
+        left = supplies.limits[supply] - gpus
+        for other in settings.models:
+            later = other.priority > model.priority
+            counts = {
+                one.name: one.knobs.replicas_min if later else one.desired or one.ready
+                for one in fleet.models[other.name].pools.values()
+            }
+            left -= supplies.taken(other.name, counts).get(supply, 0)
+        if left < 0:
+            return True
+    return False
+
+
+def _judge_pool(world: World, model: ModelKnobs, pool: Pool, total_gpus: int, report: Report, *, scarce: bool) -> None:
     key = model.name, pool.name
     there_are = world.of_pool(key)
     serving = sum(worker.serving for worker in there_are)
@@ -79,7 +98,7 @@ def _judge_pool(world: World, model: ModelKnobs, pool: Pool, total_gpus: int, re
         return
     least, most = reference(world.demand[key], pool)
     budget = model.gpu_budget_max
-    full = budget is not None and total_gpus + pool.knobs.gpus_per_worker > budget
+    full = scarce or (budget is not None and total_gpus + pool.knobs.gpus_per_worker > budget)
     alone = desired if full else max(least, 0)
     filled = desired if model.gpu_budget_min >= total_gpus else most
     if not alone <= desired <= filled:

@@ -17,6 +17,8 @@ CYCLE_MS: Final = 900_000.0
 CALM_MS: Final = 180_000.0
 """The calm end of a cycle. A drain may take 25 s, a worker that never comes 30 s, and a decision 40 s."""
 HOUR_MS: Final = 3_600_000.0
+_SEEDS_WITHOUT_LIMIT: Final = 40
+"""The first seeds, by which rails are proven to matter, have as many GPUs as anybody wants."""
 _ACTIVE: Final = 0.5
 """Share of the faults that are active in a plan."""
 
@@ -93,6 +95,8 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """Where all other luck comes from."""
     hours: float = 1.0
     agents: int = 2
+    gpus: int | None = None
+    """That there are; None: as many as anybody wants."""
     bus: BusFaults = BusFaults()
     store: StoreFaults = StoreFaults()
     clock_skew_ms_max: float = 0.0
@@ -125,12 +129,18 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         seed=seed,
         hours=hours,
         agents=luck.choice([1, 2, 2, 2, 3]),
+        gpus=_gpus(seed),
         bus=bus,
         store=store,
         clock_skew_ms_max=some(3_600_000.0),
         clock_drift_max=some(0.001),
         strikes=tuple(sorted(strikes, key=lambda strike: strike.at_ms)),
     )
+
+
+def _gpus(seed: int) -> int | None:
+    luck = random.Random(f"{seed}:gpus")  # noqa: S311 - repeatable, no secret
+    return None if seed < _SEEDS_WITHOUT_LIMIT else luck.choice([None, 9, 12, 14])
 
 
 def calm_from_ms(at_ms: float) -> float:

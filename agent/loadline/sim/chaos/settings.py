@@ -1,7 +1,8 @@
 """What the agents of the fault world are told: two models under quick rails, so that much happens in an hour.
 
 Every span is a few seconds. One model is disaggregated, with a GPU budget that is smaller than its pools' bounds and a
-planner that takes single steps; the other is aggregated, with a planner that jumps and a budget to be filled.
+planner that takes single steps; the other is aggregated, with a planner that jumps and a budget to be filled. Where
+GPUs are limited the other one comes first, within a quota.
 """
 
 from loadline.core.belief.fleet import FleetKnobs
@@ -9,22 +10,27 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.planning.supplies import AllocationKnobs
 from loadline.core.settings import ModelKnobs, Settings
 
 REPORT_INTERVAL_MS = 2_000.0
 
 
-def settings(agent: str) -> Settings:
-    """What the agent of this name is told."""
+QUOTA_GPUS = 6
+
+
+def settings(agent: str, gpus: int | None = None) -> Settings:
+    """What the agent of this name is told, where there are so many GPUs; None: they are not limited."""
     guard = GuardKnobs(
         step_up_max=2, stabilisation_ms=12_000, warm_up_ms=8_000, cooldown_up_ms=1_500, cooldown_down_ms=2_500
     )
-    prefill = PoolKnobs("prefill", "prefill", 1, 1, 5, start_deadline_ms=30_000)
-    decode = PoolKnobs("decode", "decode", 2, 1, 5, start_deadline_ms=30_000)
-    both = PoolKnobs("both", "aggregated", 1, 2, 7, start_deadline_ms=30_000)
+    prefill = PoolKnobs("prefill", "prefill", 1, 1, 5, start_deadline_ms=30_000, accelerator="gpu")
+    decode = PoolKnobs("decode", "decode", 2, 1, 5, start_deadline_ms=30_000, accelerator="gpu")
+    both = PoolKnobs("both", "aggregated", 1, 2, 7, start_deadline_ms=30_000, accelerator="gpu")
     threshold = ThresholdKnobs(
         metric_pulling_interval_ms=2_000,
         adjustment_interval_ms=6_000,
@@ -40,10 +46,13 @@ def settings(agent: str) -> Settings:
             ModelKnobs(
                 "split", (prefill, decode), planner="threshold", gpu_budget_max=11, guard=guard, threshold=threshold
             ),
-            ModelKnobs("whole", (both,), planner="hpa", gpu_budget_min=3, guard=guard, hpa=hpa),
+            ModelKnobs("whole", (both,), "team", 1, planner="hpa", gpu_budget_min=3, guard=guard, hpa=hpa),
         ),
         fleet=FleetKnobs(stale_after_ms=5_000, surplus_after_ms=20_000),
         leadership=LeadershipKnobs(blind_after_ms=8_000),
         decisions=DecisionKnobs(ttl_ms=40_000, retry_backoff_ms=1_000, retry_backoff_max_ms=10_000),
         drain=DrainKnobs(ttl_ms=25_000),
+        accelerators=(AcceleratorKnobs("gpu"),),
+        allocation=AllocationKnobs({} if gpus is None else {"gpu": gpus}),
+        quotas={} if gpus is None else {"team": {"gpu": QUOTA_GPUS}},
     )

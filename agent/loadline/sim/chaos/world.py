@@ -40,15 +40,15 @@ class World(Watcher):
 
     Args:
         plan: Its seed, and how bad bus, store and clocks are when nothing worse is going on.
-        told: What the agent of a name is told.
+        told: What the agent of a name is told, where there are so many GPUs.
     """
 
-    def __init__(self, plan: FaultPlan, told: Callable[[str], Settings] = settings) -> None:
+    def __init__(self, plan: FaultPlan, told: Callable[[str, int | None], Settings] = settings) -> None:
         self.plan = plan
         self.timeline = Timeline(plan.seed)
         self.bus = Bus(self.timeline, faults=plan.bus)
         self.store = Store(self.timeline, faults=plan.store)
-        self.models: dict[str, ModelKnobs] = {model.name: model for model in told("").models}
+        self.models: dict[str, ModelKnobs] = {model.name: model for model in told("", plan.gpus).models}
         self.watchers: list[Watcher] = []
         self.on_journal: Callable[[AgentProcess, SampledJournal], None] = lambda _agent, _journal: None
         """Told of every journal that begins."""
@@ -64,7 +64,7 @@ class World(Watcher):
         self.moody = MoodyPort(self.bus)
         self.rogue = self.bus.port()
         """The connection of somebody who says what is not so."""
-        self.told = told
+        self.told: Callable[[str], Settings] = lambda name: told(name, plan.gpus)
         self._luck = self.timeline.luck("world")
         self._serving: dict[Pool, list[str]] = {}
         self._started = 0

@@ -1,7 +1,14 @@
-"""Forecasts in virtual time: made at once, where they are asked for, so that the same seed gives the same digest."""
+"""Forecasts and allocations in virtual time: made at once where they are asked for, so a seed has one digest."""
 
+from typing import Final
+
+from loadline.core.allocations import Allocation, Problem
 from loadline.core.forecasts import Forecast, Question
 from loadline.forecast import forecast
+from loadline.solver import solve
+
+_TIME_LIMIT_S: Final = 3_600.0
+"""No problem of a simulation takes so long: who is fast and who is slow must not make a difference."""
 
 
 class InlineFitter:
@@ -11,6 +18,11 @@ class InlineFitter:
         """The forecast; it takes no virtual time."""
         del deadline_s
         return forecast(question)
+
+    async def solve(self, problem: Problem, time_limit_s: float) -> Allocation | None:
+        """The allocation; it takes no virtual time."""
+        del time_limit_s
+        return solve(problem, _TIME_LIMIT_S)
 
     async def close(self) -> None:
         """There is nothing to stop."""

@@ -1,0 +1,175 @@
+"""Questions to a child process: one that hangs, crashes or takes all the memory costs that answer, and nothing else."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeVar, cast
+
+import msgspec
+
+from loadline.adapters.backoff import backoff
+from loadline.adapters.children import die_with_parent
+from loadline.adapters.frames import FRAME_BYTES_MAX, LENGTH_BYTES, READY, framed
+from loadline.adapters.logs import bounded
+
+# More threads than one make a fit of 60 points fifty times as slow where the cores are taken (16 s instead of 0.3 s).
+_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_START_S: Final = 60.0  # importing pmdarima takes 2 s, and 20 s on a machine that is full
+_REAP_S: Final = 5.0  # the kernel needs milliseconds
+_WAITING_MAX: Final = 1_024  # three series of 300 models
+_RESTARTS_S: Final = (1.0, 60.0)
+
+# The pipe broke, the child ended, or what it says is nonsense.
+_FAILURES: Final = (OSError, EOFError, ValueError, RecursionError, msgspec.MsgspecError)
+
+_log = bounded("child")
+A = TypeVar("A")
+
+
+class Unanswered(Exception):
+    """The child gave no answer: it was late, or away (dead, closed, or it talked nonsense)."""
+
+    def __init__(self, why: Literal["late", "away"], detail: str) -> None:
+        super().__init__(detail)
+        self.why = why
+        self.detail = detail
+
+
+class ProcessChild:
+    """One child, which is started when it is first asked and lives until it is late or dead.
+
+    Args:
+        command: What to start; it speaks as ``frames`` says.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._child: Process | None = None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._closed = False
+        self._restarts = backoff(*_RESTARTS_S)
+        self._failed_before = False
+        self._start_at_s = 0.0
+
+    @property
+    def pid(self) -> int:
+        """Of the child; 0 while there is none."""
+        return self._child.pid if self._child is not None and self._child.returncode is None else 0
+
+    async def ask(self, question: bytes, understand: Callable[[bytes], A], deadline_s: float) -> A:
+        """Ask when it is this question's turn; the deadline counts from then.
+
+        Args:
+            question: A frame.
+            understand: Gives what an answer means; raises a ValueError or an error of msgspec where it means nothing.
+            deadline_s: How long an answer is waited for.
+
+        Raises:
+            Unanswered: There is no answer.
+        """
+        if self._closed or self._waiting >= _WAITING_MAX:
+            raise Unanswered("away", "closed" if self._closed else "too many wait")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._ask(question, understand, deadline_s)
+        finally:
+            self._waiting -= 1
+
+    async def close(self) -> None:
+        """Kill the child and wait for its end."""
+        self._closed = True
+        self._kill()
+        async with self._turn:
+            await self._discard()
+
+    async def _ask(self, question: bytes, understand: Callable[[bytes], A], deadline_s: float) -> A:
+        why: Literal["late", "away"] = "away"
+        try:
+            child = await self._ready()
+            why = "late"
+            async with asyncio.timeout(deadline_s):
+                answer = understand(await _asked(child, question))
+        except TimeoutError:
+            raise await self._failed(why, "no answer in time") from None
+        except _FAILURES as error:
+            raise await self._failed("away", f"{type(error).__name__}: {error}") from error
+        except BaseException:
+            await self._discard()  # cancelled: the answer would be taken for the next question's
+            raise
+        self._failed_before = False
+        self._restarts = backoff(*_RESTARTS_S)
+        return answer
+
+    async def _ready(self) -> Process:
+        """The child, started if need be: it may have died since it last answered."""
+        if self._child is not None and self.pid:
+            return self._child
+        await self._discard()
+        if time.monotonic() < self._start_at_s:
+            raise ConnectionError("waits before it starts again")
+        self._child = child = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=PIPE,
+            stdout=PIPE,
+            env=os.environ | _ONE_THREAD,
+            start_new_session=True,  # killed with all that it has started, and Ctrl-C is not for it
+            preexec_fn=die_with_parent(),  # a system call and a comparison
+        )
+        if self._closed:
+            raise ConnectionError("closed")
+        async with asyncio.timeout(_START_S):
+            if await _frame(child) != READY:
+                raise ValueError("no greeting")
+        return child
+
+    async def _failed(self, why: Literal["late", "away"], detail: str) -> Unanswered:
+        """Get rid of the child. The first failure restarts it at once, more in a row only after a wait."""
+        if self._child is not None:
+            await self._discard()
+            if self._failed_before:
+                self._start_at_s = time.monotonic() + next(self._restarts)
+            self._failed_before = True
+            if not self._closed:
+                _log.warning("child_failed", why=why, detail=detail, command=self._command[-1])
+        return Unanswered(why, detail)
+
+    async def _discard(self) -> None:
+        """Kill the child and wait for its end, and for that of its pipes."""
+        self._kill()
+        child, self._child = self._child, None
+        if child is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.shield(asyncio.wait_for(child.communicate(), _REAP_S))
+
+    def _kill(self) -> None:
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+def module(name: str, imports: Sequence[str] = ()) -> tuple[str, ...]:
+    """The command of a child that is a module of ours, and what it imports as it starts."""
+    return (sys.executable, "-m", name, *imports)
+
+
+async def _asked(child: Process, question: bytes) -> bytes:
+    stdin = cast("StreamWriter", child.stdin)
+    stdin.write(framed(question))
+    await stdin.drain()
+    return await _frame(child)
+
+
+async def _frame(child: Process) -> bytes:
+    stdout = cast("StreamReader", child.stdout)
+    size = int.from_bytes(await stdout.readexactly(LENGTH_BYTES))
+    if size > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame of {size} bytes")
+    return await stdout.readexactly(size)

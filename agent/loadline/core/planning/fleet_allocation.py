@@ -1,0 +1,231 @@
+"""Who gets how much of limited supplies, over all models of the agent.
+
+Every model's last opinion is a wish. While there is enough for all, each has its first choice. Else the greedy
+allocation holds at once, and whoever can take the time is asked for the best one; that holds as soon as it is there,
+until a wish changes. Counts move only as the guard and free GPUs allow: what a model is granted it may wait for.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct, field
+
+from loadline.core.allocations import Allocation
+from loadline.core.belief.fleet import Fleet
+from loadline.core.effects import SolveAllocation
+from loadline.core.planning.allocation import greedy
+from loadline.core.planning.books import Books, planned_of
+from loadline.core.planning.room import ALL, Room, kept_of
+from loadline.core.planning.supplies import AllocationKnobs, Supplies
+from loadline.core.planning.wishes import Wish, counts_of, left_of, problem_of
+from loadline.core.report import Code, Reason
+from loadline.core.status import SupplyStatus
+
+_CUT: Final = frozenset({Code.GIVES_WAY, Code.CAPACITY_LIMITED, Code.QUOTA_LIMITED})
+_NAMED_MAX: Final = 3
+"""Models that a reason names."""
+
+
+class Waiting(Struct, frozen=True):
+    """A model that may grow into GPUs which somebody still occupies."""
+
+    since_ms: int
+    gpus: dict[str, int]
+    """That it waits for, by supply."""
+    free: dict[str, int]
+    """What it might have added of each when it was last planned."""
+
+
+class FleetAllocation(Struct):
+    """What is remembered of all models."""
+
+    wishes: dict[str, Wish] = field(default_factory=dict)
+    """Of those that take of what is limited."""
+    granted: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Counts by pool of the models that do not get their first choice."""
+    left: dict[str, int] = field(default_factory=dict)
+    """What is granted to nobody, by supply."""
+    rising: dict[str, list[str]] = field(default_factory=dict)
+    """By supply, the models that are to take more of it: the first first."""
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+    """Of the last allocation."""
+    question: int = 0
+    """Counts the changes of wishes: an answer to an older question is none."""
+    changed: bool = False
+    """Whether a wish has changed since the last allocation."""
+    settled: bool = True
+    """Whether nothing better than what is granted will come."""
+    better: Allocation | None = None
+    """What came, for the next allocation."""
+    asked: int = 0
+    """The question that is being answered; 0: none."""
+    asked_at_ms: int = -1
+
+    def hear(self, name: str, wish: Wish) -> None:
+        """Take what a model would have."""
+        if self.wishes.get(name) != wish:
+            self.wishes[name] = wish
+            self._ask_anew()
+
+    def leave(self, name: str) -> None:
+        """A model that takes nothing that is limited any more."""
+        del self.wishes[name]
+        self.forget(name)
+        self._ask_anew()
+
+    def forget(self, name: str) -> None:
+        """A model that nothing can be decided for does not wait."""
+        self.waiting.pop(name, None)
+
+    def allocate(
+        self, fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs, now: int
+    ) -> tuple[list[str], SolveAllocation | None]:
+        """Grant what there is if a wish has changed, and ask for what is best; now is in ms.
+
+        Returns:
+            The models whose grant has changed, and what to ask.
+        """
+        if self.limits != supplies.limits:
+            self.limits = dict(supplies.limits)
+            self._ask_anew()
+        changed: list[str] = []
+        if self.changed:
+            fit = all(gpus >= 0 for gpus in left_of(self.wishes, {}, supplies).values())
+            found = None if fit else greedy(problem_of(fleet, self.wishes, supplies, knobs, now))
+            changed = self._grant(found, supplies)
+            self.settled = fit or knobs.solver == "greedy"
+            self.changed = False
+        elif self.better is not None:
+            changed, self.better = self._grant(self.better, supplies), None
+        self.rising = self._rising(fleet, supplies, now) if self.granted else {}
+        soon = self.asked_at_ms >= 0 and now - self.asked_at_ms < knobs.solve_interval_ms
+        if self.settled or self.asked or soon:
+            return changed, None
+        self.asked, self.asked_at_ms = self.question, now
+        problem = problem_of(fleet, self.wishes, supplies, knobs, now)
+        return changed, SolveAllocation(self.question, problem, knobs.solve_deadline_ms)
+
+    def answered(self, request: int, allocation: Allocation | None) -> None:
+        """Take an answer for the next allocation; None: there is no better one."""
+        if request == self.asked:
+            self.asked = 0
+        if request == self.question and not self.settled:
+            self.settled, self.better = True, allocation
+
+    def room(self, fleet: Fleet, name: str, books: Books, now: int) -> Room:
+        """What there is for a model at ``now`` (ms)."""
+        takes = books.supplies.takes.get(name)
+        if takes is None:
+            return ALL
+        taken = sorted({supply for one in takes.values() for supply in one})
+        free = {supply: self._free(name, supply, books) for supply in taken}
+        granted = self.granted.get(name)
+        if granted is None:
+            return Room(takes, free)
+        reasons = tuple(self._reasons(name, granted, books.supplies))
+        cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
+        exchanged = {reason.pool: granted[reason.pool] for reason in reasons if reason.code not in _CUT}
+        pools, waiting = fleet.models[name].pools, self.waiting.get(name)
+        waits_ms = 0 if waiting is None else now - waiting.since_ms
+        kept = {
+            pool: count
+            for need in self.wishes[name].needs
+            for pool, count in kept_of(pools, need, granted, now).items()
+            # Two models that are to change places would wait for each other for ever.
+            if waits_ms < pools[pool].knobs.start_deadline_ms
+        }
+        return Room(takes, free, cuts, self.settled, exchanged, reasons, kept)
+
+    def note(self, name: str, waits: dict[str, int], room: Room, now: int) -> None:
+        """Remember what a model waits for."""
+        before = self.waiting.pop(name, None)
+        if waits:
+            self.waiting[name] = Waiting(now if before is None else before.since_ms, waits, room.free)
+
+    def ready(self, books: Books) -> Iterator[str]:
+        """The models that wait for GPUs of which more are free than they knew of."""
+        for name, waiting in self.waiting.items():
+            known = waiting.free
+            if name not in books.pending and any(self._free(name, one, books) > known[one] for one in waiting.gpus):
+                yield name
+
+    def status(self, fleet: Fleet, books: Books | None, now: int) -> tuple[SupplyStatus, ...]:
+        """For people and metrics: each limited supply, by name."""
+        if books is None:
+            return ()
+        supplies = books.supplies
+        waiting: dict[str, dict[str, int]] = {supply: {} for supply in sorted(supplies.limits)}
+        for name, wish in sorted(self.wishes.items()):
+            pools, pending, granted = fleet.models[name].pools, books.pending.get(name, {}), self.granted.get(name, {})
+            missing = {
+                pool: max(0, max(count, granted.get(pool, 0)) - planned_of(pools[pool], pending, now))
+                for pool, count in wish.counts.items()
+            }
+            for supply, gpus in supplies.taken(name, missing).items():
+                if gpus:
+                    waiting[supply][name] = gpus
+        return tuple(
+            SupplyStatus(supply, supplies.limits[supply], supplies.limits[supply] - books.free(supply), names)
+            for supply, names in waiting.items()
+        )
+
+    def _ask_anew(self) -> None:
+        self.question += 1
+        self.changed, self.better = True, None
+
+    def _grant(self, allocation: Allocation | None, supplies: Supplies) -> list[str]:
+        """Let an allocation hold, or everybody's first choice; gives the models whose grant has changed."""
+        before, self.granted = self.granted, {}
+        if allocation is not None:
+            found = {name: counts_of(allocation, name, wish) for name, wish in sorted(self.wishes.items())}
+            self.granted = {name: counts for name, counts in found.items() if counts != self.wishes[name].counts}
+        self.left = left_of(self.wishes, self.granted, supplies)
+        return [name for name in sorted(before | self.granted) if before.get(name) != self.granted.get(name)]
+
+    def _free(self, name: str, supply: str, books: Books) -> int:
+        """What a model may add, of what is free and not kept for one that comes first."""
+        first = books.supplies.priorities
+        kept = sum(one.gpus.get(supply, 0) for other, one in self.waiting.items() if first[other] < first[name])
+        return max(0, books.free(supply) - kept)
+
+    def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
+        """Why a model is not granted what it would have, pool by pool."""
+        wish, first = self.wishes[name], supplies.priorities
+        for pool, wanted in wish.counts.items():
+            allowed = granted[pool]
+            if allowed == wanted:
+                continue
+            stand_ins = [
+                other
+                for need in wish.needs
+                if pool in need.serves
+                for other in need.serves
+                if (granted[other] - wish.counts[other]) * (wanted - allowed) > 0
+            ]
+            taken = supplies.takes[name].get(pool, {})
+            rising = [other for supply in taken for other in self.rising.get(supply, ())]
+            rivals = list(dict.fromkeys(other for other in rising if first[other] < first[name]))
+            numbers = {"wanted": float(wanted), "allowed": float(allowed)}
+            if allowed > wanted:
+                yield Reason(Code.SERVES_FOR_ANOTHER_POOL, pool, numbers, ", ".join(stand_ins))
+            elif stand_ins:
+                yield Reason(Code.SERVED_BY_ANOTHER_POOL, pool, numbers, ", ".join(stand_ins))
+            elif rivals:
+                yield Reason(Code.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
+            else:
+                supply = min(taken, key=lambda one: (self.left[one], one))
+                code = Code.QUOTA_LIMITED if supply in supplies.quotas else Code.CAPACITY_LIMITED
+                yield Reason(code, pool, numbers | {"limit": float(supplies.limits[supply])}, supply)
+
+    def _rising(self, fleet: Fleet, supplies: Supplies, now: int) -> dict[str, list[str]]:
+        first = supplies.priorities
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.wishes, key=lambda one: (first[one], one)):
+            counts, pools = self.granted.get(name, self.wishes[name].counts), fleet.models[name].pools
+            grows = [
+                takes for pool, takes in supplies.takes[name].items() if counts[pool] > pools[pool].target_now(now)
+            ]
+            for supply in {supply: None for takes in grows for supply in takes}:
+                found.setdefault(supply, []).append(name)
+        return found

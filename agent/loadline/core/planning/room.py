@@ -1,0 +1,99 @@
+"""What limited supplies leave to one model in one turn, as the last rail over its draft.
+
+It is the strongest, as GPUs are there or they are not: nothing grows into those that somebody occupies, whatever a
+planner or a floor says. Only least counts do.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import Pool
+from loadline.core.models.budget import Band
+from loadline.core.models.direction import Leg, fit_direction
+from loadline.core.planning.guard import Draft
+from loadline.core.report import Code, Need, Reason
+
+
+class Room(Struct, frozen=True):
+    """What one model may have."""
+
+    takes: dict[str, dict[str, int]]
+    """What a worker takes of each limited supply, by pool."""
+    free: dict[str, int]
+    """What may be added at once, by supply."""
+    cuts: dict[str, int] = {}
+    """Counts that pools do not exceed, as GPUs are short."""
+    at_once: bool = False
+    """Whether they shrink to these without waiting for who might want them back: others wait."""
+    exchanged: dict[str, int] = {}
+    """Counts of pools that serve for another, or are served for, in the place of what the planner says."""
+    reasons: tuple[Reason, ...] = ()
+    """Why all that is not what the planner says."""
+    kept: dict[str, int] = {}
+    """Workers that pools keep until those that are to replace them are ready."""
+
+    def bound(self, draft: Draft, model: Model, now: int) -> dict[str, int]:
+        """Bound what the other rails have left at ``now`` (ms).
+
+        Returns:
+            GPUs that the model waits for, by supply: it may have them, and somebody else still occupies them.
+        """
+        if not self.takes:
+            return {}
+        found = Draft(draft.targets, wanted=draft.wanted)
+        for pool, kept in self.kept.items():
+            if found.targets[pool] < kept:
+                found.bound(Code.REPLACEMENT_NOT_READY, pool, kept)
+        waits: dict[str, int] = {}
+        for supply, free in sorted(self.free.items()):
+            self._bound_growth(found, model, supply, free, waits, now)
+        draft.rails[:0] = reversed(found.rails)  # the strongest first
+        draft.rails += self.reasons
+        return waits
+
+    def _bound_growth(  # noqa: PLR0917 - one argument for each fact
+        self, draft: Draft, model: Model, supply: str, free: int, waits: dict[str, int], now: int
+    ) -> None:
+        legs: dict[str, Leg] = {}
+        for pool, takes in self.takes.items():
+            if supply in takes:
+                stands = max(model.pools[pool].target_now(now), model.pools[pool].least)
+                if draft.targets[pool] > stands:
+                    legs[pool] = Leg(stands, draft.targets[pool], takes[supply], 0)
+        if not legs:
+            return
+        standing = sum(leg.current * leg.gpus for leg in legs.values())
+        counts = fit_direction(list(legs.values()), Band(ceiling=standing + free))
+        for (pool, leg), count in zip(legs.items(), counts, strict=True):
+            if count < leg.proposed:
+                draft.bound(Code.GPUS_OCCUPIED, pool, count, free=free)
+                draft.rails[-1] = replace(draft.rails[-1], detail=supply)
+                draft.wanted[pool] = min(draft.wanted.get(pool, count), count)
+                waits[supply] = waits.get(supply, 0) + (leg.proposed - count) * leg.gpus
+
+
+ALL: Final = Room({}, {})
+"""Of a model that takes nothing that is limited."""
+
+
+def kept_of(pools: Mapping[str, Pool], need: Need, granted: Mapping[str, int], now: int) -> dict[str, int]:
+    """Workers that the pools of a need keep, so that no less is served than will be once all are ready.
+
+    A pool that shrinks counts the ready workers of the others, though no more of them than they are to have: two that
+    shrink do not count on each other.
+    """
+    ready = {pool: min(pools[pool].ready, granted[pool]) * each for pool, each in need.serves.items()}
+    served = min(need.demand, sum(granted[pool] * each for pool, each in need.serves.items()))
+    found: dict[str, int] = {}
+    for pool, each in need.serves.items():
+        stands = pools[pool].target_now(now)
+        lacking = served - sum(other for name, other in ready.items() if name != pool)
+        kept = min(stands, ceil(lacking / each - 1e-9))
+        if granted[pool] < kept:
+            found[pool] = kept
+    return found

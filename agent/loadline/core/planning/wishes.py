@@ -1,0 +1,156 @@
+"""What models would have if nothing were short, as a problem of who gets how much of what is.
+
+What a planner says in counts alone is split in two: what the model has of it comes before what it would add, so that
+models of one priority do not take from each other what both want, worker by worker. What a planner says as a need is
+one want, which other pools can serve.
+"""
+
+from collections.abc import Mapping
+from math import ceil, inf
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.core.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.belief.fleet import Fleet, Model
+from loadline.core.belief.pool import Pool
+from loadline.core.models.budget import Band, Share, fit
+from loadline.core.planning.books import planned_of
+from loadline.core.planning.bounds import Bound
+from loadline.core.planning.guard import Limits
+from loadline.core.planning.supplies import AllocationKnobs, Supplies
+from loadline.core.report import Need, Opinion
+
+_STEPS: Final = 4
+"""A demand counts in quarters of a worker: else a question would never be the same for two turns."""
+# No name holds a control character, so these are nobody else's.
+_HAS, _MORE = "\0has", "\0more\0"
+
+
+class Wish(Struct, frozen=True):
+    """What one model would have."""
+
+    counts: dict[str, int]
+    """Workers by pool, of all its pools: its first choice."""
+    floors: dict[str, int]
+    """Workers that a pool has whatever is short: its least count, or all that there are where it cannot shrink."""
+    needs: tuple[Need, ...] = ()
+
+
+def standing(model: Model, pending: Mapping[str, int], now: int) -> Wish:
+    """A model that stays as it is."""
+    counts = {pool.name: planned_of(pool, pending, now) for pool in model.pools.values()}
+    return Wish(counts, counts)
+
+
+def wish_of(  # noqa: PLR0917 - one argument for each fact
+    model: Model,
+    opinion: Opinion,
+    bounds: Mapping[str, Bound],
+    limits: Limits,
+    pending: Mapping[str, int],
+    now: int,
+) -> Wish:
+    """What a planner would have, within the bounds of the pools and the budget of the model.
+
+    Args:
+        model: What is believed.
+        opinion: What its planner says; a pool that is left out stays.
+        bounds: What pools are kept to, whatever it says.
+        limits: The bounds of the model.
+        pending: Counts that are being committed.
+        now: In ms.
+    """
+    counts, floors = {}, {}
+    for name, pool in model.pools.items():
+        there_are, bound = planned_of(pool, pending, now), bounds.get(name)
+        wanted = min(pool.knobs.replicas_max, opinion.targets.get(name, there_are))
+        if bound is not None:
+            wanted = max(bound.least, min(bound.most, wanted))
+        # Without data it does not shrink, so others must not count on it.
+        floors[name] = pool.least if pool.quorate(limits.quorum_ratio) else there_are
+        counts[name] = max(wanted, floors[name])
+    shares = [
+        Share(counts[name], pool.knobs.gpus_per_worker, floors[name], pool.knobs.replicas_max)
+        for name, pool in model.pools.items()
+    ]
+    band = Band(limits.gpu_budget_min or None, limits.gpu_budget_max)
+    bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
+    if bounds or bounded != list(counts.values()):
+        return Wish(dict(zip(counts, bounded, strict=True)), floors)
+    return Wish(counts, floors, tuple(_in_steps(need) for need in opinion.needs if _is_usable(need, model)))
+
+
+def _is_usable(need: Need, model: Model) -> bool:
+    numbers = (need.demand, *(need.serves[pool] for pool in need.serves))
+    return bool(need.serves) and need.serves.keys() <= model.pools.keys() and all(0.0 <= one < inf for one in numbers)
+
+
+def _in_steps(need: Need) -> Need:
+    serves = {pool: each for pool, each in sorted(need.serves.items()) if each > 0.0}
+    step = min(serves.values(), default=1.0) / _STEPS
+    return Need(need.role, ceil(need.demand / step - 1e-9) * step, serves)
+
+
+def left_of(wishes: Mapping[str, Wish], granted: Mapping[str, Mapping[str, int]], supplies: Supplies) -> dict[str, int]:
+    """What is left of each supply if models have what they are granted, or else their first choice."""
+    left = dict(supplies.limits)
+    for name in supplies.takes:
+        for supply, gpus in supplies.taken(name, granted.get(name, wishes[name].counts)).items():
+            left[supply] -= gpus
+    return left
+
+
+def problem_of(
+    fleet: Fleet, wishes: Mapping[str, Wish], supplies: Supplies, knobs: AllocationKnobs, now: int
+) -> Problem:
+    """Who is to get how much at ``now`` (ms), of those who take of what is limited."""
+    wants: list[Want] = []
+    for name in sorted(supplies.takes):
+        wants += _wants(fleet.models[name], wishes[name], supplies.priorities[name], supplies.takes[name], now)
+    return Problem(tuple(wants), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours)
+
+
+def _wants(model: Model, wish: Wish, priority: int, takes: Mapping[str, Mapping[str, int]], now: int) -> list[Want]:
+    first = 2 * priority
+    needed = {pool for need in wish.needs for pool in need.serves}
+    parts = [
+        Part(
+            need.role,
+            need.demand,
+            tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.serves.items()),
+        )
+        for need in wish.needs
+    ]
+    has: list[Part] = []
+    more: list[tuple[str, int, list[Part]]] = []
+    for name in sorted(takes.keys() - needed):
+        pool, floor, count = model.pools[name], wish.floors[name], wish.counts[name]
+        there_are = pool.target_now(now)
+        kept = max(floor, min(there_are, count))
+        cost, taken = pool.cost_per_hour, dict(takes[name])
+        if kept:
+            option = Option(name, 1.0, cost, taken, floor, kept, there_are)
+            has.append(Part(pool.knobs.role, float(kept), (option,)))
+        if count > kept:
+            option = Option(name, 1.0, cost, taken, 0, count - kept)
+            part = Part(pool.knobs.role, float(count - kept), (option,))
+            more.append((model.name + _MORE + name, first + 1, [part]))
+    found = (model.name, first, parts), (model.name + _HAS, first, has), *more
+    return [Want(name, rank, tuple(each)) for name, rank, each in found if each]
+
+
+def _option(pool: Pool, wish: Wish, serves: float, takes: Mapping[str, Mapping[str, int]], now: int) -> Option:
+    floor = wish.floors[pool.name]
+    most = max(floor, pool.knobs.replicas_max)
+    taken = dict(takes.get(pool.name, {}))
+    return Option(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.target_now(now))
+
+
+def counts_of(allocation: Allocation, name: str, wish: Wish) -> dict[str, int]:
+    """What a model gets by an allocation; a pool that takes of nothing limited has its first choice."""
+    found: dict[str, int] = {}
+    for want in (name, name + _HAS, *(name + _MORE + pool for pool in wish.counts)):
+        for pool, count in allocation.counts.get(want, {}).items():
+            found[pool] = found.get(pool, 0) + count
+    return {pool: max(wish.floors[pool], found.get(pool, count)) for pool, count in wish.counts.items()}

@@ -1,0 +1,232 @@
+"""GPUs by type, over all models: never more than there are, who comes first gets them, and nobody waits for ever."""
+
+from typing import Any, Literal
+
+import pytest
+
+from loadline.core.allocations import SaturationPolicy
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.query import status
+from loadline.core.report import Code
+from loadline.core.status import SupplyStatus
+from tests.support.belief import START
+from tests.support.models import STEPS, Limited, Models
+
+MINUTE_MS = 60_000
+ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
+
+
+def pool(name: str = "main", gpu: str = "h100", width: int = 1, least: int = 1, most: int = 100) -> PoolKnobs:
+    return PoolKnobs(name, "aggregated", width, least, most, accelerator=gpu)
+
+
+def models_of(
+    capacity: dict[str, int],
+    workers: dict[str, Any],
+    *,
+    first: dict[str, int] | None = None,
+    policy: SaturationPolicy = "priority_round_robin",
+    solver: Literal["exact", "greedy"] = "greedy",
+    guard: GuardKnobs = STEPS,
+    **limited: Any,
+) -> Models:
+    """Models by name, each with one pool: a number of workers, or a pool and a number, or some of these."""
+    pools = {
+        name: one if isinstance(one, list) else [one if isinstance(one, tuple) else (pool(), one)]
+        for name, one in workers.items()
+    }
+    knobs = AllocationKnobs(capacity, policy, solver=solver)
+    return Models(
+        pools,
+        FleetKnobs(),
+        drain_ms=5_337,
+        limited=Limited(knobs, ACCELERATORS, priorities=first or {}, **limited),
+        guard=guard,
+    )
+
+
+def counts(models: Models) -> dict[str, int]:
+    return {name: pools["main"] for name, pools in models.counts().items()}
+
+
+def rails(models: Models, model: str) -> list[str]:
+    """Codes of the reasons of the last hold, with what they name."""
+    found = models.controller.state.holds[model].rails
+    return [f"{reason.code} {reason.detail}".strip() for reason in found]
+
+
+def supplies(models: Models) -> dict[str, SupplyStatus]:
+    controller = models.controller
+    found = status(controller.settings, controller.state, "1", START, models.now).supplies
+    return {one.supply: one for one in found}
+
+
+def watched(models: Models) -> Models:
+    """Have it checked after every turn that no more is occupied than there is."""
+
+    def look() -> None:
+        for one in supplies(models).values():
+            assert one.occupied <= one.limit, f"{one} at {models.now - START} ms"
+
+    models.watch = look
+    return models
+
+
+def test_while_there_is_enough_everybody_has_what_he_would_have() -> None:
+    models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
+    models.says("a", main=5)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 5, "b": 4}
+    assert rails(models, "a") == []
+    assert models.problems == []
+
+
+def test_a_growth_is_cut_to_what_there_is() -> None:
+    models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
+    models.says("a", main=8)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 6, "b": 4}
+    assert rails(models, "a") == ["capacity_limited h100"]
+    assert supplies(models) == {"h100": SupplyStatus("h100", 10, 10, {"a": 2})}
+
+
+def test_a_type_that_is_not_named_is_not_limited() -> None:
+    models = models_of({"a100": 1}, {"a": 3})
+    models.says("a", main=50)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 50}
+
+
+def test_equals_do_not_take_from_each_other_what_both_want() -> None:
+    models = watched(models_of({"h100": 10}, {"a": 5, "b": 5}))
+    models.says("a", main=9)
+    models.says("b", main=6)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 5, "b": 5}
+
+
+@pytest.mark.parametrize("policy", ["none", "priority_exhaustive", "priority_round_robin", "round_robin"])
+def test_who_comes_first_gets_the_gpus_of_who_comes_later(policy: SaturationPolicy) -> None:
+    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, policy=policy))
+    models.says("low", main=8)
+    models.says("high", main=7)
+    models.run(1_000)
+    assert counts(models)["high"] == 2, "who gives way drains first"
+    assert rails(models, "high")[0] == "gpus_occupied h100"
+    assert rails(models, "low")[0] == "gives_way high"
+    assert supplies(models)["h100"].waiting["high"] == 5
+    models.run(MINUTE_MS)
+    assert counts(models) == {"high": 7, "low": 1 if policy == "none" else 3}
+    models.says("high", main=2)
+    models.run(2 * MINUTE_MS)
+    assert counts(models) == {"high": 2, "low": 8}, "and has them back"
+
+
+def test_who_waits_grows_as_soon_as_the_gpus_are_free() -> None:
+    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
+    models.says("low", main=8)
+    models.says("high", main=7)
+    models.run(MINUTE_MS)
+    (shrunk,) = [at for at, one in models.decisions if one.model == "low"]
+    (grown,) = [at for at, one in models.decisions if one.model == "high"]
+    assert grown - shrunk - models.drain_ms - models.commit_ms <= 4
+
+
+def test_what_comes_free_is_kept_for_who_comes_first() -> None:
+    models = watched(models_of({"h100": 10}, {"high": (pool(width=4), 1), "low": 2, "mid": 4}, first={"high": 1}))
+    models.says("low", main=4)
+    models.says("mid", main=1)
+    models.says("high", main=2)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"high": 2, "low": 1, "mid": 1}
+
+
+def test_who_gives_way_does_so_within_its_rails() -> None:
+    guard = GuardKnobs(step_up_max=100, step_down_max=2, stabilisation_ms=600_000, cooldown_down_ms=3_000, warm_up_ms=0)
+    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, guard=guard))
+    models.says("low", main=8)
+    models.says("high", main=7)
+    models.run(MINUTE_MS)
+    steps = [one.targets[0].replicas for _, one in models.decisions if one.model == "low"]
+    assert steps == [6, 4, 3], "two at a time, and not after the window of stabilisation"
+
+
+def test_without_data_nobody_gives_way_and_others_do_not_count_on_it() -> None:
+    models = watched(models_of({"h100": 10}, {"high": 2, "low": 6, "mute": 2}, first={"high": 1}))
+    models.says("low", main=6)
+    models.says("mute", main=2)
+    models.silent.add("mute")
+    models.run(MINUTE_MS)
+    models.says("high", main=10)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"high": 7, "low": 1, "mute": 2}
+
+
+def test_a_quota_binds_the_models_of_its_namespace() -> None:
+    models = watched(
+        models_of(
+            {"h100": 20},
+            {"a": 3, "b": 3, "c": 3},
+            namespaces={"a": "team", "b": "team"},
+            quotas={"team": {"h100": 8}},
+        )
+    )
+    for name in ("a", "b", "c"):
+        models.says(name, main=9)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 4, "b": 4, "c": 9}
+    assert rails(models, "a") == ["quota_limited team/h100"]
+    assert supplies(models)["team/h100"] == SupplyStatus("team/h100", 8, 8, {"a": 5, "b": 5})
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"), [({"default": 4}, 4), ({"default": 4, "h100": -1}, 9), ({"a100": 2}, 9), ({"h100": 0}, 1)]
+)
+def test_a_quota_says_what_it_means(quota: dict[str, int], count: int) -> None:
+    models = models_of({}, {"a": 1}, namespaces={"a": "team"}, quotas={"team": quota})
+    models.says("a", main=9)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": count}
+
+
+def test_less_than_there_was_is_given_up() -> None:
+    models = models_of({"h100": 6}, {"a": 5, "b": 5})
+    models.says("a", main=5)
+    models.says("b", main=5)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 5, "b": 1}, "one is served rather than none"
+
+
+def test_who_is_paused_keeps_what_it_has() -> None:
+    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}))
+    models.says("low", main=8)
+    models.controller.state.paused["low"] = "operator"
+    models.says("high", main=7)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"high": 2, "low": 8}
+    assert rails(models, "high") == ["capacity_limited h100"]
+
+
+def test_what_is_remembered_survives_a_snapshot() -> None:
+    models = models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1})
+    models.says("low", main=8)
+    models.says("high", main=7)
+    models.run(2_000)
+    before = models.controller.state.allocation
+    models.controller.restore(models.controller.snapshot())
+    assert models.controller.state.allocation == before
+    assert before.waiting
+    models.run(MINUTE_MS)
+    assert counts(models) == {"high": 7, "low": 3}
+
+
+def test_least_counts_do_not_wait() -> None:
+    models = models_of({"h100": 4}, {"a": 4, "b": (pool(least=2), 0)})
+    models.says("a", main=4)
+    models.run(MINUTE_MS)
+    assert counts(models) == {"a": 2, "b": 2}
+    assert Code.REPLICAS_MIN in {reason.split(":")[-1] for _, one in models.decisions for reason in one.reasons}
