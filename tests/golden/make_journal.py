@@ -14,8 +14,8 @@ from tests.support.segments import lone_agent  # noqa: E402 - the path comes fir
 
 JOURNAL = Path(__file__).parent / "journal"
 SEED = 5
-SEGMENTS_AT_MS = (0.0, 45_000.0, 80_000.0)
-ENDS_MS = 117_000.0
+SEGMENTS_AT_MS = (0.0, 40_000.0, 70_000.0)
+ENDS_MS = 95_000.0
 
 
 def scripted() -> list[list[bytes]]:
@@ -23,11 +23,11 @@ def scripted() -> list[list[bytes]]:
     world, agent, journal = lone_agent(SEED, SEGMENTS_AT_MS)
     timeline = world.timeline
     timeline.at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
-    timeline.at(50_000.0, lambda: world.demand.update({("whole", "both"): 0.7, ("split", "prefill"): 0.3}))
-    timeline.at(82_000.0, lambda: world.bus.set_up(up=False))
-    timeline.at(102_000.0, lambda: world.bus.set_up(up=True))
-    timeline.at(104_000.0, lambda: next(iter(world.workers.values())).end())
-    timeline.at(112_000.0, agent.stop)
+    timeline.at(44_000.0, lambda: world.demand.update({("whole", "both"): 0.7, ("split", "prefill"): 0.3}))
+    timeline.at(70_500.0, lambda: world.bus.set_up(up=False))
+    timeline.at(82_000.0, lambda: world.bus.set_up(up=True))
+    timeline.at(84_000.0, lambda: next(iter(world.workers.values())).end())
+    timeline.at(91_000.0, agent.stop)
     timeline.run(ENDS_MS)
     return journal.kept
 
