@@ -2,11 +2,13 @@
 
 import pytest
 
+from loadline.cli.show import status as shown
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
 from loadline.core.effects import AnyEffect
 from loadline.core.events import BusConnectionChanged, RegistryRead
 from loadline.core.planning.guard import GuardKnobs
+from loadline.core.query import status
 from loadline.core.settings import ModelKnobs, Settings
 from tests.support.controlled import World
 from tests.support.sleeper import traffic
@@ -48,6 +50,8 @@ def test_it_sleeps_in_one_step_and_wakes_in_the_turn_of_the_first_request(planne
     assert decided[-1] == {"prefill": 0, "decode": 0}
     world.workers.clear()
     assert world.hear(60) == []
+    said = shown(status(world.settings, world.controller.state, "0", world.now, world.now))
+    assert "asleep: the first request that a frontend reports wakes it" in said
     world.now += 1_000
     woken = world.tell(traffic(world.now // 1_000, queued=1))
     assert world.decisions(woken) == [{"prefill": 1, "decode": 1}]

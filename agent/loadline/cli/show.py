@@ -92,6 +92,8 @@ def summary(status: ModelStatus) -> list[str]:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
         why = ", ".join(decision.reasons)
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
+    if not any(pool.desired for pool in status.pools):
+        lines.append("asleep: the first request that a frontend reports wakes it")
     lines += [floor(pool) for pool in status.pools if pool.floor]
     lines += [condition(one) for one in status.conditions]
     lines += [f"missing: {sentence}" for sentence in status.missing]
