@@ -42,6 +42,15 @@ def test_growth_does_not_wait_for_a_window_to_fill() -> None:
     assert bench.hold(1, a=[Says(kv=0.9, waiting=40)] * 4).targets["a"] > 4
 
 
+def test_a_flood_is_answered_by_most_of_what_it_needs_at_once_and_a_spike_is_not() -> None:
+    bench = Bench(workers=4)
+    bench.hold(300, a=[MIDDLE] * 4)
+    assert bench.hold(1, a=[Says(kv=0.9, waiting=60)] * 4).targets == {"a": 10}, "of 15"
+    bench = Bench(workers=4)
+    bench.hold(300, a=[MIDDLE] * 4)
+    assert bench.hold(1, a=[Says(kv=0.8, waiting=1)] * 4).targets == {}
+
+
 @pytest.mark.parametrize(("kv", "targets"), [(0.71, {}), (0.73, {"a": 11})])
 def test_it_grows_above_nine_tenths_of_what_saturates(kv: float, targets: dict[str, int]) -> None:
     assert Bench(workers=10).hold(60, a=[Says(kv=kv)] * 10).targets == targets

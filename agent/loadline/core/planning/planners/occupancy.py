@@ -27,6 +27,8 @@ from loadline.core.scalars import Role
 
 SAMPLE_MS: Final = 1_000
 """Most time between two samples of the windows; the short one has at least ten."""
+_SPIKE: Final = 1.5
+"""What is held now counts by so much less while its mean is lower: a spike is none, and a flood is one at once."""
 
 
 class Lengths(Struct, frozen=True):
@@ -113,8 +115,8 @@ class Occupancy(Struct):
 
     @property
     def rising(self) -> float:
-        """What is surely held, over the short while."""
-        return self.short.mean_with(self.low)
+        """What is surely held: the mean of the short while, or much of what it is now."""
+        return max(self.short.mean_with(self.low), self.low / _SPIKE)
 
     @property
     def falling(self) -> float:
