@@ -1,7 +1,6 @@
 """The four numbers of an engine from what was measured, and `loadline fit`."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from loadline.cli.main import main
 from loadline.config import load_as
 from loadline.config.profiles import read_sweeps
 from loadline.core.models.engine import LinearKnobs
-from loadline.core.models.fitting import Fit, IterationSamples, Refused, fit_decode, fit_line
-from loadline.core.models.linear import LinearTimes
-from loadline.core.models.regression import SAMPLES_MIN, Line
+from loadline.core.models.fitting import Fit, Refused, fit_decode, fit_line
+from loadline.core.models.regression import Line
 from loadline.core.models.sweeps import DecodeSweep
 from loadline.errors import DataError
 
@@ -93,50 +91,6 @@ def test_what_is_no_line_is_refused(loads: list[float], latencies_ms: list[float
     found = fit_line(loads, latencies_ms)
     assert isinstance(found, Refused)
     assert says in found.problem
-
-
-def iterations(seed: int, noise: float) -> IterationSamples:
-    draw, samples = random.Random(seed), IterationSamples()
-    for _ in range(50):
-        batch, tokens = draw.randint(1, 64), draw.randint(50, 8_000)
-        samples.decode.push(batch, (7.0 + 0.05 * batch) * draw.uniform(1.0 - noise, 1.0 + noise))
-        samples.prefill.push(tokens, (14.0 + 0.02 * tokens) * draw.uniform(1.0 - noise, 1.0 + noise))
-    return samples
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_iterations_give_the_engine(seed: int) -> None:
-    times = iterations(seed, 0.02).times()
-    assert isinstance(times, LinearTimes)
-    found = times.alpha, times.beta, times.gamma, times.delta
-    assert found == pytest.approx((7.0, 0.05, 14.0, 0.02), rel=0.15)
-
-
-def test_bad_samples_and_cold_starts_do_not_count() -> None:
-    samples = iterations(0, 0.01)
-    before = samples.times()
-    for bad in (float("nan"), float("inf"), 0.0, -5.0):
-        samples.decode.push(bad, 10.0)
-        samples.prefill.push(100.0, bad)
-    assert samples.times() == before
-    samples.decode.push(1.0, 9_000.0)
-    times = samples.times()
-    assert isinstance(times, LinearTimes)
-    assert times.alpha == pytest.approx(7.0, rel=0.1)
-
-
-def test_too_few_samples_are_refused_by_name() -> None:
-    samples = IterationSamples()
-    for batch in range(1, SAMPLES_MIN + 1):
-        assert samples.times() == Refused(f"decode: {batch - 1} samples are too few: wait for {SAMPLES_MIN}")
-        samples.decode.push(batch, 10.0 + batch)
-    assert samples.times() == Refused(f"prefill: 0 samples are too few: wait for {SAMPLES_MIN}")
-
-
-def test_samples_outlive_their_process() -> None:
-    samples = iterations(1, 0.02)
-    again = msgspec.json.decode(msgspec.json.encode(samples), type=IterationSamples)
-    assert again.times() == samples.times()
 
 
 def test_a_sweep_is_fitted_for_all_contexts_or_for_one(tmp_path: Path) -> None:

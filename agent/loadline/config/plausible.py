@@ -7,6 +7,7 @@ from loadline.config.engines import read_engine
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import EngineProfile
 from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
+from loadline.core.planning.planners import FITTED
 from loadline.core.settings import ModelKnobs
 
 _OFF: Final = 100.0
@@ -24,7 +25,8 @@ def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
             yield f"{here}: {engine.problem} Until then the pool holds."
         elif engine == EngineProfile():
             kind = "decode_profile" if pool.role == "decode" else "prefill_profile"
-            yield f"{here}.{kind}: nothing is known of the engines, so the pool holds. Set it, or linear."
+            until = "until its workers have shown it" if model.planner in FITTED else "so the pool holds"
+            yield f"{here}.{kind}: nothing is known of the engines, {until}. Set it, or linear."
         if pool.role != "decode" and engine.prefill is not None:
             yield from _unit(f"{here}.prefill_profile", "prefill_ttft", _prefill_points(engine.prefill), pool)
         if pool.role != "prefill" and engine.decode is not None:

@@ -3,7 +3,7 @@
 from loadline.core.belief.fleet import Model
 from loadline.core.decisions.ledger import summarise
 from loadline.core.planning.books import books_of
-from loadline.core.planning.planners import BY_TRAFFIC
+from loadline.core.planning.planners import BY_TRAFFIC, FITTED
 from loadline.core.planning.planners.sizing import profile_problem
 from loadline.core.report import Explanation
 from loadline.core.settings import ModelKnobs, Settings
@@ -67,7 +67,9 @@ def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
     by_traffic = knobs.planner in BY_TRAFFIC
     if (by_traffic or knobs.scale_to_zero_after_ms) and not model.traffic.heard(now):
         found.append(f"{model.name}: no frontend reports traffic")
-    problems = [profile_problem(pool) for pool in model.pools.values()] if by_traffic else []
+    fitted = knobs.planner in FITTED  # to them only a profile that is broken is one that is missing
+    profiled = [pool for pool in model.pools.values() if by_traffic and (pool.engine.problem or not fitted)]
+    problems = [profile_problem(pool) for pool in profiled]
     return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 
 

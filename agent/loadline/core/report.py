@@ -68,6 +68,7 @@ class Code(StrEnum):
     SATURATION_ALONE = "saturation_alone"
     QUEUEING_ALONE = "queueing_alone"
     NO_OPINION = "no_opinion"
+    ENGINE_LEARNING = "engine_learning"
     SHRINK_STEPWISE = "shrink_stepwise"
     REPLACEMENT_NOT_READY = "replacement_not_ready"
     # who gets what is short
@@ -203,6 +204,7 @@ SENTENCES: dict[Code, str] = {
     Code.SATURATION_ALONE: "the queueing model has no opinion, saturation wants {saturation:g}",
     Code.QUEUEING_ALONE: "saturation has no opinion, the queueing model wants {queueing:g}",
     Code.NO_OPINION: "neither saturation nor the queueing model has an opinion",
+    Code.ENGINE_LEARNING: "no profile says what an engine takes, and its iterations do not yet",
     Code.REPLACEMENT_NOT_READY: (
         "{wanted:g} held at {allowed:g}: the workers of the other pools that are ready do not carry the load alone"
     ),

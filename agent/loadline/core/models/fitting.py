@@ -1,4 +1,4 @@
-"""The four numbers of an engine, fitted to measured times: to a profiler's sweeps, or to iterations as they happen.
+"""The four numbers of an engine, fitted to measured times: to a profiler's sweeps, or to what iterations took.
 
 A line is fitted to relative errors, for a sweep goes from one request to a thousand, and the short times count as much
 as the long ones. A time neither falls with the load nor is negative without one; where noise says so, the line is drawn
@@ -10,11 +10,11 @@ from math import fsum
 from typing import Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from loadline.core.models.linear import LinearTimes
 from loadline.core.models.profile import decode_surface
-from loadline.core.models.regression import SAMPLES_MIN, Line, Regression, without_outliers
+from loadline.core.models.regression import Line
 from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
 
 SPREAD_MIN: Final = 0.2
@@ -36,22 +36,6 @@ class Refused(Struct, frozen=True):
     """Why there is no fit, and what to do about it."""
 
     problem: str
-
-
-class IterationSamples(Struct):
-    """The last iterations of an engine: of decode by batch, of prefill by the tokens of the pass."""
-
-    decode: Regression = field(default_factory=Regression)
-    prefill: Regression = field(default_factory=Regression)
-
-    def times(self) -> LinearTimes | Refused:
-        """The four numbers; samples that are not finite, not above 0, or outliers do not count."""
-        decode, prefill = _fit_window(self.decode), _fit_window(self.prefill)
-        if isinstance(decode, Refused):
-            return Refused(f"decode: {decode.problem}")
-        if isinstance(prefill, Refused):
-            return Refused(f"prefill: {prefill.problem}")
-        return times_of(decode, prefill)
 
 
 def fit_line(loads: Sequence[float], latencies_ms: Sequence[float]) -> Fit | Refused:
@@ -110,12 +94,6 @@ def _iterations(sweep: DecodeSweep, context_tokens: float | None) -> list[tuple[
 def times_of(decode: Fit, prefill: Fit) -> LinearTimes:
     """The four numbers of two lines."""
     return LinearTimes(decode.line.intercept_ms, decode.line.slope, prefill.line.intercept_ms, prefill.line.slope)
-
-
-def _fit_window(window: Regression) -> Fit | Refused:
-    if len(window.loads) < SAMPLES_MIN:
-        return Refused(f"{len(window.loads)} samples are too few: wait for {SAMPLES_MIN}")
-    return fit_line(*without_outliers(window.loads, window.latencies_ms))
 
 
 def _least_relative(loads: Sequence[float], latencies_ms: Sequence[float]) -> Line:

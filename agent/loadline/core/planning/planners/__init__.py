@@ -29,7 +29,10 @@ PLANNERS: dict[str, type[Planner]] = {
 BY_TRAFFIC = frozenset({HybridPlanner.name, QueueingPlanner.name, SlaPlanner.name, ThroughputPlanner.name})
 """Planners that size by traffic and engine profiles."""
 
+FITTED = frozenset({HybridPlanner.name, QueueingPlanner.name})
+"""Of those, planners that learn of engines without a profile from the iterations of their workers."""
+
 BY_ROLE = BY_TRAFFIC | {SaturationPlanner.name}
 """Planners that share the load of a role among its pools: such a pool may be empty and grow again."""
 
-__all__ = ["BY_ROLE", "BY_TRAFFIC", "PLANNERS", "Planner"]
+__all__ = ["BY_ROLE", "BY_TRAFFIC", "FITTED", "PLANNERS", "Planner"]

@@ -8,13 +8,15 @@ queueing model. What differs from the original:
 - the objectives are those of a share of the requests, not of their mean;
 - the pools of a role share its demand; there, each is sized for all of it;
 - growth is one step, and a shrink waits until nothing has called for the workers for as long as workers take to come;
-- a pool that others replace shrinks as they become ready.
+- a pool that others replace shrinks as they become ready;
+- engines that nobody has profiled are fitted to the iterations that their workers report.
 """
 
 from math import ceil
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, field
+import msgspec
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from loadline.core.belief.fleet import Model
@@ -22,11 +24,12 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingMax
 from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.models.lengths import Lengths
+from loadline.core.planning.planners.fits import NO_LINES, Lines, PoolFit
 from loadline.core.planning.planners.intervals import Outlook
 from loadline.core.planning.planners.recommendation import Recommendation
 from loadline.core.planning.planners.served import Served, served_by
 from loadline.core.planning.planners.shares import Share
-from loadline.core.planning.planners.sizing import Demand, Sizing
+from loadline.core.planning.planners.sizing import Demand, Sizing, profile_problem
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from loadline.core.report import Code, Need, Opinion, Reason
 from loadline.core.scalars import Role
@@ -42,18 +45,35 @@ class QueueingKnobs(ThroughputKnobs, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(ge=0, le=1_000, description="What a worker that starts or goes costs, in hours of it: for mixed fleets."),
     ] = 0.1
+    fitted: Annotated[
+        Literal["never", "unprofiled", "always"],
+        Meta(
+            description="Which engines are fitted to the iterations that their workers report, in the place of a"
+            " profile."
+        ),
+    ] = "unprofiled"
+
+
+class Taught(Struct, frozen=True):
+    """What is kept beyond an agent."""
+
+    lines: dict[str, Lines]
+    correction: bytes | None = None
 
 
 class QueueingPlanner(ThroughputPlanner):
     """See the module."""
 
     name: ClassVar[str] = "queueing"
-    by_pool: ClassVar[tuple[str, ...]] = (*ThroughputPlanner.by_pool, "served", "highest")
+    by_pool: ClassVar[tuple[str, ...]] = (*ThroughputPlanner.by_pool, "served", "highest", "fits", "lines")
 
     knobs: QueueingKnobs
     served: dict[str, Served] = field(default_factory=dict)
     """What one worker of each pool serves, since the last sizing."""
     needs: dict[Role, Need] = field(default_factory=dict)
+    fits: dict[str, PoolFit] = field(default_factory=dict)
+    lines: dict[str, Lines] = field(default_factory=dict)
+    """What was learned of the engines of each pool, here or before."""
     waiting: dict[Role, int] = field(default_factory=dict)
     """Requests that wait at the workers of each role, or for any."""
     backlogs: dict[Role, float] = field(default_factory=dict)
@@ -69,6 +89,21 @@ class QueueingPlanner(ThroughputPlanner):
         for role, need in self.needs.items():
             self.needs[role] = replace(need, serves={name: one for name, one in need.serves.items() if name != pool})
 
+    def learned(self) -> bytes | None:
+        """The times of the engines, and how they differ from their profiles."""
+        taught = Taught(dict(sorted(self.lines.items())), super().learned())
+        return msgspec.json.encode(taught) if taught.lines or taught.correction else None
+
+    def learn(self, data: bytes) -> None:
+        """Go by them until the iterations say something else."""
+        try:
+            taught = msgspec.json.decode(data, type=Taught)
+        except msgspec.MsgspecError:
+            return
+        self.lines = dict(taught.lines)
+        if taught.correction is not None:
+            super().learn(taught.correction)
+
     def plan(self, model: Model, now: int) -> Opinion:
         """As the throughput planner; and what is demanded of each role."""
         return replace(super().plan(model, now), needs=tuple(self.needs.values()))
@@ -79,6 +114,9 @@ class QueueingPlanner(ThroughputPlanner):
         That, not at every look: where there are as many workers as there may be, it would change nothing.
         """
         self.waiting = _waiting(model, now)
+        for pool in model.pools.values() if self.knobs.fitted != "never" else ():
+            if self.knobs.fitted == "always" or profile_problem(pool) is not None:
+                self._fit(pool, now)
         super().observe(model, now)
         if self.outlook is None or now < self.behind_at_ms or not model.traffic.heard(now):
             return
@@ -99,7 +137,9 @@ class QueueingPlanner(ThroughputPlanner):
     def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:
         """Why nothing can be said of a pool; None where it was sized."""
         if pool.name in self.problems:
-            return self.problems[pool.name]
+            fit = self.fits.get(pool.name)
+            learning = fit.problem(pool) if fit is not None and not pool.engine.problem else ""
+            return Reason(Code.ENGINE_LEARNING, pool.name, detail=learning) if learning else self.problems[pool.name]
         if not model.traffic.heard(now) or pool.name not in self.sized:
             return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
         return None
@@ -140,6 +180,17 @@ class QueueingPlanner(ThroughputPlanner):
         rate = need.serves.get(pool.name)
         return standing if rate is None else min(standing, max(wanted, ceil(left / rate)))
 
+    def _fit(self, pool: Pool, now: int) -> None:
+        """Learn from what the workers of a pool have just said."""
+        fit = self.fits.get(pool.name)
+        if fit is None:
+            before = self.lines.pop(pool.name, NO_LINES)
+            fit = self.fits[pool.name] = PoolFit.after(before if before.fits(pool) else NO_LINES)
+        fit.look(pool, now)
+        lines = fit.lines(pool)
+        if lines.decode is not None or lines.prefill is not None:
+            self.lines[pool.name] = lines
+
     def _is_behind(self, model: Model, need: Need) -> bool:
         """Whether more waits than the workers that were asked for can serve in time."""
         arriving = need.demand - self.backlogs[need.role]
@@ -165,7 +216,7 @@ class QueueingPlanner(ThroughputPlanner):
             arriving = _arriving(role, objectives, demand)
             self.backlogs[role] = self._backlog(role, arriving, objectives)
             whole, ours = arriving + self.backlogs[role], [pool for pool in pools if pool.knobs.role == role]
-            self.served |= served_by(ours, objectives, demand, whole)
+            self.served |= served_by(ours, objectives, demand, whole, self.lines)
             shares.append(Share(role, ours, self.served, whole))
         self.needs = {share.role: share.need for share in shares}
         hours = self.knobs.switching_cost_hours

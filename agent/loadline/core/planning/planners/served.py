@@ -4,7 +4,7 @@ What its engine takes are four numbers. Of a profile they are those around the b
 brings: over all that was measured a line is 20 % off, near the batches that keep the objective 3 %.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,12 +17,12 @@ from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.models.fitting import Refused, fit_line
 from loadline.core.models.lengths import decode_context
 from loadline.core.models.linear import LinearTimes
-from loadline.core.models.profile import DecodeModel
 from loadline.core.models.queue_rates import Engine, Work, rate_of, stepped
 from loadline.core.models.queue_sizing import TOKENS_SHARE, Bound, Sized, Targets
 from loadline.core.models.queueing import BATCH_MAX
 from loadline.core.models.regression import Line
 from loadline.core.observed import WorkerRecord
+from loadline.core.planning.planners.fits import NO_LINES, Lines
 from loadline.core.planning.planners.sizing import KV_FULL, Demand, out_of_reach, profile_problem, record_of
 from loadline.core.report import Code, Reason
 
@@ -52,35 +52,45 @@ class Served(Struct, frozen=True):
 
 
 def served_by(
-    pools: Sequence[Pool], objectives: ObjectiveKnobs, demand: Demand, requests_per_s: float
+    pools: Sequence[Pool],
+    objectives: ObjectiveKnobs,
+    demand: Demand,
+    requests_per_s: float,
+    lines: Mapping[str, Lines],
 ) -> dict[str, Served]:
     """What one worker of each pool of a role serves.
 
     An objective that the shortest request misses by all of their profiles is a mistake; by one, it is no pool for it.
     """
     mistakes = {pool.name: out_of_reach(pool, objectives) for pool in pools if profile_problem(pool) is None}
-    if mistakes and all(mistakes.values()):
-        return {pool.name: Served(problem=mistakes.get(pool.name) or profile_problem(pool)) for pool in pools}
-    return {pool.name: served(pool, objectives, demand, requests_per_s) for pool in pools}
+    if len(mistakes) == len(pools) and all(mistakes.values()):
+        return {name: Served(problem=mistake) for name, mistake in mistakes.items()}
+    return {
+        pool.name: served(pool, objectives, demand, requests_per_s, lines.get(pool.name, NO_LINES)) for pool in pools
+    }
 
 
-def served(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, requests_per_s: float) -> Served:
-    """What one worker of a pool serves of a demand, of which so many requests a second come to its role."""
-    problem = profile_problem(pool)
-    if problem is not None:
-        return Served(problem=problem)
-    engine = _engine(pool, objectives, demand)
-    if isinstance(engine, Reason):
-        return Served(problem=engine)
+def served(
+    pool: Pool, objectives: ObjectiveKnobs, demand: Demand, requests_per_s: float, lines: Lines = NO_LINES
+) -> Served:
+    """What one worker of a pool serves of a demand, of which so many requests a second come to its role.
+
+    Lines take the place of the profile, where they are all that its role needs.
+    """
+    lines = lines if lines.known(pool.knobs.role) else NO_LINES
     targets = Targets(objectives.ttft_ms, objectives.itl_ms, objectives.tokens_per_s, demand.attainment)
-    role, work = pool.knobs.role, Work(requests_per_s, _computed(demand), demand.osl.mean)
+    role, ranks = pool.knobs.role, _ranks(pool, lines)
+    work = Work(requests_per_s / ranks, _computed(demand), demand.osl.mean)
     try:
-        saturated = rate_of(role, engine, work, Targets(), 1).requests_per_s
+        engine = _engine(pool, objectives, demand, lines)
+        if isinstance(engine, Reason):
+            return Served(problem=engine)
+        saturated = rate_of(role, engine, work, Targets(), 1).requests_per_s * ranks
         found = rate_of(role, engine, work, targets, pool.knobs.replicas_max)
     except ValueError as error:
         return Served(problem=Reason(Code.PROFILE_UNUSABLE, pool.name, detail=str(error)))
     if found.requests_per_s > 0.0:
-        return Served(found.requests_per_s, found.bound, saturated)
+        return Served(found.requests_per_s * ranks, found.bound, saturated)
     return Served(TOKENS_SHARE * saturated, found.bound, saturated, infeasible=_infeasible(pool, found, objectives))
 
 
@@ -95,23 +105,37 @@ def _computed(demand: Demand) -> float:
     return replicas.computed_isl(demand.isl.mean, demand.kv_hit_rate)
 
 
-def _engine(pool: Pool, objectives: ObjectiveKnobs, demand: Demand) -> Engine | Reason:
-    """The engine of a worker in four numbers, and what it runs together; or why there is none."""
+def _engine(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, lines: Lines) -> Engine | Reason:
+    """The engine of a worker, or of one of its ranks, in four numbers, and what it runs together; or why not."""
     record, role = record_of(pool), pool.knobs.role
+    problem = profile_problem(pool) if lines is NO_LINES else None
+    if problem is not None:
+        return problem
     context = stepped(max(1.0, decode_context(demand.isl, demand.osl)))
-    room = _room_tokens(pool, record) / context
+    room = _room_tokens(pool, record) / _ranks(pool, lines) / context
     if role != "prefill" and room < 1.0:
         numbers = {"max_kv_tokens": room * context, "context_tokens": context}
         return Reason(Code.KV_CACHE_TOO_SMALL, pool.name, numbers)
-    batch = int(min((record and record.max_batch_requests) or _most_said(pool), room, BATCH_MAX))
+    batch = max(1, int(min((record and record.max_batch_requests) or _most_said(pool), room, BATCH_MAX)))
     tokens = (record and record.max_batched_tokens) or _PASS_TOKENS
     passes = int(max(1.0, min(tokens / max(1.0, _computed(demand)), BATCH_MAX)))
-    decode = _IDLE if role == "prefill" else _decode_line(pool, objectives.itl_ms, batch, context)
+    decode = lines.decode or _decode_line(pool, objectives.itl_ms, batch, context, demand)
     if isinstance(decode, Refused):
         return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=f"decode: {decode.problem}")
-    prefill = _IDLE if role == "decode" else _prefill_line(pool, demand)
+    prefill = lines.prefill or _prefill_line(pool, demand)
     times = LinearTimes(decode.intercept_ms, decode.slope, prefill.intercept_ms, prefill.slope)
-    return Engine(times, max(1, batch), passes)
+    return Engine(times, batch, passes)
+
+
+def _times(line: Line, factor: float) -> Line:
+    """What engines take that are so many times as slow as their profile."""
+    return Line(line.slope * factor, line.intercept_ms * factor)
+
+
+def _ranks(pool: Pool, lines: Lines) -> int:
+    """Engines in a worker, each with batches of its own. A profile is that of a worker; a line, that of a rank."""
+    record = record_of(pool)
+    return record.data_parallel_size if record is not None and lines is not NO_LINES else 1
 
 
 def _most_said(pool: Pool) -> float:
@@ -130,29 +154,25 @@ def _room_tokens(pool: Pool, record: WorkerRecord | None) -> float:
 def _prefill_line(pool: Pool, demand: Demand) -> Line:
     """Time of a pass by its tokens, of prompts like these: long ones may take more than their share of it."""
     model = pool.engine.prefill_model(pool.knobs.gpus_per_worker)
-    assert model is not None  # noqa: S101 - ``profile_problem`` was asked first
+    if model is None:  # it only decodes
+        return _IDLE
     isl = demand.isl.scaled(_computed(demand) / demand.isl.mean) if demand.isl.mean > 0.0 else demand.isl
     ttft_ms = isl.mean_of(model.ttft_ms(np.asarray(isl.tokens)).tolist())
     pass_ms = min(model.pass_ms, ttft_ms)
-    return Line(stepped((ttft_ms - pass_ms) / max(1.0, isl.mean)), pass_ms)
+    return _times(Line(stepped((ttft_ms - pass_ms) / max(1.0, isl.mean)), pass_ms), demand.prefill_correction)
 
 
-def _decode_line(pool: Pool, itl_ms: float, batch: float, context: float) -> Line | Refused:
-    """Time of an iteration by its batch."""
-    linear = pool.engine.linear
+def _decode_line(pool: Pool, itl_ms: float, batch: float, context: float, demand: Demand) -> Line | Refused:
+    """Time of an iteration by its batch, of the batches up to the largest that keeps an ITL, or that there is."""
+    model, linear = pool.engine.decode_model(pool.knobs.gpus_per_worker), pool.engine.linear
+    if model is None:  # it only prefills
+        return _IDLE
     if pool.engine.decode is None and linear is not None:
-        return Line(linear.beta, linear.alpha)
-    model = pool.engine.decode_model(pool.knobs.gpus_per_worker)
-    assert model is not None  # noqa: S101 - ``profile_problem`` was asked first
-    return _line_near(model, itl_ms, batch, context)
-
-
-def _line_near(model: DecodeModel, itl_ms: float, batch: float, context: float) -> Line | Refused:
-    """The line of the batches up to the largest that keeps an ITL, or that there is."""
+        return _times(Line(linear.beta, linear.alpha), demand.decode_correction)
     best = model.find_best_throughput_per_gpu(itl_ms, context)
     usage_of_one = context / model.max_kv_tokens
     most = max(2.0, min(batch, best.kv_usage / usage_of_one if best is not None else batch))
     batches: Numbers = np.linspace(1.0, most, _POINTS)
     itl = model.itl_ms(batches * usage_of_one, np.full_like(batches, context))
     found = fit_line(batches.tolist(), itl.tolist())
-    return found if isinstance(found, Refused) else found.line
+    return found if isinstance(found, Refused) else _times(found.line, demand.decode_correction)

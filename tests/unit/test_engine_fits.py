@@ -1,0 +1,151 @@
+"""Engines without a profile, in the queueing planner: they are learned from what their workers report."""
+
+import random
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import TrafficReported
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample, WorkerSample
+from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
+from loadline.core.report import Code, Opinion
+from tests.support.belief import Line, reported
+
+TRUE = LinearKnobs(10.0, 0.1, 5.0, 0.02, max_kv_tokens=1e6)
+"""What the engines are, and no configuration says."""
+WRONG = EngineProfile(linear=LinearKnobs(20.0, 0.2, 10.0, 0.04, max_kv_tokens=1e6))
+POOL = PoolKnobs("p", "aggregated", replicas_max=50)
+
+
+class Desk:
+    """A planner, a pool of two workers that say what their iterations take, and a frontend."""
+
+    def __init__(self, knobs: QueueingKnobs | None = None, engine: EngineProfile | None = None, ranks: int = 1) -> None:
+        self.world = Line([POOL], 2)
+        self.pool = self.world.pool("p")
+        self.pool.desired = 2
+        for worker in self.pool.workers.values():
+            worker.record = replace(worker.record, data_parallel_size=ranks)
+        if engine is not None:
+            self.pool.engine = engine
+        self.planner = QueueingPlanner(knobs or QueueingKnobs())
+        self.luck = random.Random(3)
+        self.prompts: tuple[int, ...] = (0, 0, 500, 1_500, 6_000)
+        """Tokens of what their passes compute, one as likely as the other."""
+        self.sequence = 0
+
+    def hear(self, seconds: int, *, slower: float = 1.0) -> Opinion:
+        """100 requests a second, and workers with anything to do."""
+        for _ in range(seconds):
+            self.world.now += 1_000
+            self.sequence += 1
+            for name in self.pool.workers:
+                self.world.fleet.report(reported(name, self._sample(slower), pool="p"), self.world.now)
+            traffic = TrafficSample(self.sequence, 1_000, 100, 100, isl_tokens=1_000.0, osl_tokens=200.0)
+            self.world.model.traffic.apply(TrafficReported("m", "f", 1, traffic), self.world.now)
+            opinion = self.planner.plan(self.world.look(), self.world.now)
+        return opinion
+
+    def _sample(self, slower: float) -> WorkerSample:
+        batch, tokens = self.luck.randint(1, 200), self.luck.choice(self.prompts)
+        took_ms = TRUE.gamma + TRUE.delta * tokens if tokens else TRUE.alpha + TRUE.beta * batch
+        return WorkerSample(
+            self.sequence,
+            0,
+            decode_batch_requests=batch,
+            active_prefill_tokens=tokens,
+            iteration_ms=took_ms * slower * self.luck.uniform(0.98, 1.02),
+        )
+
+
+def serves(opinion: Opinion) -> float:
+    [need] = opinion.needs
+    return need.serves.get("p", 0.0)
+
+
+@pytest.fixture
+def told() -> float:
+    """Requests a second of a worker of which the configuration says the truth."""
+    return serves(Desk(engine=EngineProfile(linear=TRUE)).hear(60))
+
+
+def test_engines_that_nobody_has_profiled_are_learned(told: float) -> None:
+    desk = Desk()
+    first = desk.hear(9)
+    assert Code.QUEUEING_TARGET not in {reason.code for reason in first.reasons}
+    assert first.targets == {}
+    assert serves(desk.hear(120)) == pytest.approx(told, rel=0.1)
+
+
+def test_until_then_it_holds_and_says_what_is_missing() -> None:
+    desk = Desk()
+    desk.prompts = (0,)
+    opinion = desk.hear(120)
+    [reason] = opinion.reasons
+    assert reason.code is Code.ENGINE_LEARNING
+    assert reason.detail == "prefill: 0 samples are too few: wait for 5"
+    assert opinion.targets == {}
+
+
+def test_a_rank_has_batches_of_its_own(told: float) -> None:
+    assert serves(Desk(ranks=2).hear(120)) == pytest.approx(2 * told, rel=0.1)
+
+
+def test_profiles_are_believed_unless_a_knob_says_that_they_are_not(told: float) -> None:
+    assert serves(Desk(engine=WRONG).hear(120)) < 0.7 * told
+    assert serves(Desk(QueueingKnobs(fitted="always"), WRONG).hear(120)) == pytest.approx(told, rel=0.1)
+    assert Code.PROFILE_UNUSABLE in {reason.code for reason in Desk(QueueingKnobs(fitted="never")).hear(120).reasons}
+
+
+def test_what_was_learned_is_known_to_the_next_agent_at_once(told: float) -> None:
+    desk = Desk()
+    assert desk.planner.learned() is None
+    desk.hear(120)
+    data = desk.planner.learned()
+    assert data is not None
+    desk.hear(60)
+    assert desk.planner.learned() == data, "nothing new is not written again"
+    heir = Desk()
+    heir.planner.learn(data)
+    assert heir.planner.learned() == data
+    assert serves(heir.hear(12)) == pytest.approx(told, rel=0.1)
+
+
+def test_what_was_learned_of_another_engine_is_not_believed() -> None:
+    desk = Desk()
+    desk.hear(120)
+    data = desk.planner.learned()
+    assert data is not None
+    heir = Desk()
+    heir.pool.knobs = replace(POOL, gpus_per_worker=2)
+    heir.planner.learn(data)
+    assert heir.hear(2).targets == {}
+    assert heir.planner.lines == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b'{"lines": 5}',
+        b'{"lines":{"p":{"decode":{"slope":-1.0,"intercept_ms":0.0},"prefill":null,"gpus_per_worker":1}}}',
+        b'{"lines":{"p":{"decode":{"slope":0.1,"intercept_ms":-9e9},"prefill":{"slope":0.1,"intercept_ms":-9e9}}}}',
+    ],
+)
+def test_what_cannot_be_meant_does_no_harm(data: bytes, told: float) -> None:
+    desk = Desk()
+    desk.planner.learn(data)
+    assert desk.hear(12).targets == {}
+    assert serves(desk.hear(200)) == pytest.approx(told, rel=0.1)
+
+
+def test_fits_are_a_part_of_the_state() -> None:
+    desk = Desk()
+    desk.hear(70)
+    encoded = msgspec.json.encode(desk.planner)
+    twin = msgspec.json.decode(encoded, type=QueueingPlanner)
+    assert msgspec.json.encode(twin) == encoded

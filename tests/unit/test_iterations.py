@@ -1,0 +1,113 @@
+"""Lines of an engine, learned from its iterations: what is believed, and what is doubted."""
+
+import random
+
+import msgspec
+import pytest
+
+from loadline.core.models.iterations import LearnedLine
+from loadline.core.models.regression import SAMPLES_MIN, Line
+
+HOUR_MS = 3_600_000
+
+
+def fed(line: LearnedLine, true: Line, *, now: int = 0, noise: float = 0.02, loads: tuple[int, int] = (1, 200)) -> None:
+    luck = random.Random(5)
+    for _ in range(60):
+        load = luck.randint(*loads)
+        line.push(now, load, true.at(load) * luck.uniform(1.0 - noise, 1.0 + noise))
+
+
+def learned(true: Line, noise: float = 0.02) -> LearnedLine:
+    line = LearnedLine()
+    fed(line, true, noise=noise)
+    line.refit(0)
+    return line
+
+
+def known(line: LearnedLine) -> tuple[float, float]:
+    assert line.line is not None
+    return line.line.intercept_ms, line.line.slope
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
+def test_iterations_give_the_line(noise: float) -> None:
+    found = learned(Line(0.05, 7.0), noise)
+    assert known(found) == pytest.approx((7.0, 0.05), rel=0.02 + 2.5 * noise)
+    assert found.problem == ""
+
+
+def test_a_load_that_hardly_changes_leaves_what_was_seen_of_others() -> None:
+    line = learned(Line(0.05, 7.0))
+    before = line.line
+    fed(line, Line(0.05, 7.0), now=60_000, loads=(98, 102))
+    line.refit(60_000)
+    assert line.line == before, "of 60 samples more, none says anything new"
+    alone = LearnedLine()
+    fed(alone, Line(0.05, 7.0), loads=(98, 102))
+    alone.refit(0)
+    assert (alone.line, "nearly the same load" in alone.problem) == (None, True)
+
+
+def test_bad_samples_and_cold_starts_do_not_count() -> None:
+    line = learned(Line(0.05, 7.0))
+    before = known(line)
+    for load, latency_ms in ((float("nan"), 9.0), (float("inf"), 9.0), (0.0, 9.0), (9.0, float("nan")), (9.0, -1.0)):
+        line.push(0, load, latency_ms)
+    line.push(0, 1.0, 9_000.0)
+    line.refit(0)
+    assert known(line) == pytest.approx(before, rel=0.03)
+
+
+def test_too_few_samples_are_refused_by_name() -> None:
+    line = LearnedLine()
+    for count in range(SAMPLES_MIN):
+        assert line.problem == f"{count} samples are too few: wait for {SAMPLES_MIN}"
+        line.push(0, 2.0**count, 10.0 + 2.0**count)
+        line.refit(0)
+    assert line.line is not None
+
+
+def test_another_engine_is_doubted_until_it_was_seen_again_and_again() -> None:
+    line = learned(Line(0.05, 7.0))
+    before = line.line
+    for look in range(1, 5):
+        fed(line, Line(0.2, 28.0), now=look)
+        line.refit(look)
+        assert line.line == before
+        assert f"seen {look} times of 5" in line.problem
+    line.refit(5)
+    assert known(line) == pytest.approx((28.0, 0.2), rel=0.1)
+
+
+def test_one_look_that_agrees_ends_the_doubts() -> None:
+    line = learned(Line(0.05, 7.0))
+    for true in (*[Line(0.2, 28.0)] * 4, Line(0.05, 7.0), *[Line(0.2, 28.0)] * 4):
+        fed(line, true)
+        line.refit(0)
+    assert known(line) == pytest.approx((7.0, 0.05), rel=0.1)
+
+
+def test_little_change_is_none_and_some_is_followed() -> None:
+    line = learned(Line(0.05, 7.0), 0.0)
+    before = line.line
+    fed(line, Line(0.0505, 7.07), noise=0.0)
+    line.refit(0)
+    assert line.line is before, "what follows from it need not be reckoned anew"
+    fed(line, Line(0.06, 8.4), noise=0.0)
+    line.refit(0)
+    assert known(line) == pytest.approx((8.4, 0.06), rel=0.01)
+
+
+def test_after_an_hour_samples_are_forgotten_and_the_line_is_kept() -> None:
+    line = learned(Line(0.05, 7.0))
+    line.refit(HOUR_MS + 1)
+    assert (line.octaves, line.problem) == ({}, f"0 samples are too few: wait for {SAMPLES_MIN}")
+    assert known(line) == pytest.approx((7.0, 0.05), rel=0.1)
+
+
+def test_it_outlives_its_process() -> None:
+    line = learned(Line(0.05, 7.0))
+    again = msgspec.json.decode(msgspec.json.encode(line), type=LearnedLine)
+    assert again == line
+    assert msgspec.json.encode(again) == msgspec.json.encode(line)
