@@ -127,6 +127,18 @@ def test_a_file_that_is_away_for_a_while_is_no_other_file(reading: Reading) -> N
     reading.play(scenario)
 
 
+def test_a_file_that_is_still_being_written_is_not_read(reading: Reading) -> None:
+    async def scenario() -> None:
+        for written in range(200):  # between any two looks it grows
+            reading.path.write_text(f"{FAST}{BASE}{'#' * written}", encoding="utf-8")
+            await asyncio.sleep(0.001)
+        assert not reading.events
+        reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
+        assert (await reading.told(1)).fleet.quorum_ratio == 0.5
+
+    reading.play(scenario)
+
+
 def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> None:
     path = tmp_path / "loadline.toml"
     path.write_text("[agent]\nreload_interval_ms = 0\n" + BASE, encoding="utf-8")

@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from loadline.core.belief.fleet import FleetKnobs
@@ -23,9 +22,8 @@ from loadline.core.events import (
 from loadline.core.learned import Learned
 from loadline.core.observed import RegisteredWorker, WorkerRecord
 from loadline.core.planning.guard import GuardKnobs
-from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.settings import Settings
 from loadline.core.targets import StoredDecision
 from loadline.runtime import record
 from tests.support.desk import READ_AT, Desk, leading
@@ -259,36 +257,6 @@ def test_a_new_model_begins_with_what_the_store_holds_of_it() -> None:
     desk.tell(LearnedRead({"m": Learned(start_ups_ms={"decode": [4_000]})}))
     change(desk, Desk().controller.settings)
     assert desk.controller.state.fleet.models["m"].pools["decode"].start_ups_ms == [4_000]
-
-
-@pytest.mark.parametrize("name", sorted(PLANNERS))
-def test_every_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
-    pools = PoolKnobs("decode", "aggregated"), PoolKnobs("more", "aggregated")
-    desk = Desk(Settings("agent-1", "all", (ModelKnobs("m", pools, planner=name),)))
-    desk.pass_time(20)
-    kind = type(getattr(desk.controller.settings.models[0], name))
-    other = PoolKnobs("other", "aggregated")
-    for changed in ((pools[1], other), (other,), (*pools, other)):
-        settings = with_model(desk.controller.settings, "m", pools=changed, **{name: _varied(kind())})
-        change(desk, settings)
-        desk.pass_time(20)
-    assert "planner_failures" not in desk.controller.state.counters
-    assert desk.controller._decider.planners["m"].knobs == _varied(kind())
-
-
-def _varied(knobs: Any) -> Any:
-    """The same knobs, with every time of them a quarter longer."""
-    times = {
-        field.name: getattr(knobs, field.name) * 5 // 4
-        for field in msgspec.structs.fields(knobs)
-        if field.name.endswith("_ms") and isinstance(getattr(knobs, field.name), int)
-    }
-    parts = {
-        field.name: _varied(getattr(knobs, field.name))
-        for field in msgspec.structs.fields(knobs)
-        if isinstance(getattr(knobs, field.name), msgspec.Struct)
-    }
-    return replace(knobs, **times, **parts)
 
 
 # -- the journal -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,194 @@
+"""Every planner goes on with other knobs and other pools, in the middle of its work."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect, FitForecast
+from loadline.core.events import (
+    AnyEvent,
+    ForecastFitted,
+    LoadReported,
+    SettingsChanged,
+    TrafficReported,
+    WorkerRegistered,
+)
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
+from loadline.core.planning.planners.sla import SlaPlanner
+from loadline.core.planning.planners.throughput import ThroughputPlanner
+from loadline.core.report import Code
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.forecast import forecast
+from tests.support.belief import START
+
+ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
+NAMES = ("decode", "more", "other")
+INTERVAL_MS, START_UP_MS = 30_000, 10_000
+
+
+class Busy:
+    """A controller with one model, whose pools have two workers each, under traffic that slowly rises."""
+
+    def __init__(self, planner: str, knobs: Any) -> None:
+        model = ModelKnobs("m", (_pool("decode"), _pool("more")), planner=planner, **{planner: knobs})
+        profiles = {"m": dict.fromkeys(NAMES, ENGINE)}
+        self.controller = Controller(Settings("agent-1", "all", (model,), profiles=profiles))
+        self.now, self.sequence = START, 0
+        self.unanswered: list[AnyEvent] = []
+        self.answering = True
+        for name in NAMES:
+            for worker in ("a", "b"):
+                record = WorkerRecord("m", name, worker, "aggregated", 1)
+                self.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+
+    @property
+    def planner(self) -> Any:
+        return self.controller._decider.planners["m"]
+
+    def tell(self, *events: AnyEvent) -> list[AnyEffect]:
+        return self.controller.handle(events, self.now)
+
+    def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now, self.sequence = self.now + 1_000, self.sequence + 1
+            effects = self.tell(self._traffic(), *(self._load(pool, worker) for pool in NAMES for worker in ("a", "b")))
+            for effect in effects:
+                if isinstance(effect, FitForecast):
+                    found = [forecast(question) for question in effect.questions]
+                    self.unanswered.append(ForecastFitted("m", effect.request, found))
+            if self.answering and self.unanswered:
+                self.tell(*self.unanswered)
+                self.unanswered.clear()
+
+    def change(self, **knobs: Any) -> None:
+        settings = self.controller.settings
+        settings = replace(settings, models=(replace(settings.models[0], **knobs),))
+        self.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+
+    def _traffic(self) -> TrafficReported:
+        arrivals = 100 + self.sequence
+        sample = TrafficSample(self.sequence, 1_000, arrivals, arrivals, isl_tokens=500.0, osl_tokens=100.0)
+        return TrafficReported("m", "f", 1, sample)
+
+    def _load(self, pool: str, worker: str) -> LoadReported:
+        blocks = 500 + self.sequence % 7 * 10
+        said = WorkerSample(
+            self.sequence,
+            0,
+            kv_usage_ratio=0.5,
+            kv_blocks_used=blocks,
+            waiting_requests=1,
+            running_requests=9,
+            queued_prefill_tokens=blocks,
+            isl_tokens=500.0,
+            ttft_ms=10.0 + 0.02 * blocks,
+            itl_ms=10.0 + 0.05 * blocks,
+        )
+        return LoadReported("m", pool, worker, 1, [said])
+
+
+def _pool(name: str) -> PoolKnobs:
+    return PoolKnobs(name, "aggregated", replicas_max=20)
+
+
+def _knobs(name: str) -> Any:
+    """With short intervals, in each of which is looked several times."""
+    return _changed(PLANNERS[name].__annotations__["knobs"](), _shorter)
+
+
+def _shorter(key: str, value: Any) -> Any:
+    return {"throughput_adjustment_interval_ms": INTERVAL_MS, "start_up_ms": START_UP_MS}.get(key, value)
+
+
+def _changed(knobs: Any, change: Any) -> Any:
+    """Knobs with every number in them, and in their parts, given to a function."""
+    values = {one.name: getattr(knobs, one.name) for one in msgspec.structs.fields(knobs)}
+    return replace(
+        knobs,
+        **{
+            key: _changed(value, change) if isinstance(value, msgspec.Struct) else change(key, value)
+            for key, value in values.items()
+        },
+    )
+
+
+def _longer(key: str, value: Any) -> Any:
+    """Every time of the knobs a quarter longer."""
+    return value * 5 // 4 if key.endswith("_ms") and isinstance(value, int) else value
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
+    shorter, longer = _knobs(name), _changed(_knobs(name), _longer)
+    busy = Busy(name, shorter)
+    busy.run(65)
+    for pools, knobs in (("more",), longer), (("other",), shorter), (NAMES, longer), (("decode", "other"), shorter):
+        busy.change(pools=tuple(map(_pool, pools)), **{name: knobs})
+        busy.run(15)
+        (hold,) = busy.controller.state.holds.values()
+        assert {reason.pool for opinion in hold.opinions for reason in opinion.reasons} <= {"", *pools}
+        assert not _remembered(busy.planner) - set(pools)
+        assert "planner_failures" not in busy.controller.state.counters, hold
+        assert busy.planner.knobs == knobs
+
+
+@pytest.mark.parametrize("name", sorted(BY_TRAFFIC - {"hybrid"}))
+def test_a_series_of_other_intervals_begins_anew_and_the_sizes_stand(name: str) -> None:
+    busy = Busy(name, _knobs(name))
+    busy.run(95)
+    part = _throughput(busy.planner)
+    sized, asked = dict(part.sized), part.foresight.request
+    assert sized
+    assert asked
+    assert part.intervals is not None
+    assert len(part.intervals.requests) >= 3
+    busy.answering = False
+    busy.run(28)
+    busy.change(**{name: _changed(_knobs(name), _longer)})
+    assert part.intervals.interval_ms == INTERVAL_MS * 5 // 4
+    assert part.intervals.requests == []
+    assert part.sized.keys() == sized.keys()
+    assert (part.foresight.request >= asked, part.foresight.waiting) == (True, False)
+    busy.answering = True
+    busy.run(80)
+    assert len(part.intervals.requests) == 2
+    assert "planner_failures" not in busy.controller.state.counters
+
+
+@pytest.mark.parametrize("name", sorted(BY_TRAFFIC))
+def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
+    busy = Busy(name, _knobs(name))
+    busy.run(95)
+    busy.change(pools=tuple(map(_pool, NAMES)))
+    busy.run(25)
+    assert "planner_failures" not in busy.controller.state.counters
+    (hold,) = busy.controller.state.holds.values()
+    assert not [r for opinion in hold.opinions for r in opinion.reasons if r.code is Code.TRAFFIC_UNKNOWN]
+
+
+def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:
+    busy = Busy("throughput", _knobs("throughput"))
+    busy.run(35)
+    before = list(busy.planner.intervals.requests)
+    busy.change(throughput=replace(_knobs("throughput"), busiest_ms=5_000, attainment=0.5))
+    assert busy.planner.intervals.requests == before
+    assert busy.planner.intervals.busiest_ms == 5_000
+
+
+def _remembered(planner: Any) -> set[str]:
+    """Pools of which a planner, or a part of it, remembers something."""
+    parts = getattr(planner, "parts", None)
+    each = [planner] if parts is None else [getattr(parts, name) for name in parts.__struct_fields__]
+    return {pool for one in each for name in one.by_pool for pool in getattr(one, name)}
+
+
+def _throughput(planner: Any) -> ThroughputPlanner:
+    part = planner._parts.throughput if isinstance(planner, SlaPlanner) else planner
+    assert isinstance(part, ThroughputPlanner)
+    return part
