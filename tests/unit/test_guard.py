@@ -303,6 +303,15 @@ def test_no_step_no_cooldown_and_no_stabilisation_keeps_what_is_idle() -> None:
     assert kept(track, IDLE, a=4) == ({"a": 0}, ["a:idle"])
 
 
+def test_what_is_idle_stays_until_who_decides_has_warmed_up() -> None:
+    track = Track(EMPTY, warm_up_ms=MINUTE_MS)
+    track.acting_since_ms = START - MINUTE_MS + 1
+    assert kept(track, IDLE) == ({"a": 4}, ["a:warm_up", "a:idle"])
+    track.now += 1
+    track.guard.tracks["a"].quorate_since_ms = track.acting_since_ms
+    assert kept(track, IDLE) == ({"a": 0}, ["a:idle"])
+
+
 def test_what_is_idle_stays_without_data_and_at_its_least() -> None:
     assert kept(Track(EMPTY, quorate=False), IDLE) == ({"a": 4}, ["a:no_data_no_shrink", "a:idle"])
     assert kept(Track(A), IDLE) == ({"a": A.replicas_min}, ["a:replicas_min", "a:idle"])

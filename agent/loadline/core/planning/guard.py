@@ -153,6 +153,7 @@ class Guard(Struct):
             bound = bounds.get(name)
             if bound is not None and draft.targets[name] > bound.most:
                 draft.bound(bound.code, name, bound.most, **bound.numbers)
+                self._warm_up(draft, pool, track, acting_since_ms, now)
             if draft.targets[name] < standing and not pool.quorate(self.limits.quorum_ratio):
                 draft.bound(Code.NO_DATA_NO_SHRINK, name, standing, fresh=pool.fresh, ready=pool.ready)
             if bound is not None and draft.targets[name] < bound.least:
@@ -199,13 +200,16 @@ class Guard(Struct):
         if highest is not None and draft.targets[pool.name] < min(highest, standing) and waits:
             window_ms = self.knobs.stabilisation_ms
             draft.bound(Code.STABILISATION, pool.name, min(highest, standing), window_ms=window_ms)
-        warm_ms = now - max(acting_since_ms, track.quorate_since_ms)
-        if draft.targets[pool.name] < standing and warm_ms < self.knobs.warm_up_ms:
-            draft.bound(Code.WARM_UP, pool.name, standing, age_ms=warm_ms, needed_ms=self.knobs.warm_up_ms)
+        self._warm_up(draft, pool, track, acting_since_ms, now)
         # From what there is, not from what stands: workers that never came are given up at once, not one at a time.
         least = min(standing, pool.base(now)) - self.knobs.step_down_max
         if draft.targets[pool.name] < least:
             draft.bound(Code.STEP_DOWN, pool.name, least)
+
+    def _warm_up(self, draft: Draft, pool: Pool, track: Track, acting_since_ms: int, now: int) -> None:
+        standing, warm_ms = pool.target_now(now), now - max(acting_since_ms, track.quorate_since_ms)
+        if draft.targets[pool.name] < standing and warm_ms < self.knobs.warm_up_ms:
+            draft.bound(Code.WARM_UP, pool.name, standing, age_ms=warm_ms, needed_ms=self.knobs.warm_up_ms)
 
     def _replica_bounds(self, draft: Draft, pool: Pool, now: int) -> None:
         floor = pool.floor
