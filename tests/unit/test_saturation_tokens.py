@@ -67,6 +67,17 @@ def test_what_was_held_when_requests_queued_is_all_that_it_can_hold() -> None:
     assert desk.run(30, 65_000.0).targets == {}, "until it holds more"
 
 
+def test_what_it_has_learned_outlives_it() -> None:
+    desk, heir = Desk(), Desk()
+    assert desk.planner.learned() is None
+    desk.run(30, 60_000.0, waiting=6)
+    data = desk.planner.learned()
+    assert data is not None
+    heir.planner.learn(data)
+    assert heir.planner.learned() == data
+    assert heir.run(30, 58_000.0).targets == {"a": 5}
+
+
 def test_a_prefill_worker_that_computes_is_full_whatever_its_cache() -> None:
     assert Desk("prefill").run(30, 2_000.0, running=1).targets == {"a": 5}
     assert Desk("prefill").run(MINUTES, 2_000.0, running=0).targets == {"a": 1}

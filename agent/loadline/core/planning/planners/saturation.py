@@ -16,6 +16,7 @@ Pools of a role serve together: the one that serves most for its cost grows, the
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 from loadline.core.belief.fleet import Model
@@ -23,7 +24,13 @@ from loadline.core.belief.pool import Pool
 from loadline.core.belief.window import RollingSamples
 from loadline.core.models.headroom import Choice, Crew, resize
 from loadline.core.models.saturation import Thresholds
-from loadline.core.models.token_capacity import Limits, derived_tokens, request_tokens, unseen_tokens
+from loadline.core.models.token_capacity import (
+    Limits,
+    Observations,
+    derived_tokens,
+    request_tokens,
+    unseen_tokens,
+)
 from loadline.core.planning.planners.base import Planner
 from loadline.core.planning.planners.occupancy import Lengths, Occupancy
 from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion, without_data
@@ -117,7 +124,7 @@ class SaturationPlanner(Planner):
         self.next_ms = now + WAKE_MS
         lengths = _lengths(model, now) if self.knobs.capacity == "tokens" else None
         for pool in model.pools.values():
-            occupancy = self._occupancy(pool)
+            occupancy = self._occupancy(pool.name)
             occupancy.look(pool, self._limits, lengths, now)
             self.next_ms = min(self.next_ms, now + occupancy.sample_ms)
         said: dict[str, Recommendation] = {}
@@ -137,11 +144,23 @@ class SaturationPlanner(Planner):
                 needs.append(need)
         inputs = {
             f"{name}.{key}": value
-            for name, one in self.pools.items()
+            for name in model.pools
+            for one in (self.pools[name],)
             for key, value in (("held_low", one.low), ("held_high", one.high))
         }
         seen = opinion(self.name, model, said, inputs, now)
         return Opinion(seen.planner, seen.targets, seen.reasons, seen.inputs, tuple(needs))
+
+    def learned(self) -> bytes | None:
+        """What workers held in KV tokens when requests queued, by pool."""
+        found = {name: one.observed for name, one in sorted(self.pools.items()) if one.observed.by_bucket}
+        return msgspec.json.encode(found) if found else None
+
+    def learn(self, data: bytes) -> None:
+        """Begin with that."""
+        if self.knobs.capacity == "tokens":
+            for name, observed in msgspec.json.decode(data, type=dict[str, Observations]).items():
+                self._occupancy(name).observed = observed
 
     @property
     def _limits(self) -> Limits:
@@ -154,11 +173,11 @@ class SaturationPlanner(Planner):
             knobs.kv_cache_threshold, knobs.queue_length_threshold, knobs.kv_spare_trigger, knobs.queue_spare_trigger
         )
 
-    def _occupancy(self, pool: Pool) -> Occupancy:
-        known = self.pools.get(pool.name)
+    def _occupancy(self, name: str) -> Occupancy:
+        known = self.pools.get(name)
         if known is None:
             windows = RollingSamples(self.knobs.scale_up_window_ms), RollingSamples(self.knobs.scale_down_window_ms)
-            known = self.pools[pool.name] = Occupancy(*windows)
+            known = self.pools[name] = Occupancy(*windows)
         return known
 
     def _blind(self, pool: Pool) -> Recommendation | None:
