@@ -77,6 +77,7 @@ class Metrics:
         yield from _agent(status)
         yield from _pools(status)
         yield from _conditions(status)
+        yield from _supplies(status)
         yield from replica_metrics(status, self._compatible)
         yield _labelled("rejected", "Frames and samples that were refused.", "reason", rejected)
         yield from _core(status.counters)
@@ -125,6 +126,18 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
             requests.add_metric((*which, "waiting"), pool.waiting_requests)
             requests.add_metric((*which, "running"), pool.running_requests)
     yield from (workers, kv_usage, requests, paused)
+
+
+def _supplies(status: AgentStatus) -> Iterator[Metric]:
+    labels = ("supply",)
+    limit = GaugeMetricFamily("loadline_supply_gpus_limit", "GPUs that there are, by type or quota.", labels=labels)
+    occupied = GaugeMetricFamily("loadline_supply_gpus_occupied", "GPUs that are taken or promised.", labels=labels)
+    waiting = GaugeMetricFamily("loadline_supply_gpus_waiting", "GPUs that models would add.", labels=labels)
+    for one in status.supplies:
+        limit.add_metric([one.supply], one.limit)
+        occupied.add_metric([one.supply], one.occupied)
+        waiting.add_metric([one.supply], sum(one.waiting.values()))
+    yield from (limit, occupied, waiting)
 
 
 def _conditions(status: AgentStatus) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from loadline.core.report import Explanation
-from loadline.core.status import AgentStatus, Condition, GpuBudgetStatus, ModelStatus, PoolStatus
+from loadline.core.status import AgentStatus, Condition, GpuBudgetStatus, ModelStatus, PoolStatus, SupplyStatus
 
 HEADER = (
     "pool",
@@ -43,6 +43,7 @@ def status(agent: AgentStatus) -> str:
     lines += [f"the configuration is not obeyed: {agent.config_problem}"] if agent.config_problem else []
     lines += [f"restart the agent for {', '.join(agent.restart_for)}"] if agent.restart_for else []
     lines += [gpus(agent.gpus)] if agent.gpus is not None else []
+    lines += ["\n".join(supply(one) for one in agent.supplies)] if agent.supplies else []
     return "\n\n".join([*lines, *(model(each) for each in agent.models)])
 
 
@@ -55,6 +56,13 @@ def gpus(budget: GpuBudgetStatus) -> str:
     waiting = ", ".join(f"{name} for {count}" for name, count in budget.waiting.items())
     wishes = ", ".join(f"{name} {count}" for name, count in budget.wishes.items())
     return text + (f"; waiting: {waiting}" if waiting else "") + (f"; would give: {wishes}" if wishes else "")
+
+
+def supply(one: SupplyStatus) -> str:
+    """GPUs of one type, and who would have more of them."""
+    text = f"GPUs of {one.supply}: {one.occupied} occupied of {one.limit}"
+    waiting = ", ".join(f"{name} for {count}" for name, count in one.waiting.items())
+    return text + (f"; waiting: {waiting}" if waiting else "")
 
 
 def model(status: ModelStatus) -> str:

@@ -7,6 +7,7 @@ from msgspec.structs import fields
 
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.planning.supplies import Quota
 from loadline.core.scalars import Name
 from loadline.core.settings import ModelKnobs
 
@@ -55,6 +56,13 @@ class NamespaceKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """What belongs to one team: its models are those that name it as their `namespace`."""
 
     name: Annotated[Name, Meta(description="Its name.")]
+    gpu_quota: Annotated[
+        Quota,
+        Meta(
+            description="Most GPUs of its models, by type of accelerator: 0 is none, -1 no limit; default is of each"
+            " type that is not named."
+        ),
+    ] = {}
     defaults: DefaultKnobs = DefaultKnobs()
 
 

@@ -8,6 +8,7 @@ from loadline.config.knobs import Config
 from loadline.config.layers import written_of
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
+from loadline.core.planning.supplies import DEFAULT, UNLIMITED
 from loadline.core.settings import ModelKnobs
 
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
@@ -47,12 +48,29 @@ def _about_agent(config: Config) -> Iterator[str]:
         f"a worker may take {duration(drain.ttl_ms)} to drain."
     )
     yield from (f"All models together: {line}" for line in _about_budget(config.fleet))
+    yield from _about_supplies(config)
     yield f"HTTP: {f'http://{http.host}:{http.port}' if http.port else 'no port is opened'}."
     yield (
         f"Journal: {journal.directory}, {journal.bytes_max / 2**20:g} MiB at most."
         if journal.directory
         else "Journal: none, so this run cannot be replayed."
     )
+
+
+def _about_supplies(config: Config) -> Iterator[str]:
+    """What is limited, and who gets it when it is short."""
+    allocation = config.allocation
+    there_are = ", ".join(f"{gpus} of type {kind}" for kind, gpus in allocation.capacity.items())
+    if there_are:
+        yield f"All models share these GPUs: {there_are}."
+    for one in config.namespaces:
+        of = {kind: "every other type" if kind == DEFAULT else f"type {kind}" for kind in one.gpu_quota}
+        most = {kind: "any number" if gpus == UNLIMITED else gpus for kind, gpus in one.gpu_quota.items()}
+        quota = ", ".join(f"{most[kind]} of {of[kind]}" for kind in most)
+        if quota:
+            yield f"The models of namespace {one.name} have at most these GPUs: {quota}."
+    if there_are or any(one.gpu_quota for one in config.namespaces):
+        yield f"Where GPUs are short, priority 1 comes first, and what is left goes by {allocation.policy}."
 
 
 def _about_layers(config: Config, place: str) -> Iterator[str]:

@@ -54,6 +54,7 @@ class Decider:
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
         self._allocation = settings.allocation
         self._supplies = limited(settings, state.fleet)
+        state.allocation.obey(self._supplies)
         self._schedules = {model.name: Schedules(model.pools, settings.zones) for model in settings.models}
 
     def _books(self, now: int) -> Books | None:
@@ -91,8 +92,6 @@ class Decider:
         if books is None or not takes or not state.leading or not (looks or allocation.better):
             return []
         looked = {look.model.name: look for look in looks}
-        for name in allocation.wishes.keys() - takes.keys():
-            allocation.leave(name)
         for name in takes:
             if name in looked or name not in allocation.wishes:
                 allocation.hear(name, self._wish(state.fleet.models[name], looked.get(name), books, now))

@@ -41,6 +41,7 @@ def settings(config: Config) -> Settings:
         drain=config.drain,
         accelerators=config.accelerators,
         allocation=config.allocation,
+        quotas={one.name: one.gpu_quota for one in config.namespaces if one.gpu_quota},
         profiles=read_engines(config),
         zones=read_zones(config),
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},

@@ -49,7 +49,7 @@ class FleetAllocation(Struct):
     """By supply, the models that are to take more of it: the first first."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
-    """Of the last allocation."""
+    """What it goes by."""
     question: int = 0
     """Counts the changes of wishes: an answer to an older question is none."""
     changed: bool = False
@@ -62,17 +62,19 @@ class FleetAllocation(Struct):
     """The question that is being answered; 0: none."""
     asked_at_ms: int = -1
 
+    def obey(self, supplies: Supplies) -> None:
+        """Go by these limits from now on."""
+        if self.limits != supplies.limits or not self.wishes.keys() <= supplies.takes.keys():
+            self.limits = dict(supplies.limits)
+            self.wishes = {name: wish for name, wish in self.wishes.items() if name in supplies.takes}
+            self.waiting.clear()
+            self._ask_anew()
+
     def hear(self, name: str, wish: Wish) -> None:
         """Take what a model would have."""
         if self.wishes.get(name) != wish:
             self.wishes[name] = wish
             self._ask_anew()
-
-    def leave(self, name: str) -> None:
-        """A model that takes nothing that is limited any more."""
-        del self.wishes[name]
-        self.forget(name)
-        self._ask_anew()
 
     def forget(self, name: str) -> None:
         """A model that nothing can be decided for does not wait."""
@@ -86,9 +88,6 @@ class FleetAllocation(Struct):
         Returns:
             The models whose grant has changed, and what to ask.
         """
-        if self.limits != supplies.limits:
-            self.limits = dict(supplies.limits)
-            self._ask_anew()
         changed: list[str] = []
         if self.changed:
             fit = all(gpus >= 0 for gpus in left_of(self.wishes, {}, supplies).values())

@@ -1,0 +1,87 @@
+"""Limited GPUs in a configuration: what they may name, and what they must leave to the least counts."""
+
+import pytest
+
+from loadline.config import parse
+from loadline.config.summary import describe
+from loadline.runtime.settings import settings
+from tests.support.configs import judge, model, refusal
+
+ACCELERATORS = """
+[[accelerators]]
+name = "dgx"
+type = "h100"
+multiplicity = 8
+[[accelerators]]
+name = "a100"
+"""
+POOL = 'name = "p"\nrole = "aggregated"\ngpus_per_worker = 8\nreplicas_min = 2\naccelerator = "dgx"'
+SMALL = model('namespace = "team"', POOL) + ACCELERATORS
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem", "remedy"),
+    [
+        ("[allocation.capacity]\nh1000 = 9", "allocation.capacity.h1000", "type of no accelerator", "mean h100?"),
+        ("[allocation.capacity]\ndgx = 9", "allocation.capacity.dgx", "type of no accelerator", "a100, h100"),
+        (
+            "[allocation.capacity]\nh100 = 15",
+            "allocation.capacity.h100",
+            "15 GPUs are fewer than the 16 of the least counts",
+            "Set it to 16 or more, or lower replicas_min",
+        ),
+        (
+            '[[namespaces]]\nname = "team"\ngpu_quota = { h200 = 1 }',
+            "namespaces[0].gpu_quota.h200",
+            "type of no accelerator",
+            "mean h100?",
+        ),
+        (
+            '[[namespaces]]\nname = "team"\ngpu_quota = { h100 = 8 }',
+            "namespaces[0].gpu_quota.h100",
+            "8 GPUs are fewer than the 16",
+            "lower replicas_min",
+        ),
+        (
+            '[[namespaces]]\nname = "team"\ngpu_quota = { default = 0 }',
+            "namespaces[0].gpu_quota.default",
+            "0 GPUs are fewer than the 16",
+            "lower replicas_min",
+        ),
+        ('[[accelerators]]\nname = "default"', "accelerators[2].type", "cannot be limited", "another type"),
+        ('[[accelerators]]\nname = "a/b"', "accelerators[2].type", "cannot be limited", "another type"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(text: str, place: str, problem: str, remedy: str) -> None:
+    found = refusal(text, base=SMALL)
+    assert found.place == place
+    assert problem in found.problem
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("quota", ["h100 = 16", "h100 = -1", "a100 = 0", "default = 0, h100 = -1"])
+def test_quotas_that_leave_the_least_counts_are_taken(quota: str) -> None:
+    text = f'[allocation.capacity]\nh100 = 16\n[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}'
+    assert judge(text, base=SMALL) == []
+
+
+def test_without_accelerators_the_remedy_is_to_write_one() -> None:
+    found = refusal("[allocation.capacity]\nh100 = 9")
+    assert found.remedy == "Write an [[accelerators]] of that type."
+
+
+def test_a_pool_that_no_limit_binds_is_warned_of() -> None:
+    other = model("", 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
+    (warning,) = judge("[allocation.capacity]\nh100 = 16", base=SMALL + other)
+    assert warning.startswith("models[1].pools[0].accelerator: it names none")
+
+
+def test_quotas_reach_the_core_and_are_described() -> None:
+    text = '[allocation.capacity]\nh100 = 64\n[[namespaces]]\nname = "team"\ngpu_quota = { h100 = 32, default = -1 }'
+    config = parse(SMALL + text, "loadline.toml", {})
+    told = settings(config)
+    assert (told.allocation.capacity, told.quotas) == ({"h100": 64}, {"team": {"h100": 32, "default": -1}})
+    said = describe(config).splitlines()
+    assert "All models share these GPUs: 64 of type h100." in said
+    expected = "The models of namespace team have at most these GPUs: 32 of type h100, any number of every other type."
+    assert expected in said
