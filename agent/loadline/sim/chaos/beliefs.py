@@ -146,9 +146,10 @@ def _closed(  # noqa: PLR0917 - one argument for each fact
     memory: Memory, key: str, incarnation: int, deadline_ms: int, now: int, report: Report
 ) -> None:
     model, pool, name = key.split("\0")
-    if now >= deadline_ms or (model, pool, name) in memory.drained:
-        return
-    worker = memory.agent.controller.state.fleet.models[model].pools[pool].workers.get(name)
+    fleet = memory.agent.controller.state.fleet
+    if now >= deadline_ms or (model, pool, name) in memory.drained or model not in fleet.models:
+        return  # what was taken out of the settings is nobody's to drain any more
+    worker = fleet.models[model].pools[pool].workers.get(name)
     reborn = worker is not None and worker.record.incarnation != incarnation
     endings = [one for one in memory.agent.controller.state.drains.finished if one.worker == name][-2:]
     if not any(one.ending == "died" for one in endings) or not (worker is None or reborn):
