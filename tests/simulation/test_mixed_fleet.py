@@ -1,0 +1,87 @@
+"""One model on two accelerators: a cheap one that is slow, and one that is dear and fast."""
+
+import random
+
+import pytest
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.queueing import QueueingKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.fleet import FleetKnobs
+from loadline.sim.outcome import Outcome
+from loadline.sim.profiles import LinearProfile
+from loadline.sim.simulation import Scenario, simulate
+from loadline.traces import Arrival, Trace
+from tests.support.simulated import pool_fleet
+
+ENGINES = {"dear": (8.0, 0.1, 4.0, 0.02), "cheap": (24.0, 0.2, 8.0, 0.04)}
+PRICES = AcceleratorKnobs("dear", cost_per_hour=5.0), AcceleratorKnobs("cheap", cost_per_hour=1.0)
+SECONDS = 600.0
+GUARD = GuardKnobs(step_up_max=32, step_down_max=8, stabilisation_ms=20_000, warm_up_ms=20_000)
+
+
+def requests() -> Trace:
+    """15 a second, and then 45."""
+    luck, at_s, found = random.Random("mixed"), 0.0, []
+    while (at_s := at_s + luck.expovariate(15.0 if at_s < SECONDS / 2 else 45.0)) < SECONDS:
+        found.append(Arrival(at_s, int(luck.uniform(300, 1_500)), int(luck.uniform(50, 250))))
+    return Trace("mixed", found, SECONDS)
+
+
+def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> Outcome:
+    pools = tuple(
+        PoolKnobs(
+            name, "aggregated", replicas_min=0, replicas_max=30 if name == "dear" else cheap_max, accelerator=name
+        )
+        for name in ENGINES
+    )
+    knobs = QueueingKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000)
+    model = ModelKnobs(
+        "m", pools, planner="queueing", objectives=ObjectiveKnobs(500.0, itl_ms), guard=GUARD, queueing=knobs
+    )
+    profiles = {
+        name: EngineProfile(linear=LinearKnobs(*engine, max_kv_tokens=320_000.0)) for name, engine in ENGINES.items()
+    }
+    settings = Settings("agent", "all", (model,), accelerators=PRICES, profiles={"m": profiles if profiled else {}})
+    fleet = FleetKnobs(
+        tuple(
+            pool_fleet(name, 2, kv_blocks=20_000, max_batch_requests=256, linear=LinearProfile(*engine))
+            for name, engine in ENGINES.items()
+        )
+    )
+    return simulate(Scenario("test", settings, fleet, requests()), lambda _: None)
+
+
+def ready_at_end(outcome: Outcome) -> dict[str, int]:
+    return {line.pool: line.ready[-1] for line in outcome.lines.pools}
+
+
+def hourly_cost(outcome: Outcome) -> float:
+    prices = {accelerator.name: accelerator.cost_per_hour for accelerator in PRICES}
+    return sum(hours * prices[name] for name, hours in outcome.gpu_hours_by_pool.items())
+
+
+def settled(outcome: Outcome) -> float:
+    """Share of the last sixth of the time, long after the load rose, in which 95 % of the requests had their ITL."""
+    late = [ms for ms in outcome.lines.itl_p95_ms[-len(outcome.lines.at_s) // 6 :] if ms is not None]
+    return sum(ms <= outcome.itl_objective_ms for ms in late) / len(late)
+
+
+@pytest.mark.parametrize("profiled", [True, False])
+def test_requests_with_time_go_to_the_cheap_pool_and_others_to_the_fast_one(*, profiled: bool) -> None:
+    patient, strict = played(60.0, profiled=profiled), played(25.0, profiled=profiled)
+    assert ready_at_end(patient)["dear"] == 0
+    assert ready_at_end(patient)["cheap"] >= 6
+    assert ready_at_end(strict) == {"dear": pytest.approx(4, abs=1), "cheap": 0}
+    assert min(settled(patient), settled(strict)) >= 0.9
+    assert hourly_cost(patient) < 0.6 * hourly_cost(strict)
+
+
+def test_what_the_cheap_pool_cannot_serve_goes_to_the_other() -> None:
+    outcome = played(60.0, cheap_max=4)
+    assert ready_at_end(outcome)["cheap"] == 4
+    assert ready_at_end(outcome)["dear"] in {1, 2}
+    assert settled(outcome) >= 0.9
