@@ -39,7 +39,7 @@ ALONE = PoolKnobs("one", "aggregated", replicas_min=0, replicas_max=4)
 SPLIT = (PoolKnobs("p", "prefill", replicas_min=0), PoolKnobs("d", "decode", replicas_min=0))
 
 
-@pytest.mark.parametrize("planner", ["saturation", "threshold", "throughput"])
+@pytest.mark.parametrize("planner", ["hybrid", "queueing", "saturation", "threshold", "throughput"])
 @pytest.mark.parametrize("pools", [(ALONE, replace(ALONE, name="two")), SPLIT], ids=["mixed", "split"])
 def test_a_fleet_sleeps_through_the_night_and_nothing_is_lost(planner: str, pools: tuple[PoolKnobs, ...]) -> None:
     outcome = played(planner, int(AFTER_S * 1_000), *pools)

@@ -168,7 +168,7 @@ def _settings(models: Sequence[str], planner: str) -> Settings:
     pools = tuple(PoolKnobs(role, role, gpus_per_worker=2, replicas_max=16) for role in ROLES)
     throughput = ThroughputKnobs(INTERVAL_MS, forecast=ForecastKnobs("kalman"))
     knobs = SlaKnobs(throughput, LoadKnobs())
-    made = tuple(ModelKnobs(model, pools, planner, sla=knobs) for model in models)
+    made = tuple(ModelKnobs(model, pools, planner=planner, sla=knobs) for model in models)
     return Settings("bench", "all", made, profiles=dict.fromkeys(models, profiles))
 
 
