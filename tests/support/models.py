@@ -113,6 +113,8 @@ class Models:
         self.workers: dict[str, WorkerRecord] = {}
         self.refuses: set[str] = set()
         """Models whose commits the store refuses."""
+        self.running = 1
+        """Requests that each worker has."""
         self.silent: set[str] = set()
         """Models whose workers do not report."""
         self.solves: Callable[[Problem], Allocation | None] = lambda _problem: None
@@ -179,7 +181,7 @@ class Models:
                 self._scale(next(one for _, one in self.decisions if one.decision_id == event.decision_id))
         if self.now % SECOND_MS == 0:
             self._sequence += 1
-            said = sample(self._sequence)
+            said = sample(self._sequence, running=self.running)
             events += [
                 LoadReported(one.model, one.pool, name, 1, [said])
                 for name, one in self.workers.items()

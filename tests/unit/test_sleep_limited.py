@@ -1,0 +1,71 @@
+"""Models that sleep and wake where GPUs are short: who comes first gets them, and who sleeps needs none."""
+
+import pytest
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import TrafficReported
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.observed import TrafficSample
+from loadline.core.planning.supplies import AllocationKnobs
+from tests.support.models import Limited, Models
+
+AFTER_MS = 30_000
+SECOND_MS = 1_000
+GPUS = 4
+BY_TYPE = Limited(
+    AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),), priorities={"night": 1, "day": 50}
+)
+BUDGET = FleetKnobs(gpu_budget_max=GPUS)
+
+
+def pool(least: int) -> PoolKnobs:
+    return PoolKnobs("main", "aggregated", replicas_min=least, accelerator="h100")
+
+
+class Night(Models):
+    """A model that sleeps, and one that has all GPUs."""
+
+    def __init__(self, fleet: FleetKnobs, limited: Limited) -> None:
+        self.sequence = 0
+        super().__init__(
+            {"night": [(pool(0), 0)], "day": [(pool(1), GPUS)]},
+            fleet,
+            limited=limited,
+            scale_to_zero_after_ms=AFTER_MS,
+        )
+
+    def hear(self, seconds: int, **said: int) -> None:
+        """A frontend of the model that sleeps reports every second."""
+        for _ in range(seconds):
+            self.sequence += 1
+            sample = TrafficSample(self.sequence, SECOND_MS, 0, **said)  # type: ignore[arg-type]
+            self._tell(self.now, TrafficReported("night", "f", 1, sample))
+            self.run(SECOND_MS)
+
+    def main(self) -> dict[str, int]:
+        return {name: pools["main"] for name, pools in self.counts().items()}
+
+
+def test_a_model_that_comes_first_wakes_though_another_has_all_gpus() -> None:
+    models = Night(FleetKnobs(), BY_TYPE)
+    models.hear(5)
+    assert models.main() == {"night": 0, "day": GPUS}
+    models.hear(20, queued=1)
+    assert models.main() == {"night": 1, "day": GPUS - 1}
+    models.says("day", main=GPUS)
+    models.running = 0
+    models.hear(2 * AFTER_MS // SECOND_MS)
+    assert models.main() == {"night": 0, "day": GPUS}, "what it has no use for is given back"
+
+
+@pytest.mark.parametrize(("fleet", "limited"), [(BUDGET, Limited()), (FleetKnobs(), BY_TYPE)], ids=["budget", "type"])
+def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnobs, limited: Limited) -> None:
+    models = Night(fleet, limited)
+    taken: list[int] = []
+    models.watch = lambda: taken.append(len(models.workers))
+    models.hear(10, queued=1)
+    models.says("day", main=GPUS - 1)
+    models.hear(20, queued=1)
+    assert models.main() == {"night": 1, "day": GPUS - 1}
+    assert max(taken) <= GPUS
