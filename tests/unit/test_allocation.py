@@ -63,6 +63,10 @@ def test_pools_are_mixed_where_that_is_cheaper() -> None:
     assert cover(part(11.5, large, small)) == {"large": 3, "small": 0}
 
 
+def test_a_dearer_worker_may_do_where_two_would_be_too_much() -> None:
+    assert cover(part(1.5, option("small"), option("large", serves=1.5, cost=1.6))) == {"large": 1, "small": 0}
+
+
 def test_what_stands_stays_unless_another_is_cheaper_by_what_switching_costs() -> None:
     def pools(cost: float) -> Part:
         return part(4.0, option("new", cost=cost), option("old", current=4))
@@ -185,6 +189,13 @@ def test_shares_by_weight_fill_up_to_caps_and_round_by_remainder() -> None:
     assert fair_shares([Claim(0.0, 1, 5), Claim(8.0, 0, 8)], 6) == [1, 5]
     assert fair_shares([Claim(1.0, 4, 9), Claim(1.0, 4, 9)], 6) == [4, 4]
     assert fair_shares([Claim(1.0, 0, 2), Claim(1.0, 0, 2)], 9) == [2, 2]
+
+
+def test_of_a_mix_what_fits_is_given_where_one_type_is_out() -> None:
+    mix = part(4.0, option("a", most=2), option("b", cost=1.1, type="l40s", most=2))
+    for h100, counts in ((0, {"a": 0, "b": 2}), (1, {"a": 1, "b": 2})):
+        found = greedy(Problem((want("m", mix),), {"h100": h100, "l40s": 9}, "round_robin"))
+        assert found.counts == {"m": counts}
 
 
 def test_by_weight_a_priority_divides_and_no_gpu_idles() -> None:

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from loadline.core.allocations import Option, Part, Problem, Want
 from loadline.core.planning.allocation import greedy
+from loadline.core.planning.allocation.contenders import Supply
 from loadline.solver import solve
+from loadline.solver.mixes import every_mix
 
 
 def option(pool: str, cost: float = 1.0, type_: str = "h100", **more: Any) -> Option:
@@ -68,6 +70,13 @@ def test_leftovers_go_by_the_same_policies() -> None:
         assert solve(problem, 60.0) == greedy(problem)
 
 
+def test_leftovers_go_to_those_that_it_does_not_serve() -> None:
+    wants = want("big", 4, option("big")), want("s1", 2, option("s1")), want("s2", 2, option("s2"))
+    problem = Problem(wants, {"h100": 5}, "round_robin")
+    assert list(greedy(problem).unserved) == ["s1", "s2"]
+    assert counts(problem) == {"big": 1, "s1": 2, "s2": 2}
+
+
 def test_shares_by_weight_leave_nothing_to_solve() -> None:
     problem = replace(STRANDED, policy="weighted")
     assert solve(problem, 60.0) == greedy(problem)
@@ -84,6 +93,23 @@ def test_without_time_there_is_no_answer_but_where_nothing_is_short() -> None:
     assert solve(STRANDED, 0.0) is None
     plenty = replace(STRANDED, limits={"h100": 9, "l40s": 9})
     assert solve(plenty, 0.0) == greedy(plenty)
+
+
+def test_when_time_runs_out_the_answer_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 0.0])  # the deadline is set, and then it is not over
+    monkeypatch.setattr("loadline.solver.exact.time.monotonic", lambda: next(times, 100.0))
+    assert solve(STRANDED, 1.0) == greedy(STRANDED)
+
+
+def test_every_mix_is_one_of_which_no_worker_could_be_left_out() -> None:
+    pools = option("a", least=1), Option("b", 3.0, 3.0, {"h100": 2})
+    found = every_mix(want("m", 5, *pools), Supply({"h100": 9}), 0.0)
+    assert [choice.counts for choice in found] == [{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 5, "b": 0}]
+    assert [choice.takes for choice in found] == [{"h100": 4}, {"h100": 3}, {"h100": 4}]
+
+
+def test_too_many_mixes_are_none() -> None:
+    assert not every_mix(want("m", 30, *(option(name) for name in "abcde")), Supply({}), 0.0)
 
 
 def test_without_scipy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

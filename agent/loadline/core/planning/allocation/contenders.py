@@ -148,9 +148,8 @@ def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: Supply, hou
             change = abs(count - option.current)
             value += option.cost * (count + hours * change)
             changes += change
-            if count > option.least:
-                for name, each in units.items():
-                    takes[name] = takes.get(name, 0) + each * (count - option.least)
+            for name, each in units.items():
+                takes[name] = takes.get(name, 0) + each * (count - option.least)
         bundles.append(Candidate(one, takes, value, changes))
     return bundles
 

@@ -65,21 +65,20 @@ def cover(
 def _runs(options: Sequence[Option], costs: Sequence[float], hours: float) -> tuple[list[int], list[_Run]]:
     """What is taken anyway, and the runs beyond it, those that serve most for their price first.
 
-    A change more costs a millionth of the dearest worker, and a later name a billionth: that breaks ties.
+    A change more costs a millionth of the dearest worker, and equal runs come in the order of names: that breaks ties.
     """
     counts: list[int] = []
     runs: list[_Run] = []
     tie = max(costs, default=0.0) * 1e-6 or 1e-6
     for number, (option, cost) in enumerate(zip(options, costs, strict=True)):
         switching = hours * option.cost + tie
-        name = tie * 1e-3 * number
         standing = min(max(option.current, option.least), option.most)
-        taken = standing if cost + name <= switching else option.least
+        taken = standing if cost <= switching else option.least
         counts.append(taken)
         if standing > taken:
-            runs.append(_Run(number, cost + name - switching, option.serves, standing - taken))
+            runs.append(_Run(number, cost - switching, option.serves, standing - taken))
         if option.most > standing:
-            runs.append(_Run(number, cost + name + switching, option.serves, option.most - standing))
+            runs.append(_Run(number, cost + switching, option.serves, option.most - standing))
     return counts, sorted(runs, key=lambda run: (run.price / run.serves, run.option))
 
 

@@ -43,18 +43,15 @@ def fair_shares(claims: Sequence[Claim], budget: int) -> list[int]:
             shares[number] += more
             left -= more
         open_ = [number for number in open_ if number not in full] if full else []
-    return _rounded(shares, claims)
+    return _rounded(shares)
 
 
-def _rounded(shares: Sequence[float], claims: Sequence[Claim]) -> list[int]:
+def _rounded(shares: Sequence[float]) -> list[int]:
     """Whole shares of the same sum."""
     whole = [floor(share + _ROUNDING) for share in shares]
-    over = round(sum(shares)) - sum(whole)
-    remainders = sorted(range(len(shares)), key=lambda number: (round(whole[number] - shares[number], 9), number))
-    for number in remainders:
-        if over > 0 and whole[number] < claims[number].cap:
-            whole[number] += 1
-            over -= 1
+    order = sorted(range(len(shares)), key=lambda number: (round(whole[number] - shares[number], 9), number))
+    for number in order[: round(sum(shares)) - sum(whole)]:
+        whole[number] += 1
     return whole
 
 
