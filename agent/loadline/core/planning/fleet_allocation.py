@@ -50,6 +50,8 @@ class FleetAllocation(Struct):
     waiting: dict[str, Waiting] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     """What it goes by."""
+    takes: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    """By model and pool: of whom it is."""
     question: int = 0
     """Counts the changes of wishes: an answer to an older question is none."""
     changed: bool = False
@@ -63,11 +65,11 @@ class FleetAllocation(Struct):
     asked_at_ms: int = -1
 
     def obey(self, supplies: Supplies) -> None:
-        """Go by these limits from now on."""
-        if self.limits != supplies.limits or not self.wishes.keys() <= supplies.takes.keys():
-            self.limits = dict(supplies.limits)
-            self.wishes = {name: wish for name, wish in self.wishes.items() if name in supplies.takes}
-            self.waiting.clear()
+        """Go by these limits from now on. Where models or pools are others, what all of them wish is heard anew."""
+        if (self.limits, self.takes) != (supplies.limits, supplies.takes):
+            self.limits, self.takes = dict(supplies.limits), dict(supplies.takes)
+            for heard in (self.wishes, self.granted, self.rising, self.waiting):
+                heard.clear()
             self._ask_anew()
 
     def hear(self, name: str, wish: Wish) -> None:

@@ -1,0 +1,90 @@
+"""Limits over all models, and settings that change while somebody waits for his share of them."""
+
+import msgspec
+from msgspec.structs import replace
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import SettingsChanged
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.planning.planners.static import StaticKnobs
+from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.settings import Settings
+from tests.support.models import Limited, Models
+
+MAIN = PoolKnobs("main", "aggregated", replicas_max=100, accelerator="h100")
+MINUTE_MS = 60_000
+
+
+def scarce(gpus: int = 10) -> Models:
+    """Model ``a`` would have 8 workers, and ``b`` has 4; each takes one of so many GPUs."""
+    limited = Limited(AllocationKnobs({"h100": gpus}, solver="greedy"), (AcceleratorKnobs("h100"),))
+    models = Models({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(), limited=limited)
+    settings = models.controller.settings
+    wanted = {"a": StaticKnobs({"main": 8, "more": 1}), "b": StaticKnobs({"main": 4})}
+    change(models, replace(settings, models=tuple(replace(one, static=wanted[one.name]) for one in settings.models)))
+    models.run(MINUTE_MS)
+    return models
+
+
+def change(models: Models, settings: Settings) -> None:
+    models._tell(models.now, SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+
+
+def main(models: Models) -> dict[str, int]:
+    return {name: pools["main"] for name, pools in models.counts().items()}
+
+
+def test_who_is_taken_out_of_the_settings_leaves_its_share_to_the_others() -> None:
+    models = scarce()
+    assert main(models) == {"a": 6, "b": 4}
+    whole = models.controller.settings
+    change(models, replace(whole, models=whole.models[:1]))
+    models.run(MINUTE_MS)
+    assert main(models) == {"a": 8}
+    change(models, whole)
+    models.run(MINUTE_MS)
+    assert sum(main(models).values()) == 10
+
+
+def test_who_has_less_than_it_would_can_be_taken_out_too() -> None:
+    models = scarce()
+    whole = models.controller.settings
+    change(models, replace(whole, models=whole.models[1:]))
+    models.run(MINUTE_MS)
+    assert main(models) == {"b": 4}
+
+
+def test_other_limits_count_from_then_on() -> None:
+    models = scarce()
+    knobs = replace(models.controller.settings.allocation, capacity={"h100": 11})
+    change(models, replace(models.controller.settings, allocation=knobs))
+    models.run(MINUTE_MS)
+    assert main(models) == {"a": 7, "b": 4}
+    change(models, replace(models.controller.settings, allocation=AllocationKnobs()))
+    models.run(MINUTE_MS)
+    assert main(models) == {"a": 8, "b": 4}
+
+
+def test_a_model_that_waits_may_have_another_pool() -> None:
+    models = scarce()
+    a, b = models.controller.settings.models
+    more = replace(a, pools=(MAIN, replace(MAIN, name="more")))
+    change(models, replace(models.controller.settings, models=(more, b)))
+    models.run(MINUTE_MS)
+    assert sum(sum(pools.values()) for pools in models.counts().values()) == 10
+    change(models, replace(models.controller.settings, models=(a, b)))
+    models.run(MINUTE_MS)
+    assert main(models) == {"a": 6, "b": 4}
+
+
+def test_a_budget_over_all_models_forgets_who_is_gone() -> None:
+    models = Models({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(gpu_budget_max=10))
+    models.says("a", main=8)
+    models.run(MINUTE_MS)
+    assert main(models) == {"a": 6, "b": 4}
+    whole = models.controller.settings
+    change(models, replace(whole, models=whole.models[1:]))
+    models.run(MINUTE_MS)
+    assert main(models) == {"b": 4}
+    assert not models.controller.state.gpus.claims
