@@ -1,18 +1,24 @@
 """What agents have learned outlives all of them."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs
 from loadline.core.learned import Learned
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.errors import BusUnavailable
 from loadline.ports import Write
 from loadline.rig.rig import AgentProcess, Rig
-from loadline.wire.codec import Rejected, decode_learned
+from loadline.wire.codec import Rejected, decode_learned, encode
 from loadline.wire.keys import Keys
+from loadline.wire.messages import LoadReport
+from loadline.wire.subjects import Subjects
 from tests.support.agents import MODEL, Fleet, config, fleet
 from tests.waiting import until, until_async
 
@@ -81,6 +87,60 @@ def test_a_start_up_that_was_learned_is_known_after_a_restart_of_all_agents(rig:
         start(rig, "c")
         await until(lambda: made.observer.leader() is not None)
         assert start_up_ms(made) == max(learned.start_ups_ms["decode"])
+
+    play(rig, scenario)
+
+
+class Engines:
+    """Workers of a model without a profile, whose iterations take 10 ms and 0.5 ms a request, while they say so."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        self.say_iterations = True
+        self._bus = bus
+
+    async def report(self) -> None:
+        sequence = 0
+        while True:
+            sequence += 1
+            batch = 1 + sequence * 7 % 40
+            took_ms = 10.0 + 0.5 * batch if self.say_iterations else None
+            sample = WorkerSample(
+                sequence, 0, kv_usage_ratio=0.5, waiting_requests=0, decode_batch_requests=batch, iteration_ms=took_ms
+            )
+            with contextlib.suppress(BusUnavailable):
+                subject = Subjects("loadline").load(MODEL, "decode", "d1")
+                await self._bus.publish(subject, encode(LoadReport(MODEL, "decode", "d1", 1, [sample])))
+            await asyncio.sleep(0.05)
+
+
+def test_a_fit_that_was_learned_is_known_after_a_restart_though_no_worker_says_more(rig: Rig) -> None:
+    models = f'[[models]]\nname = "{MODEL}"\nplanner = "queueing"\n[[models.pools]]\nname = "decode"\nrole = "decode"\n'
+    first = rig.agent(rig.config(models, "a"), "a")
+    first.wait_ready()
+
+    async def scenario(made: Fleet, store: EtcdStore) -> None:
+        await rig.register([WorkerRecord(MODEL, "decode", "d1", "decode", 1, "ready")])
+        engines = Engines(made.bus)
+        reporting = asyncio.create_task(engines.report())
+
+        async def kept() -> bool:
+            learned = await stored(store)
+            return learned is not None and learned.planner == "queueing"
+
+        try:
+            await until_async(kept, "what was learned")
+            engines.say_iterations = False
+            first.kill()
+            learned = await stored(store)
+            second = rig.agent(rig.config(models, "b"), "b")
+            second.wait_ready()
+            await until(lambda: "b" in made.observer.statuses and made.observer.statuses["b"].leading)
+            await store.commit([], [Write(KEY, None)])
+            await until_async(kept, "written anew, of what it knows")
+            assert await stored(store) == learned
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
 
     play(rig, scenario)
 

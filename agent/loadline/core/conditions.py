@@ -41,6 +41,7 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[Code, str]], ...]] = (
             Code.NO_WORKERS: "see why no worker starts",
             Code.NO_DATA: "see whether workers reach NATS, and what is refused",
             Code.TRAFFIC_UNKNOWN: "see whether frontends report",
+            Code.ENGINE_LEARNING: "",
             Code.LOAD_LEARNING: "wait until workers have reported some latencies",
             Code.NO_OPINION: "see what the other reasons lack",
         },
