@@ -154,6 +154,10 @@ class Models:
             if self.now >= end:
                 return
 
+    def tell(self, event: AnyEvent) -> None:
+        """Something happens now."""
+        self._tell(self.now, event)
+
     def counts(self) -> dict[str, dict[str, int]]:
         """What stands, by model and pool."""
         models = self.controller.state.fleet.models.values()

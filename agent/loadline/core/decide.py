@@ -108,7 +108,8 @@ class Decider:
         stays = name in state.paused or name in state.failing or self._knobs[name].no_operation
         if look is None or stays or self._unsettled(model, now) is not None:
             return standing(model, pending, now)
-        return wish_of(model, look.opinion, look.bounds, state.guards[name].limits, pending, now)
+        limits, stale_after_ms = state.guards[name].limits, state.fleet.knobs.stale_after_ms
+        return wish_of(model, look.opinion, look.bounds, limits, pending, stale_after_ms, now)
 
     def _bounds(self, model: Model, proposed: dict[str, int], now: int) -> Mapping[str, Bound]:
         """What the pools of a model are kept to at the moment, whatever its planner says."""

@@ -49,6 +49,7 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
     bounds: Mapping[str, Bound],
     limits: Limits,
     pending: Mapping[str, int],
+    stale_after_ms: int,
     now: int,
 ) -> Wish:
     """What a planner would have, within the bounds of the pools and the budget of the model.
@@ -59,6 +60,7 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
         bounds: What pools are kept to, whatever it says.
         limits: The bounds of the model.
         pending: Counts that are being committed.
+        stale_after_ms: After so long a worker is silent.
         now: In ms.
     """
     counts, floors = {}, {}
@@ -67,8 +69,9 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
         wanted = min(pool.knobs.replicas_max, opinion.targets.get(name, there_are))
         if bound is not None:
             wanted = max(bound.least, min(bound.most, wanted))
-        # Without data it does not shrink, so others must not count on it.
-        floors[name] = pool.least if pool.quorate(limits.quorum_ratio) else there_are
+        # Without data it does not shrink, so others must not count on it. Who has just come is yet to report.
+        heard = pool.quorate(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
+        floors[name] = pool.least if heard else there_are
         counts[name] = max(wanted, floors[name])
     shares = [
         Share(counts[name], pool.knobs.gpus_per_worker, floors[name], pool.knobs.replicas_max)

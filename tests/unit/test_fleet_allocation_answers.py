@@ -1,0 +1,231 @@
+"""The best allocation is asked for, and holds when it comes; and one pool serves in the place of another."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import field
+from msgspec.structs import replace
+
+from loadline.core.allocations import Allocation, Problem
+from loadline.core.belief.fleet import FleetKnobs, Model
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.effects import AnyEffect, SolveAllocation
+from loadline.core.events import SettingsChanged
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.planning.guard import GuardKnobs
+from loadline.core.planning.planners.base import Planner
+from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.report import Code, Need, Opinion, Reason
+from loadline.core.settings import Settings
+from loadline.solver import solve
+from tests.support.models import STEPS, Limited, Models
+
+MINUTE_MS = 60_000
+ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
+
+
+class Needy(Planner):
+    """A planner that says what a test tells it to need; its first choice is the first pool."""
+
+    demand: float = 0.0
+    serves: dict[str, float] = field(default_factory=dict)
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        del model, now
+        pool = next(iter(self.serves))
+        targets = dict.fromkeys(self.serves, 0) | {pool: int(-(-self.demand // self.serves[pool]))}
+        need = Need("aggregated", self.demand, self.serves)
+        return Opinion("needy", targets, (Reason(Code.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,))
+
+    def next_wake(self) -> int:
+        return 2**50
+
+
+def pool(name: str, gpu: str, deadline_ms: int = 600_000) -> PoolKnobs:
+    return PoolKnobs(name, "aggregated", 1, 0, 100, deadline_ms, accelerator=gpu)
+
+
+def two_pools(fast: int, slow: int, deadline_ms: int = 600_000) -> list[tuple[PoolKnobs, int]]:
+    return [(pool("fast", "h100", deadline_ms), fast), (pool("slow", "a100", deadline_ms), slow)]
+
+
+def models_of(
+    capacity: dict[str, int],
+    pools: dict[str, list[tuple[PoolKnobs, int]]],
+    guard: GuardKnobs = STEPS,
+    knobs: dict[str, Any] | None = None,
+    **first: int,
+) -> Models:
+    limited = Limited(AllocationKnobs(capacity, **(knobs or {})), ACCELERATORS, priorities=first)
+    return Models(pools, FleetKnobs(), limited=limited, guard=guard)
+
+
+def needs(models: Models, model: str, demand: float, **serves: float) -> None:
+    models.controller._decider.planners[model] = Needy(None, demand, serves)
+    models.controller.state.due[model] = models.now
+
+
+def rails(models: Models, model: str) -> set[str]:
+    return {f"{one.pool} {one.code}" for one in models.controller.state.holds[model].rails}
+
+
+def answer(problem: Problem) -> Allocation | None:
+    return solve(problem, 60.0)
+
+
+def contended(**knobs: Any) -> Models:
+    """Two models of one priority, of which greedy serves the first by name whole."""
+    one = {name: [(pool("main", "h100"), 1)] for name in ("a", "b")}
+    models = models_of({"h100": 10}, one, knobs=knobs)
+    models.says("a", main=1)
+    models.says("b", main=1)
+    models.run(1_000)
+    return models
+
+
+def swapped(problem: Problem) -> Allocation:
+    """Not what greedy does."""
+    counts = {want.name: {"main": 0} for want in problem.wants}
+    return Allocation(counts | {"a\0has": {"main": 1}, "b\0has": {"main": 1}, "b\0more\0main": {"main": 8}}, {})
+
+
+def test_greedy_holds_until_the_answer_comes() -> None:
+    models = contended()
+    models.solves, models.solve_ms = swapped, 1_337
+    models.says("b", main=9)
+    models.says("a", main=9)
+    models.run(1_000)
+    assert models.counts() == {"a": {"main": 9}, "b": {"main": 1}}
+    models.run(MINUTE_MS)
+    assert models.counts() == {"a": {"main": 1}, "b": {"main": 9}}
+    assert len(models.problems) == 1, "the same wishes are no new question"
+
+
+def test_an_answer_to_other_wishes_is_none() -> None:
+    models = contended(solve_interval_ms=600_000)
+    models.solves, models.solve_ms = swapped, 1_337
+    models.says("a", main=9)
+    models.says("b", main=8)
+    models.run(1_000)
+    models.says("b", main=7)
+    models.run(MINUTE_MS)
+    assert models.counts()["a"] == {"main": 9}
+    assert len(models.problems) == 1, "and nobody is asked again so soon"
+
+
+def test_wishes_that_have_changed_are_asked_again_when_it_is_time() -> None:
+    models = contended(solve_interval_ms=10_000)
+    models.solves = swapped
+    models.says("a", main=9)
+    models.says("b", main=8)
+    models.run(1_000)
+    models.says("b", main=9)
+    models.run(MINUTE_MS)
+    assert len(models.problems) == 2
+    assert models.counts() == {"a": {"main": 1}, "b": {"main": 9}}
+
+
+def test_without_an_answer_greedy_holds_on_and_others_still_give_way() -> None:
+    one = {"high": [(pool("main", "h100"), 2)], "low": [(pool("main", "h100"), 8)]}
+    guard = GuardKnobs(step_down_max=100, stabilisation_ms=600_000, cooldown_down_ms=0, warm_up_ms=0)
+    models = models_of({"h100": 10}, one, guard, high=1)
+    models.solve_ms = 30_000
+    models.says("low", main=8)
+    models.says("high", main=7)
+    models.run(20_000)
+    assert models.counts()["low"] == {"main": 8}, "as long as something better may come nobody is sent home"
+    models.run(MINUTE_MS)
+    assert models.counts() == {"high": {"main": 7}, "low": {"main": 3}}
+    assert models.controller.state.counters["allocations_failed"] == 1
+
+
+def test_greedy_alone_asks_nobody() -> None:
+    models = contended(solver="greedy")
+    models.says("a", main=9)
+    models.says("b", main=9)
+    models.run(MINUTE_MS)
+    assert models.problems == []
+
+
+def test_another_pool_serves_where_gpus_are_short() -> None:
+    models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
+    models.solves = answer
+    needs(models, "a", 20.0, fast=10.0, slow=5.0)
+    models.says("b", main=4)
+    models.run(3_000)
+    assert models.counts()["a"] == {"fast": 2, "slow": 4}, "until the others are ready"
+    assert "fast replacement_not_ready" in rails(models, "a")
+    models.run(2 * MINUTE_MS)
+    assert models.counts() == {"a": {"fast": 0, "slow": 4}, "b": {"main": 4}}
+    assert rails(models, "a") == {"fast served_by_another_pool", "slow serves_for_another_pool"}
+
+
+def test_no_capacity_is_lost_on_the_way() -> None:
+    models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
+    models.solves = answer
+    needs(models, "a", 20.0, fast=10.0, slow=5.0)
+    models.says("b", main=4)
+    pools = models.controller.state.fleet.models["a"].pools
+
+    def look() -> None:
+        assert pools["fast"].ready * 10.0 + pools["slow"].ready * 5.0 >= 20.0
+
+    models.watch = look
+    models.run(2 * MINUTE_MS)
+
+
+@pytest.mark.parametrize(("deadline_ms", "moved"), [(MINUTE_MS, True), (600_000, False)])
+def test_who_is_to_change_places_waits_no_longer_than_a_start(deadline_ms: int, moved: bool) -> None:  # noqa: FBT001 - a case
+    pools = {"a": two_pools(0, 2, deadline_ms), "b": two_pools(2, 0, deadline_ms)}
+    models = models_of({"h100": 2, "a100": 2}, pools, knobs={"solver": "greedy", "switching_cost_hours": 0.0})
+    models.controller.state.allocation.settled = True
+    needs(models, "a", 4.0, fast=2.0, slow=2.0)
+    needs(models, "b", 4.0, fast=2.0, slow=2.0)
+    models.run(1_000)
+    allocation = models.controller.state.allocation
+    allocation.granted = {"a": {"fast": 2, "slow": 0}, "b": {"fast": 0, "slow": 2}}
+    models.controller.state.due.update(a=models.now, b=models.now)
+    models.run(3 * MINUTE_MS)
+    places = {"a": {"fast": 2, "slow": 0}, "b": {"fast": 0, "slow": 2}}
+    stay = {"a": {"fast": 0, "slow": 2}, "b": {"fast": 2, "slow": 0}}
+    assert models.counts() == (places if moved else stay)
+
+
+def test_a_need_that_cannot_be_reckoned_with_is_none() -> None:
+    models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
+    needs(models, "a", 20.0, fast=10.0, slow=float("nan"))
+    models.says("b", main=4)
+    models.run(2 * MINUTE_MS)
+    assert models.counts() == {"a": {"fast": 0, "slow": 0}, "b": {"main": 4}}
+
+
+def test_new_limits_hold_and_a_model_that_goes_is_forgotten() -> None:
+    models = contended()
+    settings = models.controller.settings
+
+    def told(new: Settings, want: int) -> dict[str, int]:
+        models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(new))))
+        models.run(1_000)
+        for name in models.counts():
+            models.says(name, main=want)  # as the settings are those of its planner too
+        models.run(MINUTE_MS)
+        return {name: pools["main"] for name, pools in models.counts().items()}
+
+    assert sum(told(settings, 9).values()) == 10
+    more = replace(settings, allocation=AllocationKnobs({"h100": 16}))
+    assert sum(told(more, 9).values()) == 16
+    assert told(replace(more, models=more.models[:1]), 20) == {"a": 16}
+    assert told(replace(more, models=more.models[:1], allocation=AllocationKnobs()), 20) == {"a": 20}
+    assert sum(told(settings, 9).values()) == 10
+
+
+def test_questions_and_answers_are_effects_and_events() -> None:
+    models = contended()
+    models.solves = answer
+    models.says("a", main=9)
+    models.says("b", main=9)
+    models.run(MINUTE_MS)
+    (problem,) = models.problems
+    effect = SolveAllocation(1, problem, 2_000)
+    assert msgspec.json.decode(msgspec.json.encode(effect), type=AnyEffect) == effect
