@@ -49,6 +49,10 @@ def test_the_unit_has_no_unknown_setting(tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if UNIT.name in line]
 
 
+def test_the_unit_reloads_by_sighup() -> None:
+    assert unit_values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
+
+
 def test_the_unit_is_fed_by_the_loop_and_restarted_for_ever() -> None:
     assert unit_values("Type") == ["notify"]
     assert unit_values("NotifyAccess") == ["main"]

@@ -181,7 +181,12 @@ def test_changes_go_by_names_and_of_layers_only_what_comes_of_them(reading: Read
         f"{FAST}[defaults.guard]\nstep_up_max = 2\n{BASE}replicas_max = 9\n[[models.pools]]\n"
         f"name = 'more'\nrole = 'decode'\n"
     )
+    text = reading.path.read_text(encoding="utf-8")
+    reading.write(f"{text}[[namespaces]]\nname = 'default'\ndefaults.priority = 5\ngpu_quota.h100 = 4\n")
     found = [str(change) for change in changes(old, load(reading.path, {}))]
+    assert found.pop() == 'namespaces.default.name: none -> "default"'
+    assert found.pop() == "namespaces.default.gpu_quota.h100: none -> 4"
+    assert "models.llama.priority: 100 -> 5" in found
     assert found[0] == "models.llama.guard.step_up_max: 8 -> 2"
     assert "models.llama.pools.decode.replicas_max: 8 -> 9" in found
     assert 'models.llama.pools.more.role: none -> "decode"' in found

@@ -42,7 +42,8 @@ def keep_fixed(old: Config, new: Config) -> Config:
 
 
 def _effective(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in msgspec.to_builtins(config).items() if key not in _MERGED}
+    table = {key: value for key, value in msgspec.to_builtins(config).items() if key not in _MERGED}
+    return table | {"namespaces": [{**space, "defaults": None} for space in table["namespaces"]]}
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
@@ -51,7 +52,7 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _leaves(one, f"{place}.{key}" if place else key)
-    else:
+    elif value not in ([], ()):
         yield place, value
 
 
