@@ -118,6 +118,14 @@ def test_every_row_has_a_sentence_for_what_is_known() -> None:
                 assert found.reasons[0].sentence().startswith("a: ")
 
 
+def test_it_wakes_for_the_sooner_of_both() -> None:
+    table = Table()
+    table.queues.next_ms, table.workers.next_ms = 2_000, 1_000
+    assert table.planner.next_wake() == 1_000
+    table.queues.next_ms = 500
+    assert table.planner.next_wake() == 500
+
+
 # -- what is demanded --------------------------------------------------------------------------------------------------
 
 OURS = Need("aggregated", 30.0, {"a": 4.0, "b": 10.0})

@@ -158,6 +158,15 @@ def test_the_last_worker_is_one_that_serves_and_the_cheapest_of_those() -> None:
     assert world.kept(one=0) == {"one": 1, "two": 0}, "the cheap one would have to come first"
 
 
+def test_the_last_worker_is_not_one_that_is_still_to_come() -> None:
+    world = Sleeper(ONE, TWO)
+    world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
+    world.shrink("two")
+    world.grow("two", 1, "starting")
+    world.hear(5)
+    assert world.kept(one=0, two=0) == {"one": 1, "two": 0}
+
+
 def test_a_model_that_never_sleeps_has_a_worker_of_each_role_from_the_start() -> None:
     world = Sleeper(PREFILL, DECODE, workers=0, after_ms=0)
     assert world.kept() == {"p": 1, "d": 1}

@@ -85,6 +85,12 @@ def test_a_pool_has_the_highest_floor_of_its_windows() -> None:
     assert clock.line.pool("a").least == 4
 
 
+def test_an_end_is_stronger_than_a_start_of_the_same_minute() -> None:
+    clock = Clock(ScheduleKnobs("0 8,9 * * *", "0 9 * * *", 4))
+    assert clock.look("2024-01-17T08:59:59") == (4, "01-17 09:00:00")
+    assert clock.look("2024-01-17T09:00:00")[0] == 0
+
+
 # -- workers that are there when it begins -----------------------------------------------------------------------------
 
 
