@@ -14,7 +14,7 @@ from loadline.core.report import Code
         (3, 2, False, 3, Code.SHRINK_UNSAFE),
         (2, 2, False, 3, Code.SHRINK_UNSAFE),
         (4, 3, True, 4, Code.SATURATION_LEADS),
-        (6, 4, False, 6, Code.SATURATION_LEADS),
+        (6, 4, False, 4, Code.QUEUEING_LEADS),
         (4, 4, False, 4, Code.QUEUEING_LEADS),
         (4, 6, False, 6, Code.QUEUEING_LEADS),
         (3, 6, False, 6, Code.QUEUEING_LEADS),

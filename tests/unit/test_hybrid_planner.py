@@ -68,6 +68,8 @@ class Table:
     [
         ({"a": 8}, {"a": 5}, True, 8, Code.QUEUEING_LEADS),
         ({"a": 5}, {"a": 7}, False, 7, Code.SATURATION_LEADS),
+        ({"a": 6}, {"a": 7}, False, 7, Code.SATURATION_LEADS),
+        ({"a": 8}, {"a": 7}, False, 8, Code.QUEUEING_LEADS),
         ({"a": 4}, {"a": 7}, False, None, Code.SATURATION_VETO),
         ({"a": 4}, {"a": 5}, False, None, Code.SHRINK_UNSAFE),
         ({"a": 4}, {"a": 5}, True, 4, Code.QUEUEING_LEADS),

@@ -8,12 +8,10 @@ row  saturation  queueing  and                 target
 ===  ==========  ========  ==================  ===================
 1    up          down                          what stands, a veto
 2    any         down      a shrink is unsafe  what stands, a veto
-3    up by more  up, stays                     that of saturation
+3    up          stays                         that of saturation
 4    any         up, down                      that of queueing
 5    any         stays                         what stands
 ===  ==========  ========  ==================  ===================
-
-The original has no row for both up, saturation by more: there saturation never wants more than one worker more.
 
 Who has no opinion leaves it to the other, and without any the count stays. The original reads a count that is missing
 as 0, and so as a wish to shrink; here that is no count at all. Where queueing stays, it says that all are needed for
@@ -56,6 +54,6 @@ def arbitrate(standing: int, saturation: int | None, queueing: int | None, *, sh
         return Arbitration(standing, Code.SATURATION_VETO)
     if queueing < standing and not shrink_safe:
         return Arbitration(standing, Code.SHRINK_UNSAFE)
-    if saturation > max(queueing, standing):
+    if queueing == standing < saturation:
         return Arbitration(saturation, Code.SATURATION_LEADS)
     return Arbitration(queueing, Code.QUEUEING_STAYS if queueing == standing else Code.QUEUEING_LEADS)

@@ -5,6 +5,8 @@ tells what the workers hold, whatever they are. ``arbitrate`` says whose count a
 both. What differs from the original, beside that both parts are others:
 
 - a side that does not know has no opinion. There a count that is missing is 0, and so a wish to shrink;
+- where both want more it is as many as the higher of them: by the rows alone it is what queueing wants, and more load
+  could mean fewer workers;
 - a shrink that queueing wants is made as far as saturation knows it to be safe: by one worker, or by as many as it
   would take itself. There it is safe for one, and goes down to 0.
 """
@@ -75,6 +77,8 @@ class HybridPlanner(Pair):
         if seen is None and not any(reason.code in _BLIND for reason in ours):
             seen = standing
         found = arbitrate(standing, seen, led, shrink_safe=self._sides.saturation.safe.get(name, False))
+        if found.code is Code.QUEUEING_LEADS and seen is not None and standing < found.target < seen:
+            found = Arbitration(seen, Code.SATURATION_LEADS)
         numbers = {key: value for key, value in (("saturation", seen), ("queueing", led)) if value is not None}
         reasons = [Reason.of(found.code, name, **numbers), *theirs, *ours]
         if found.code is Code.QUEUEING_LEADS and seen is not None:
