@@ -1,4 +1,4 @@
-"""What a turn takes that plans 100 models at once by the SLA planner, with as many reports as a turn may bring.
+"""What a turn takes that plans 100 models at once, by sla and by queueing, with as many reports as a turn may bring.
 
 Eight workers a model, prefill and decode, sized by measured profiles. All report in the same moment once a second, and
 so do the frontends: a turn takes 500 of the reports, five of each model, and the next turn the rest. Three kinds of
@@ -40,6 +40,7 @@ from loadline.core.forecasts import ForecastKnobs
 from loadline.core.models.engine import EngineProfile
 from loadline.core.observed import Histogram, RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.planning.planners.load import LoadKnobs
+from loadline.core.planning.planners.queueing import QueueingKnobs
 from loadline.core.planning.planners.sla import SlaKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
 from loadline.core.scalars import Role
@@ -64,6 +65,8 @@ ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 START_MS: Final = 1_700_000_000_000
 LEASE: Final = 1
 DATA: Final = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
+PLANNERS: Final = {"sla": "", "queueing": "queueing_"}
+"""What is measured, and how its results begin."""
 ENGINE: Final = "dynamo_h100_llama3.3-70b-fp8_tp2"
 
 
@@ -92,7 +95,7 @@ class World:
         registered = [RegisteredWorker(record, LEASE) for record in records]
         request = self._controller.state.read_request
         self._controller.handle([RegistryRead(registered), DecisionsRead(request, [], 1)], self.now)
-        if planner == "sla":
+        if planner in PLANNERS:
             self._remember()
 
     def second(self, answers: Sequence[AnyEvent]) -> Iterator[tuple[float, list[AnyEffect]]]:
@@ -152,7 +155,7 @@ class World:
         """Put hours into the planners, by way of a snapshot."""
         snapshot = msgspec.json.decode(self._controller.snapshot())
         for one in snapshot["planners"].values():
-            intervals = one["parts"]["throughput"]["intervals"]
+            intervals = (one["parts"]["throughput"] if "parts" in one else one)["intervals"]
             waves = [math.sin(at * math.tau / 144) + self._random.uniform(-0.1, 0.1) for at in range(POINTS)]
             intervals["requests"] = [INTERVAL_MS / 1_000 * (10.0 + 2.0 * wave) for wave in waves]
             intervals["isl_tokens"] = [1_000.0 + 10.0 * wave for wave in waves]
@@ -167,8 +170,8 @@ def _settings(models: Sequence[str], planner: str) -> Settings:
     }
     pools = tuple(PoolKnobs(role, role, gpus_per_worker=2, replicas_max=16) for role in ROLES)
     throughput = ThroughputKnobs(INTERVAL_MS, forecast=ForecastKnobs("kalman"))
-    knobs = SlaKnobs(throughput, LoadKnobs())
-    made = tuple(ModelKnobs(model, pools, planner=planner, sla=knobs) for model in models)
+    sla, queueing = SlaKnobs(throughput, LoadKnobs()), QueueingKnobs(INTERVAL_MS, forecast=throughput.forecast)
+    made = tuple(ModelKnobs(model, pools, planner=planner, sla=sla, queueing=queueing) for model in models)
     return Settings("bench", "all", made, profiles=dict.fromkeys(models, profiles))
 
 
@@ -208,9 +211,10 @@ def main() -> None:
     bare: list[float] = []
     for number in range(1, rounds + 1):
         bare.append(percentile(turns_ms("static", intervals, number)["ordinary"], 0.5))
-        for kind, found in turns_ms("sla", intervals, number).items():
-            ours.setdefault(kind, []).extend(found)
-            medians.setdefault(kind, []).append(percentile(found, 0.5))
+        for planner, prefix in PLANNERS.items():
+            for kind, found in turns_ms(planner, intervals, number).items():
+                ours.setdefault(prefix + kind, []).extend(found)
+                medians.setdefault(prefix + kind, []).append(percentile(found, 0.5))
         told = ", ".join(f"{kind} {of[-1]:.2f} ms" for kind, of in medians.items())
         say(f"round {number}/{rounds}: {told}; static {bare[-1]:.2f} ms")
     for kind, values in medians.items():
