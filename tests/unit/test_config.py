@@ -68,7 +68,12 @@ def test_nesting_bombs_are_refused() -> None:
 SHAPES = [
     ("[nats]\nserver = []", "nats.server", "not a key", "Did you mean servers?"),
     ("[natz]\n", "natz", "not a key", "Did you mean nats?"),
-    ("[agent]\nqqqq = 1", "agent.qqqq", "not a key", "Known are: log_format, log_level, name, namespace, root."),
+    (
+        "[agent]\nqqqq = 1",
+        "agent.qqqq",
+        "not a key",
+        "Known are: log_format, log_level, name, namespace, reload_interval_ms, root.",
+    ),
     ('[http]\nport = "9464"', "http.port", "is '9464'", "a whole number from 0 to 65535"),
     ("[http]\nport = 70000", "http.port", "is 70000", "a whole number from 0 to 65535"),
     ("[http]\nport = true", "http.port", "is true", "a whole number from 0 to 65535"),

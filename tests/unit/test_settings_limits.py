@@ -28,7 +28,7 @@ def scarce(gpus: int = 10) -> Models:
 
 
 def change(models: Models, settings: Settings) -> None:
-    models._tell(models.now, SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+    models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
 
 
 def main(models: Models) -> dict[str, int]:

@@ -62,8 +62,13 @@ def merged(table: Table) -> tuple[Table, dict[str, Origin]]:
     models = table.get("models")
     for index, model in enumerate(models if isinstance(models, list) else ()):
         if isinstance(model, dict):
-            for place, layer in list(_of_model(table, model)):
-                _Filler(place, written).fill_model(model, f"models[{index}]", layer)
+            here, layers = f"models[{index}]", list(_of_model(table, model))
+            for place, section, layer in layers:
+                filler = _Filler(place, written)
+                if section:
+                    filler.fill_section(model, here, section, layer)
+                else:
+                    filler.fill_model(model, here, layer)
     first = {key: table[key] for key in SECTIONS if key in table}
     return first | table, written
 
@@ -76,17 +81,17 @@ def _refuse_namespaces_in_namespaces(table: Table) -> None:
             raise ConfigError(place, "would move the models of a namespace", "Take it out, or write it in the models.")
 
 
-def _of_model(table: Table, model: Table) -> Iterator[tuple[str, Table]]:
-    """The layers below a model, the strongest first."""
+def _of_model(table: Table, model: Table) -> Iterator[tuple[str, str, Table]]:
+    """The layers below a model, the strongest first: place, section that it is of (empty: the model), and keys."""
     defaults = _table(table, "defaults")
     place, space = _named(table, "namespaces", model.get("namespace", defaults.get("namespace", "default")))
     below = [(f"{place}.defaults", _table(space, "defaults")), ("defaults", defaults)]
     name = next((one["service_class"] for one in (model, *(one for _, one in below)) if "service_class" in one), "")
     place, service = _named(table, "service_classes", name)
     own = _table(_table(service, "models"), model.get("name"))
-    yield f"{place}.models.{model.get('name')}", {"objectives": own}
-    yield place, {key: service[key] for key in ("priority", "objectives") if key in service}
-    yield from below
+    yield f"{place}.models.{model.get('name')}", "objectives", own
+    yield place, "", {key: service[key] for key in ("priority", "objectives") if key in service}
+    yield from ((there, "", layer) for there, layer in below)
 
 
 class _Filler:
@@ -103,6 +108,12 @@ class _Filler:
         for index, pool in enumerate(pools if isinstance(pools, list) else ()):
             if isinstance(pool, dict):
                 self._fill(pool, f"{here}.pools[{index}]", _table(table, "pool"), f"{self._layer}.pool")
+
+    def fill_section(self, model: Table, here: str, section: str, table: Table) -> None:
+        """One section of a model."""
+        own = model.setdefault(section, {})
+        if isinstance(own, dict):
+            self._fill(own, f"{here}.{section}", table, self._layer)
 
     def _fill(self, own: Table, here: str, table: Table, there: str) -> None:
         """Take over what a table does not say itself, and note where that is written."""
