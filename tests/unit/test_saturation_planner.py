@@ -132,6 +132,20 @@ def test_a_pool_that_is_silent_neither_gives_nor_lets_others_give() -> None:
     assert (opinion.targets, codes(opinion)["b"]) == ({}, [Code.NO_DATA])
 
 
+def test_what_others_hold_for_themselves_is_given_whatever_a_silent_pool_holds() -> None:
+    other = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
+    mute = [Says(kv=None)] * 4
+    assert Bench(POOL, other, workers=4).hold(MINUTES, a=[Says(kv=0.2)] * 4, b=mute).targets == {"a": 2}
+
+
+def test_who_is_late_is_not_given_up_for_growth() -> None:
+    bench = Bench()
+    bench.pool("a").set_desired(5, bench.now)
+    bench.hold(90, a=[MIDDLE] * 2)
+    opinion = bench.hold(30, a=[Says(kv=0.9)] * 2)
+    assert (opinion.targets, codes(opinion)["a"]) == ({}, [Code.SATURATION_HIGH, Code.PENDING_UNREACHED])
+
+
 def test_either_signal_of_an_aggregated_worker_grows_and_both_shrink() -> None:
     assert Bench(workers=4).hold(30, a=[Says(kv=0.2, waiting=6)] * 4).targets["a"] > 4
     assert Bench(workers=4).hold(30, a=[Says(kv=0.9)] * 4).targets["a"] > 4

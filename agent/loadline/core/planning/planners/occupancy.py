@@ -101,7 +101,7 @@ class Occupancy(Struct):
         due = now - self.sampled_ms >= self.sample_ms or self.sampled_ms < 0
         for name in pool.changed:
             self._take(name, pool, limits, lengths)
-        if due or pool.ready_changed_at_ms >= self.sampled_ms or len(self.held) > pool.fresh:
+        if due or len(self.held) > pool.fresh:
             self.held = {name: value for name, value in self.held.items() if _counts(pool, name)}
         if due or self.capacity is None:
             self.capacity = self._measured(pool, limits, lengths) or self.capacity
