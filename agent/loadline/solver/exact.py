@@ -34,6 +34,8 @@ _NEAR: Final = (0.003, 0.01)
 """Share of the cost that an answer may be above the bound, before the first and the second of these tries."""
 _NEAR_SERVED: Final = (0.4, 0.4)
 """The same where models are counted, and all costs together are a half."""
+_MIXES: Final = 2_048
+"""Of all wants together, where each mix counts: so many take 2 s at worst. Five workers of four pools have 56."""
 _LEVELS: Final = 1e6
 """Numbers of served models of several priorities are one number up to this, and are maximised together."""
 
@@ -100,10 +102,11 @@ def _candidates(
 ) -> list[list[Candidate]]:
     """Those there are, and those that are best at the prices of what is short."""
     found = [{_key(choice): choice for choice in one.candidates} for one in group]
+    most = _MIXES // len(group)
     for one, own in zip(group, found, strict=True):
         # Greedy may have mixed one anew. Of few wants each is chosen anew here, so that every mix counts.
         more = [chosen[one.want.name]] if one.want.name in chosen else []
-        for choice in more + (every_mix(one.want, supply, hours) if len(group) <= _FREE[-1] else []):
+        for choice in more + (every_mix(one.want, supply, hours, most) if len(group) <= _FREE[-1] else []):
             own.setdefault(_key(choice), choice)
     priorities = sorted({one.want.priority for one in group}, reverse=True)
     worth = np.array([_DEARER ** min(priorities.index(one.want.priority), _DEARER_MAX) for one in group])

@@ -3,22 +3,18 @@
 from collections.abc import Iterator
 from itertools import islice
 from math import ceil
-from typing import Final
 
 from loadline.core.allocations import Option, Part, Want
 from loadline.core.planning.allocation.contenders import Candidate, Supply, both, bundles_of
 from loadline.core.planning.allocation.covers import SLACK
 
-_MIXES_MAX: Final = 256
-"""Of a want: five workers of four pools have 56. Of more mixes those at the prices of what is short are enough."""
 
-
-def every_mix(want: Want, supply: Supply, hours: float) -> list[Candidate]:
-    """All of them; none if there are more than 256. Switching a worker costs ``hours`` of it."""
+def every_mix(want: Want, supply: Supply, hours: float, most: int) -> list[Candidate]:
+    """All of them; none if there are more than ``most``. Switching a worker costs ``hours`` of it."""
     found = [Candidate({}, {}, 0.0)]
     for part in want.parts:
-        counts = list(islice(_mixes(part), _MIXES_MAX + 1))
-        if len(found) * len(counts) > _MIXES_MAX:
+        counts = list(islice(_mixes(part), most + 1))
+        if len(found) * len(counts) > most:
             return []
         bundles = bundles_of(part, counts, supply, hours)
         found = [both(one, other) for one in found for other in bundles]
