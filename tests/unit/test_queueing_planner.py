@@ -201,6 +201,14 @@ def test_the_objectives_say_of_which_share_of_the_requests_they_are() -> None:
     assert counts[0] < counts[1] < counts[2]
 
 
+def test_nothing_arrives_and_nothing_stays() -> None:
+    desk = Desk(*two())
+    assert desk.hear(0, 400).needs[0].demand == 0.0
+    assert desk.counts() == {"fast": 0, "slow": 0}
+    desk.hear(200, 20)
+    assert sum(desk.counts().values()) > 10
+
+
 def test_what_the_pools_cannot_serve_is_said() -> None:
     desk = Desk(*two(3))
     opinion = desk.hear(400, 60)

@@ -116,9 +116,10 @@ def _engine(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, lines: Lines
     if role != "prefill" and room < 1.0:
         numbers = {"max_kv_tokens": room * context, "context_tokens": context}
         return Reason(Code.KV_CACHE_TOO_SMALL, pool.name, numbers)
-    batch = max(1, int(min((record and record.max_batch_requests) or _most_said(pool), room, BATCH_MAX)))
+    most = min((record and record.max_batch_requests) or _most_said(pool), BATCH_MAX)
+    batch = max(1, int(min(most, room)))
     tokens = (record and record.max_batched_tokens) or _PASS_TOKENS
-    passes = int(max(1.0, min(tokens / max(1.0, _computed(demand)), BATCH_MAX)))
+    passes = max(1, int(min(most, tokens / max(1.0, _computed(demand)))))
     decode = lines.decode or _decode_line(pool, objectives.itl_ms, batch, context, demand)
     if isinstance(decode, Refused):
         return Reason(Code.PROFILE_UNUSABLE, pool.name, detail=f"decode: {decode.problem}")

@@ -41,7 +41,7 @@ class Share(Struct, frozen=True):
             elif pool.name not in able:
                 found[pool.name] = Size(0.0, count, count, infeasible=one.infeasible)
             else:
-                busy = min(1.0, demand / capacity) * count * one.requests_per_s / one.saturated_requests_per_s
+                busy = count and min(1.0, demand / capacity) * count * one.requests_per_s / one.saturated_requests_per_s
                 missing = int(max(0.0, demand - capacity) / one.requests_per_s + 1.0) if covered is None else 0
                 found[pool.name] = Size(busy, count, count + missing, infeasible=one.infeasible)
         return found
