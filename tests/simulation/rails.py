@@ -34,6 +34,7 @@ from loadline.core.models.budget import Band
 from loadline.core.planning import guard
 from loadline.core.planning.guard import Draft, Guard
 from loadline.core.planning.planners.threshold import ThresholdPlanner
+from loadline.core.planning.room import Room
 from loadline.core.report import Code, Reason
 from loadline.ports import Compare
 from loadline.runtime import perform
@@ -42,7 +43,7 @@ from loadline.sim.chaos.play import play
 
 CI_SEEDS = range(100)
 NEVER = 2**53
-SEEDS_TRIED = 40
+SEEDS_TRIED = 60
 
 Off = Callable[[], AbstractContextManager[Any]]
 
@@ -302,6 +303,7 @@ RAILS: dict[str, Rail] = {
     "guard: gpu_budget_max": Rail(around(guard, "_bounded", no_ceiling), 1, "I4-budget"),
     "guard: gpu_budget_min": Rail(around(guard, "_bounded", no_floor), 0, "I4-budget"),
     "guard: GPUs of who drains are occupied": Rail(around(guard, "_bounded", nobody_leaves), 3, "I4-occupied"),
+    "room: GPUs of who drains are occupied": Rail(instead(Room, "_bound_growth", None), 40, "I4-capacity"),
     "guard: no data, no shrink": Rail(bound(Code.NO_DATA_NO_SHRINK), 32, "I6-data"),
     "guard: quorum": Rail(instead(Pool, "quorate", value=True), 32, "I6-data"),
     "guard: step_up": Rail(bound(Code.STEP_UP), 0, "I5-step"),

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
+from loadline.cli.show import supply
 from loadline.core.allocations import SaturationPolicy
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
@@ -230,3 +231,12 @@ def test_least_counts_do_not_wait() -> None:
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 2, "b": 2}
     assert Code.REPLICAS_MIN in {reason.split(":")[-1] for _, one in models.decisions for reason in one.reasons}
+
+
+def test_a_person_is_told_who_waits() -> None:
+    models = models_of({"h100": 10}, {"a": 3, "b": 4})
+    models.says("a", main=8)
+    models.run(MINUTE_MS)
+    (one,) = supplies(models).values()
+    assert supply(one) == "GPUs of h100: 10 occupied of 10; waiting: a for 2"
+    assert supply(SupplyStatus("team/h100", 8, 3, {})) == "GPUs of team/h100: 3 occupied of 8"

@@ -1,0 +1,67 @@
+"""Allocations in a child process: the same as in this one, and none where the child is late or talks nonsense."""
+
+import asyncio
+import sys
+from typing import Final
+
+import pytest
+
+from loadline.adapters.process_fitter import ProcessFitter
+from loadline.core.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.forecasts import Forecast, ForecastKnobs, Question, Series
+from loadline.solver import solve
+
+PATIENCE_S: Final = 60.0
+HEAD: Final = "import sys, time\nfrom loadline.adapters.frames import framed, READY\nout = sys.stdout.buffer\n"
+BEGIN: Final = f"{HEAD}out.write(framed(READY))\nout.flush()\nsys.stdin.buffer.read(8)\n"
+HANGS: Final = f"{BEGIN}time.sleep(3600)"
+CRASHES: Final = f"{BEGIN}sys.exit(3)"
+NONSENSE: Final = f"{BEGIN}out.write(framed(b'[1]'))\nout.flush()\ntime.sleep(3600)"
+QUESTION: Final = Question(Series((1.0, 2.0) * 4, 60_000, 480_000), 2, ForecastKnobs("constant"))
+
+
+def problem() -> Problem:
+    wants = tuple(
+        Want(name, 1, (Part("decode", 6.0, (Option("pool", 1.0, 2.0, {"h100": 1}, most=10),)),)) for name in ("a", "b")
+    )
+    return Problem(wants, {"h100": 10}, "priority_round_robin")
+
+
+def asked(solver: tuple[str, ...], time_limit_s: float) -> Allocation | None:
+    async def ask() -> Allocation | None:
+        fitter = ProcessFitter(solver=solver)
+        try:
+            return await fitter.solve(problem(), time_limit_s)
+        finally:
+            await fitter.close()
+
+    return asyncio.run(ask())
+
+
+def test_the_child_answers_as_this_process_does() -> None:
+    answer = asked((), PATIENCE_S)
+    assert answer is not None
+    assert answer == solve(problem(), PATIENCE_S)
+    assert sum(count for pools in answer.counts.values() for count in pools.values()) == 10
+
+
+@pytest.mark.parametrize("script", [HANGS, CRASHES, NONSENSE], ids=["hangs", "crashes", "nonsense"])
+def test_without_an_answer_there_is_no_allocation(script: str) -> None:
+    assert asked((sys.executable, "-c", script), 0.1) is None
+
+
+def test_a_solver_that_hangs_holds_up_no_forecast() -> None:
+    async def ask() -> Forecast | None:
+        fitter = ProcessFitter(solver=(sys.executable, "-c", HANGS))
+        solving = asyncio.create_task(fitter.solve(problem(), PATIENCE_S))
+        try:
+            answer = await fitter.fit(QUESTION, PATIENCE_S)
+            assert not solving.done()
+            return answer
+        finally:
+            await fitter.close()
+            assert await solving is None
+
+    answer = asyncio.run(ask())
+    assert answer is not None
+    assert not answer.fallback
