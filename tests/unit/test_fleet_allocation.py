@@ -9,6 +9,7 @@ from loadline.core.allocations import SaturationPolicy
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.planning.fleet_allocation import PAUSE_MS
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.supplies import AllocationKnobs
 from loadline.core.query import status
@@ -240,3 +241,18 @@ def test_a_person_is_told_who_waits() -> None:
     (one,) = supplies(models).values()
     assert supply(one) == "GPUs of h100: 10 occupied of 10; waiting: a for 2"
     assert supply(SupplyStatus("team/h100", 8, 3, {})) == "GPUs of team/h100: 3 occupied of 8"
+
+
+def test_what_is_short_is_allocated_again_after_a_pause() -> None:
+    models = watched(models_of({"h100": 10}, {"a": 3, "b": 4}))
+    models.says("a", main=8)
+    models.run(1_000)
+    models.says("b", main=5)
+    models.run(4)
+    models.says("a", main=4)
+    models.says("b", main=7)
+    models.run(PAUSE_MS // 2)
+    assert counts(models) == {"a": 4, "b": 4}, "a shrink waits for nobody"
+    assert list(models.controller.state.allocation.heard) == ["a", "b"]
+    models.run(10_000)
+    assert counts(models) == {"a": 4, "b": 6}

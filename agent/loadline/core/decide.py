@@ -99,6 +99,8 @@ class Decider:
         for name in changed:
             if name not in looked:
                 state.due[name] = now
+        for name in allocation.heard:
+            state.due[name] = min(state.due[name], allocation.again_at_ms)
         return [] if effect is None else [effect]
 
     def _wish(self, model: Model, look: Look | None, books: Books, now: int) -> Wish:

@@ -22,6 +22,8 @@ from loadline.core.report import Code, Reason
 from loadline.core.status import SupplyStatus
 
 _CUT: Final = frozenset({Code.GIVES_WAY, Code.CAPACITY_LIMITED, Code.QUOTA_LIMITED})
+PAUSE_MS: Final = 200
+"""Least time between two allocations of what is short: one takes 10 ms for 100 models of five pools."""
 _NAMED_MAX: Final = 3
 """Models that a reason names."""
 
@@ -40,7 +42,11 @@ class FleetAllocation(Struct):
     """What is remembered of all models."""
 
     wishes: dict[str, Wish] = field(default_factory=dict)
-    """Of those that take of what is limited."""
+    """By which was allocated, of those that take of what is limited."""
+    heard: dict[str, Wish] = field(default_factory=dict)
+    """Those that have changed since."""
+    allocated_at_ms: int = -1
+    """When it was last allocated what is short."""
     granted: dict[str, dict[str, int]] = field(default_factory=dict)
     """Counts by pool of the models that do not get their first choice."""
     left: dict[str, int] = field(default_factory=dict)
@@ -53,9 +59,7 @@ class FleetAllocation(Struct):
     takes: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     """By model and pool: of whom it is."""
     question: int = 0
-    """Counts the changes of wishes: an answer to an older question is none."""
-    changed: bool = False
-    """Whether a wish has changed since the last allocation."""
+    """Counts the allocations: an answer to an older question is none."""
     settled: bool = True
     """Whether nothing better than what is granted will come."""
     better: Allocation | None = None
@@ -68,36 +72,48 @@ class FleetAllocation(Struct):
         """Go by these limits from now on. Where models or pools are others, what all of them wish is heard anew."""
         if (self.limits, self.takes) != (supplies.limits, supplies.takes):
             self.limits, self.takes = dict(supplies.limits), dict(supplies.takes)
-            for heard in (self.wishes, self.granted, self.rising, self.waiting):
-                heard.clear()
-            self._ask_anew()
+            for known in (self.wishes, self.heard, self.granted, self.rising, self.waiting):
+                known.clear()
+            self.question += 1
+            self.settled, self.better, self.allocated_at_ms = True, None, -1
 
     def hear(self, name: str, wish: Wish) -> None:
         """Take what a model would have."""
         if self.wishes.get(name) != wish:
-            self.wishes[name] = wish
-            self._ask_anew()
+            self.heard[name] = wish
+        else:
+            self.heard.pop(name, None)
 
     def forget(self, name: str) -> None:
         """A model that nothing can be decided for does not wait."""
         self.waiting.pop(name, None)
 
+    @property
+    def again_at_ms(self) -> int:
+        """From when on wishes that have changed are allocated, unless there is enough for all."""
+        return 0 if self.allocated_at_ms < 0 else self.allocated_at_ms + PAUSE_MS
+
     def allocate(
         self, fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs, now: int
     ) -> tuple[list[str], SolveAllocation | None]:
-        """Grant what there is if a wish has changed, and ask for what is best; now is in ms.
+        """Grant what there is if wishes have changed, and ask for what is best; now is in ms.
 
         Returns:
             The models whose grant has changed, and what to ask.
         """
         changed: list[str] = []
-        if self.changed:
-            fit = all(gpus >= 0 for gpus in left_of(self.wishes, {}, supplies).values())
-            found = None if fit else greedy(problem_of(fleet, self.wishes, supplies, knobs, now))
-            changed = self._grant(found, supplies)
-            self.settled = fit or knobs.solver == "greedy"
-            self.changed = False
-        elif self.better is not None:
+        if self.heard:
+            wishes = self.wishes | self.heard
+            fit = all(gpus >= 0 for gpus in left_of(wishes, {}, supplies).values())
+            if fit or now >= self.again_at_ms:
+                self.wishes, self.heard = wishes, {}
+                self.question += 1
+                self.better, self.settled = None, fit or knobs.solver == "greedy"
+                if not fit:
+                    self.allocated_at_ms = now
+                found = None if fit else greedy(problem_of(fleet, wishes, supplies, knobs, now))
+                changed = self._grant(found, supplies)
+        if self.better is not None:
             changed, self.better = self._grant(self.better, supplies), None
         self.rising = self._rising(fleet, supplies, now) if self.granted else {}
         soon = self.asked_at_ms >= 0 and now - self.asked_at_ms < knobs.solve_interval_ms
@@ -120,7 +136,8 @@ class FleetAllocation(Struct):
         if takes is None:
             return ALL
         taken = sorted({supply for one in takes.values() for supply in one})
-        free = {supply: self._free(name, supply, books) for supply in taken}
+        # What is wished anew is not allocated yet: until then there is nothing to grow into.
+        free = {supply: 0 if name in self.heard else self._free(name, supply, books) for supply in taken}
         granted = self.granted.get(name)
         if granted is None:
             return Room(takes, free)
@@ -148,7 +165,11 @@ class FleetAllocation(Struct):
         """The models that wait for GPUs of which more are free than they knew of."""
         for name, waiting in self.waiting.items():
             known = waiting.free
-            if name not in books.pending and any(self._free(name, one, books) > known[one] for one in waiting.gpus):
+            if (
+                name not in books.pending
+                and name not in self.heard
+                and any(self._free(name, one, books) > known[one] for one in waiting.gpus)
+            ):
                 yield name
 
     def status(self, fleet: Fleet, books: Books | None, now: int) -> tuple[SupplyStatus, ...]:
@@ -170,10 +191,6 @@ class FleetAllocation(Struct):
             SupplyStatus(supply, supplies.limits[supply], supplies.limits[supply] - books.free(supply), names)
             for supply, names in waiting.items()
         )
-
-    def _ask_anew(self) -> None:
-        self.question += 1
-        self.changed, self.better = True, None
 
     def _grant(self, allocation: Allocation | None, supplies: Supplies) -> list[str]:
         """Let an allocation hold, or everybody's first choice; gives the models whose grant has changed."""
