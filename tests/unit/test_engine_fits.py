@@ -149,3 +149,13 @@ def test_fits_are_a_part_of_the_state() -> None:
     encoded = msgspec.json.encode(desk.planner)
     twin = msgspec.json.decode(encoded, type=QueueingPlanner)
     assert msgspec.json.encode(twin) == encoded
+
+
+def test_a_cache_that_is_too_small_is_said_of_an_engine_that_was_known_before() -> None:
+    desk = Desk()
+    desk.hear(120)
+    desk.prompts = (0,)
+    desk.world.now += 7_200_000
+    for worker in desk.pool.workers.values():
+        worker.record = replace(worker.record, kv_blocks_total=10, block_size_tokens=16)
+    assert Code.KV_CACHE_TOO_SMALL in {reason.code for reason in desk.hear(120).reasons}

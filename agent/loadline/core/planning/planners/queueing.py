@@ -137,9 +137,10 @@ class QueueingPlanner(ThroughputPlanner):
     def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:
         """Why nothing can be said of a pool; None where it was sized."""
         if pool.name in self.problems:
-            fit = self.fits.get(pool.name)
-            learning = fit.problem(pool) if fit is not None and not pool.engine.problem else ""
-            return Reason(Code.ENGINE_LEARNING, pool.name, detail=learning) if learning else self.problems[pool.name]
+            fit, lines = self.fits.get(pool.name), self.lines.get(pool.name, NO_LINES)
+            if fit is None or pool.engine.problem or lines.known(pool.knobs.role):
+                return self.problems[pool.name]
+            return Reason(Code.ENGINE_LEARNING, pool.name, detail=fit.problem(pool))
         if not model.traffic.heard(now) or pool.name not in self.sized:
             return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
         return None
