@@ -151,11 +151,11 @@ def test_fits_are_a_part_of_the_state() -> None:
     assert msgspec.json.encode(twin) == encoded
 
 
-def test_a_cache_that_is_too_small_is_said_of_an_engine_that_was_known_before() -> None:
+def test_a_cache_that_is_too_small_is_said_of_an_engine_whose_samples_are_gone() -> None:
     desk = Desk()
-    desk.hear(120)
+    desk.hear(60)
     desk.prompts = (0,)
-    desk.world.now += 7_200_000
+    desk.planner.fits["p"].prefill.octaves.clear()
     for worker in desk.pool.workers.values():
         worker.record = replace(worker.record, kv_blocks_total=10, block_size_tokens=16)
-    assert Code.KV_CACHE_TOO_SMALL in {reason.code for reason in desk.hear(120).reasons}
+    assert [reason.code for reason in desk.hear(60).reasons] == [Code.KV_CACHE_TOO_SMALL]
