@@ -20,6 +20,13 @@ class Recommendation(Struct, frozen=True):
     reasons: tuple[Reason, ...]
 
 
+class Sized(Struct, frozen=True):
+    """What a pool was sized to, and why."""
+
+    replicas: int
+    reason: Reason
+
+
 NOTHING_YET: Final = Recommendation(None, ())
 
 

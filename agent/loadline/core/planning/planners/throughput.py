@@ -27,7 +27,7 @@ from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.correction import Correction
 from loadline.core.planning.planners.foresight import Foresight
 from loadline.core.planning.planners.intervals import Intervals, Outlook
-from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
+from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, Sized, opinion
 from loadline.core.planning.planners.sizing import Demand, Size, Sizing, profile_problem, sizing
 from loadline.core.report import Code, Opinion, Reason
 
@@ -78,13 +78,6 @@ class ThroughputKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="Take the profiles as they are; false: scale them by what is observed.")
     ] = True
     forecast: ForecastKnobs = ForecastKnobs()
-
-
-class Sized(Struct, frozen=True):
-    """What a pool was sized to, and why."""
-
-    replicas: int
-    reason: Reason
 
 
 class ThroughputPlanner(Planner):
