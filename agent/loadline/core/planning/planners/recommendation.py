@@ -1,5 +1,6 @@
 """What a planner that looks at intervals says of a pool: it stands until the planner looks again."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -47,6 +48,16 @@ def without_data(pool: Pool, known: int) -> Recommendation | None:
     if known == 0:
         return held(Code.NO_DATA, pool, fresh=pool.fresh, ready=pool.ready, known=0)
     return None
+
+
+def shrink_later(model: Model, pool: Pool, start_up_ms: int, now: int) -> Iterator[Reason]:
+    """Why a pool whose workers take so long to come is not to shrink yet, by the traffic; nothing where it may."""
+    if not model.traffic.complete(now):
+        yield Reason(Code.TRAFFIC_INCOMPLETE, pool.name)
+    age_ms = now - pool.grown_at_ms
+    if pool.grown_at_ms >= 0 and age_ms < start_up_ms:
+        # Given up before it has come, a worker was asked for in vain; what called for it may come back.
+        yield Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=start_up_ms)
 
 
 def samples_within(window_ms: int) -> RollingSamples:

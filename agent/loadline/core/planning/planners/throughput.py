@@ -10,7 +10,6 @@ each pool for the busiest interval until those of the next look are there, and s
 - a forecast moves a pool by at most ``replicas_step_max``, in all looks; what was measured may move it further.
 """
 
-from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
@@ -27,7 +26,7 @@ from loadline.core.planning.planners.base import Asked, Planner
 from loadline.core.planning.planners.correction import Correction
 from loadline.core.planning.planners.foresight import Foresight
 from loadline.core.planning.planners.intervals import Intervals, Outlook
-from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, Sized, opinion
+from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, Sized, opinion, shrink_later
 from loadline.core.planning.planners.sizing import Demand, Size, Sizing, profile_problem, sizing
 from loadline.core.report import Code, Opinion, Reason
 
@@ -326,7 +325,7 @@ class ThroughputPlanner(Planner):
             return Recommendation(None, (problem,))
         sized, standing = self.sized[pool.name], pool.target_now(now)
         if sized.replicas < standing:
-            held = list(self._shrink_later(model, pool, now))
+            held = list(shrink_later(model, pool, pool.start_up_ms(self.knobs.start_up_ms), now))
             if held:
                 return Recommendation(None, (sized.reason, *held))
         return Recommendation(None if sized.replicas == standing else sized.replicas, (sized.reason,))
@@ -339,11 +338,3 @@ class ThroughputPlanner(Planner):
         if not model.traffic.heard(now) or pool.name not in self.sized:
             return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
         return None
-
-    def _shrink_later(self, model: Model, pool: Pool, now: int) -> Iterator[Reason]:
-        if not model.traffic.complete(now):
-            yield Reason(Code.TRAFFIC_INCOMPLETE, pool.name)
-        age_ms, start_up_ms = now - pool.grown_at_ms, pool.start_up_ms(self.knobs.start_up_ms)
-        if pool.grown_at_ms >= 0 and age_ms < start_up_ms:
-            # Given up before it has come, a worker was asked for in vain; what called for it may come back.
-            yield Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=start_up_ms)
