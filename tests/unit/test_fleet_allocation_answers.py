@@ -161,6 +161,21 @@ def test_another_pool_serves_where_gpus_are_short() -> None:
     assert rails(models, "a") == {"fast served_by_another_pool", "slow serves_for_another_pool"}
 
 
+def test_a_pool_that_is_not_short_shrinks_like_any_other() -> None:
+    guard = GuardKnobs(step_down_max=100, stabilisation_ms=30_000, cooldown_down_ms=0, warm_up_ms=0)
+    spare = [(pool("fast", "h100"), 2), (PoolKnobs("slow", "aggregated", 1, 0, 100), 6)]
+    models = models_of({"h100": 2}, {"a": spare}, guard)
+    models.solves = answer
+    needs(models, "a", 28.0, fast=10.0, slow=4.0)
+    models.run(20_000)
+    assert models.counts()["a"] == {"fast": 2, "slow": 6}, "after the window of stabilisation, for nobody waits"
+    models.controller.state.due["a"] = models.now + 15_000
+    models.run(MINUTE_MS)
+    assert models.counts()["a"] == {"fast": 2, "slow": 2}
+    assert "slow serves_for_another_pool" in rails(models, "a")
+    assert len(models.problems) == 1, "the counts on the way are no new question"
+
+
 def test_no_capacity_is_lost_on_the_way() -> None:
     models = models_of({"h100": 4}, {"a": two_pools(2, 0), "b": [(pool("main", "h100"), 2)]}, a=2, b=1)
     models.solves = answer

@@ -79,10 +79,13 @@ class FleetAllocation(Struct):
 
     def hear(self, name: str, wish: Wish) -> None:
         """Take what a model would have."""
-        if self.wishes.get(name) != wish:
+        known = self.wishes.get(name)
+        if known is not None and name in self.granted and wish.needs_as(known):
+            self.wishes[name] = wish
+        elif known != wish:
             self.heard[name] = wish
-        else:
-            self.heard.pop(name, None)
+            return
+        self.heard.pop(name, None)
 
     def forget(self, name: str) -> None:
         """A model that nothing can be decided for does not wait."""
@@ -143,7 +146,8 @@ class FleetAllocation(Struct):
             return Room(takes, free)
         reasons = tuple(self._reasons(name, granted, books.supplies))
         cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
-        exchanged = {reason.pool: granted[reason.pool] for reason in reasons if reason.code not in _CUT}
+        # Greedy's mixes are not the best: nobody moves for one while a better may come.
+        exchanged = {one.pool: granted[one.pool] for one in reasons if one.code not in _CUT and self.settled}
         pools, waiting = fleet.models[name].pools, self.waiting.get(name)
         waits_ms = 0 if waiting is None else now - waiting.since_ms
         kept = {
@@ -214,21 +218,18 @@ class FleetAllocation(Struct):
             allowed = granted[pool]
             if allowed == wanted:
                 continue
-            stand_ins = [
-                other
-                for need in wish.needs
-                if pool in need.serves
-                for other in need.serves
-                if (granted[other] - wish.counts[other]) * (wanted - allowed) > 0
-            ]
+            others = [other for need in wish.needs if pool in need.serves for other in need.serves if other != pool]
+            moved = [other for other in others if (granted[other] - wish.counts[other]) * (wanted - allowed) > 0]
             taken = supplies.takes[name].get(pool, {})
+            if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
+                moved = others  # there would be more of it: the others do without
             rising = [other for supply in taken for other in self.rising.get(supply, ())]
             rivals = list(dict.fromkeys(other for other in rising if first[other] < first[name]))
             numbers = {"wanted": float(wanted), "allowed": float(allowed)}
             if allowed > wanted:
-                yield Reason(Code.SERVES_FOR_ANOTHER_POOL, pool, numbers, ", ".join(stand_ins))
-            elif stand_ins:
-                yield Reason(Code.SERVED_BY_ANOTHER_POOL, pool, numbers, ", ".join(stand_ins))
+                yield Reason(Code.SERVES_FOR_ANOTHER_POOL, pool, numbers, ", ".join(moved))
+            elif moved:
+                yield Reason(Code.SERVED_BY_ANOTHER_POOL, pool, numbers, ", ".join(moved))
             elif rivals:
                 yield Reason(Code.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
             else:

@@ -36,6 +36,12 @@ class Wish(Struct, frozen=True):
     """Workers that a pool has whatever is short: its least count, or all that there are where it cannot shrink."""
     needs: tuple[Need, ...] = ()
 
+    def needs_as(self, other: "Wish") -> bool:
+        """Whether it is the same problem, though the first choice may be another."""
+        needed = {pool for need in self.needs for pool in need.serves}
+        same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
+        return bool(needed) and same and (self.needs, self.floors) == (other.needs, other.floors)
+
 
 def standing(model: Model, pending: Mapping[str, int], now: int) -> Wish:
     """A model that stays as it is."""
