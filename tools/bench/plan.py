@@ -1,15 +1,17 @@
-"""What a turn takes that plans 100 models at once, by sla and by queueing, with as many reports as a turn may bring.
+"""How long turns are where 100 models are to be planned at once, by sla and by queueing, with all reports in two turns.
 
 Eight workers a model, prefill and decode, sized by measured profiles. All report in the same moment once a second, and
-so do the frontends: a turn takes 500 of the reports, five of each model, and the next turn the rest. Three kinds of
-turns: an ordinary one, one in which the intervals of all models end and forecasts are asked, and one in which the
-answers of the Kalman filter come and all pools are sized. Forecasts are made between the turns and do not count. Times
-are those of the core on which the turn runs. Beside each: an ordinary turn of the static planner, which takes in as
-many reports and plans nothing.
+so do the frontends: a turn takes 500 of the reports, five of each model, and the next turn the rest. Turns follow until
+all models are planned. Three kinds of seconds: an ordinary one, one in which the intervals of all models end and
+forecasts are asked, and one in which the answers of the Kalman filter come in one turn and all pools are sized.
+Forecasts are made between the turns and do not count. Of each second the longest turn is told, ``whole`` is what all of
+its turns take together. Times are those of the core on which the turns run. Beside each: the longest turn of an
+ordinary second of the static planner, which takes in as many reports and plans nothing.
 
   python tools/bench/plan.py [--quick]
 """
 
+import itertools
 import math
 import random
 import time
@@ -99,16 +101,24 @@ class World:
             self._remember()
 
     def second(self, answers: Sequence[AnyEvent]) -> Iterator[tuple[float, list[AnyEffect]]]:
-        """The turns of the next second: how long each took, in ms, and what followed. The first brings ``answers``."""
+        """The turns of the next second: how long each took, in ms, and what followed. The first brings ``answers``.
+
+        After the reports there are turns for as long as something is due.
+        """
         self.now += 1_000
         self._sequence += 1
         renewed = LeaseRenewed(self._controller.settings.scope, LEASE, self.now)
         reports = [self._reports(model) for model in self._models]
-        for turn, first in enumerate(range(0, len(reports[0]), REPORTS)):
+        for turn in itertools.count():
+            now = self.now + turn * SPACING_MS
+            first = turn * REPORTS
             events = [report for of_model in reports for report in of_model[first : first + REPORTS]]
+            wake_ms = self._controller.next_wake()
+            if not events and (wake_ms is None or wake_ms > now):
+                return
             events += [renewed, *answers] if turn == 0 else ()
             began_s = time.thread_time()
-            effects = self._controller.handle(events, self.now + turn * SPACING_MS)
+            effects = self._controller.handle(events, now)
             yield (time.thread_time() - began_s) * 1e3, effects
 
     def _reports(self, model: str) -> list[AnyEvent]:
@@ -183,43 +193,54 @@ def _answers(effects: Sequence[AnyEffect]) -> list[ForecastFitted]:
     ]
 
 
-def turns_ms(planner: str, intervals: int, seed: int) -> dict[str, list[float]]:
-    """How long turns of each kind took: ``ordinary``, ``closing`` and ``sizing``."""
+def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[float]]]:
+    """How long the turns of each second took, by kind: ``ordinary``, ``closing`` and ``sizing``."""
     world = World(planner, seed)
-    found: dict[str, list[float]] = {"ordinary": [], "closing": [], "sizing": []}
-    waiting: list[ForecastFitted] = []
+    found: dict[str, list[list[float]]] = {"ordinary": [], "closing": [], "sizing": []}
+    answers: list[ForecastFitted] = []
     learning, seconds = INTERVAL_MS // 1_000 + 1, intervals * INTERVAL_MS // 1_000
     for second in range(learning + seconds):
-        answers, waiting = waiting, []
         if second == learning:  # lines are learned, and windows are full
             calm_collector()
-        for took_ms, effects in world.second(answers):
-            asked = _answers(effects)
-            if asked and len(asked) != MODELS:
-                raise RuntimeError(f"{len(asked)} of {MODELS} models ask for forecasts")
-            if second >= learning:
-                found["sizing" if answers else "closing" if asked else "ordinary"].append(took_ms)
-            waiting, answers = waiting or asked, []
+        turns = list(world.second(answers))
+        asked = [answer for _, effects in turns for answer in _answers(effects)]
+        if asked and len(asked) != MODELS:
+            raise RuntimeError(f"{len(asked)} of {MODELS} models ask for forecasts")
+        if second >= learning:
+            kind = "sizing" if answers else "closing" if asked else "ordinary"
+            found[kind].append([took_ms for took_ms, _ in turns])
+        answers = asked
     return found
 
 
 def main() -> None:
     """Measure and print."""
     rounds, intervals = (3, 2) if options(__doc__) else (7, 7)
-    ours: dict[str, list[float]] = {}
+    ours: dict[str, list[list[float]]] = {}
     medians: dict[str, list[float]] = {}
     bare: list[float] = []
     for number in range(1, rounds + 1):
-        bare.append(percentile(turns_ms("static", intervals, number)["ordinary"], 0.5))
+        bare.append(_longest(seconds_ms("static", intervals, number)["ordinary"], 0.5))
         for planner, prefix in PLANNERS.items():
-            for kind, found in turns_ms(planner, intervals, number).items():
+            for kind, found in seconds_ms(planner, intervals, number).items():
                 ours.setdefault(prefix + kind, []).extend(found)
-                medians.setdefault(prefix + kind, []).append(percentile(found, 0.5))
+                medians.setdefault(prefix + kind, []).append(_longest(found, 0.5))
         told = ", ".join(f"{kind} {of[-1]:.2f} ms" for kind, of in medians.items())
         say(f"round {number}/{rounds}: {told}; static {bare[-1]:.2f} ms")
     for kind, values in medians.items():
-        more: dict[str, Any] = {"p99": round(percentile(ours[kind], 0.99), 3), "turns": len(ours[kind])}
+        found = ours[kind]
+        more: dict[str, Any] = {
+            "p99": round(_longest(found, 0.99), 3),
+            "whole": round(percentile([sum(turns) for turns in found], 0.5), 3),
+            "turns": percentile([len(turns) for turns in found], 0.5),
+            "seconds": len(found),
+        }
         result(f"plan_{kind}", "ms", values, bare, **more)
+
+
+def _longest(seconds: Sequence[Sequence[float]], share: float) -> float:
+    """That quantile of the longest turns."""
+    return percentile([max(turns) for turns in seconds], share)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class Controller:
         if self.leading:
             effects += reading.keep(turn)
         learning.take(self.state, self._decider.planners, turn.learned)
-        effects += self._decider.plan(turn.to_plan(), turn.answers, now)
+        effects += self._decider.plan(turn.to_plan(), now)
         if self.leading:
             effects += [*decisions.keep(turn), *drains.keep(turn)]
             effects += learning.save(self.state, self._decider.planners, self.settings.scope, now)

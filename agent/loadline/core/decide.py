@@ -10,7 +10,6 @@ from loadline.core.belief.pool import Pool
 from loadline.core.conditions import conditions
 from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, FitForecast, RaiseAlarm
-from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.planning.books import Books, books_of
 from loadline.core.planning.bounds import NO_BOUNDS, Bound
 from loadline.core.planning.guard import Draft
@@ -29,10 +28,6 @@ _RETRY_MS: Final = 1_000
 """After a planner failed it is asked again at this pace, or when its model's picture changes."""
 _FAULT_MAX: Final = 200
 """Characters of a fault that are told."""
-
-
-Answers = Mapping[str, Sequence[ForecastFitted | ForecastFailed]]
-"""Forecasts by model."""
 
 
 class Look(Struct, frozen=True):
@@ -61,27 +56,27 @@ class Decider:
         """What all models have, where a budget or a limited supply binds them."""
         return books_of(self.state.fleet, self.state.ledger.pending(), self._supplies, now)
 
-    def plan(self, names: Sequence[str], answers: Answers, now: int) -> list[Effect]:
-        """Look at models at ``now`` (ms), with the forecasts that came.
+    def plan(self, names: Sequence[str], now: int) -> list[Effect]:
+        """Look at models at ``now`` (ms), with the forecasts that have come.
 
         Gives commits of new decisions, if there are any, and what is wanted of those who answer.
         """
         books = self._books(now)
-        looks = [self._look(name, answers.get(name, ()), now) for name in names]
+        looks = [self._look(name, now) for name in names]
         effects = self._allocate(looks, books, now)
         for look in looks:
             effects += [*look.asks, *self._follow(look.model, look.opinion, look.bounds, books, now)]
             self._judge(look.model, look.opinion, now)
         return effects
 
-    def _look(self, name: str, answers: Sequence[ForecastFitted | ForecastFailed], now: int) -> Look:
+    def _look(self, name: str, now: int) -> Look:
         state = self.state
         model = state.fleet.models[name]
         if state.due[name] <= now:
             model.sweep(now, state.fleet.knobs)
         model.settle(now, state.fleet.knobs)
         wake_ms = self._schedules[name].look(model, now)
-        opinion, asks = self._ask(model, answers, now)
+        opinion, asks = self._ask(model, now)
         if wake_ms is not None:
             state.due[name] = min(state.due[name], wake_ms)
         return Look(model, opinion, self._bounds(model, opinion.targets, now), asks)
@@ -142,13 +137,11 @@ class Decider:
             by_traffic=self._knobs[name].planner in BY_TRAFFIC,
         )
 
-    def _ask(
-        self, model: Model, answers: Sequence[ForecastFitted | ForecastFailed], now: int
-    ) -> tuple[Opinion, list[Effect]]:
+    def _ask(self, model: Model, now: int) -> tuple[Opinion, list[Effect]]:
         """What the planner of a model says and wants. One that fails holds its own model, and no other."""
         state, name, planner = self.state, model.name, self.planners[model.name]
         try:
-            for answer in answers:
+            for answer in state.answers.pop(name, ()):
                 planner.take(answer)
             opinion, wake_ms, asked = planner.plan(model, now), planner.next_wake(), planner.asked()
         except Exception as fault:  # noqa: BLE001 - whatever it is, all models would stop for it, and again after a restart

@@ -14,6 +14,7 @@ from loadline.core.belief.worker import Worker
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
+from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.learned import Learned
 from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile
@@ -41,6 +42,8 @@ class State(Struct):
     guards: dict[str, Guard]
     due: dict[str, int]
     """When each model's planner wants to look again."""
+    answers: dict[str, list[ForecastFitted | ForecastFailed]] = field(default_factory=dict)
+    """Forecasts that have come since a model was last planned."""
     gpus: FleetBudget = field(default_factory=FleetBudget)
     allocation: FleetAllocation = field(default_factory=FleetAllocation)
     stored: dict[str, Learned] = field(default_factory=dict)

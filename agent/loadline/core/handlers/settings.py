@@ -90,7 +90,8 @@ def _part_with(turn: Turn, model: Model) -> None:
     state.ledger.retire(name)
     state.gpus.forget(name)
     turn.forget(name)
-    for remembered in (state.saved_at_ms, state.sleeps, state.renewals, state.failing, state.holds, state.conditions):
+    of_model = (state.answers, state.saved_at_ms, state.sleeps, state.renewals, state.failing, state.holds)
+    for remembered in (*of_model, state.conditions):
         remembered.pop(name, None)
 
 

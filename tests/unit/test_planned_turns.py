@@ -1,0 +1,108 @@
+"""A turn plans a bounded number of models: those first that have waited longest, and all of them soon."""
+
+from typing import ClassVar
+
+import pytest
+from msgspec import field
+
+from loadline.core.belief.fleet import Model
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.events import AnyEvent, ForecastFailed, ForecastFitted, RegistryRead, TrafficReported
+from loadline.core.handlers.turn import PLANNED_MAX
+from loadline.core.observed import TrafficSample
+from loadline.core.planning import planners
+from loadline.core.planning.planners.base import Planner
+from loadline.core.report import Opinion
+from loadline.core.settings import ModelKnobs
+from tests.support.belief import START, settings_of
+
+NAMES = [f"m{number:02}" for number in range(2 * PLANNED_MAX + 1)]
+FIRST, SECOND, LAST = NAMES[:PLANNED_MAX], NAMES[PLANNED_MAX : 2 * PLANNED_MAX], NAMES[2 * PLANNED_MAX :]
+AWAY_MS = 1_000_000
+
+
+class Noting(Planner):
+    """Says nothing, and notes that it was asked and what it was told."""
+
+    asked_of: ClassVar[list[str]] = []
+    told: list[int] = field(default_factory=list)
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        del now
+        self.asked_of.append(model.name)
+        return Opinion("noting", {}, (), {})
+
+    def next_wake(self) -> int:
+        return START + AWAY_MS
+
+    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+        self.told.append(answer.request)
+
+
+class Models:
+    """A controller that has just planned each of its models."""
+
+    def __init__(self) -> None:
+        self.now, self._sequence = START, 0
+        pools = (PoolKnobs("p", "decode"),)
+        self.controller = Controller(settings_of(*(ModelKnobs(name, pools, planner="static") for name in NAMES)))
+        self.turn(RegistryRead([]))
+
+    def turn(self, *events: AnyEvent) -> list[str]:
+        """The models that the next turn plans, in their order."""
+        self.now += 2
+        Noting.asked_of.clear()
+        self.controller.handle(events, self.now)
+        return list(Noting.asked_of)
+
+    def change(self, names: list[str]) -> list[str]:
+        """The models that a turn plans in which these have changed."""
+        self._sequence += 1
+        sample = TrafficSample(self._sequence, 1_000, 1, 1)
+        return self.turn(*(TrafficReported(name, "f", 1, sample) for name in names))
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> Models:
+    monkeypatch.setitem(planners.PLANNERS, "static", Noting)
+    return Models()
+
+
+def test_what_is_too_much_for_a_turn_comes_in_the_next_ones(models: Models) -> None:
+    assert models.change(NAMES[::-1]) == FIRST
+    assert models.controller.next_wake() == models.now, "nobody has to report for the others to be planned"
+    assert [models.turn(), models.turn(), models.turn()] == [SECOND, LAST, []]
+    assert models.controller.state.due == dict.fromkeys(NAMES, START + AWAY_MS)
+
+
+def test_models_that_change_all_the_time_keep_no_other_waiting(models: Models) -> None:
+    assert models.change(NAMES) == FIRST
+    assert models.change(FIRST) == SECOND
+    assert models.change(FIRST + SECOND) == sorted([*LAST, *FIRST[:-1]])
+
+
+def test_what_changes_again_while_it_waits_is_planned_once(models: Models) -> None:
+    models.change(NAMES)
+    assert models.change(SECOND + LAST) == SECOND
+    assert [models.turn(), models.turn()] == [LAST, []]
+
+
+def test_what_concerns_all_models_has_all_planned(models: Models) -> None:
+    assert models.turn(RegistryRead([])) == NAMES
+
+
+def test_forecasts_wait_with_their_model(models: Models) -> None:
+    models.turn(*(ForecastFitted(name, 1, []) for name in NAMES))
+    models.turn(ForecastFailed(LAST[0], 2))
+    twin = Models()
+    twin.controller.restore(models.controller.snapshot())
+    for one in (models, twin):
+        one.now = models.now
+        one.turn()
+        found = one.controller._decider.planners
+        assert [planner.told for planner in found.values() if isinstance(planner, Noting)] == [
+            *([1] for _ in FIRST + SECOND),
+            [1, 2],
+        ]
+        assert one.controller.state.answers == {}
