@@ -20,6 +20,7 @@ from loadline.core.planning.allocation.contenders import Candidate, Contender, S
 from loadline.core.planning.allocation.leftovers import share_out
 from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, greedy, groups_of, serve
 from loadline.solver.mixes import every_mix
+from loadline.solver.searches import searched
 from loadline.solver.tables import Table, Values
 
 _ROUNDS: Final = 2
@@ -28,14 +29,15 @@ _DEARER: Final = 8.0
 """How much more a model of the next higher priority is worth while prices are looked for."""
 _DEARER_MAX: Final = 6
 """So many times: beyond that, costs would be lost in the rounding."""
-_FREE: Final = (12, 24)
-"""Wants that are chosen anew, at first and where that is not near: 24 have some 170 candidates, and take 100 ms."""
 _NEAR: Final = (0.003, 0.01)
-"""Share of the cost that an answer may be above the bound, before the first and the second of these tries."""
-_NEAR_SERVED: Final = (0.4, 0.4)
+"""Share of the cost that an answer may be above the bound: before a search, and after it, which is a tenth of the work
+of choosing some wants anew."""
+_NEAR_MISSED: Final = (0.4, 0.4)
 """The same where models are counted, and all costs together are a half."""
+_FREE: Final = 24
+"""Wants that are chosen anew: they have some 170 candidates, and take 100 ms."""
 _MIXES: Final = 2_048
-"""Of all wants together, where each mix counts: so many take 2 s at worst. Five workers of four pools have 56."""
+"""Of all wants together, where each mix counts: so many take 0.3 s at worst. Five workers of four pools have 56."""
 _LEVELS: Final = 1e6
 """Numbers of served models of several priorities are one number up to this, and are maximised together."""
 
@@ -73,28 +75,31 @@ def _improved(group: Sequence[Contender], supply: Supply, chosen: Chosen, hours:
     candidates = _candidates(group, supply, chosen, hours, deadline_s)
     table = Table(candidates, supply.left)
     owners = [group[want].want.name for want in table.wants]
-    taken: Values = np.array([chosen.get(name) is one for name, one in zip(owners, table.columns, strict=True)], float)
+    taken: Values = np.array([chosen.get(name) is one for name, one in zip(owners, table.choices, strict=True)], float)
     small = 0.5 / max(1e-9, sum(max(one.value for one in own) for own in candidates))
-    for level in _levels(group):
-        served = -level[table.wants]
-        if served @ taken > -level.sum():  # not all of them
-            taken = _less(table, served + small * table.values, taken, _NEAR_SERVED, deadline_s)
-        table.hold(served, float(served @ taken))
+    for weights in _levels(group):
+        served = weights[table.wants]
+        if served @ taken < weights.sum():
+            costs = small * table.values - served
+            taken = _less(table, costs, taken, _NEAR_MISSED, deadline_s)
+        table.limit_missed(weights, float(weights.sum() - served @ taken))
     spent = float(table.values @ taken)
     taken = _less(table, table.values, taken, [share * spent for share in _NEAR], deadline_s)
-    return {owners[at]: table.columns[at] for at in np.flatnonzero(taken)}
+    return {owners[at]: table.choices[at] for at in np.flatnonzero(taken)}
 
 
 def _less(table: Table, costs: Values, taken: Values, nears: Sequence[float], deadline_s: float) -> Values:
     """What costs less; or what is taken already, if that is near enough or nothing is found in time."""
+    near, good = nears
     relaxed = table.relaxed(costs, deadline_s - time.monotonic())
-    for wants, near in zip(_FREE, nears, strict=True):
-        if relaxed is None or relaxed.bound + near >= costs @ taken:
-            break
-        other = table.chosen(costs, relaxed, wants, near, deadline_s - time.monotonic())
-        if other is not None and costs @ other < costs @ taken:
-            taken = other
-    return taken
+    if relaxed is None or relaxed.bound + near >= costs @ taken:
+        return taken
+    other = searched(table, relaxed, float(costs @ taken))
+    taken = taken if other is None else other
+    if relaxed.bound + good >= costs @ taken:
+        return taken
+    other = table.chosen(costs, relaxed, _FREE, good, deadline_s - time.monotonic())
+    return other if other is not None and costs @ other < costs @ taken else taken
 
 
 def _candidates(
@@ -106,7 +111,7 @@ def _candidates(
     for one, own in zip(group, found, strict=True):
         # Greedy may have mixed one anew. Of few wants each is chosen anew here, so that every mix counts.
         more = [chosen[one.want.name]] if one.want.name in chosen else []
-        for choice in more + (every_mix(one.want, supply, hours, most) if len(group) <= _FREE[-1] else []):
+        for choice in more + (every_mix(one.want, supply, hours, most) if len(group) <= _FREE else []):
             own.setdefault(_key(choice), choice)
     priorities = sorted({one.want.priority for one in group}, reverse=True)
     worth = np.array([_DEARER ** min(priorities.index(one.want.priority), _DEARER_MAX) for one in group])

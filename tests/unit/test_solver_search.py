@@ -1,0 +1,40 @@
+"""The beam search: where it spares the exact solver a mixed-integer program, and how good it is there."""
+
+from typing import Any
+
+import pytest
+
+from loadline.core.allocations import Allocation, Problem
+from loadline.core.planning.allocation import greedy
+from loadline.solver import solve
+from loadline.solver.tables import Table
+from tests.support.contended import rank
+from tools.bench.allocation import PLENTY, SCARCE, SHORT, fleet
+
+
+def spent(problem: Problem, allocation: Allocation | None) -> float:
+    """What an allocation that serves all costs."""
+    assert allocation is not None
+    assert not allocation.unserved
+    return rank(problem, allocation)[1]
+
+
+@pytest.mark.parametrize(("supply", "dearer"), [(SHORT, 0.02), (SCARCE, 0.12)])
+@pytest.mark.parametrize("seed", [2, 3, 7])
+def test_a_large_fleet_is_served_whole_without_a_program(
+    supply: float, dearer: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        pytest.fail("a mixed-integer program was solved")
+
+    monkeypatch.setattr(Table, "chosen", refused)
+    problem, plenty = fleet(supply, seed), fleet(PLENTY, seed)
+    assert greedy(problem).unserved
+    least = spent(plenty, greedy(plenty))
+    assert least < spent(problem, solve(problem, 60.0)) <= least * (1.0 + dearer)
+
+
+def test_where_the_search_does_not_come_near_a_program_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = fleet(SHORT, 3)
+    monkeypatch.setattr("loadline.solver.exact.searched", lambda *_: None)
+    spent(problem, solve(problem, 60.0))
