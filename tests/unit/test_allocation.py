@@ -9,6 +9,7 @@ import pytest
 
 from loadline.core.allocations import Option, Part, Problem, SaturationPolicy, Want
 from loadline.core.planning.allocation import cover, greedy
+from loadline.core.planning.allocation.covers import remembered
 from loadline.core.planning.allocation.weighted import Claim, fair_shares
 
 
@@ -79,6 +80,20 @@ def test_what_stands_stays_unless_another_is_cheaper_by_what_switching_costs() -
 def test_equal_costs_mean_fewer_changes_and_then_the_first_name() -> None:
     assert cover(part(2.0, option("b"), option("a"))) == {"a": 2, "b": 0}
     assert cover(part(2.0, option("b", current=1), option("a"))) == {"a": 1, "b": 1}
+
+
+def test_a_cover_that_is_remembered_is_of_the_pools_that_are_asked_for() -> None:
+    remembered.cache_clear()
+    first, other = (part(2.0, option(f"{one}-a"), option(f"{one}-b", current=1)) for one in ("first", "other"))
+    found = cover(first)
+    assert found == {"first-a": 1, "first-b": 1}
+    found["first-a"] = 9
+    assert cover(first) == {"first-a": 1, "first-b": 1}
+    assert cover(other) == {"other-a": 1, "other-b": 1}
+    assert remembered.cache_info().hits == 2
+    assert cover(first, 0.1) == {"first-a": 1, "first-b": 1}
+    assert cover(part(2.0, *first.options[:1])) == {"first-a": 2}
+    assert remembered.cache_info().hits == 2
 
 
 def test_bounds_of_pools_are_kept_and_too_little_is_no_cover() -> None:
