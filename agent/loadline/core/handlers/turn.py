@@ -5,7 +5,7 @@ from typing import Final
 from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.state import State
 
-PLANNED_MAX: Final = 12
+PLANNED_MAX: Final = 10
 """Models that one turn plans. To plan one takes 0.1 ms, and 0.5 ms where its pools are sized; until the turn is over
 nothing is heard, and no effect performed."""
 
