@@ -118,13 +118,23 @@ def test_a_fault_of_the_planner_is_a_failure(monkeypatch: pytest.MonkeyPatch) ->
         (True, Code.NO_DATA_NO_SHRINK, True, "CapacitySafetyOverride"),
         (True, Code.NOT_LEADER, False, "SkippedProcessing"),
         (True, Code.REPLICAS_MAX, True, "OptimizationSucceeded"),
+        (True, Code.CAPACITY_LIMITED, False, "ResourceConstrained"),
+        (True, Code.QUOTA_LIMITED, False, "ResourceConstrained"),
+        (True, Code.GIVES_WAY, False, "ResourceConstrained"),
+        (True, Code.GPUS_OCCUPIED, False, "ResourceConstrained"),
+        (True, Code.GPU_BUDGET_MAX, False, "ResourceConstrained"),
+        (True, Code.GPU_BUDGET_GUARD_HOLD, False, "ResourceConstrained"),
+        (True, Code.GPU_BUDGET_RECONCILE, False, "ResourceConstrained"),
+        (True, Code.FLEET_GPU_BUDGET_MAX, False, "ResourceConstrained"),
     ],
 )
 def test_reasons_make_the_condition_and_the_worst_counts(*, rail: bool, code: Code, status: bool, reason: str) -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
-    numbers = dict.fromkeys(("wanted", "allowed", "fresh", "ready", "saturation", "queueing"), 1.0)
-    found = Reason(code, "decode", numbers)
+    numbers = dict.fromkeys(
+        ("fresh", "ready", "saturation", "queueing", "limit", "free", "gpus", "budget", "allowed"), 1.0
+    )
+    found = Reason(code, "decode", numbers | {"wanted": 2.0})
     calm = Reason(Code.WITHIN_THRESHOLDS)
     opinion = Opinion("p", {}, (calm,) if rail else (calm, found), {})
     rails = [found] if rail else []
@@ -133,6 +143,15 @@ def test_reasons_make_the_condition_and_the_worst_counts(*, rail: bool, code: Co
     assert (ready.name, ready.status, ready.reason) == ("OptimizationReady", status, reason)
     skipped = [Reason(Code.STOPPING), *rails]
     assert conditions(model, opinion, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason == "SkippedProcessing"
+
+
+def test_a_budget_that_holds_a_shrink_is_no_shortage() -> None:
+    world = booted()
+    model = world.controller.state.fleet.models["m"]
+    held = Reason.of(Code.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
+    opinion = Opinion("p", {}, (Reason(Code.WITHIN_THRESHOLDS),), {})
+    found = conditions(model, opinion, [held], (), world.now, fleet=world.settings.fleet, by_traffic=False)
+    assert found[1].reason == "OptimizationSucceeded"
 
 
 @pytest.mark.parametrize(

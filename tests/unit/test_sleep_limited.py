@@ -16,6 +16,7 @@ GPUS = 4
 BY_TYPE = Limited(
     AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),), priorities={"night": 1, "day": 50}
 )
+EQUAL = Limited(AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),))
 BUDGET = FleetKnobs(gpu_budget_max=GPUS)
 
 
@@ -69,3 +70,42 @@ def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnob
     models.hear(20, queued=1)
     assert models.main() == {"night": 1, "day": GPUS - 1}
     assert max(taken) <= GPUS
+
+
+@pytest.mark.parametrize(
+    ("fleet", "limited", "remedy"),
+    [
+        (FleetKnobs(), EQUAL, "h100: add GPUs and raise allocation.capacity, or let other models have fewer"),
+        (BUDGET, Limited(), "fleet.gpu_budget_max is 4: raise fleet.gpu_budget_max, or wait for other models to shrink"),
+    ],
+)
+def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
+    fleet: FleetKnobs, limited: Limited, remedy: str
+) -> None:
+    models = Night(fleet, limited)
+    seen: set[tuple[bool, str]] = set()
+
+    def look() -> None:
+        found = models.controller.state.conditions.get("night", ())
+        seen.update((one.status, one.reason) for one in found if one.name == "OptimizationReady")
+
+    models.says("day", main=GPUS)
+    models.hear(10, queued=9)
+    models.watch = look
+    models.hear(60, queued=9)
+    assert models.main() == {"night": 0, "day": GPUS}
+    assert seen == {(False, "ResourceConstrained")}
+    ready = models.controller.state.conditions["night"][1]
+    assert ready.message.endswith(remedy)
+
+
+def test_a_decision_that_grants_less_than_is_needed_says_so_at_once() -> None:
+    models = Night(FleetKnobs(), EQUAL)
+    seen: list[str] = []
+    models.says("day", main=1)
+    models.run(20 * SECOND_MS)
+    models.says("day", main=GPUS + 2)
+    models.watch = lambda: seen.append(models.controller.state.conditions["day"][1].reason)
+    models.run(5 * SECOND_MS)
+    assert models.main()["day"] == GPUS
+    assert set(seen) == {"ResourceConstrained"}, "and does not change its mind with each step"

@@ -47,6 +47,24 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[Code, str]], ...]] = (
         },
     ),
     (
+        "ResourceConstrained",
+        False,
+        {
+            Code.CAPACITY_LIMITED: "add GPUs and raise allocation.capacity, or let other models have fewer",
+            Code.QUOTA_LIMITED: "raise the gpu_quota of its namespace, or let its other models have fewer",
+            Code.GIVES_WAY: "add GPUs, or change a priority",
+            Code.GPU_BUDGET_MAX: "raise gpu_budget_max, or wait for drains",
+            Code.GPU_BUDGET_GUARD_HOLD: "widen the band of gpu_budget_min and gpu_budget_max",
+            Code.GPU_BUDGET_RECONCILE: "raise gpu_budget_max",
+            Code.FLEET_GPU_BUDGET_MAX: "raise fleet.gpu_budget_max, or wait for other models to shrink",
+        },
+    ),
+    (
+        "ResourceConstrained",
+        False,
+        {Code.GPUS_OCCUPIED: "wait for workers that drain; if it lasts, add GPUs, or change a priority"},
+    ),
+    (
         "CapacitySafetyOverride",
         True,
         {
@@ -142,6 +160,8 @@ def _optimization(
         verdict = _VERDICTS.get(found.code)
         if verdict is None or (worst is not None and worst[0] <= verdict[0]):
             continue
+        if verdict[1] == "ResourceConstrained" and not _lacks_workers(found):
+            continue
         if _expects_nothing(model, found, now) or (led and verdict[1] in _LACKS and found.code is not Code.NO_OPINION):
             continue
         worst, why = verdict, found
@@ -150,6 +170,11 @@ def _optimization(
         return True, "OptimizationSucceeded", sentence
     _, reason, status, remedy = worst
     return status, reason, f"{sentence}: {remedy}" if remedy else sentence
+
+
+def _lacks_workers(reason: Reason) -> bool:
+    """Whether a rail left fewer workers than were wanted: some of them raise counts too."""
+    return reason.numbers["allowed"] < reason.numbers["wanted"]
 
 
 def _expects_nothing(model: Model, reason: Reason, now: int) -> bool:

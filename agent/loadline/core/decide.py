@@ -124,8 +124,9 @@ class Decider:
 
     def _judge(self, model: Model, opinion: Opinion, now: int) -> None:
         """Note the conditions of a model that was just planned."""
-        state, name, hold = self.state, model.name, self.state.holds.get(model.name)
-        rails = hold.rails if hold is not None and hold.at_ms == now else ()
+        state, name = self.state, model.name
+        said = (*state.explanations[-1:], state.holds.get(name))  # what was just decided is the newest
+        rails = next((one.rails for one in said if one is not None and (one.model, one.at_ms) == (name, now)), ())
         obstacle = self._obstacle(name, now)  # nothing may be wanted now: it is in the way all the same
         state.conditions[name] = conditions(
             model,

@@ -16,6 +16,7 @@ ConditionReason = Literal[
     "MetricsUnavailable",
     "InvalidConfiguration",
     "SkippedProcessing",
+    "ResourceConstrained",
     "CapacitySafetyOverride",
     "CapacityOnlyMode",
 ]
