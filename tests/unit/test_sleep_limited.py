@@ -76,7 +76,11 @@ def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnob
     ("fleet", "limited", "remedy"),
     [
         (FleetKnobs(), EQUAL, "h100: add GPUs and raise allocation.capacity, or let other models have fewer"),
-        (BUDGET, Limited(), "fleet.gpu_budget_max is 4: raise fleet.gpu_budget_max, or wait for other models to shrink"),
+        (
+            BUDGET,
+            Limited(),
+            "fleet.gpu_budget_max is 4: raise fleet.gpu_budget_max, or wait for other models to shrink",
+        ),
     ],
 )
 def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
