@@ -1,6 +1,7 @@
 """Small systems in which not all can be served, and the best that can be done, by trying everything.
 
-``python -m tests.support.contended 300`` says how often greedy and the exact solver are worse than that.
+``python -m tests.support.contended 300`` says how often greedy and the exact solver are worse than that. With
+``--one-type`` a model has one type of GPU, as with llm-d's Workload Variant Autoscaler.
 """
 
 import random
@@ -33,6 +34,22 @@ def system(seed: int) -> Problem:
         wants.append(Want(f"model-{model}", draw.choice([1, 1, 2]), (part,)))
     limits = {name: 1 + int(draw.uniform(0.26, 1.3) * wished / len(types)) for name in types}
     return Problem(tuple(wants), limits)
+
+
+def of_one_type(seed: int) -> Problem:
+    """Six models of one priority, each of which any of three types serves whole; of some there is too little."""
+    draw = random.Random(seed)
+    prices = {f"type-{number}": draw.uniform(1.0, 3.0) for number in range(3)}
+    wants, wished = [], 0
+    for model in range(6):
+        gpus = {name: draw.randint(1, 8) for name in prices}
+        pools = [
+            Option(f"{model}-{name}", 1.0, each * prices[name], {name: each}, most=1) for name, each in gpus.items()
+        ]
+        wants.append(Want(f"model-{model}", 1, (Part("aggregated", 1.0, tuple(pools)),)))
+        wished += sum(gpus.values())
+    limits = {name: int(draw.uniform(0.1, 0.9) * wished / len(prices)) for name in prices}
+    return Problem(tuple(wants), limits, switching_cost_hours=0.0)
 
 
 def best(problem: Problem) -> Rank:
@@ -114,16 +131,16 @@ def contended(problem: Problem, ideal: Rank) -> bool:
     return ideal[0] > unserved or ideal[1] > cost * 1.000001
 
 
-def main(systems: int) -> None:
+def main(systems: int, one: Callable[[int], Problem] = system) -> None:
     solvers: dict[str, Callable[[Problem], Allocation | None]] = {
         "greedy": greedy,
-        "exact": lambda one: solve(one, 60.0),
+        "exact": lambda problem: solve(problem, 60.0),
     }
     worse: dict[str, list[float]] = {name: [] for name in solvers}
     fewer = dict.fromkeys(solvers, 0)
     number = 0
     for seed in range(systems):
-        problem = system(seed)
+        problem = one(seed)
         ideal = best(problem)
         if not contended(problem, ideal):
             continue
@@ -147,4 +164,4 @@ def main(systems: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), of_one_type if "--one-type" in sys.argv else system)
