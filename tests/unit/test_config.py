@@ -100,6 +100,18 @@ SHAPES = [
     (model("", 'name = ""\nrole = "decode"'), "models[0].pools[0].name", "is ''", "text of 1 to 100 characters"),
     (model("gpu_budget_max = 0", DECODE), "models[0].gpu_budget_max", "is 0", "a whole number, 1 or more"),
     (
+        model("", DECODE + "\nreplicas_max = 1000001"),
+        "models[0].pools[0].replicas_max",
+        "is 1000001",
+        "a whole number from 1 to 1000000",
+    ),
+    (
+        model("", DECODE + "\nschedules = [{start = '0 8 * * *', end = '0 9 * * *', replicas_min = 1000001}]"),
+        "models[0].pools[0].schedules[0].replicas_min",
+        "is 1000001",
+        "a whole number from 1 to 1000000",
+    ),
+    (
         model("", DECODE + "\nreplica_max = 3"),
         "models[0].pools[0].replica_max",
         "not a key",
