@@ -125,9 +125,9 @@ SHAPES = [
     ),
     (
         model("static.replicas = {d = 1.5}", DECODE),
-        "models[0].static.replicas",
-        "is {'d': 1.5}",
-        "a table of names, each with a whole number, 0 or more",
+        "models[0].static.replicas.d",
+        "is 1.5",
+        "a whole number, 0 or more",
     ),
     (
         model("kpa.scale_down_delay_ms = 3600001", DECODE),

@@ -188,6 +188,8 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError as error:
+        if isinstance(info, inspect.DictType) and isinstance(value, dict):
+            _check_entries(value, info, annotation, place)
         raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}.") from error
     if not exact:
         raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}, finite and at most 2^53.")
@@ -205,6 +207,15 @@ def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
     if isinstance(kind, inspect.StructType) and all(isinstance(one, dict) for one in named.values()):
         for name, one in named.items():
             _check(one, kind.cls, f"{place}{name}.")
+
+
+def _check_entries(value: dict[str, Any], info: inspect.DictType, annotation: Any, place: str) -> None:
+    """Refuse the first entry of a table of names that cannot be used, by its name."""
+    for name, one in value.items():
+        try:
+            msgspec.convert({name: one}, annotation)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{place}.{name}", f"is {_shown(one)}", f"Write {legal(info.value_type)}.") from error
 
 
 def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
