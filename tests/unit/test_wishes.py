@@ -2,23 +2,34 @@
 
 import pytest
 
-from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.fleet import FleetKnobs, Model
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.report import Code, Need, Opinion, Reason
 from loadline.core.scalars import WORKERS_MAX
 from tests.support.models import Limited, Models
-from tests.unit.test_fleet_allocation_answers import needs
+from tests.unit.test_fleet_allocation_answers import Needy, needs
 
 SECOND_MS = 1_000
 
 
-def short(most: int = 100, *, fast: int = 2) -> Models:
+class Most(Needy):
+    """A planner that would have all there may be, whatever it needs."""
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        del now
+        targets = {pool.name: pool.knobs.replicas_max for pool in model.pools.values()}
+        need = Need("aggregated", self.demand, self.serves)
+        return Opinion("most", targets, (Reason(Code.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,))
+
+
+def short(most: int = 100) -> Models:
     """Two models on ten GPUs of two types."""
     types = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
     pools = {
         name: [
-            (PoolKnobs("fast", "aggregated", 1, 0, most, accelerator="h100"), fast),
+            (PoolKnobs("fast", "aggregated", 1, 0, most, accelerator="h100"), 2),
             (PoolKnobs("slow", "aggregated", 1, 0, most, accelerator="a100"), 1),
         ]
         for name in ("a", "b")
@@ -37,13 +48,16 @@ def short(most: int = 100, *, fast: int = 2) -> Models:
         (20.0, 1e-9, 1.0),
         (1e308, 1e-9, 1e308),
         (1e-320, 1e308, 1.0),
+        (1e305, 1e300, 1e302),
     ],
 )
 def test_what_planners_say_has_an_end(demand: float, fast: float, slow: float) -> None:
     models = short()
     for name in ("a", "b"):
-        needs(models, name, demand, fast=fast, slow=slow)
+        models.controller._decider.planners[name] = Most(None, demand, {"fast": fast, "slow": slow})
+        models.controller.state.due[name] = models.now
     models.run(5 * SECOND_MS)
+    assert models.controller.state.failing == {}
     taken = models.counts()
     assert taken["a"]["fast"] + taken["b"]["fast"] <= 6
     assert taken["a"]["slow"] + taken["b"]["slow"] <= 4
