@@ -154,7 +154,10 @@ class Decider:
             return Opinion(planner.name, {}, (Reason(Code.PLANNER_FAILED, detail=text),), {}), alarms
         state.failing.pop(name, None)
         state.due[name] = wake_ms
-        return opinion, [] if asked is None else [FitForecast(name, asked.request, asked.questions)]
+        if asked is None:
+            return opinion, []
+        state.requests[name] = asked.request
+        return opinion, [FitForecast(name, asked.request, asked.questions)]
 
     def wake(self, now: int) -> None:
         """Have the models planned next that waited for GPUs that are there now, and those that are to give some."""
