@@ -1,23 +1,12 @@
 """What a configuration says of limited GPUs: limits of what does not exist, or below the least counts, are errors."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from loadline.config.knobs import Config
 from loadline.config.names import did_you_mean
 from loadline.core.models.accelerator import UNSAID
 from loadline.core.planning.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
-
-
-class _Taker(NamedTuple):
-    """A pool, and the GPUs of its least count."""
-
-    place: str
-    namespace: str
-    accelerator: str
-    gpu_type: str
-    gpus: int
 
 
 def check_supplies(config: Config) -> None:
@@ -46,14 +35,13 @@ def _check_types(limits: Mapping[str, int], place: str, known: set[str]) -> None
 
 def _check_least(config: Config) -> None:
     """Least counts take GPUs whatever is short: they must be there."""
-    takers: dict[str, list[_Taker]] = {}
+    least: dict[str, int] = {}
     limits: dict[str, int] = {}
-    for taker in _takers(config):
-        for supply, limit in limits_on(taker.gpu_type, taker.namespace, config.allocation.capacity, _quotas(config)):
+    for namespace, kind, gpus in _least_gpus(config):
+        for supply, limit in limits_on(kind, namespace, config.allocation.capacity, _quotas(config)):
             limits[supply] = limit
-            takers.setdefault(supply, []).append(taker)
-    for supply, taking in takers.items():
-        gpus = sum(taker.gpus for taker in taking)
+            least[supply] = least.get(supply, 0) + gpus
+    for supply, gpus in least.items():
         if gpus <= limits[supply]:
             continue
         namespace, quota, kind = supply.rpartition("/")
@@ -61,41 +49,32 @@ def _check_least(config: Config) -> None:
         if quota:
             at = next(index for index, one in enumerate(config.namespaces) if one.name == namespace)
             place = f"namespaces[{at}].gpu_quota.{kind if kind in config.namespaces[at].gpu_quota else DEFAULT}"
-        pools = ", ".join(taker.place for taker in taking if taker.gpus)
         problem = (
-            f"{limits[supply]} GPUs are fewer than the {gpus} of the least counts (replicas_min x gpus_per_worker) of "
-            f"{pools}"
+            f"{limits[supply]} GPUs are fewer than the {gpus} of the least counts (replicas_min x gpus_per_worker)"
         )
-        remedy = f"Set it to {gpus} or more, or lower replicas_min."
-        if not any(taker.accelerator for taker in taking):
-            remedy = f"A pool without an accelerator has no type: name one of [[accelerators]] in it. Or: {remedy}"
-        raise ConfigError(place, problem, remedy)
+        raise ConfigError(place, problem, f"Set it to {gpus} or more, or lower replicas_min.")
 
 
 def supply_warnings(config: Config) -> Iterator[str]:
-    """Pools that limits of types do not bind, for they have no type."""
-    for taker in _takers(config):
-        limits = ["allocation.capacity"] if config.allocation.capacity else []
-        limits += [
-            f"namespaces[{index}].gpu_quota"
-            for index, one in enumerate(config.namespaces)
-            if one.name == taker.namespace and one.gpu_quota.keys() - {DEFAULT}
-        ]
-        if limits and not taker.accelerator:
-            yield (
-                f"{taker.place}.accelerator: it names none, so no type in {' or '.join(limits)} binds it. "
-                "Name one of [[accelerators]]."
-            )
+    """Pools that no limit binds although there are some."""
+    limited = bool(config.allocation.capacity)
+    for index, model in enumerate(config.models):
+        for at, pool in enumerate(model.pools):
+            if limited and not pool.accelerator:
+                yield (
+                    f"models[{index}].pools[{at}].accelerator: it names none, so allocation.capacity does not bind it. "
+                    "Name one of [[accelerators]]."
+                )
 
 
 def _quotas(config: Config) -> dict[str, dict[str, int]]:
     return {one.name: one.gpu_quota for one in config.namespaces}
 
 
-def _takers(config: Config) -> Iterator[_Taker]:
+def _least_gpus(config: Config) -> Iterator[tuple[str, str, int]]:
+    """Namespace, type and GPUs of the least count of every pool."""
     accelerators = {one.name: one for one in config.accelerators}
-    for index, model in enumerate(config.models):
-        for at, pool in enumerate(model.pools):
-            gpu_type = accelerators.get(pool.accelerator, UNSAID).gpu_type
-            gpus = pool.replicas_min * pool.gpus_per_worker
-            yield _Taker(f"models[{index}].pools[{at}]", model.namespace, pool.accelerator, gpu_type, gpus)
+    for model in config.models:
+        for pool in model.pools:
+            accelerator = accelerators.get(pool.accelerator, UNSAID)
+            yield model.namespace, accelerator.gpu_type, pool.replicas_min * pool.gpus_per_worker

@@ -12,6 +12,7 @@ from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, FitForecast, RaiseAlarm
 from loadline.core.planning.books import Books, books_of
 from loadline.core.planning.bounds import NO_BOUNDS, Bound
+from loadline.core.planning.fleet_allocation import terms_of
 from loadline.core.planning.guard import Draft
 from loadline.core.planning.planners import BY_TRAFFIC, Planner
 from loadline.core.planning.room import ALL
@@ -37,6 +38,7 @@ class Look(Struct, frozen=True):
     opinion: Opinion
     bounds: Mapping[str, Bound]
     asks: Sequence[Effect]
+    failed: bool
 
 
 class Decider:
@@ -49,7 +51,8 @@ class Decider:
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models}
         self._allocation = settings.allocation
         self._supplies = limited(settings, state.fleet)
-        state.allocation.obey(self._supplies)
+        state.allocation.obey(terms_of(state.fleet, self._supplies, self._allocation))
+        self._books_of_turn: Books | None = None
         self._schedules = {model.name: Schedules(model.pools, settings.zones) for model in settings.models}
 
     def _books(self, now: int) -> Books | None:
@@ -61,11 +64,11 @@ class Decider:
 
         Gives commits of new decisions, if there are any, and what is wanted of those who answer.
         """
-        books = self._books(now)
+        books = self._books_of_turn = self._books(now) if names or self.state.allocation.better else None
         looks = [self._look(name, now) for name in names]
         effects = self._allocate(looks, books, now)
         for look in looks:
-            effects += [*look.asks, *self._follow(look.model, look.opinion, look.bounds, books, now)]
+            effects += [*look.asks, *self._follow_or_hold(look, books, now)]
             self._judge(look.model, look.opinion, now)
         return effects
 
@@ -79,7 +82,8 @@ class Decider:
         opinion, asks = self._ask(model, now)
         if wake_ms is not None:
             state.due[name] = min(state.due[name], wake_ms)
-        return Look(model, opinion, self._bounds(model, opinion.targets, now), asks)
+        failed = any(reason.code is Code.PLANNER_FAILED for reason in opinion.reasons)
+        return Look(model, opinion, self._bounds(model, opinion.targets, now), asks, failed)
 
     def _allocate(self, looks: Sequence[Look], books: Books | None, now: int) -> list[Effect]:
         """Let models have their share of what is limited; those whose share has changed are planned next."""
@@ -102,11 +106,12 @@ class Decider:
         """What a model would have; one for which nothing can be decided stays as it is."""
         state, name = self.state, model.name
         pending = books.pending.get(name, {})
-        stays = name in state.paused or name in state.failing or self._knobs[name].no_operation
-        if look is None or stays or self._unsettled(model, now) is not None:
+        stays = name in state.paused or self._knobs[name].no_operation
+        if look is None or look.failed or stays or self._unsettled(model, now) is not None:
             return standing(model, pending, now)
         limits, stale_after_ms = state.guards[name].limits, state.fleet.knobs.stale_after_ms
-        return wish_of(model, look.opinion, look.bounds, limits, pending, stale_after_ms, now)
+        granted = state.allocation.granted.get(name, {})
+        return wish_of(model, look.opinion, look.bounds, limits, pending, granted, stale_after_ms, now)
 
     def _bounds(self, model: Model, proposed: dict[str, int], now: int) -> Mapping[str, Bound]:
         """What the pools of a model are kept to at the moment, whatever its planner says."""
@@ -146,32 +151,42 @@ class Decider:
                 planner.take(answer)
             opinion, wake_ms, asked = planner.plan(model, now), planner.next_wake(), planner.asked()
         except Exception as fault:  # noqa: BLE001 - whatever it is, all models would stop for it, and again after a restart
-            text = f"{type(fault).__name__}: {fault}"[:_FAULT_MAX]
-            state.due[name] = now + _RETRY_MS
-            state.count("planner_failures")
-            alarms: list[Effect] = [] if name in state.failing else [RaiseAlarm("planner_failed", name, text)]
-            state.failing[name] = None
-            return Opinion(planner.name, {}, (Reason(Code.PLANNER_FAILED, detail=text),), {}), alarms
-        state.failing.pop(name, None)
+            return self._fail(name, fault, now)
         state.due[name] = wake_ms
-        if asked is None:
-            return opinion, []
-        state.requests[name] = asked.request
-        return opinion, [FitForecast(name, asked.request, asked.questions)]
+        return opinion, [] if asked is None else [FitForecast(name, asked.request, asked.questions)]
+
+    def _fail(self, name: str, fault: Exception, now: int) -> tuple[Opinion, list[Effect]]:
+        """That there is a fault, as an opinion; and an alarm, if it is a new one."""
+        state, text = self.state, f"{type(fault).__name__}: {fault}"[:_FAULT_MAX]
+        state.due[name] = now + _RETRY_MS
+        state.count("planner_failures")
+        alarms: list[Effect] = [] if name in state.failing else [RaiseAlarm("planner_failed", name, text)]
+        state.failing[name] = None
+        return Opinion(self.planners[name].name, {}, (Reason(Code.PLANNER_FAILED, detail=text),), {}), alarms
 
     def wake(self, now: int) -> None:
         """Have the models planned next that waited for GPUs that are there now, and those that are to give some."""
         state = self.state
-        books = self._books(now) if state.gpus.claims or state.allocation.waiting else None
+        waits = state.gpus.claims or state.allocation.waiting
+        books = (self._books_of_turn or self._books(now)) if waits else None
         if books is not None:
             for name in (*state.gpus.ready(state.fleet, books, now), *state.allocation.ready(books)):
                 state.due[name] = now
 
-    def _follow(
-        self, model: Model, opinion: Opinion, bounds: Mapping[str, Bound], books: Books | None, now: int
-    ) -> list[Effect]:
-        """What becomes of an opinion."""
-        state, name = self.state, model.name
+    def _follow_or_hold(self, look: Look, books: Books | None, now: int) -> list[Effect]:
+        """What becomes of an opinion. A fault on the way holds its own model, and no other."""
+        try:
+            effects = self._follow(look, books, now)
+        except Exception as fault:  # noqa: BLE001 - as of a planner
+            opinion, alarms = self._fail(look.model.name, fault, now)
+            self._hold(look.model, opinion, Draft({}), None, now)
+            return alarms
+        if not look.failed:
+            self.state.failing.pop(look.model.name, None)
+        return effects
+
+    def _follow(self, look: Look, books: Books | None, now: int) -> list[Effect]:
+        state, model, opinion, name = self.state, look.model, look.opinion, look.model.name
         unsettled = self._unsettled(model, now)
         if unsettled is not None:
             state.gpus.forget(name)
@@ -188,8 +203,8 @@ class Decider:
             now,
             allowance,
             cuts=room.cuts,
-            at_once=room.at_once,
-            bounds=bounds,
+            kept=room.kept,
+            bounds=look.bounds,
         )
         waits = room.bound(draft, model, now)
         obstacle = self._obstacle(name, now)

@@ -15,6 +15,7 @@ from loadline.core.belief.fleet import Fleet
 from loadline.core.effects import SolveAllocation
 from loadline.core.planning.allocation import greedy
 from loadline.core.planning.books import Books, planned_of
+from loadline.core.planning.guard import Cuts
 from loadline.core.planning.room import ALL, Room, kept_of
 from loadline.core.planning.supplies import AllocationKnobs, Supplies
 from loadline.core.planning.wishes import Wish, counts_of, left_of, problem_of
@@ -38,6 +39,25 @@ class Waiting(Struct, frozen=True):
     """What it might have added of each when it was last planned."""
 
 
+class Terms(Struct, frozen=True):
+    """All that a problem is made of, beside wishes and counts."""
+
+    supplies: Supplies = Supplies()
+    knobs: AllocationKnobs = AllocationKnobs()
+    pools: dict[str, dict[str, tuple[float, int]]] = {}
+    """What a worker costs and how many there may be, by model and pool."""
+
+
+def terms_of(fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs) -> Terms:
+    """What is allocated by, of the models that take of what is limited."""
+    models = (fleet.models[name] for name in supplies.takes)
+    pools = {
+        model.name: {name: (pool.cost_per_hour, pool.knobs.replicas_max) for name, pool in model.pools.items()}
+        for model in models
+    }
+    return Terms(supplies, knobs, pools)
+
+
 class FleetAllocation(Struct):
     """What is remembered of all models."""
 
@@ -54,10 +74,8 @@ class FleetAllocation(Struct):
     rising: dict[str, list[str]] = field(default_factory=dict)
     """By supply, the models that are to take more of it: the first first."""
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    limits: dict[str, int] = field(default_factory=dict)
+    terms: Terms = Terms()
     """What it goes by."""
-    takes: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
-    """By model and pool: of whom it is."""
     question: int = 0
     """Counts the allocations: an answer to an older question is none."""
     settled: bool = True
@@ -68,10 +86,10 @@ class FleetAllocation(Struct):
     """The question that is being answered; 0: none."""
     asked_at_ms: int = -1
 
-    def obey(self, supplies: Supplies) -> None:
-        """Go by these limits from now on. Where models or pools are others, what all of them wish is heard anew."""
-        if (self.limits, self.takes) != (supplies.limits, supplies.takes):
-            self.limits, self.takes = dict(supplies.limits), dict(supplies.takes)
+    def obey(self, terms: Terms) -> None:
+        """Go by these from now on. Where they are others, what all models wish is heard and allocated anew."""
+        if self.terms != terms:
+            self.terms = terms
             for known in (self.wishes, self.heard, self.granted, self.rising, self.waiting):
                 known.clear()
             self.question += 1
@@ -146,6 +164,7 @@ class FleetAllocation(Struct):
             return Room(takes, free)
         reasons = tuple(self._reasons(name, granted, books.supplies))
         cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
+        gives = frozenset(reason.pool for reason in reasons if reason.code is Code.GIVES_WAY)
         # Greedy's mixes are not the best: nobody moves for one while a better may come.
         exchanged = {one.pool: granted[one.pool] for one in reasons if one.code not in _CUT and self.settled}
         pools, waiting = fleet.models[name].pools, self.waiting.get(name)
@@ -157,7 +176,7 @@ class FleetAllocation(Struct):
             # Two models that are to change places would wait for each other for ever.
             if waits_ms < pools[pool].knobs.start_deadline_ms
         }
-        return Room(takes, free, cuts, self.settled, exchanged, reasons, kept)
+        return Room(takes, free, Cuts(cuts, gives, self.settled), exchanged, reasons, kept)
 
     def note(self, name: str, waits: dict[str, int], room: Room, now: int) -> None:
         """Remember what a model waits for."""
@@ -203,7 +222,24 @@ class FleetAllocation(Struct):
             found = {name: counts_of(allocation, name, wish) for name, wish in sorted(self.wishes.items())}
             self.granted = {name: counts for name, counts in found.items() if counts != self.wishes[name].counts}
         self.left = left_of(self.wishes, self.granted, supplies)
+        self._grant_first_choices(supplies)
         return [name for name in sorted(before | self.granted) if before.get(name) != self.granted.get(name)]
+
+    def _grant_first_choices(self, supplies: Supplies) -> None:
+        """Grant it where there is enough left: nobody has less for GPUs that nobody else gets."""
+        for name in sorted(self.granted, key=lambda one: (supplies.priorities[one], one)):
+            granted, counts = self.granted[name], self.wishes[name].counts
+            had, has = supplies.taken(name, granted), supplies.taken(name, counts)
+            if all(has[supply] <= gpus or has[supply] - gpus <= self.left[supply] for supply, gpus in had.items()):
+                del self.granted[name]
+                for supply, gpus in had.items():
+                    self.left[supply] += gpus - has[supply]
+                continue
+            takes = supplies.takes[name]
+            # A worker that takes of nothing limited is not short.
+            self.granted[name] = {
+                pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()
+            }
 
     def _free(self, name: str, supply: str, books: Books) -> int:
         """What a model may add, of what is free and not kept for one that comes first."""

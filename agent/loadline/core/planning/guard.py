@@ -1,11 +1,12 @@
 """Rails over any proposal. What a planner may think is free; what may become a decision is bounded here.
 
 Each rail is a small step over a draft that notes a reason when it bites. They run from the weakest to the strongest, so
-the stronger has the last word: cooldown, stabilisation, warm-up, step < idleness < no data, no shrink < replica bounds,
-also those of the moment, and GPU budgets, that of the model and that of all models.
+the stronger has the last word: cooldown, stabilisation, warm-up, step < idleness < no data, no shrink < replacements
+that are not ready < replica bounds, also those of the moment, and GPU budgets, that of the model and that of all.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
@@ -52,6 +53,8 @@ class Track(Struct):
     """What the guard remembers of one pool."""
 
     proposals: RollingMax
+    grants: RollingMax
+    """Of these what was granted, where GPUs are short."""
     quorate_since_ms: int = -1
 
 
@@ -82,7 +85,20 @@ class Allowance(Struct, frozen=True):
 
 UNBOUNDED: Final = Allowance()
 _NO_BAND: Final = Band()
-_NO_CUTS: Final[Mapping[str, int]] = {}
+
+
+class Cuts(Struct, frozen=True):
+    """Counts that pools do not exceed because GPUs are short. They are no proposals, and load is not remembered so."""
+
+    counts: Mapping[str, int] = MappingProxyType({})
+    gives_way: frozenset[str] = frozenset()
+    """Pools that give to models that come first."""
+    settled: bool = False
+    """Whether nothing better may come; until then nobody shrinks to them earlier than to a proposal."""
+
+
+NO_CUTS: Final = Cuts()
+NO_ONE_KEPT: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Draft(Struct):
@@ -110,7 +126,7 @@ class Guard(Struct):
         """Go by these from now on. What was proposed, and since when there is data, stays known."""
         self.knobs, self.limits = knobs, limits
         for track in self.tracks.values():
-            track.proposals.window_ms = knobs.stabilisation_ms
+            track.proposals.window_ms = track.grants.window_ms = knobs.stabilisation_ms
 
     def apply(
         self,
@@ -121,8 +137,8 @@ class Guard(Struct):
         allowance: Allowance = UNBOUNDED,
         *,
         bounds: Mapping[str, Bound] = NO_BOUNDS,
-        cuts: Mapping[str, int] = _NO_CUTS,
-        at_once: bool = False,
+        cuts: Cuts = NO_CUTS,
+        kept: Mapping[str, int] = NO_ONE_KEPT,
     ) -> Draft:
         """Bound a proposal.
 
@@ -133,9 +149,9 @@ class Guard(Struct):
             now: In ms.
             allowance: What the GPU budget over all models leaves to this one.
             bounds: What pools are kept to beside their replica bounds.
-            cuts: Counts that pools do not exceed because GPUs are short. They are no proposals: load is remembered as
-                the planner sees it.
-            at_once: Whether a shrink to such a count waits for no window.
+            cuts: What is granted where GPUs are short. Who gives way waits for no window; else what was granted lately
+                is the highest proposal.
+            kept: Workers that stay until those that replace them are ready.
 
         Returns:
             Counts for all pools of the model, with a reason for each rail that bit.
@@ -144,10 +160,10 @@ class Guard(Struct):
         for name, pool in model.pools.items():
             standing = pool.target_now(now)
             said = proposed.get(name, standing)
-            wanted = draft.targets[name] = min(said, cuts.get(name, said))
-            track = self._track(pool, said, now)
+            wanted = draft.targets[name] = min(said, cuts.counts.get(name, said))
+            track = self._track(pool, said, wanted, now)
             if wanted < standing:
-                self._slow_shrink(draft, pool, track, acting_since_ms, now, waits=not (at_once and name in cuts))
+                self._slow_shrink(draft, pool, track, cuts, acting_since_ms, now)
             elif wanted > standing:
                 self._slow_growth(draft, pool, now)
             bound = bounds.get(name)
@@ -158,6 +174,8 @@ class Guard(Struct):
                 draft.bound(Code.NO_DATA_NO_SHRINK, name, standing, fresh=pool.fresh, ready=pool.ready)
             if bound is not None and draft.targets[name] < bound.least:
                 draft.bound(bound.code, name, bound.least, **bound.numbers)
+            if name in kept and draft.targets[name] < kept[name]:
+                draft.bound(Code.REPLACEMENT_NOT_READY, name, kept[name])
             self._replica_bounds(draft, pool, now)
         for name, replicas in allowance.gives.items():
             pool = model.pools[name]
@@ -167,11 +185,13 @@ class Guard(Struct):
         draft.rails.reverse()  # the strongest first
         return draft
 
-    def _track(self, pool: Pool, proposed: int, now: int) -> Track:
+    def _track(self, pool: Pool, proposed: int, granted: int, now: int) -> Track:
         track = self.tracks.get(pool.name)
         if track is None:
-            track = self.tracks[pool.name] = Track(RollingMax(self.knobs.stabilisation_ms))
+            window_ms = self.knobs.stabilisation_ms
+            track = self.tracks[pool.name] = Track(RollingMax(window_ms), RollingMax(window_ms))
         track.proposals.push(now, proposed)
+        track.grants.push(now, granted)
         if not pool.quorate(self.limits.quorum_ratio):
             track.quorate_since_ms = -1
         elif track.quorate_since_ms < 0:
@@ -188,16 +208,18 @@ class Guard(Struct):
         if draft.targets[pool.name] > most:
             draft.bound(Code.STEP_UP, pool.name, most)
 
-    def _slow_shrink(
-        self, draft: Draft, pool: Pool, track: Track, acting_since_ms: int, now: int, *, waits: bool
+    def _slow_shrink(  # noqa: PLR0917 - one argument for each fact
+        self, draft: Draft, pool: Pool, track: Track, cuts: Cuts, acting_since_ms: int, now: int
     ) -> None:
         standing = pool.target_now(now)
         age_ms = now - max(pool.grown_at_ms, pool.shrunk_at_ms)
         if max(pool.grown_at_ms, pool.shrunk_at_ms) >= 0 and age_ms < self.knobs.cooldown_down_ms:
             cooldown_ms = self.knobs.cooldown_down_ms
             draft.bound(Code.COOLDOWN, pool.name, standing, age_ms=age_ms, cooldown_ms=cooldown_ms)
-        highest = track.proposals.max(now)
-        if highest is not None and draft.targets[pool.name] < min(highest, standing) and waits:
+        cut = cuts.settled and pool.name in cuts.counts
+        highest = (track.grants if cut else track.proposals).max(now)
+        gives_way = cut and pool.name in cuts.gives_way
+        if highest is not None and draft.targets[pool.name] < min(highest, standing) and not gives_way:
             window_ms = self.knobs.stabilisation_ms
             draft.bound(Code.STABILISATION, pool.name, min(highest, standing), window_ms=window_ms)
         self._warm_up(draft, pool, track, acting_since_ms, now)

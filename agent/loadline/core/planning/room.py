@@ -15,7 +15,7 @@ from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
 from loadline.core.models.budget import Band
 from loadline.core.models.direction import Leg, fit_direction
-from loadline.core.planning.guard import Draft
+from loadline.core.planning.guard import NO_CUTS, Cuts, Draft
 from loadline.core.report import Code, Need, Reason
 
 
@@ -26,10 +26,7 @@ class Room(Struct, frozen=True):
     """What a worker takes of each limited supply, by pool."""
     free: dict[str, int]
     """What may be added at once, by supply."""
-    cuts: dict[str, int] = {}
-    """Counts that pools do not exceed, as GPUs are short."""
-    at_once: bool = False
-    """Whether they shrink to these without waiting for who might want them back: others wait."""
+    cuts: Cuts = NO_CUTS
     exchanged: dict[str, int] = {}
     """Counts of pools that serve for another, or are served for, in the place of what the planner says."""
     reasons: tuple[Reason, ...] = ()
@@ -46,9 +43,6 @@ class Room(Struct, frozen=True):
         if not self.takes:
             return {}
         found = Draft(draft.targets, wanted=draft.wanted)
-        for pool, kept in self.kept.items():
-            if found.targets[pool] < kept:
-                found.bound(Code.REPLACEMENT_NOT_READY, pool, kept)
         waits: dict[str, int] = {}
         for supply, free in sorted(self.free.items()):
             self._bound_growth(found, model, supply, free, waits, now)
@@ -85,10 +79,11 @@ def kept_of(pools: Mapping[str, Pool], need: Need, granted: Mapping[str, int], n
     """Workers that the pools of a need keep, so that no less is served than will be once all are ready.
 
     A pool that shrinks counts the ready workers of the others, though no more of them than they are to have: two that
-    shrink do not count on each other.
+    shrink do not count on each other. Nor does any count on more than there may be of another.
     """
-    ready = {pool: min(pools[pool].ready, granted[pool]) * each for pool, each in need.serves.items()}
-    served = min(need.demand, sum(granted[pool] * each for pool, each in need.serves.items()))
+    most = {pool: min(granted[pool], pools[pool].knobs.replicas_max) for pool in need.serves}
+    ready = {pool: min(pools[pool].ready, most[pool]) * each for pool, each in need.serves.items()}
+    served = min(need.demand, sum(most[pool] * each for pool, each in need.serves.items()))
     found: dict[str, int] = {}
     for pool, each in need.serves.items():
         stands = pools[pool].target_now(now)

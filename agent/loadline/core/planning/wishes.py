@@ -2,14 +2,16 @@
 
 What a planner says in counts alone is split in two: what the model has of it comes before what it would add, so that
 models of one priority do not take from each other what both want, worker by worker. What a planner says as a need is
-one want, which other pools can serve.
+one want, which other pools can serve. The first worker of a role comes before both: a model that nobody serves would
+else wait for ever for one that its equals have no use to let go.
 """
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.core.allocations import Allocation, Option, Part, Problem, Want
 from loadline.core.belief.fleet import Fleet, Model
@@ -19,15 +21,17 @@ from loadline.core.planning.books import planned_of
 from loadline.core.planning.bounds import Bound
 from loadline.core.planning.guard import Limits
 from loadline.core.planning.supplies import AllocationKnobs, Supplies
-from loadline.core.report import Need, Opinion
-from loadline.core.scalars import WORKERS_MAX
+from loadline.core.report import Code, Need, Opinion
+from loadline.core.scalars import Role
 
 _STEPS: Final = 4
 """A demand counts in quarters of a worker: else a question would never be the same for two turns."""
-_NUMBER_MAX: Final = 1e100
-"""Of a demand, and of what a worker serves: beyond it, and below its inverse, quotients have no end."""
 # No name holds a control character, so these are nobody else's.
-_HAS, _MORE = "\0has", "\0more\0"
+_FIRST, _HAS, _MORE = "\0first", "\0has", "\0more\0"
+_RANKS: Final = 3
+"""Of each priority: the first worker of a role, what models need or have, what they would add."""
+_UNSURE: Final = frozenset({Code.TRAFFIC_INCOMPLETE, Code.TRAFFIC_UNKNOWN, Code.NO_DATA, Code.UNKNOWN_WORKERS})
+"""Why a planner lets a pool stand that it knows too little of."""
 
 
 class Wish(Struct, frozen=True):
@@ -36,7 +40,7 @@ class Wish(Struct, frozen=True):
     counts: dict[str, int]
     """Workers by pool, of all its pools: its first choice."""
     floors: dict[str, int]
-    """Workers that a pool has whatever is short: its least count, or all that there are where it cannot shrink."""
+    """Workers that a pool has whatever is short: its least count, or all that there are where it must not shrink."""
     needs: tuple[Need, ...] = ()
 
     def needs_as(self, other: "Wish") -> bool:
@@ -48,7 +52,7 @@ class Wish(Struct, frozen=True):
 
 def standing(model: Model, pending: Mapping[str, int], now: int) -> Wish:
     """A model that stays as it is."""
-    counts = {pool.name: min(WORKERS_MAX, planned_of(pool, pending, now)) for pool in model.pools.values()}
+    counts = {pool.name: planned_of(pool, pending, now) for pool in model.pools.values()}
     return Wish(counts, counts)
 
 
@@ -58,6 +62,7 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
     bounds: Mapping[str, Bound],
     limits: Limits,
     pending: Mapping[str, int],
+    granted: Mapping[str, int],
     stale_after_ms: int,
     now: int,
 ) -> Wish:
@@ -69,20 +74,23 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
         bounds: What pools are kept to, whatever it says.
         limits: The bounds of the model.
         pending: Counts that are being committed.
+        granted: Counts that it is to have by the last allocation, where these are not its first choice.
         stale_after_ms: After so long a worker is silent.
         now: In ms.
     """
-    counts, floors = {}, {}
+    counts, floors, keeps = {}, {}, {}
+    unsure = {reason.pool for reason in opinion.reasons if reason.code in _UNSURE}
     for name, pool in model.pools.items():
-        # Whatever is stored as decided: a count above that would stop the agent.
-        there_are, bound = min(WORKERS_MAX, planned_of(pool, pending, now)), bounds.get(name)
+        there_are, bound = planned_of(pool, pending, now), bounds.get(name)
         wanted = min(pool.knobs.replicas_max, opinion.targets.get(name, there_are))
         if bound is not None:
             wanted = max(bound.least, min(bound.most, wanted))
         # Without data it does not shrink, so others must not count on it. Who has just come is yet to report.
         heard = pool.quorate(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
-        floors[name] = pool.least if heard else there_are
+        sure = name in opinion.targets or not unsure & {name, ""}
+        floors[name] = pool.least if heard and sure else max(pool.least, min(there_are, pool.knobs.replicas_max))
         counts[name] = max(wanted, floors[name])
+        keeps[name] = min(counts[name], there_are, granted.get(name, there_are))
     shares = [
         Share(counts[name], pool.knobs.gpus_per_worker, floors[name], pool.knobs.replicas_max)
         for name, pool in model.pools.items()
@@ -91,22 +99,20 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
     bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
     if bounds or bounded != list(counts.values()):
         return Wish(dict(zip(counts, bounded, strict=True)), floors)
-    needs = (_in_steps(need) for need in opinion.needs if _is_usable(need, model))
-    return Wish(counts, floors, tuple(need for need in needs if need.serves))
+    return Wish(counts, floors, tuple(_in_steps(need, keeps) for need in opinion.needs if _is_usable(need, model)))
 
 
 def _is_usable(need: Need, model: Model) -> bool:
-    numbers = (need.demand, *need.serves.values())
-    known = bool(need.serves) and need.serves.keys() <= model.pools.keys()
-    return known and all(0.0 <= one <= _NUMBER_MAX for one in numbers)
+    numbers = (need.demand, *(need.serves[pool] for pool in need.serves))
+    return bool(need.serves) and need.serves.keys() <= model.pools.keys() and all(0.0 <= one < inf for one in numbers)
 
 
-def _in_steps(need: Need) -> Need:
-    """A need in steps of its demand, with the pools that could serve it alone, if with all the workers there may be."""
-    least = max(need.demand / WORKERS_MAX, 1.0 / _NUMBER_MAX)
-    serves = {pool: each for pool, each in sorted(need.serves.items()) if each >= least}
+def _in_steps(need: Need, keeps: Mapping[str, int]) -> Need:
+    """A need in steps; no less than what a planner keeps, for it may have other reasons to than the demand."""
+    serves = {pool: each for pool, each in sorted(need.serves.items()) if each > 0.0}
     step = min(serves.values(), default=1.0) / _STEPS
-    return Need(need.role, ceil(need.demand / step - 1e-9) * step, serves)
+    demand = max(need.demand, sum(keeps[pool] * each for pool, each in serves.items()))
+    return Need(need.role, ceil(demand / step - 1e-9) * step, serves)
 
 
 def left_of(wishes: Mapping[str, Wish], granted: Mapping[str, Mapping[str, int]], supplies: Supplies) -> dict[str, int]:
@@ -129,16 +135,21 @@ def problem_of(
 
 
 def _wants(model: Model, wish: Wish, priority: int, takes: Mapping[str, Mapping[str, int]], now: int) -> list[Want]:
-    first = 2 * priority
+    rank = _RANKS * priority
     needed = {pool for need in wish.needs for pool in need.serves}
-    parts = [
-        Part(
-            need.role,
-            need.demand,
-            tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.serves.items()),
-        )
-        for need in wish.needs
-    ]
+    empty = _empty(model, wish, takes, now)
+    first: list[Part] = []
+    parts: list[Part] = []
+    for need in wish.needs:
+        options = tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.serves.items())
+        demand = need.demand
+        if need.role in empty and demand > 0.0 and options:
+            empty.remove(need.role)
+            worker = min(need.serves.values())
+            first.append(Part(need.role, worker, options))
+            demand = max(0.0, demand - worker)
+            options = tuple(replace(option, most=option.most - 1) for option in options)
+        parts.append(Part(need.role, demand, options))
     has: list[Part] = []
     more: list[tuple[str, int, list[Part]]] = []
     for name in sorted(takes.keys() - needed):
@@ -146,28 +157,49 @@ def _wants(model: Model, wish: Wish, priority: int, takes: Mapping[str, Mapping[
         there_are = pool.target_now(now)
         kept = max(floor, min(there_are, count))
         cost, taken = pool.cost_per_hour, dict(takes[name])
+        if count and pool.knobs.role in empty:
+            empty.remove(pool.knobs.role)
+            option = Option(name, 1.0, cost, taken, 0, 1)
+            first.append(Part(pool.knobs.role, 1.0, (option,)))
+            count -= 1
         if kept:
             option = Option(name, 1.0, cost, taken, floor, kept, there_are)
             has.append(Part(pool.knobs.role, float(kept), (option,)))
         if count > kept:
             option = Option(name, 1.0, cost, taken, 0, count - kept)
             part = Part(pool.knobs.role, float(count - kept), (option,))
-            more.append((model.name + _MORE + name, first + 1, [part]))
-    found = (model.name, first, parts), (model.name + _HAS, first, has), *more
-    return [Want(name, rank, tuple(each)) for name, rank, each in found if each]
+            more.append((model.name + _MORE + name, rank + 2, [part]))
+    found = (
+        (model.name + _FIRST, rank, first),
+        (model.name, rank + 1, parts),
+        (model.name + _HAS, rank + 1, has),
+        *more,
+    )
+    return [Want(name, order, tuple(each)) for name, order, each in found if each]
+
+
+def _empty(model: Model, wish: Wish, takes: Mapping[str, Mapping[str, int]], now: int) -> set[Role]:
+    """The roles of which a model has no worker, and none that comes whatever is short."""
+    pools = model.pools
+    served = {
+        pool.knobs.role
+        for name, pool in pools.items()
+        if pool.target_now(now) or wish.floors[name] or (wish.counts[name] and name not in takes)
+    }
+    return {pool.knobs.role for pool in pools.values()} - served
 
 
 def _option(pool: Pool, wish: Wish, serves: float, takes: Mapping[str, Mapping[str, int]], now: int) -> Option:
     floor = wish.floors[pool.name]
-    most = min(WORKERS_MAX, max(floor, pool.knobs.replicas_max))
+    most = max(floor, pool.knobs.replicas_max)
     taken = dict(takes.get(pool.name, {}))
     return Option(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.target_now(now))
 
 
 def counts_of(allocation: Allocation, name: str, wish: Wish) -> dict[str, int]:
-    """What a model gets by an allocation; a pool that takes of nothing limited has its first choice."""
+    """What a model gets by an allocation; a pool that it does not speak of has its first choice."""
     found: dict[str, int] = {}
-    for want in (name, name + _HAS, *(name + _MORE + pool for pool in wish.counts)):
+    for want in (name + _FIRST, name, name + _HAS, *(name + _MORE + pool for pool in wish.counts)):
         for pool, count in allocation.counts.get(want, {}).items():
             found[pool] = found.get(pool, 0) + count
     return {pool: max(wish.floors[pool], found.get(pool, count)) for pool, count in wish.counts.items()}
