@@ -115,6 +115,8 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
     workers = GaugeMetricFamily("loadline_pool_workers", "Workers by state.", labels=(*labels, "state"))
     kv_usage = GaugeMetricFamily("loadline_pool_kv_usage_ratio", "Mean KV cache usage, 0 to 1.", labels=labels)
     requests = GaugeMetricFamily("loadline_pool_requests", "Requests by state.", labels=(*labels, "state"))
+    cost = GaugeMetricFamily("loadline_pool_cost_per_hour", "What the workers that there are cost.", labels=labels)
+    power = GaugeMetricFamily("loadline_pool_power_watts", "What they draw under load.", labels=labels)
     paused = GaugeMetricFamily("loadline_model_paused", "1 while nothing is decided for it.", labels=("model",))
     for model in status.models:
         paused.add_metric((model.model,), float(model.paused))
@@ -125,7 +127,11 @@ def _pools(status: AgentStatus) -> Iterator[Metric]:
             kv_usage.add_metric(which, pool.kv_usage_ratio)
             requests.add_metric((*which, "waiting"), pool.waiting_requests)
             requests.add_metric((*which, "running"), pool.running_requests)
-    yield from (workers, kv_usage, requests, paused)
+            if pool.cost_per_hour is not None:
+                cost.add_metric(which, pool.cost_per_hour)
+            if pool.power_w is not None:
+                power.add_metric(which, pool.power_w)
+    yield from (workers, kv_usage, requests, cost, power, paused)
 
 
 def _supplies(status: AgentStatus) -> Iterator[Metric]:

@@ -102,11 +102,16 @@ def summary(status: ModelStatus) -> list[str]:
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
     if not any(pool.desired for pool in status.pools):
         lines.append("asleep: the first request that a frontend reports wakes it")
+    lines += [f"cost: {sum(costs):g} an hour"] if (costs := _costs(status)) else []
     lines += [floor(pool) for pool in status.pools if pool.floor]
     lines += [condition(one) for one in status.conditions]
     lines += [f"missing: {sentence}" for sentence in status.missing]
     lines += [f"now: {sentence}" for sentence in status.hold]
     return lines
+
+
+def _costs(status: ModelStatus) -> list[float]:
+    return [pool.cost_per_hour for pool in status.pools if pool.cost_per_hour is not None]
 
 
 def floor(pool: PoolStatus) -> str:

@@ -49,6 +49,7 @@ def _about_agent(config: Config) -> Iterator[str]:
     )
     yield from (f"All models together: {line}" for line in _about_budget(config.fleet))
     yield from _about_supplies(config)
+    yield from _about_cost(config)
     yield f"HTTP: {f'http://{http.host}:{http.port}' if http.port else 'no port is opened'}."
     yield (
         f"Journal: {journal.directory}, {journal.bytes_max / 2**20:g} MiB at most."
@@ -71,6 +72,18 @@ def _about_supplies(config: Config) -> Iterator[str]:
             yield f"The models of namespace {one.name} have at most these GPUs: {quota}."
     if there_are or any(one.gpu_quota for one in config.namespaces):
         yield f"Where GPUs are short, priority 1 comes first, and what is left goes by {allocation.policy}."
+
+
+def _about_cost(config: Config) -> Iterator[str]:
+    """What the workers of pools with an accelerator cost, by their replica bounds alone."""
+    known = {one.name: one for one in config.accelerators}
+    least = most = 0.0
+    for pool in (pool for model in config.models for pool in model.pools if pool.accelerator):
+        accelerator = known[pool.accelerator]
+        each = accelerator.units(pool.gpus_per_worker) * accelerator.cost_per_hour
+        least, most = least + pool.replicas_min * each, most + pool.replicas_max * each
+    if most:
+        yield f"What pools with an accelerator cost an hour: {least:g} with the fewest workers, {most:g} with the most."
 
 
 def _about_layers(config: Config, place: str) -> Iterator[str]:

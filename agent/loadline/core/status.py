@@ -84,6 +84,10 @@ class PoolStatus(Struct, frozen=True):
     start_up_ms: int | None = None
     """How long workers take to come: the longest of the last few times; None before the first."""
     accelerator_type: str = ""
+    cost_per_hour: float | None = None
+    """What the workers that there are cost, those that drain too; None: the pool names no accelerator."""
+    power_w: float | None = None
+    """What they draw under load, in W; None: it is not configured."""
     changes: dict[str, int] = {}
     """Committed changes of ``desired`` by direction and first reason, such as ``up:kv_usage_high``."""
 

@@ -130,7 +130,7 @@ class Pool(Struct):
     @property
     def cost_per_hour(self) -> float:
         """What one worker costs an hour."""
-        return self.knobs.gpus_per_worker / self.accelerator.multiplicity * self.accelerator.cost_per_hour
+        return self.accelerator.units(self.knobs.gpus_per_worker) * self.accelerator.cost_per_hour
 
     def obey(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
         """It is described otherwise from now on; its workers and what was decided of them stay."""
@@ -299,7 +299,8 @@ class Pool(Struct):
 
     def status(self, now: int) -> PoolStatus:
         """For people and metrics."""
-        supply = self.supply(now)
+        supply, accelerator = self.supply(now), self.accelerator
+        units = accelerator.units(len(self.workers) * self.knobs.gpus_per_worker)
         listed = sorted(self.workers)[:WORKERS_IN_STATUS]
         return PoolStatus(
             pool=self.name,
@@ -319,6 +320,8 @@ class Pool(Struct):
             floor_until_ms=self.floor.until_ms if self.floor.replicas else None,
             decided=self.desired is not None,
             start_up_ms=max(self.start_ups_ms, default=None),
-            accelerator_type=self.accelerator.gpu_type if self.knobs.accelerator else "",
+            accelerator_type=accelerator.gpu_type if self.knobs.accelerator else "",
+            cost_per_hour=units * accelerator.cost_per_hour if self.knobs.accelerator else None,
+            power_w=units * accelerator.power_w if accelerator.power_w else None,
             changes=dict(sorted(self.changes.items())),
         )

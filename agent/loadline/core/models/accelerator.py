@@ -21,6 +21,10 @@ class AcceleratorKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     cost_per_hour: Annotated[_Amount, Meta(description="What a unit costs an hour, in any currency.")] = 1.0
     power_w: Annotated[_Amount, Meta(description="What a unit draws under load, in W.")] = 0.0
 
+    def units(self, gpus: int) -> float:
+        """Units of so many GPUs."""
+        return gpus / self.multiplicity
+
     @property
     def gpu_type(self) -> str:
         """Of which type its GPUs are: what is short is short of a type."""

@@ -1,0 +1,74 @@
+"""What a fleet costs and draws: of workers that there are, whole units of accelerators or parts of them."""
+
+from collections.abc import Iterator
+
+from loadline.adapters.metrics import Metrics
+from loadline.cli import show
+from loadline.config import parse
+from loadline.config.summary import describe
+from loadline.core import query
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.status import AgentStatus
+from tests.support.belief import START
+from tests.support.configs import model
+from tests.support.models import Limited, Models
+
+DGX = AcceleratorKnobs("dgx", "h100", multiplicity=8, cost_per_hour=40.0, power_w=10_000.0)
+L4 = AcceleratorKnobs("l4", cost_per_hour=0.5)
+
+
+def seen(models: Models) -> AgentStatus:
+    return query.status(models.controller.settings, models.controller.state, "0", START, models.now)
+
+
+def metrics(status: AgentStatus) -> dict[str, float]:
+    return dict(_lines(Metrics(lambda: status, dict, "0").render().decode()))
+
+
+def _lines(text: str) -> Iterator[tuple[str, float]]:
+    for line in text.splitlines():
+        if line.startswith(("loadline_pool_cost", "loadline_pool_power")):
+            name, value = line.rsplit(" ", 1)
+            yield name.replace(',role="aggregated"', ""), float(value)
+
+
+def mixed() -> Models:
+    pools = [
+        (PoolKnobs("half", "aggregated", gpus_per_worker=4, accelerator="dgx"), 3),
+        (PoolKnobs("small", "aggregated", accelerator="l4"), 2),
+        (PoolKnobs("any", "aggregated"), 1),
+    ]
+    return Models({"m": pools}, FleetKnobs(), limited=Limited(accelerators=(DGX, L4)), drain_ms=600_000)
+
+
+def test_metrics_say_what_is_known_of_the_workers_that_there_are() -> None:
+    assert metrics(seen(mixed())) == {
+        'loadline_pool_cost_per_hour{model="m",pool="half"}': 3 * 20.0,
+        'loadline_pool_cost_per_hour{model="m",pool="small"}': 2 * 0.5,
+        'loadline_pool_power_watts{model="m",pool="half"}': 3 * 5_000.0,
+    }
+
+
+def test_who_drains_is_still_paid_for() -> None:
+    models = mixed()
+    models.says("m", half=1)
+    models.run(30_000)
+    half = seen(models).models[0].pools[0]
+    assert (half.desired, half.draining, half.cost_per_hour, half.power_w) == (1, 2, 60.0, 15_000.0)
+
+
+def test_people_read_it_where_it_is_known() -> None:
+    assert "  cost: 61 an hour" in show.status(seen(mixed())).splitlines()
+    unknown = Models({"m": [(PoolKnobs("any", "aggregated"), 1)]}, FleetKnobs())
+    assert "cost" not in show.status(seen(unknown))
+
+
+def test_a_configuration_says_what_its_bounds_cost() -> None:
+    pool = 'name = "p"\nrole = "aggregated"\ngpus_per_worker = 4\nreplicas_min = 1\nreplicas_max = 9'
+    dgx = '\n[[accelerators]]\nname = "dgx"\nmultiplicity = 8\ncost_per_hour = 40.0\n'
+    named = model("", f'{pool}\naccelerator = "dgx"') + dgx
+    expected = "What pools with an accelerator cost an hour: 20 with the fewest workers, 180 with the most."
+    assert expected in describe(parse(named, "f", {})).splitlines()
+    assert "cost an hour" not in describe(parse(model("", pool) + dgx, "f", {}))
