@@ -170,6 +170,28 @@ def test_a_shrink_waits_until_nothing_has_called_for_the_workers_for_a_start_up(
     assert desk.counts()["one"] < busy / 3
 
 
+def test_who_has_just_started_asks_for_no_less_than_the_busiest_it_has_seen_and_then_shrinks_for_good() -> None:
+    desk = Desk(*two())
+    [need] = desk.hear(200, 60).needs
+    busy, demands, counts = desk.counts(), [], []
+    for _ in range(1_000):
+        demands.append(desk.hear(10).needs[0].demand)
+        counts.append(sum(desk.counts().values()))
+    assert counts[:120] == [sum(busy.values())] * 120
+    assert min(demands[:120]) >= need.demand
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] < counts[0] / 3
+
+
+def test_a_need_is_for_no_peak_that_is_over_unless_requests_still_wait() -> None:
+    desk = Desk(one())
+    desk.hear(200, 30, obey=False)
+    [need] = desk.hear(10, 20, obey=False).needs
+    assert need.demand == need.serves["one"], "what the one worker serves"
+    [need] = desk.hear(10, 20, obey=False, waiting=2_000).needs
+    assert need.demand > 200.0
+
+
 def test_what_waits_too_long_is_served_beside_what_arrives() -> None:
     desk = Desk(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
     [need] = desk.hear(100, 200).needs

@@ -78,6 +78,19 @@ def test_it_starts_with_some_seconds_of_traffic_and_only_grows() -> None:
     assert quiet.hear(90, 60).targets == {}, "what has just begun may be untypical"
 
 
+def test_nothing_grows_for_a_peak_that_is_over_when_no_more_than_one_interval_is_known() -> None:
+    desk = Desk()
+    assert desk.hear(470, 100).targets == {"p": 5, "d": 5}, "and something else keeps them at two"
+    assert desk.hear(20, 20).targets == {}
+    desk.hear(20, 61)
+    opinion = desk.answer(470 * 180.0)
+    assert (opinion.targets, Code.PEAK_OVER in codes(opinion)) == ({}, True)
+    assert desk.hear(300, 10).targets == {"p": 5, "d": 5}, "it may be no peak after all"
+    desk.hear(300, 170)
+    desk.answer(470 * 180.0)
+    assert desk.hear(20, 20).targets == {"p": 5, "d": 5}, "of two intervals a forecast can be made"
+
+
 def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() -> None:
     desk = Desk()
     desk.hear(150, 179)

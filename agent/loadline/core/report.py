@@ -57,6 +57,7 @@ class Code(StrEnum):
     PLANNER_FAILED = "planner_failed"
     # planners: what bounds their own recommendation
     HIGHEST_RECOMMENDATION = "highest_recommendation"
+    PEAK_OVER = "peak_over"
     SCALE_UP_LIMIT = "scale_up_limit"
     SCALE_RATE = "scale_rate"
     # whose count counts where saturation and the queueing model both look
@@ -191,6 +192,9 @@ SENTENCES: dict[Code, str] = {
     Code.LOAD_WITHIN: "loads are between {least:.0f} and {most:.0f}, and {target:.0f} gives {latency_ms:g} ms",
     Code.CONSOLIDATION_REFUSED: "with one worker less the others would miss {latency_ms:g} ms",
     Code.PLANNER_FAILED: "the planner has a fault, what stands stays: report it with the journal",
+    Code.PEAK_OVER: (
+        "{wanted:g} held at {allowed:g}: that is for a peak, and less than half of it has come for {window_ms:g} ms"
+    ),
     Code.HIGHEST_RECOMMENDATION: "{wanted:g} held at {allowed:g}: the highest recommendation of {window_ms:g} ms",
     Code.SCALE_UP_LIMIT: "{wanted:g} cut to {allowed:g}: the most that one sync may reach",
     Code.SCALE_RATE: "{wanted:g} bounded to {allowed:g}: the most that a tick may change {ready:g} ready workers to",

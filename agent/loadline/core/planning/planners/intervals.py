@@ -22,6 +22,8 @@ _SIGMAS: Final = 2.0
 """Traffic has risen when the lower end of what was just seen, by so many standard deviations, is above the outlook."""
 _BURST_SIGMAS: Final = 3.0
 """The busiest part of an interval is by chance so many standard deviations above its mean at most; above is a burst."""
+_FAR_LESS: Final = 0.5
+"""Share of what is expected: where less comes than that, a peak that is all there is to go by is over."""
 _UNENDED_MAX: Final = 2.0
 """Where fewer than half of the requests have ended, or say so, nothing is concluded of the others."""
 
@@ -177,22 +179,32 @@ class Intervals(Struct):
     def measured(self, traffic: Traffic, window_ms: int, before: Outlook | None, now: int) -> Outlook:
         """As it has been for ``window_ms``; what that does not tell is as ``before``.
 
-        Outputs are known when they end: their length is that of the interval. Prompts that are longer than expected
-        count for more, as in an interval: what has come for seconds is work for prefill, and little of what decodes.
+        In the first interval it is as it was at its busiest, for who has just started knows nothing else. Outputs are
+        known when they end: their length is that of the interval. Prompts that are longer than expected count for more,
+        as in an interval: what has come for seconds is work for prefill, and little of what decodes.
         """
         recent = traffic.recent(window_ms, now)
         osl = _osl_tokens(self.so_far(traffic), traffic.under_way(now))
         isl, hit_rate = recent.isl_tokens, recent.kv_hit_rate
         if before is None:
             return Outlook(recent.requests_per_s, isl, osl, hit_rate)
-        if not self.requests:
-            return Outlook(recent.requests_per_s, isl, osl or before.osl_tokens, hit_rate)
         if isl is None:
             isl, hit_rate = before.isl_tokens, before.kv_hit_rate
+        if not self.requests:
+            # Of the first interval its busiest part counts at its end: until then nothing less does.
+            most = max(recent.requests_per_s, before.requests_per_s)
+            return Outlook(most, isl, osl or before.osl_tokens, hit_rate)
         longer = max(1.0, (isl or 0.0) / (before.isl_tokens or isl or 1.0))
         isl = isl and isl / longer
         osl = before.osl_tokens or osl
         return Outlook(recent.requests_per_s * longer, isl, osl, hit_rate, 1.0 / longer, self.decode_peak)
+
+    def is_over(self, expected: Outlook, traffic: Traffic, window_ms: int, now: int) -> bool:
+        """Whether far less has come for ``window_ms`` than at the peak of the one interval by which it is expected."""
+        recent, seen = traffic.recent(window_ms, now), self.last() if self.requests else expected
+        if seen is None or len(self.requests) > 1 or recent.span_ms < window_ms - BUCKET_MS:
+            return False
+        return recent.requests_per_s < _FAR_LESS * min(expected.requests_per_s, seen.requests_per_s)
 
     def outlook(self, forecasts: list[Forecast | None], first: int, last: int, *, upper: bool) -> Outlook | None:
         """The busiest of the forecast intervals ``first`` to ``last``; None where it is not known.

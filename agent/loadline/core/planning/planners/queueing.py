@@ -106,7 +106,9 @@ class QueueingPlanner(ThroughputPlanner):
 
     def plan(self, model: Model, now: int) -> Opinion:
         """As the throughput planner; and what is demanded of each role."""
-        return replace(super().plan(model, now), needs=tuple(self.needs.values()))
+        found = super().plan(model, now)
+        needs = [_standing(need, model, now) if self.is_over(model, now) else need for need in self.needs.values()]
+        return replace(found, needs=tuple(needs))
 
     def observe(self, model: Model, now: int) -> None:
         """Take note of what has happened; size anew, too, where what waits calls for more than was asked for.
@@ -144,6 +146,11 @@ class QueueingPlanner(ThroughputPlanner):
         if not model.traffic.heard(now) or pool.name not in self.sized:
             return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
         return None
+
+    def is_over(self, model: Model, now: int) -> bool:
+        """Nor is a peak over of which requests still wait, nor a demand that is not of what arrives."""
+        asked = any(self.waiting.values()) or model.objectives.tokens_per_s
+        return not asked and super().is_over(model, now)
 
     def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
         """A shrink waits for what was needed of late, and for the pools that take over."""
@@ -222,6 +229,12 @@ class QueueingPlanner(ThroughputPlanner):
         self.needs = {share.role: share.need for share in shares}
         hours = self.knobs.switching_cost_hours
         return lambda times: {name: size for share in shares for name, size in share.sizes(times, hours).items()}
+
+
+def _standing(need: Need, model: Model, now: int) -> Need:
+    """No more than the workers serve that stand."""
+    served = sum(rate * model.pools[name].target_now(now) for name, rate in need.serves.items())
+    return replace(need, demand=min(need.demand, served))
 
 
 def _waiting(model: Model, now: int) -> dict[Role, int]:

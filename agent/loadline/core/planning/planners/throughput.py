@@ -324,11 +324,19 @@ class ThroughputPlanner(Planner):
         if problem is not None:
             return Recommendation(None, (problem,))
         sized, standing = self.sized[pool.name], pool.target_now(now)
+        if sized.replicas > standing and self.is_over(model, now):
+            numbers = {"wanted": sized.replicas, "allowed": standing, "window_ms": self.knobs.surge_window_ms}
+            return Recommendation(None, (sized.reason, Reason.of(Code.PEAK_OVER, pool.name, **numbers)))
         if sized.replicas < standing:
             held = list(shrink_later(model, pool, pool.start_up_ms(self.knobs.start_up_ms), now))
             if held:
                 return Recommendation(None, (sized.reason, *held))
         return Recommendation(None if sized.replicas == standing else sized.replicas, (sized.reason,))
+
+    def is_over(self, model: Model, now: int) -> bool:
+        """Whether the pools are sized for a peak that nothing is to grow for any more."""
+        window_ms = self.knobs.surge_window_ms
+        return self.outlook is not None and self._intervals.is_over(self.outlook, model.traffic, window_ms, now)
 
     def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:
         """Why nothing can be said of a pool; None where it was sized."""
