@@ -319,7 +319,7 @@ RAILS: dict[str, Rail] = {
     "decide: bus away": Rail(obstacle(Code.BUS_DOWN), 15, "P6-bus"),
     "decide: one in flight": Rail(obstacle(Code.DECISION_IN_FLIGHT), 3, "I14-one"),
     "decide: back-off": Rail(obstacle(Code.RETRY_BACKOFF), 4, "P2-back-off"),
-    "decide: stopping": Rail(obstacle(Code.STOPPING), 5, "I19-quiet"),
+    "decide: stopping": Rail(obstacle(Code.STOPPING), 24, "I19-quiet"),
     "decide: name who leaves": Rail(around(Decider, "_victims", victims_forgotten), 0, "I16-named"),
     "ledger: expiry": Rail(lambda: patch.object(Entry, "expires_at_ms", NEVER), 0, "I15-expiry"),
     "ledger: give up after a whole ttl": Rail(around(Ledger, "_adopt", no_end), 0, "I15-expiry"),
@@ -354,10 +354,10 @@ RAILS: dict[str, Rail] = {
     ),
     "decide: ask again for who is missing": Rail(instead(Decider, "_renew_what_is_missing", []), 1, "L3-applied"),
     "decide: drain who is too much": Rail(instead(Decider, "_renew_what_is_too_much", []), 15, "L3-applied"),
-    "ledger: drop what was refused": Rail(event(ev.CommitRefused, lambda *_args: None), 3, "L4-hold"),
+    "ledger: drop what was refused": Rail(event(ev.CommitRefused, lambda *_args: None), 5, "L4-hold"),
     "planner: grow": Rail(around(ThresholdPlanner, "_judge_kv", no_growth), 1, "L2-reference"),
     "controller: wake": Rail(instead(controller.Controller, "next_wake", None), 0, "L5-turning"),
-    "scaler: fence": Rail(around(Fence, "judge", never_stale), 12, "I2-applied"),
+    "scaler: fence": Rail(around(Fence, "judge", never_stale), 15, "I2-applied"),
 }
 
 

@@ -81,8 +81,8 @@ SHAPES = [
     ("[fleet]\nquorum_ratio = nan", "fleet.quorum_ratio", "is nan", "a number, above 0, at most 1"),
     ("[fleet]\nstale_after_ms = 0", "fleet.stale_after_ms", "is 0", "a whole number, 1 or more"),
     ("[fleet]\nstale_after_ms = 9007199254740993", "fleet.stale_after_ms", "is 9007199254740993", "at most 2^53"),
-    ("[nats]\nservers = []", "nats.servers", "is []", "a list of 1 or more, each text"),
-    ('[nats]\nservers = "nats://a"', "nats.servers", "is 'nats://a'", "a list of 1 or more, each text"),
+    ("[nats]\nservers = []", "nats.servers", "is a value that is not shown", "a list of 1 or more, each text"),
+    ('[nats]\nservers = "nats://a"', "nats.servers", "is a value that is not shown", "a list of 1 or more, each text"),
     ('[agent]\nlog_format = "xml"', "agent.log_format", "is 'xml'", "one of auto, console, json"),
     ("[etcd]\ninsecure = 1", "etcd.insecure", "is 1", "true or false"),
     ('[agent]\nroot = "a b"', "agent.root", "is 'a b'", "text"),
@@ -100,6 +100,18 @@ SHAPES = [
     (model("", 'name = ""\nrole = "decode"'), "models[0].pools[0].name", "is ''", "text of 1 to 100 characters"),
     (model("gpu_budget_max = 0", DECODE), "models[0].gpu_budget_max", "is 0", "a whole number, 1 or more"),
     (
+        model("", DECODE + "\nreplicas_max = 1000001"),
+        "models[0].pools[0].replicas_max",
+        "is 1000001",
+        "a whole number from 1 to 1000000",
+    ),
+    (
+        model("", DECODE + "\nschedules = [{start = '0 8 * * *', end = '0 9 * * *', replicas_min = 1000001}]"),
+        "models[0].pools[0].schedules[0].replicas_min",
+        "is 1000001",
+        "a whole number from 1 to 1000000",
+    ),
+    (
         model("", DECODE + "\nreplica_max = 3"),
         "models[0].pools[0].replica_max",
         "not a key",
@@ -113,9 +125,9 @@ SHAPES = [
     ),
     (
         model("static.replicas = {d = 1.5}", DECODE),
-        "models[0].static.replicas",
-        "is {'d': 1.5}",
-        "a table of names, each with a whole number, 0 or more",
+        "models[0].static.replicas.d",
+        "is 1.5",
+        "a whole number, 0 or more",
     ),
     (
         model("kpa.scale_down_delay_ms = 3600001", DECODE),

@@ -32,6 +32,42 @@ def test_knobs_of_another_planner_are_told_with_the_right_name(planner: str, kno
     assert warning == f"models[0].{section}: the {planner} planner does not obey it. {remedy}"
 
 
+@pytest.mark.parametrize(
+    ("planner", "objectives", "said"),
+    [
+        ("saturation", "ttft_ms = 1", ["ttft_ms"]),
+        ("threshold", "ttft_ms = 1, itl_ms = 9", ["ttft_ms", "itl_ms"]),
+        ("throughput", "ttft_ms = 400, attainment = 0.9, tokens_per_s = 5", ["tokens_per_s", "attainment"]),
+        ("load", "ttft_ms = 400", []),
+        ("hybrid", "ttft_ms = 400, attainment = 0.9, tokens_per_s = 5", []),
+        ("saturation", "ttft_ms = 500", []),
+    ],
+)
+def test_objectives_that_the_planner_does_not_obey_are_told(planner: str, objectives: str, said: list[str]) -> None:
+    found = warnings(planner, f"objectives = {{ {objectives} }}")
+    expected = [
+        f"models[0].objectives.{key}: the {planner} planner does not obey it. Take it out, or set " for key in said
+    ]
+    assert [text.partition("planner to one of ")[0] for text in found] == expected
+
+
+def test_objectives_of_a_class_are_told_where_they_are_written() -> None:
+    text = """
+[[service_classes]]
+name = "premium"
+objectives = { itl_ms = 9 }
+[[models]]
+name = "m"
+service_class = "premium"
+[[models.pools]]
+name = "a"
+role = "aggregated"
+"""
+    (warning,) = judge(text, base="")
+    assert warning.startswith("service_classes[0].objectives.itl_ms (of models[0].objectives.itl_ms): the saturation ")
+    assert warning.endswith("one of hybrid, load, queueing, sla, throughput.")
+
+
 @pytest.mark.parametrize("knobs", ["sla.throughput.attainment = 0.9", "sla.load.load_adjustment_interval_ms = 7000"])
 def test_knobs_of_the_planner_are_no_warning(knobs: str) -> None:
     assert warnings("sla", knobs) == []

@@ -293,6 +293,12 @@ def test_an_empty_pool_beside_another_is_warned_of_where_nothing_makes_it_grow(p
     assert any("empty pool" in warning for warning in judge(text, base="")) is warned
 
 
+def test_a_time_to_sleep_that_looks_like_seconds_is_warned_of() -> None:
+    (warning,) = judge("", base=model("scale_to_zero_after_ms = 30", AGGREGATED + "\nreplicas_min = 0"))
+    assert warning.startswith("models[0].scale_to_zero_after_ms: after 30 ms it sleeps between two requests")
+    assert warning.endswith("30 s are 30000.")
+
+
 def test_a_model_that_may_sleep_is_not_warned_of() -> None:
     assert judge("", base=model("scale_to_zero_after_ms = 600_000", AGGREGATED + "\nreplicas_min = 0")) == []
 
@@ -302,6 +308,10 @@ def test_windows_of_traffic_are_not_judged_where_another_planner_decides() -> No
 
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tokens = 1e6 }"
+NO_TIME = (
+    "models[0].pools[0].linear: work takes no time: write alpha or beta above 0, and gamma or delta. "
+    "Until then the pool holds."
+)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +322,7 @@ LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.02, max_kv_tok
         ('prefill_profile = "p.npz"', ["decode_profile is missing"]),
         ('prefill_profile = "no.npz"\ndecode_profile = "no.npz"', ["no.npz"]),
         (f'prefill_profile = "p.npz"\n{LINEAR}', ["prefill_profile and linear are both set"]),
-        (LINEAR.replace("gamma = 5, delta = 0.02", "gamma = 0, delta = 0"), ["work takes no time"]),
+        (LINEAR.replace("gamma = 5, delta = 0.02", "gamma = 0, delta = 0"), [NO_TIME]),
     ],
 )
 def test_a_profile_that_cannot_be_used_is_a_warning(keys: str, words: list[str]) -> None:

@@ -170,6 +170,7 @@ ACCELERATORS = [
     ("accelerator = 'h10'", "'h10' is no accelerator", "Did you mean h100?"),
     ("accelerator = 'mi300'", "'mi300' is no accelerator", "Known are: h100."),
     ("accelerator = 'h100'\ngpus_per_worker = 3", "comes in units of 2 GPUs, and a worker has 3", "a multiple of 2"),
+    ("accelerator = 'h100'\ngpus_per_worker = 3", "comes in units of 2 GPUs", "the multiplicity to 1"),
 ]
 
 
@@ -196,6 +197,16 @@ def test_layers_that_no_model_is_in_are_warned_of() -> None:
     assert any(one.startswith("namespaces[0].name: no model has") for one in warnings)
     assert any("there is no such model. Did you mean llama?" in one for one in warnings)
     assert any("service_classes[0].models.llama: the model is of another class" in one for one in warnings)
+
+
+def test_a_model_of_a_namespace_that_is_not_written_is_warned_of() -> None:
+    pool = 'name = "a"\nrole = "aggregated"'
+    spaces = '[[namespaces]]\nname = "team-b"\n[[models]]\nname = "b"\nnamespace = "team-b"\n[[models.pools]]\n' + pool
+    (warning,) = judge(spaces, base=model('namespace = "team-B"', pool))
+    assert warning.startswith("models[0].namespace: 'team-B' is none of [[namespaces]]")
+    assert warning.endswith("Did you mean team-b?")
+    assert judge(spaces, base=model("", pool)) == [], "a model need not be in one"
+    assert judge("", base=model('namespace = "team-B"', pool)) == [], "nor need any be written"
 
 
 def test_a_warning_names_the_layer_too() -> None:

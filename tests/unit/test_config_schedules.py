@@ -25,6 +25,8 @@ def scheduled(replicas_min: int = 4, **changed: str) -> str:
         (scheduled(9), "replicas_min", "9 is above replicas_max 8", "raise replicas_max"),
         (scheduled(0), "replicas_min", "0", "1"),
         (scheduled(timezone="Europe/Berlyn"), "timezone", "is no timezone", "Did you mean Europe/Berlin?"),
+        (scheduled(start="@daily"), "start", "'@daily' has 1 field and not 5", "Write minute, hour"),
+        (scheduled(timezone="CEST"), "timezone", "is no timezone", "Write one such as Europe/Berlin."),
         (scheduled(timezone="Nowhere"), "timezone", "is no timezone", "Europe/Berlin"),
     ],
 )

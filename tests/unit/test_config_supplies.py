@@ -76,6 +76,33 @@ def test_a_pool_that_no_limit_binds_is_warned_of() -> None:
     assert warning.startswith("models[1].pools[0].accelerator: it names none")
 
 
+@pytest.mark.parametrize(
+    ("quota", "warned"), [("h100 = 32", True), ("h100 = 32, default = 8", True), ("default = 8", False)]
+)
+def test_a_pool_without_a_type_is_free_of_a_quota_of_types(quota: str, warned: bool) -> None:  # noqa: FBT001 - a case
+    other = model('namespace = "team"', 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
+    base = SMALL.replace("replicas_min = 2", "replicas_min = 1") + other
+    found = judge(f'[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}', base=base)
+    assert [text.partition(",")[0] for text in found] == ["models[1].pools[0].accelerator: it names none"] * warned
+    assert all("namespaces[0].gpu_quota" in text for text in found)
+
+
+def test_a_pool_without_a_type_that_a_default_shuts_out_is_named_with_what_it_lacks() -> None:
+    text = '[[namespaces]]\nname = "team"\ngpu_quota = { default = 0 }'
+    found = refusal(text, base=model('namespace = "team"', 'name = "p"\nrole = "aggregated"'))
+    assert found.place == "namespaces[0].gpu_quota.default"
+    assert found.problem.endswith("of models[0].pools[0]")
+    assert found.remedy.startswith("A pool without an accelerator has no type: name one of [[accelerators]] in it.")
+
+
+@pytest.mark.parametrize("table", ["[allocation.capacity]", '[[namespaces]]\nname = "team"\n[namespaces.gpu_quota]'])
+def test_one_bad_number_of_a_table_is_named_by_its_key(table: str) -> None:
+    found = refusal(f'{table}\na100 = 1\nh100 = "many"', base=SMALL)
+    assert found.place in {"allocation.capacity.h100", "namespaces[0].gpu_quota.h100"}
+    assert found.problem == "is 'many'"
+    assert found.remedy.startswith("Write a whole number from ")
+
+
 def test_quotas_reach_the_core_and_are_described() -> None:
     text = '[allocation.capacity]\nh100 = 64\n[[namespaces]]\nname = "team"\ngpu_quota = { h100 = 32, default = -1 }'
     config = parse(SMALL + text, "loadline.toml", {})

@@ -1,5 +1,6 @@
 """What is learned of how engines differ from their profiles, and when nothing is."""
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -141,7 +142,9 @@ def test_what_cannot_be_read_teaches_nothing(data: bytes) -> None:
 @pytest.mark.parametrize("corrects", [True, False])
 def test_planners_keep_it_where_they_use_it(*, corrects: bool) -> None:
     knobs = ThroughputKnobs(no_correction=not corrects)
-    for planner in (ThroughputPlanner(knobs), SlaPlanner(SlaKnobs(throughput=knobs))):
+    factors = b'{"prefill":1.5,"decode":0.5}'
+    of_two = msgspec.json.encode({"throughput": factors})
+    for planner, said in ((ThroughputPlanner(knobs), factors), (SlaPlanner(SlaKnobs(throughput=knobs)), of_two)):
         assert planner.learned() is None
-        planner.learn(b'{"prefill":1.5,"decode":0.5}')
-        assert planner.learned() == (b'{"prefill":1.5,"decode":0.5}' if corrects else None)
+        planner.learn(said)
+        assert planner.learned() == (said if corrects else None)

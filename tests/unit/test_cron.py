@@ -75,7 +75,7 @@ def test_it_is_as_the_calendar_has_it(hours: str, days: str, months: str, weekda
     ("text", "problem", "remedy"),
     [
         ("0 8 * *", "has 4 fields", "minute, hour, day of the month, month, day of the week"),
-        ("@daily", "has 1 fields", "minute"),
+        ("@daily", "has 1 field and", "minute"),
         ("60 8 * * *", "'60' as its minute", "0 to 59"),
         ("0 24 * * *", "'24' as its hour", "0 to 23"),
         ("0 8 0 * *", "'0' as its day of the month", "1 to 31"),

@@ -1,6 +1,7 @@
 """Engines without a profile, in the queueing planner: they are learned from what their workers report."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -124,6 +125,17 @@ def test_what_was_learned_of_another_engine_is_not_believed() -> None:
     heir.planner.learn(data)
     assert heir.hear(2).targets == {}
     assert heir.planner.lines == {}
+
+
+@pytest.mark.parametrize("change", [{"accelerator": "l4"}, {"gpus_per_worker": 2}])
+def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, Any], told: float) -> None:
+    desk = Desk()
+    desk.hear(120)
+    desk.pool.knobs = replace(POOL, **change)
+    assert desk.hear(1).needs[0].serves == {}
+    assert desk.planner.learned() is None, "what was learned of the old ones is not kept as of the new ones"
+    assert desk.hear(8, slower=1.9).reasons[0].code is Code.ENGINE_LEARNING
+    assert serves(desk.hear(120, slower=1.9)) < 0.7 * told
 
 
 @pytest.mark.parametrize(

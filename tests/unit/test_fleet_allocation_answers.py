@@ -11,7 +11,7 @@ from loadline.core.allocations import Allocation, Problem
 from loadline.core.belief.fleet import FleetKnobs, Model
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.effects import AnyEffect, SolveAllocation
-from loadline.core.events import SettingsChanged
+from loadline.core.events import SettingsChanged, WorkerDeregistered
 from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.base import Planner
@@ -221,6 +221,8 @@ def test_new_limits_hold_and_a_model_that_goes_is_forgotten() -> None:
 
     def told(new: Settings, want: int) -> dict[str, int]:
         models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(new))))
+        for one in [one for one in models.workers.values() if one.model not in {model.name for model in new.models}]:
+            models.tell(WorkerDeregistered(one.model, one.pool, one.worker))  # until then they occupy their GPUs
         models.run(1_000)
         for name in models.counts():
             models.says(name, main=want)  # as the settings are those of its planner too

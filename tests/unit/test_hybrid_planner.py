@@ -149,3 +149,18 @@ def test_a_count_that_came_of_the_other_side_is_a_demand_for_as_much_as_it_serve
     assert grown == Need("aggregated", 7 * 4.0 + 5 * 10.0, OURS.serves)
     (kept,) = needs(Table(A, B), {"a": 5, "b": 4}, {"a": 5, "b": 5}, safe=False)
     assert kept == Need("aggregated", 5 * 4.0 + 5 * 10.0, OURS.serves)
+
+
+def test_what_each_side_has_learned_outlives_it() -> None:
+    planner = HybridPlanner(HybridKnobs(saturation=SaturationKnobs(capacity="tokens")))
+    heir = HybridPlanner(planner.knobs)
+    assert planner.learned() is None
+    sides = planner._sides
+    sides.queueing.learn(b'{"lines":{"a":{"decode":{"slope":0.1,"intercept_ms":9.0}}}}')
+    sides.saturation.learn(b'{"a":{"by_bucket":{"3":[60000.0]}}}')
+    data = planner.learned()
+    assert data is not None
+    heir.learn(data)
+    assert heir.learned() == data
+    assert heir._sides.queueing.learned() == sides.queueing.learned() is not None
+    assert heir._sides.saturation.learned() == sides.saturation.learned() is not None

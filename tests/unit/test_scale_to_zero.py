@@ -5,7 +5,7 @@ import pytest
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.report import Code
-from tests.support.sleeper import AFTER_MS, Sleeper
+from tests.support.sleeper import AFTER_MS, Sleeper, traffic
 
 ONE = PoolKnobs("one", "aggregated", replicas_min=0)
 TWO = PoolKnobs("two", "aggregated", replicas_min=0)
@@ -54,6 +54,21 @@ def test_a_worker_that_has_work_keeps_its_model_awake(load: dict[str, int]) -> N
     world.sleep.observe(world.look(), world.now)
     world.hear(SECONDS - 1)
     assert world.bounds() == {}, "the work of requests that no frontend knows of"
+
+
+def test_while_a_frontend_is_refused_it_neither_falls_asleep_nor_sleeps_on() -> None:
+    world = Sleeper(ONE)
+    world.model.traffic.frontends_max = 1
+    for _ in range(3 * SECONDS):
+        world.hear(1, ("f", "refused"), queued=0)
+    assert world.bounds() == {}, "who is refused may have something to do"
+    world.hear(4 * SECONDS)
+    assert world.kept() == {"one": 0}, "nothing was refused for long enough"
+    world.pool("one").desired = 0
+    world.hear(1, ("f",))
+    world.model.traffic.apply(traffic(1, "refused", queued=1), world.now)
+    world.sleep.observe(world.look(), world.now)
+    assert world.kept() == {"one": 1}, "somebody waits"
 
 
 def test_while_a_frontend_is_silent_it_is_not_known_whether_anything_is_to_do() -> None:

@@ -181,6 +181,25 @@ def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:
     assert busy.planner.intervals.busiest_ms == 5_000
 
 
+@pytest.mark.parametrize("between", ["", "static"])
+def test_an_answer_to_the_planner_before_is_none_to_the_next(between: str) -> None:
+    busy = Busy("sla", _knobs("sla"))
+    busy.run(35)
+    busy.answering = False
+    busy.run(30)
+    [late] = busy.unanswered
+    if between:
+        busy.change(planner=between)
+        busy.run(5)
+    busy.change(planner="throughput", throughput=_knobs("throughput"))
+    busy.run(65)
+    assert len(busy.unanswered) == 2, "it waits for the answer to a question of its own"
+    busy.tell(late)
+    assert _throughput(busy.planner).foresight.waiting
+    busy.tell(busy.unanswered[1])
+    assert not _throughput(busy.planner).foresight.waiting
+
+
 def _remembered(planner: Any) -> set[str]:
     """Pools of which a planner, or a part of it, remembers something."""
     parts = getattr(planner, "parts", None)

@@ -1,6 +1,7 @@
 """What frontends report, folded into a window."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +80,35 @@ def test_frontends_are_bounded_and_the_long_silent_make_room() -> None:
     assert belief.apply(report(1, "c"), T0 + 50_001) == Rejection.FRONTENDS_FULL
     assert belief.apply(report(1, "c"), T0 + 60_001) is None, "a was last heard of a window ago"
     assert sorted(belief.frontends) == ["b", "c"]
+
+
+@pytest.mark.parametrize(("incarnation", "sequence"), [(1, 1), (2, 1), (2, 5)])
+def test_a_frontend_that_begins_anew_with_lower_numbers_is_believed_once_it_is_overdue(
+    incarnation: int, sequence: int
+) -> None:
+    belief = traffic()
+    assert belief.apply(report(5, incarnation=2), T0) is None
+    anew = report(sequence, incarnation=incarnation, queued=3)
+    assert belief.apply(anew, T0 + 5_000) is not None
+    assert belief.apply(anew, T0 + 5_001) is None
+    assert belief.queued(T0 + 5_001) == 3
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [report(1, "new"), report(9, "a", incarnation=1), report(1, "a", incarnation=2)],
+    ids=["full", "stale", "repeated"],
+)
+def test_what_is_refused_is_missing_for_a_window(refused: TrafficReported) -> None:
+    belief = traffic(frontends_max=1)
+    for second in range(120):
+        now = T0 + second * 1_000
+        assert belief.apply(report(second + 2, "a", incarnation=2), now) is None
+        if second == 30:
+            assert belief.complete(now)
+            assert belief.apply(refused, now) is not None
+        assert belief.complete(now) == (not 30 <= second <= 90)
+        assert not belief.refused_work(now), "it spoke of no requests"
 
 
 @given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 50)), min_size=1, max_size=40))

@@ -90,6 +90,7 @@ def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]
     knobs, root = NatsKnobs(), "loadline"
     if options.config is not None:
         config = load(options.config)
+        check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
         knobs, root = config.nats, config.agent.root
     if options.nats:
         check_servers((options.nats,), "--nats", ("nats", "tls"))

@@ -9,12 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.config.knobs import Config
+from loadline.config.secrets import shown
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
 """Sections that are obeyed once, when the agent starts."""
 # The models hold what they have from these.
 _MERGED: Final = ("defaults", "service_classes", "written")
-_VALUE_CHARS_MAX: Final = 60
 
 
 class Change(Struct, frozen=True):
@@ -25,7 +25,7 @@ class Change(Struct, frozen=True):
     new: str
 
     def __str__(self) -> str:
-        """As a line for a log. A configuration holds no secrets: it names the files that do."""
+        """As a line for a log."""
         return f"{self.key}: {self.old} -> {self.new}"
 
 
@@ -33,7 +33,7 @@ def changes(old: Config, new: Config) -> list[Change]:
     """All keys that differ, by name."""
     before, after = dict(_leaves(_effective(old), "")), dict(_leaves(_effective(new), ""))
     keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    return [Change(key, _shown(before.get(key)), _shown(after.get(key))) for key in keys]
+    return [Change(key, _shown(key, before.get(key)), _shown(key, after.get(key))) for key in keys]
 
 
 def keep_fixed(old: Config, new: Config) -> Config:
@@ -56,6 +56,5 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield place, value
 
 
-def _shown(value: Any) -> str:
-    text = "none" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 1]}…"
+def _shown(key: str, value: Any) -> str:
+    return "none" if value is None else shown(key, json.dumps(value, ensure_ascii=False))

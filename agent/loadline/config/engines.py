@@ -55,7 +55,10 @@ def _read(pool: PoolKnobs) -> EngineProfile:
     if pool.linear is not None:
         if files:
             raise DataError(f"{files[0]} and linear are both set. Keep one of them.")
-        pool.linear.times()  # raises where they cannot be true
+        try:
+            pool.linear.times()
+        except ValueError as error:
+            raise DataError(f"{error}.") from error
         return EngineProfile(linear=pool.linear)
     if not files:
         return EngineProfile()

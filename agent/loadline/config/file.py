@@ -17,13 +17,13 @@ from loadline.config.knobs import Config
 from loadline.config.layers import LayeredConfig, merged, placed
 from loadline.config.names import did_you_mean
 from loadline.config.regular import open_regular, reason
+from loadline.config.secrets import shown
 from loadline.errors import ConfigError
 
 FILE_BYTES_MAX: Final = 1_048_576
 ENVIRONMENT_PREFIX: Final = "LOADLINE__"
 # 2**53: the largest integer that every reader of JSON keeps exact.
 _INTEGER_MAX: Final = 2**53
-_VALUE_CHARS_MAX: Final = 60
 _PATTERNS: Final = {
     r"^[^\x00-\x1f\x7f]+$": " without control characters",
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
@@ -188,9 +188,11 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError as error:
-        raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}.") from error
+        if isinstance(info, inspect.DictType) and isinstance(value, dict):
+            _check_entries(value, info, annotation, place)
+        raise ConfigError(place, f"is {_shown(place, value)}", f"Write {legal(field.type)}.") from error
     if not exact:
-        raise ConfigError(place, f"is {_shown(value)}", f"Write {legal(field.type)}, finite and at most 2^53.")
+        raise ConfigError(place, f"is {_shown(place, value)}", f"Write {legal(field.type)}, finite and at most 2^53.")
 
 
 def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
@@ -207,6 +209,16 @@ def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
             _check(one, kind.cls, f"{place}{name}.")
 
 
+def _check_entries(value: dict[str, Any], info: inspect.DictType, annotation: Any, place: str) -> None:
+    """Refuse the first entry of a table of names that cannot be used, by its name."""
+    for name, one in value.items():
+        try:
+            msgspec.convert({name: one}, annotation)
+        except msgspec.ValidationError as error:
+            here = f"{place}.{name}"
+            raise ConfigError(here, f"is {_shown(here, one)}", f"Write {legal(info.value_type)}.") from error
+
+
 def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
     """Refuse what a Struct refuses of its fields together: it says the problem and, after a colon, the remedy."""
     try:
@@ -216,9 +228,8 @@ def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
         raise ConfigError(place, problem, f"{remedy[:1].upper()}{remedy[1:]}.") from error
 
 
-def _shown(value: Any) -> str:
-    text = repr(value) if not isinstance(value, bool) else str(value).lower()
-    return text if len(text) <= _VALUE_CHARS_MAX else f"{text[: _VALUE_CHARS_MAX - 1]}…"
+def _shown(place: str, value: Any) -> str:
+    return shown(place, repr(value) if not isinstance(value, bool) else str(value).lower())
 
 
 def _override(raw: dict[str, Any], variable: str, text: str) -> None:
@@ -234,7 +245,7 @@ def _override(raw: dict[str, Any], variable: str, text: str) -> None:
             table = table.setdefault(part, {})
             fields = fields_of(info.cls)
             if not isinstance(table, dict):
-                raise ConfigError(part, f"is {_shown(table)}", "Write a table.")
+                raise ConfigError(part, f"is {_shown(part, table)}", "Write a table.")
         else:
             remedy = f"Set {ENVIRONMENT_PREFIX}{'__'.join(path[: depth + 1]).upper()} to all of it, as a TOML value."
             raise ConfigError(f"environment variable {variable}", f"goes deeper than the key {part}", remedy)

@@ -3,11 +3,16 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
+from math import gcd
+from typing import Final
 
 from loadline.config.knobs import Config
 from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.settings import ModelKnobs
 from loadline.errors import ConfigError
+
+_NO_NAMESPACE: Final = "default"
+"""Where models are that name none."""
 
 
 def check_names(config: Config) -> None:
@@ -30,9 +35,16 @@ def check_names(config: Config) -> None:
 
 
 def name_warnings(config: Config) -> Iterator[str]:
-    """Namespaces and classes of service, or parts of them, that no model makes use of."""
+    """Namespaces and classes of service, or parts of them, that no model makes use of; models of no namespace."""
     spaces, names = {model.namespace for model in config.models}, {model.name for model in config.models}
     served = {(model.service_class, model.name) for model in config.models}
+    known = {space.name for space in config.namespaces}
+    for index, model in enumerate(config.models):
+        if known and model.namespace not in known | {_NO_NAMESPACE}:
+            yield (
+                f"models[{index}].namespace: {model.namespace!r} is none of [[namespaces]], so it has no quota and no "
+                f"defaults from there. {did_you_mean(model.namespace, known)}"
+            )
     for index, space in enumerate(config.namespaces):
         if space.name not in spaces:
             yield f"namespaces[{index}].name: no model has namespace = {space.name!r}. Write it in one, or take it out."
@@ -73,4 +85,8 @@ def _check_accelerators(known: dict[str, AcceleratorKnobs], model: ModelKnobs, p
         unit = known[pool.accelerator].multiplicity
         if pool.gpus_per_worker % unit:
             problem = f"{pool.accelerator!r} comes in units of {unit} GPUs, and a worker has {pool.gpus_per_worker}"
-            raise ConfigError(here, problem, f"Set gpus_per_worker to a multiple of {unit}.")
+            remedy = (
+                f"Set gpus_per_worker to a multiple of {unit}, or, if workers share a unit, the multiplicity to "
+                f"{gcd(unit, pool.gpus_per_worker)} and its costs to match."
+            )
+            raise ConfigError(here, problem, remedy)

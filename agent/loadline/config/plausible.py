@@ -22,7 +22,8 @@ def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     for index, pool in enumerate(model.pools):
         here, engine = f"{place}.pools[{index}]", read_engine(pool)
         if engine.problem:
-            yield f"{here}: {engine.problem} Until then the pool holds."
+            linear = "" if pool.linear is None else ".linear"
+            yield f"{here}{linear}: {engine.problem} Until then the pool holds."
         elif engine == EngineProfile():
             kind = "decode_profile" if pool.role == "decode" else "prefill_profile"
             until = "until its workers have shown it" if model.planner in FITTED else "so the pool holds"

@@ -101,12 +101,12 @@ def check_servers(urls: Iterable[str], place: str, schemes: tuple[str, ...]) -> 
             host, _ = parts.hostname, parts.port
         except ValueError as error:
             raise ConfigError(here, "is not a URL", form) from error
-        # A password must not reach the terminal either, so from here on nothing quotes the URL before this check.
-        if "@" in parts.netloc:
+        # A password must not reach the terminal either, so nothing quotes a URL that is refused.
+        if "@" in url or parts.query or parts.fragment:
             remedy = "Use user and password_file, or a credentials file: URLs end up in logs."
             raise ConfigError(here, "holds a login", remedy)
         if parts.scheme not in schemes or not host:
-            raise ConfigError(here, f"{url!r} is not {schemes[0]}:// or {schemes[1]}://", form)
+            raise ConfigError(here, f"is not {schemes[0]}:// or {schemes[1]}://", form)
 
 
 def _is_remote(url: str) -> bool:
@@ -130,7 +130,7 @@ def _check_logins(nats: NatsKnobs, etcd: EtcdKnobs) -> None:
     for index, url in enumerate(etcd.endpoints):
         if url.startswith("http://") and _is_remote(url) and not etcd.insecure:
             remedy = "Use https://, or set etcd.insecure = true if the network is trusted."
-            raise ConfigError(f"etcd.endpoints[{index}]", f"{url!r} is not encrypted", remedy)
+            raise ConfigError(f"etcd.endpoints[{index}]", "is not encrypted", remedy)
 
 
 def _check_times(config: Config) -> None:

@@ -88,7 +88,8 @@ def _zone(name: str, place: str) -> Zone:
         remedy = "Install tzdata, or write times in UTC."
         raise ConfigError(f"{place}.timezone", f"{name!r} is not known: this machine has no tz database", remedy)
     if name not in known:
-        close = get_close_matches(name, sorted(known), n=1)
+        # Abbreviations are all alike and hours apart: CEST is nearest to EST. Only places are like what was meant.
+        close = get_close_matches(name, sorted(zone for zone in known if "/" in zone), n=1)
         remedy = f"Did you mean {close[0]}?" if close else "Write one such as Europe/Berlin."
         raise ConfigError(f"{place}.timezone", f"{name!r} is no timezone", remedy)
     return expanded(name)

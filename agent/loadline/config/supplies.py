@@ -1,12 +1,23 @@
 """What a configuration says of limited GPUs: limits of what does not exist, or below the least counts, are errors."""
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from loadline.config.knobs import Config
 from loadline.config.names import did_you_mean
 from loadline.core.models.accelerator import UNSAID
 from loadline.core.planning.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
+
+
+class _Taker(NamedTuple):
+    """A pool, and the GPUs of its least count."""
+
+    place: str
+    namespace: str
+    accelerator: str
+    gpu_type: str
+    gpus: int
 
 
 def check_supplies(config: Config) -> None:
@@ -35,13 +46,14 @@ def _check_types(limits: Mapping[str, int], place: str, known: set[str]) -> None
 
 def _check_least(config: Config) -> None:
     """Least counts take GPUs whatever is short: they must be there."""
-    least: dict[str, int] = {}
+    takers: dict[str, list[_Taker]] = {}
     limits: dict[str, int] = {}
-    for namespace, kind, gpus in _least_gpus(config):
-        for supply, limit in limits_on(kind, namespace, config.allocation.capacity, _quotas(config)):
+    for taker in _takers(config):
+        for supply, limit in limits_on(taker.gpu_type, taker.namespace, config.allocation.capacity, _quotas(config)):
             limits[supply] = limit
-            least[supply] = least.get(supply, 0) + gpus
-    for supply, gpus in least.items():
+            takers.setdefault(supply, []).append(taker)
+    for supply, taking in takers.items():
+        gpus = sum(taker.gpus for taker in taking)
         if gpus <= limits[supply]:
             continue
         namespace, quota, kind = supply.rpartition("/")
@@ -49,32 +61,41 @@ def _check_least(config: Config) -> None:
         if quota:
             at = next(index for index, one in enumerate(config.namespaces) if one.name == namespace)
             place = f"namespaces[{at}].gpu_quota.{kind if kind in config.namespaces[at].gpu_quota else DEFAULT}"
+        pools = ", ".join(taker.place for taker in taking if taker.gpus)
         problem = (
-            f"{limits[supply]} GPUs are fewer than the {gpus} of the least counts (replicas_min x gpus_per_worker)"
+            f"{limits[supply]} GPUs are fewer than the {gpus} of the least counts (replicas_min x gpus_per_worker) of "
+            f"{pools}"
         )
-        raise ConfigError(place, problem, f"Set it to {gpus} or more, or lower replicas_min.")
+        remedy = f"Set it to {gpus} or more, or lower replicas_min."
+        if not any(taker.accelerator for taker in taking):
+            remedy = f"A pool without an accelerator has no type: name one of [[accelerators]] in it. Or: {remedy}"
+        raise ConfigError(place, problem, remedy)
 
 
 def supply_warnings(config: Config) -> Iterator[str]:
-    """Pools that no limit binds although there are some."""
-    limited = bool(config.allocation.capacity)
-    for index, model in enumerate(config.models):
-        for at, pool in enumerate(model.pools):
-            if limited and not pool.accelerator:
-                yield (
-                    f"models[{index}].pools[{at}].accelerator: it names none, so allocation.capacity does not bind it. "
-                    "Name one of [[accelerators]]."
-                )
+    """Pools that limits of types do not bind, for they have no type."""
+    for taker in _takers(config):
+        limits = ["allocation.capacity"] if config.allocation.capacity else []
+        limits += [
+            f"namespaces[{index}].gpu_quota"
+            for index, one in enumerate(config.namespaces)
+            if one.name == taker.namespace and one.gpu_quota.keys() - {DEFAULT}
+        ]
+        if limits and not taker.accelerator:
+            yield (
+                f"{taker.place}.accelerator: it names none, so no type in {' or '.join(limits)} binds it. "
+                "Name one of [[accelerators]]."
+            )
 
 
 def _quotas(config: Config) -> dict[str, dict[str, int]]:
     return {one.name: one.gpu_quota for one in config.namespaces}
 
 
-def _least_gpus(config: Config) -> Iterator[tuple[str, str, int]]:
-    """Namespace, type and GPUs of the least count of every pool."""
+def _takers(config: Config) -> Iterator[_Taker]:
     accelerators = {one.name: one for one in config.accelerators}
-    for model in config.models:
-        for pool in model.pools:
-            accelerator = accelerators.get(pool.accelerator, UNSAID)
-            yield model.namespace, accelerator.gpu_type, pool.replicas_min * pool.gpus_per_worker
+    for index, model in enumerate(config.models):
+        for at, pool in enumerate(model.pools):
+            gpu_type = accelerators.get(pool.accelerator, UNSAID).gpu_type
+            gpus = pool.replicas_min * pool.gpus_per_worker
+            yield _Taker(f"models[{index}].pools[{at}]", model.namespace, pool.accelerator, gpu_type, gpus)

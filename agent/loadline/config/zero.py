@@ -2,10 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from loadline.core.planning.planners import BY_ROLE
 from loadline.core.settings import ModelKnobs
 from loadline.errors import ConfigError
+
+_IDLE_LEAST_MS: Final = 10_000
+"""Frontends report once a second, and no worker is back within this: less is surely seconds."""
 
 
 def check_sleep(model: ModelKnobs, place: str) -> None:
@@ -27,7 +31,13 @@ def check_sleep(model: ModelKnobs, place: str) -> None:
 
 
 def sleep_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """Pools that may be empty and never are, or that stay so."""
+    """Models that sleep at once; pools that may be empty and never are, or that stay so."""
+    idle_ms = model.scale_to_zero_after_ms
+    if 0 < idle_ms < _IDLE_LEAST_MS:
+        yield (
+            f"{place}.scale_to_zero_after_ms: after {idle_ms} ms it sleeps between two requests, and the "
+            f"next one waits for a worker to start. Write milliseconds: {idle_ms} s are {idle_ms * 1_000}."
+        )
     roles = Counter(pool.role for pool in model.pools)
     for index, pool in enumerate(model.pools):
         here = f"{place}.pools[{index}].replicas_min"

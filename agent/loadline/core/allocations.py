@@ -7,14 +7,11 @@ process, needs nothing else.
 
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct
 
-from loadline.core.scalars import Role
-
-WORKERS_MAX: Final = 1_000_000
-"""What no fleet has: a count above it is a slip."""
+from loadline.core.scalars import WORKERS_MAX, Role
 
 SaturationPolicy = Literal["none", "priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
 """Who gets what is left of a supply when it cannot serve all: see docs/allocation.md."""

@@ -153,7 +153,10 @@ class Decider:
         except Exception as fault:  # noqa: BLE001 - whatever it is, all models would stop for it, and again after a restart
             return self._fail(name, fault, now)
         state.due[name] = wake_ms
-        return opinion, [] if asked is None else [FitForecast(name, asked.request, asked.questions)]
+        if asked is None:
+            return opinion, []
+        state.requests[name] = asked.request
+        return opinion, [FitForecast(name, asked.request, asked.questions)]
 
     def _fail(self, name: str, fault: Exception, now: int) -> tuple[Opinion, list[Effect]]:
         """That there is a fault, as an opinion; and an alarm, if it is a new one."""

@@ -9,6 +9,8 @@ WorkerPhase = Literal["starting", "ready", "draining"]
 
 # 2**53: the largest integer that every JSON reader keeps exact.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
+WORKERS_MAX: Final = 1_000_000
+"""Of one pool: what no fleet has. A count above it is a slip."""
 # The bounds also refuse NaN, which MessagePack would let through.
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]

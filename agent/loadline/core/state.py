@@ -60,6 +60,8 @@ class State(Struct):
     """Paused models and who paused them."""
     renewals: dict[str, None] = field(default_factory=dict)
     """Models whose standing counts are to be decided again."""
+    requests: dict[str, int] = field(default_factory=dict)
+    """The newest forecast that was asked for each model: whoever plans it next counts on from there."""
     failing: dict[str, None] = field(default_factory=dict)
     """Models whose planner failed when it last looked."""
     config_problem: str = ""

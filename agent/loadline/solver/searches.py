@@ -12,9 +12,9 @@ import numpy as np
 from loadline.solver.tables import WHOLE, Places, Relaxed, Table, Values
 
 _KEPT: Final = 300
-"""Choices after each want: with 100, one fleet of 100 wants in 36 is served worse than need be."""
+"""Choices after each want: with 100, one of 60 fleets of 100 wants needs a program all the same."""
 _MISSING: Final = 3.0
-"""What is missing costs so many times its price. With 1 one fleet in nine is served worse, with 5 they cost more."""
+"""What is missing costs so many times its price: with 1, three of these fleets need one, and with 5 they cost more."""
 
 
 def searched(table: Table, relaxed: Relaxed, below: float) -> Values | None:

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from loadline.core.belief.pool import Pool
+from loadline.core.belief.strangers import Stranger, Strangers
 from loadline.core.belief.traffic import Traffic
 from loadline.core.belief.worker import Worker
 from loadline.core.events import LoadReported
@@ -63,8 +64,7 @@ class Fleet(Struct):
     knobs: FleetKnobs
     models: dict[str, Model]
     workers: int = 0
-    strangers: dict[str, RegisteredWorker] = {}
-    """Registered workers that belong to no pool here: settings to come may have one for them."""
+    strangers: Strangers = field(default_factory=Strangers)
 
     def locate(self, model: str, pool: str) -> Pool | Rejection:
         """The pool of that name."""
@@ -108,10 +108,12 @@ class Fleet(Struct):
         record = registered.record
         pool = self.locate(record.model, record.pool)
         if isinstance(pool, Rejection):
-            return self._keep_apart(registered, pool)
+            self._keep_apart(_stranger(registered, ours=pool is not Rejection.UNKNOWN_MODEL))
+            return pool
         if record.role != pool.knobs.role:
-            return self._keep_apart(registered, Rejection.ROLE_MISMATCH)
-        self.strangers.pop(_place(record.model, record.pool, record.worker), None)
+            self._keep_apart(_stranger(registered, ours=True))
+            return Rejection.ROLE_MISMATCH
+        self.strangers.forget(_place(record.model, record.pool, record.worker))
         known = pool.workers.get(record.worker)
         if known is not None and known.registered and record.incarnation < known.record.incarnation:
             return Rejection.STALE_INCARNATION
@@ -134,7 +136,7 @@ class Fleet(Struct):
 
     def deregister(self, model: str, pool_name: str, name: str, now: int) -> Rejection | None:
         """A worker's key is gone. One that drains is kept until its drain ends: it still has work."""
-        self.strangers.pop(_place(model, pool_name, name), None)
+        self.strangers.forget(_place(model, pool_name, name))
         pool = self.locate(model, pool_name)
         if isinstance(pool, Rejection):
             return pool
@@ -154,7 +156,8 @@ class Fleet(Struct):
             for pool in model.pools.values():
                 for name in [n for n in pool.workers if (model.name, pool.name, n) not in present]:
                     self.deregister(model.name, pool.name, name, now)
-        self.strangers = {}
+        for place in self.strangers.workers.keys() - {_place(*one) for one in present}:
+            self.strangers.forget(place)
         return [why for r in registered if (why := self.register(r, now)) is not None]
 
     def start_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
@@ -191,22 +194,27 @@ class Fleet(Struct):
         self.workers -= len(pool.workers)
         for worker in pool.workers.values():
             if worker.registered:
-                self._keep_apart(RegisteredWorker(worker.record, worker.lease_id), Rejection.UNKNOWN_POOL)
+                found = RegisteredWorker(worker.record, worker.lease_id)
+                occupies = pool.accelerator.gpu_type, pool.knobs.gpus_per_worker
+                self._keep_apart(Stranger(found, *occupies, ours=True))
 
     def welcome(self, now: int) -> None:
         """Count the strangers that belong to a pool now."""
-        for stranger in list(self.strangers.values()):
-            self.register(stranger, now)
+        for stranger in list(self.strangers.workers.values()):
+            self.register(stranger.registered, now)
 
-    def _keep_apart(self, registered: RegisteredWorker, why: Rejection) -> Rejection:
-        record = registered.record
-        if len(self.strangers) < self.knobs.workers_max:
-            self.strangers[_place(record.model, record.pool, record.worker)] = registered
-        return why
+    def _keep_apart(self, stranger: Stranger) -> None:
+        record = stranger.registered.record
+        self.strangers.keep(_place(record.model, record.pool, record.worker), stranger, self.knobs.workers_max)
 
     def _remove(self, pool: Pool, name: str, now: int) -> None:
         pool.remove(name, now)
         self.workers -= 1
+
+
+def _stranger(registered: RegisteredWorker, *, ours: bool) -> Stranger:
+    """It occupies what it says."""
+    return Stranger(registered, registered.record.accelerator, registered.record.gpus, ours)
 
 
 def _place(model: str, pool: str, worker: str) -> str:

@@ -10,7 +10,7 @@ from loadline.core.learned import START_UPS
 from loadline.core.models.accelerator import UNSAID, AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile, LinearKnobs
 from loadline.core.models.schedule import ScheduleKnobs
-from loadline.core.scalars import Name, Role
+from loadline.core.scalars import WORKERS_MAX, Name, Role
 from loadline.core.status import PoolStatus
 
 WORKERS_IN_STATUS = 64
@@ -23,8 +23,8 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[Name, Meta(description="Name of the pool, unique within its model.")]
     role: Annotated[Role, Meta(description="prefill, decode or aggregated.")]
     gpus_per_worker: Annotated[int, Meta(ge=1, le=4096, description="GPUs that one worker occupies.")] = 1
-    replicas_min: Annotated[int, Meta(ge=0, description="Never fewer workers.")] = 1
-    replicas_max: Annotated[int, Meta(ge=1, description="Never more workers: a hard cap on cost.")] = 8
+    replicas_min: Annotated[int, Meta(ge=0, le=WORKERS_MAX, description="Never fewer workers.")] = 1
+    replicas_max: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Never more workers: a hard cap on cost.")] = 8
     start_deadline_ms: Annotated[int, Meta(ge=1, description="A worker asked for counts as supply for this long.")] = (
         600_000
     )

@@ -144,6 +144,10 @@ class Traffic(Struct):
     """When a report last came; -1 before the first."""
     fresh_until_ms: int = -1
     """Until when some frontend counts as one that reports."""
+    refused_at_ms: int = -1
+    """When a report was last refused; -1: none was."""
+    refused_work_at_ms: int = -1
+    """When one last was that spoke of requests."""
 
     def obey(self, window_ms: int, frontends_max: int, stale_after_ms: int) -> None:
         """Keep so much from now on, of so many."""
@@ -153,13 +157,12 @@ class Traffic(Struct):
         """Fold a report in, unless it is a repeat or the table of frontends is full of live ones."""
         sample = event.sample
         known = self.frontends.get(event.frontend)
-        if known is None:
-            if len(self.frontends) >= self.frontends_max and not self._forget_stale(now):
-                return Rejection.FRONTENDS_FULL
-        elif event.incarnation < known.incarnation:
-            return Rejection.STALE_INCARNATION
-        elif event.incarnation == known.incarnation and sample.sequence <= known.sequence:
-            return Rejection.NOT_NEWER
+        refused = self._refusal(event, known, now)
+        if refused is not None:
+            self.refused_at_ms = now
+            if sample.arrivals or sample.queued or sample.in_flight:
+                self.refused_work_at_ms = now
+            return refused
         sample, covered_ms = self._told(sample, None if known is None else now - known.seen_at_ms, now)
         # A report may be lost, so two intervals; but a minute is long enough to wait for one.
         fresh_until_ms = now + max(self.stale_after_ms, min(2 * event.sample.interval_ms, self.window_ms))
@@ -175,6 +178,21 @@ class Traffic(Struct):
             self.first_at_ms = now - max(0, covered_ms - BUCKET_MS)
         self._spread(sample, heard_ms, max(1, covered_ms // BUCKET_MS), now)
         return None
+
+    def _refusal(self, event: TrafficReported, known: Frontend | None, now: int) -> Rejection | None:
+        """Why a report is not believed. Whatever numbers it has, one is once the frontend's next is overdue.
+
+        A frontend may begin anew with a clock that was set back, or count its reports from 1 again.
+        """
+        if known is None:
+            room = len(self.frontends) < self.frontends_max or self._forget_stale(now)
+            return None if room else Rejection.FRONTENDS_FULL
+        if now > known.fresh_until_ms:
+            return None
+        if event.incarnation < known.incarnation:
+            return Rejection.STALE_INCARNATION
+        repeated = event.incarnation == known.incarnation and event.sample.sequence <= known.sequence
+        return Rejection.NOT_NEWER if repeated else None
 
     def _told(self, sample: TrafficSample, gap_ms: int | None, now: int) -> tuple[TrafficSample, int]:
         """What counts of a report that came so long after the last one of its frontend, and the ms it speaks for.
@@ -259,9 +277,18 @@ class Traffic(Struct):
         return "it has not been heard for long enough: wait for some seconds"
 
     def complete(self, now: int) -> bool:
-        """Whether every frontend that was heard in the window still reports: then what is known is all there is."""
+        """Whether what is known is all there is: of the window nothing was refused, and who was heard still reports."""
+        if self._within(self.refused_at_ms, now):
+            return False
         silent = (f.seen_at_ms for f in self.frontends.values() if now > f.fresh_until_ms)
         return self.heard(now) and not any(now - at_ms <= self.window_ms for at_ms in silent)
+
+    def refused_work(self, now: int) -> bool:
+        """Whether a report of the window was refused that spoke of requests: somebody may wait, unseen."""
+        return self._within(self.refused_work_at_ms, now)
+
+    def _within(self, at_ms: int, now: int) -> bool:
+        return at_ms >= 0 and now - at_ms <= self.window_ms
 
     def _live(self, now: int) -> list[Frontend]:
         return [f for f in self.frontends.values() if now <= f.fresh_until_ms]

@@ -56,7 +56,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
         state.read_again(turn.now)
     turn.change_all()
     state.count("settings_changed")
-    return {knobs.name: _planner(planners.get(knobs.name), settings, knobs) for knobs in settings.models}
+    return {knobs.name: _planner(state, planners.get(knobs.name), settings, knobs) for knobs in settings.models}
 
 
 def _model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dict[str, Planner]) -> Model:
@@ -103,8 +103,10 @@ def _guard(state: State, settings: Settings, knobs: ModelKnobs) -> Guard:
     return guard
 
 
-def _planner(planner: Planner | None, settings: Settings, knobs: ModelKnobs) -> Planner:
+def _planner(state: State, planner: Planner | None, settings: Settings, knobs: ModelKnobs) -> Planner:
     if planner is None or planner.name != knobs.planner:
-        return new_planner(settings, knobs)
+        planner = new_planner(settings, knobs)
+        planner.follow(state.requests.get(knobs.name, 0))
+        return planner
     planner.obey(knobs_of(knobs))
     return planner

@@ -81,7 +81,8 @@ def cron(text: str) -> Cron:
     words = text.lower().split()
     if len(words) != len(_FIELDS):
         fields = ", ".join(what for what, *_ in _FIELDS)
-        raise CronError(f"has {len(words)} fields and not 5", f"Write {fields}, with spaces between.")
+        count = f"{len(words)} field{'' if len(words) == 1 else 's'}"
+        raise CronError(f"has {count} and not 5", f"Write {fields}, with spaces between.")
     minutes, hours, days, months, weekdays = (_field(word, *field) for word, field in zip(words, _FIELDS, strict=True))
     by_month, by_week = not words[2].startswith("*"), not words[4].startswith("*")
     if by_month and not by_week and all(_DAYS[month - 1] < min(days) for month in months):

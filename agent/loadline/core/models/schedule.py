@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from loadline.core.models.cron import DAY_MIN, DAYS_MAX, Cron
-from loadline.core.scalars import Name
+from loadline.core.scalars import WORKERS_MAX, Name
 
 MINUTE_MS: Final = 60_000
 UTC: Final = "UTC"
@@ -23,7 +23,7 @@ class ScheduleKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ]
     end: Annotated[str, Meta(max_length=200, description="When it ends, likewise.")]
-    replicas_min: Annotated[int, Meta(ge=1, description="Never fewer workers in the window.")]
+    replicas_min: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Never fewer workers in the window.")]
     timezone: Annotated[
         Name, Meta(description="Whose wall clock: a name of the tz database, such as Europe/Berlin.")
     ] = UTC

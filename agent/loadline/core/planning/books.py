@@ -1,12 +1,17 @@
 """What each model has in one turn, of all that binds models together: the GPUs of one budget, and limited supplies."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct, field
 
 from loadline.core.belief.fleet import Fleet, Model
 from loadline.core.belief.pool import Pool
+from loadline.core.belief.strangers import Strangers
 from loadline.core.planning.supplies import Supplies
+
+NO_MODEL: Final = ""
+"""No model is called that."""
 
 
 class Books(Struct):
@@ -18,11 +23,13 @@ class Books(Struct):
     planned: dict[str, int] = field(default_factory=dict)
     """GPUs by the counts that stand or are being committed."""
     occupied: dict[str, int] = field(default_factory=dict)
-    """GPUs taken or promised, by workers that drain too."""
+    """GPUs taken or promised, by workers that drain too; those of workers of no pool are under ``NO_MODEL``."""
     widest: dict[str, int] = field(default_factory=dict)
     """GPUs of the widest worker of each model."""
     taken: dict[str, dict[str, int]] = field(default_factory=dict)
     """What is occupied of each limited supply, by model."""
+    occupied_of: dict[str, int] = field(default_factory=dict)
+    """The sums of it by supply: of 1,000 models that wait each asks for them."""
 
     def enter(self, model: Model, now: int) -> None:
         """Count what a model has at ``now`` (ms)."""
@@ -37,11 +44,28 @@ class Books(Struct):
         self.occupied[model.name] = gpus_of(model, occupied)
         self.widest[model.name] = max(pool.knobs.gpus_per_worker for pool in model.pools.values())
         if model.name in self.supplies.takes:
-            self.taken[model.name] = self.supplies.taken(model.name, occupied)
+            self._take(model.name, self.supplies.taken(model.name, occupied))
+
+    def enter_strangers(self, strangers: Strangers) -> None:
+        """Count workers whose pool is no more configured: they run on, and nobody drains them."""
+        taken: dict[str, int] = {}
+        for model, by_type in strangers.gpus.items():
+            for gpu_type, gpus in by_type.items():
+                self.occupied[NO_MODEL] = self.occupied.get(NO_MODEL, 0) + gpus
+                for supply in self.supplies.of_type(model, gpu_type):
+                    taken[supply] = taken.get(supply, 0) + gpus
+        self._take(NO_MODEL, taken)
 
     def free(self, supply: str) -> int:
         """What nobody occupies of a supply; below 0: more is occupied than there is."""
-        return self.supplies.limits[supply] - sum(taken.get(supply, 0) for taken in self.taken.values())
+        return self.supplies.limits[supply] - self.occupied_of.get(supply, 0)
+
+    def _take(self, name: str, taken: dict[str, int]) -> None:
+        before = self.taken.get(name, {})
+        for supply in before | taken:
+            more = taken.get(supply, 0) - before.get(supply, 0)
+            self.occupied_of[supply] = self.occupied_of.get(supply, 0) + more
+        self.taken[name] = taken
 
 
 def books_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> Books | None:
@@ -51,6 +75,7 @@ def books_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplie
     books = Books(pending, supplies)
     for model in fleet.models.values():
         books.enter(model, now)
+    books.enter_strangers(fleet.strangers)
     return books
 
 

@@ -58,6 +58,13 @@ class Supplies(Struct, frozen=True):
     """Supplies that are limited by the quota of a namespace."""
     priorities: dict[str, int] = {}
     """By model; 1 comes first."""
+    namespaces: dict[str, str] = {}
+    """By model."""
+
+    def of_type(self, model: str, gpu_type: str) -> list[str]:
+        """The limited supplies that GPUs of a type are of, of a model; of one that is gone the type alone."""
+        supplies = (gpu_type, f"{self.namespaces.get(model, '')}/{gpu_type}")
+        return [supply for supply in supplies if supply in self.limits]
 
     def taken(self, model: str, workers: Mapping[str, int]) -> dict[str, int]:
         """What so many workers of a model's pools take, by supply."""
@@ -89,7 +96,10 @@ def supplies_of(
     fleet: Fleet, tenants: Mapping[str, Tenant], capacity: Mapping[str, int], quotas: Mapping[str, Mapping[str, int]]
 ) -> Supplies:
     """What limits the models of a fleet."""
-    found = Supplies(priorities={name: tenant.priority for name, tenant in tenants.items()})
+    found = Supplies(
+        priorities={name: tenant.priority for name, tenant in tenants.items()},
+        namespaces={name: tenant.namespace for name, tenant in tenants.items()},
+    )
     for model in fleet.models.values():
         namespace = tenants[model.name].namespace
         for pool in model.pools.values():

@@ -7,7 +7,7 @@ else wait for ever for one that its equals have no use to let go.
 """
 
 from collections.abc import Mapping
-from math import ceil, inf
+from math import ceil
 from typing import Final
 
 from msgspec import Struct
@@ -22,10 +22,12 @@ from loadline.core.planning.bounds import Bound
 from loadline.core.planning.guard import Limits
 from loadline.core.planning.supplies import AllocationKnobs, Supplies
 from loadline.core.report import Code, Need, Opinion
-from loadline.core.scalars import Role
+from loadline.core.scalars import WORKERS_MAX, Role
 
 _STEPS: Final = 4
 """A demand counts in quarters of a worker: else a question would never be the same for two turns."""
+_NUMBER_MAX: Final = 1e100
+"""Of a demand, and of what a worker serves: beyond it, and below its inverse, quotients have no end."""
 # No name holds a control character, so these are nobody else's.
 _FIRST, _HAS, _MORE = "\0first", "\0has", "\0more\0"
 _RANKS: Final = 3
@@ -52,7 +54,7 @@ class Wish(Struct, frozen=True):
 
 def standing(model: Model, pending: Mapping[str, int], now: int) -> Wish:
     """A model that stays as it is."""
-    counts = {pool.name: planned_of(pool, pending, now) for pool in model.pools.values()}
+    counts = {pool.name: min(WORKERS_MAX, planned_of(pool, pending, now)) for pool in model.pools.values()}
     return Wish(counts, counts)
 
 
@@ -81,7 +83,8 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
     counts, floors, keeps = {}, {}, {}
     unsure = {reason.pool for reason in opinion.reasons if reason.code in _UNSURE}
     for name, pool in model.pools.items():
-        there_are, bound = planned_of(pool, pending, now), bounds.get(name)
+        # Whatever is stored as decided: a count above that would stop the agent.
+        there_are, bound = min(WORKERS_MAX, planned_of(pool, pending, now)), bounds.get(name)
         wanted = min(pool.knobs.replicas_max, opinion.targets.get(name, there_are))
         if bound is not None:
             wanted = max(bound.least, min(bound.most, wanted))
@@ -99,17 +102,23 @@ def wish_of(  # noqa: PLR0917 - one argument for each fact
     bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
     if bounds or bounded != list(counts.values()):
         return Wish(dict(zip(counts, bounded, strict=True)), floors)
-    return Wish(counts, floors, tuple(_in_steps(need, keeps) for need in opinion.needs if _is_usable(need, model)))
+    needs = (_in_steps(need, keeps) for need in opinion.needs if _is_usable(need, model))
+    return Wish(counts, floors, tuple(need for need in needs if need.serves))
 
 
 def _is_usable(need: Need, model: Model) -> bool:
-    numbers = (need.demand, *(need.serves[pool] for pool in need.serves))
-    return bool(need.serves) and need.serves.keys() <= model.pools.keys() and all(0.0 <= one < inf for one in numbers)
+    numbers = (need.demand, *need.serves.values())
+    known = bool(need.serves) and need.serves.keys() <= model.pools.keys()
+    return known and all(0.0 <= one <= _NUMBER_MAX for one in numbers)
 
 
 def _in_steps(need: Need, keeps: Mapping[str, int]) -> Need:
-    """A need in steps; no less than what a planner keeps, for it may have other reasons to than the demand."""
-    serves = {pool: each for pool, each in sorted(need.serves.items()) if each > 0.0}
+    """A need in steps of its demand, with the pools that could serve it alone, if with all the workers there may be.
+
+    It is no less than what a planner keeps, for it may have other reasons to than the demand.
+    """
+    least = max(need.demand / WORKERS_MAX, 1.0 / _NUMBER_MAX)
+    serves = {pool: each for pool, each in sorted(need.serves.items()) if each >= least}
     step = min(serves.values(), default=1.0) / _STEPS
     demand = max(need.demand, sum(keeps[pool] * each for pool, each in serves.items()))
     return Need(need.role, ceil(demand / step - 1e-9) * step, serves)
@@ -191,7 +200,7 @@ def _empty(model: Model, wish: Wish, takes: Mapping[str, Mapping[str, int]], now
 
 def _option(pool: Pool, wish: Wish, serves: float, takes: Mapping[str, Mapping[str, int]], now: int) -> Option:
     floor = wish.floors[pool.name]
-    most = max(floor, pool.knobs.replicas_max)
+    most = min(WORKERS_MAX, max(floor, pool.knobs.replicas_max))
     taken = dict(takes.get(pool.name, {}))
     return Option(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.target_now(now))
 

@@ -1,9 +1,10 @@
 """To zero and from zero, whatever the planner: a model may sleep while nobody asks anything of it.
 
 A model that had nothing to do for ``scale_to_zero_after_ms`` has all its pools emptied. Nothing to do is: no request
-came, none waits at a frontend and none is under way, by frontends that all report, and no worker says that it has work.
-What has completed says nothing: the first request of a long prompt completes late. The first request that is reported
-wakes one pool of each role; how many workers more is for the planner to say.
+came, none waits at a frontend and none is under way, by frontends that all report, none of whose reports was refused,
+and no worker says that it has work. What has completed says nothing: the first request of a long prompt completes late.
+The first request that is reported wakes one pool of each role, though its report be refused; how many workers more is
+for the planner to say.
 
 Until then a role keeps its last worker, though its planner wants none: what is empty answers nobody.
 """
@@ -36,7 +37,8 @@ class Sleep(Struct):
         """Look at ``now`` (ms) whether there is something to do."""
         traffic = model.traffic
         came, self.arrivals = traffic.totals.arrivals != self.arrivals, traffic.totals.arrivals
-        if came or traffic.under_way(now) or any(pool.load.waiting or pool.load.running for pool in _pools(model)):
+        asked = came or traffic.under_way(now) or traffic.refused_work(now)
+        if asked or any(pool.load.waiting or pool.load.running for pool in _pools(model)):
             self.busy_at_ms = now
         if not traffic.complete(now):
             self.known_since_ms = -1

@@ -60,6 +60,9 @@ class Planner(Struct):
         """When (ms) it wants to look again even if nothing happens."""
         raise NotImplementedError
 
+    def follow(self, requests: int) -> None:
+        """Take the place of planners that have asked for so many forecasts: what is late is none of its."""
+
     def asked(self) -> Asked | None:
         """What it wants to have forecast since the last call. Most want nothing."""
         return None

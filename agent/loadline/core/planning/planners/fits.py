@@ -40,6 +40,9 @@ NO_LINES: Final = Lines()
 class PoolFit(Struct):
     """The lines of a pool, and what its workers last said."""
 
+    gpus_per_worker: int
+    accelerator: str
+    """What they run on: on anything else they are not these."""
     decode: LearnedLine = field(default_factory=LearnedLine)
     prefill: LearnedLine = field(default_factory=LearnedLine)
     sequences: dict[str, int] = field(default_factory=dict)
@@ -47,9 +50,15 @@ class PoolFit(Struct):
     refit_at_ms: int = -1
 
     @classmethod
-    def after(cls, lines: Lines) -> "PoolFit":
-        """Of a pool of which this was known before."""
-        return cls(LearnedLine(line=lines.decode), LearnedLine(line=lines.prefill))
+    def of(cls, pool: Pool, before: Lines) -> "PoolFit":
+        """Of a pool as it is now; what was known before counts if it is of such engines."""
+        known = before if before.fits(pool) else NO_LINES
+        decode, prefill = LearnedLine(line=known.decode), LearnedLine(line=known.prefill)
+        return cls(pool.knobs.gpus_per_worker, pool.knobs.accelerator, decode, prefill)
+
+    def fits(self, pool: Pool) -> bool:
+        """Whether the pool still has the engines that were learned."""
+        return self.lines().fits(pool)
 
     def look(self, pool: Pool, now: int) -> None:
         """Take in the samples that are new, and draw the lines when that is due: of other pools at another time."""
@@ -64,9 +73,9 @@ class PoolFit(Struct):
             self.prefill.refit(now)
             self.refit_at_ms = now + _REFIT_MS - (now + crc32(pool.name.encode())) % _REFIT_MS
 
-    def lines(self, pool: Pool) -> Lines:
+    def lines(self) -> Lines:
         """What is known now."""
-        return Lines(self.decode.line, self.prefill.line, pool.knobs.gpus_per_worker, pool.knobs.accelerator)
+        return Lines(self.decode.line, self.prefill.line, self.gpus_per_worker, self.accelerator)
 
     def problem(self, pool: Pool) -> str:
         """Why a line that the role of the pool needs is not known, or is not drawn anew; empty: nothing."""

@@ -2,6 +2,8 @@
 
 from typing import Any, ClassVar
 
+import msgspec
+
 from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.forecasts import History
 from loadline.core.planning.planners.base import Asked, Planner
@@ -11,7 +13,7 @@ class Pair(Planner):
     """What both parts are told, and what is asked of the first of them. A part has the name of its knobs."""
 
     first: ClassVar[str]
-    """The part that forecasts and learns."""
+    """The part that forecasts."""
 
     parts: Any = None
     """A Struct of the two; None until it is made."""
@@ -42,6 +44,10 @@ class Pair(Planner):
         """For the first."""
         self._first.warm(history)
 
+    def follow(self, requests: int) -> None:
+        """For the first."""
+        self._first.follow(requests)
+
     def asked(self) -> Asked | None:
         """The forecasts of the first."""
         return self._first.asked()
@@ -51,9 +57,13 @@ class Pair(Planner):
         self._first.take(answer)
 
     def learned(self) -> bytes | None:
-        """What the first has learned; the other learns anew from what workers say."""
-        return self._first.learned()
+        """What each part has learned, by name."""
+        found = {name: part.learned() for name, part in self._each.items()}
+        found = {name: data for name, data in found.items() if data is not None}
+        return msgspec.json.encode(found) if found else None
 
     def learn(self, data: bytes) -> None:
-        """For the first."""
-        self._first.learn(data)
+        """For each part."""
+        for name, said in msgspec.json.decode(data, type=dict[str, bytes]).items():
+            if name in self._each:
+                self._each[name].learn(said)

@@ -191,11 +191,13 @@ class QueueingPlanner(ThroughputPlanner):
     def _fit(self, pool: Pool, now: int) -> None:
         """Learn from what the workers of a pool have just said."""
         fit = self.fits.get(pool.name)
+        if fit is not None and not fit.fits(pool):
+            self.forget(pool.name)  # it is another pool now, whatever its name
+            fit = None
         if fit is None:
-            before = self.lines.pop(pool.name, NO_LINES)
-            fit = self.fits[pool.name] = PoolFit.after(before if before.fits(pool) else NO_LINES)
+            fit = self.fits[pool.name] = PoolFit.of(pool, self.lines.pop(pool.name, NO_LINES))
         fit.look(pool, now)
-        lines = fit.lines(pool)
+        lines = fit.lines()
         if lines.decode is not None or lines.prefill is not None:
             self.lines[pool.name] = lines
 

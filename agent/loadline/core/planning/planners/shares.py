@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from loadline.core.allocations import WORKERS_MAX, Option, Part
+from loadline.core.allocations import Option, Part
 from loadline.core.belief.pool import Pool
 from loadline.core.planning.allocation.covers import cover
 from loadline.core.planning.planners.served import Served
@@ -60,6 +60,6 @@ def _option(pool: Pool, one: Served) -> Option:
         one.requests_per_s,
         pool.cost_per_hour,
         least=knobs.replicas_min,
-        most=min(knobs.replicas_max, WORKERS_MAX),
+        most=knobs.replicas_max,
         current=standing,
     )

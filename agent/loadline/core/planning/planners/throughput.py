@@ -131,6 +131,10 @@ class ThroughputPlanner(Planner):
         """The end of the interval, or the next look at who is fresh."""
         return self.next_ms
 
+    def follow(self, requests: int) -> None:
+        """Count on from there."""
+        self.foresight.request = requests
+
     def asked(self) -> Asked | None:
         """Forecasts of what comes after the newest interval."""
         return self.foresight.asked()

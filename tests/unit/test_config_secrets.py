@@ -1,0 +1,64 @@
+"""Passwords that somebody has written into a URL, though they may not: nothing that is said of it shows them."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.cli import main as cli
+from loadline.config import Config, NatsKnobs, parse, validate
+from loadline.config.changes import changes
+from loadline.config.secrets import shown
+from loadline.errors import ConfigError
+from tests.support.configs import BASE
+
+HIDDEN = "s3cret"
+NATS = f"nats://bob:{HIDDEN}@h:4222"
+WRITTEN = [
+    ("nats", f'[nats]\nservers = "{NATS}"\n', {}),
+    ("nats", f'[nats]\nservers = ["{NATS}"]\n', {}),
+    ("nats", f'[nats]\nservers = [["{NATS}"]]\n', {}),
+    ("nats", f'[nats]\nservers = ["bob:{HIDDEN}@h:4222"]\n', {}),
+    ("nats", f'[nats]\nservers = ["nats:bob:{HIDDEN}@h:4222"]\n', {}),
+    ("nats", f'[nats]\nservers = ["nats://bob:{HIDDEN}/h:4222"]\n', {}),
+    ("nats", f'[nats]\nservers = ["nats://h:4222?token={HIDDEN}"]\n', {}),
+    ("nats", f'[nats]\nservers = ["{HIDDEN}"]\n', {}),
+    ("nats", f'nats = "{HIDDEN}"\n', {}),
+    ("nats", f'nats = "{HIDDEN}"\n', {"LOADLINE__NATS__USER": "bob"}),
+    ("nats", "", {"LOADLINE__NATS__SERVERS": NATS}),
+    ("etcd", f'[etcd]\nendpoints = "http://bob:{HIDDEN}@h"\n', {}),
+    ("etcd", f'[etcd]\nendpoints = ["http://h/#{HIDDEN}"]\n', {}),
+    ("etcd", "", {"LOADLINE__ETCD__ENDPOINTS": f"http://bob:{HIDDEN}@h"}),
+    ("http", f'[http]\nport = "{NATS}"\n', {}),
+]
+
+
+@pytest.mark.parametrize(("place", "text", "environ"), WRITTEN)
+def test_what_is_wrong_is_said_without_the_password(place: str, text: str, environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(parse(text + BASE, "x", environ))
+    assert caught.value.place.startswith(place)
+    assert HIDDEN not in str(caught.value)
+
+
+def test_what_has_changed_is_said_without_urls() -> None:
+    def config(url: str) -> Config:
+        return replace(parse(BASE, "x"), nats=NatsKnobs(servers=(url,)))
+
+    (change,) = changes(config("nats://h:4222"), config(NATS))
+    assert change.key == "nats.servers"
+    assert HIDDEN not in str(change)
+
+
+@pytest.mark.parametrize(("text", "hidden"), [("bob:s3cret@h", True), ("bob@h", False), ("h:4222", False)])
+def test_what_looks_like_a_login_is_hidden_wherever_it_stands(text: str, *, hidden: bool) -> None:
+    assert (shown("models[0].name", text) != text) == hidden
+
+
+def test_a_command_that_only_asks_refuses_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "loadline.toml"
+    path.write_text(f'[nats]\nservers = ["{NATS}"]\n{BASE}', encoding="utf-8")
+    assert cli.main(["status", "--config", str(path)]) == 1
+    said = capsys.readouterr()
+    assert "holds a login" in said.err
+    assert HIDDEN not in said.out + said.err
