@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadline.config.schedules import expanded
@@ -142,11 +144,34 @@ def test_an_hour_that_comes_twice_begins_and_ends_a_window_once() -> None:
     assert ends.look("2024-10-27T12:00:00") == (0, "10-27 21:00:00"), "by winter time"
 
 
-def test_it_looks_again_when_the_clock_is_set_anew() -> None:
-    clock = Clock(ScheduleKnobs("0 8 1 1 *", "0 9 1 1 *", 4, "America/New_York"))
-    assert clock.look("2024-03-01T00:00:00") == (0, "03-10 07:00:00")
-    assert clock.look("2024-03-10T07:00:00") == (0, "11-03 06:00:00")
-    assert clock.look("2024-11-03T06:00:00") == (0, "01-01 13:00:00")
+def test_a_start_is_by_the_clock_of_its_day() -> None:
+    clock = Clock(ScheduleKnobs("0 8 1 7 *", "0 9 1 7 *", 4, "America/New_York"))
+    assert clock.look("2024-03-01T00:00:00") == (0, "07-01 12:00:00"), "by summer time, though it is winter"
+    assert clock.look("2024-03-10T07:00:00") == (0, "07-01 12:00:00")
+    assert clock.look("2024-07-01T12:00:00") == (4, "07-01 13:00:00")
+
+
+@pytest.mark.parametrize(
+    ("day", "before", "begins", "ends"),
+    [
+        ("2024-03-31", "00:49:59", "00:50:00", "03-31 04:00:00"),
+        ("2024-10-27", "01:49:59", "01:50:00", "10-27 05:00:00"),
+    ],
+)
+def test_workers_are_there_in_time_though_the_clock_is_set_anew_while_they_come(
+    day: str, before: str, begins: str, ends: str
+) -> None:
+    clock = Clock(ScheduleKnobs("30 3 * * *", "0 6 * * *", 4, "Europe/Berlin"), start_up_ms=40 * MINUTE_MS)
+    assert clock.look(f"{day}T{before}") == (0, f"{day[5:]} {begins}")
+    assert clock.look(f"{day}T{begins}")[0] == 4
+    assert clock.until() == ends
+
+
+@given(st.integers(0, 4_000), st.sampled_from(((120, 60), (60, 120), (0, 0))))
+def test_a_wall_clock_first_shows_a_time_when_it_is_said_to(minute: int, ahead: tuple[int, int]) -> None:
+    zone = Zone((2_000 * MINUTE_MS,), ahead)
+    at_ms = zone.unix_ms(minute * MINUTE_MS)
+    assert zone.wall_ms(at_ms) >= minute * MINUTE_MS > zone.wall_ms(at_ms - MINUTE_MS)
 
 
 def test_a_clock_that_is_never_set_anew() -> None:
@@ -157,7 +182,7 @@ def test_a_clock_that_is_never_set_anew() -> None:
 
 def test_the_wall_clock_stands_until_the_hour_that_comes_twice_is_over() -> None:
     zone = Zone((1_000 * MINUTE_MS,), (120, 60))
-    walls = [zone.clock(minute * MINUTE_MS).wall_ms // MINUTE_MS for minute in (999, 1_000, 1_030, 1_060, 1_061)]
+    walls = [zone.wall_ms(minute * MINUTE_MS) // MINUTE_MS for minute in (999, 1_000, 1_030, 1_060, 1_061)]
     assert walls == [1_119, 1_120, 1_120, 1_120, 1_121]
 
 
@@ -165,3 +190,11 @@ def test_windows_that_never_begin_again_are_looked_at_once_a_year() -> None:
     clock = Clock(ScheduleKnobs("0 0 29 2 *", "0 0 1 3 *", 4))
     assert clock.look("2024-02-29T12:00:00")[0] == 4
     assert clock.look("2025-02-28T12:00:00") == (0, "03-01 00:00:00")
+
+
+def test_a_start_that_is_more_than_a_year_away_is_none() -> None:
+    clock = Clock(ScheduleKnobs("0 0 29 2 *", "0 12 29 2 *", 4), start_up_ms=60 * MINUTE_MS)
+    assert clock.look("2024-03-01T00:00:00")[0] == 0
+    assert clock.look("2025-03-01T23:30:00") == (0, "03-02 00:00:00"), "a year is over, and nothing begins"
+    assert clock.look("2028-02-28T22:59:00") == (0, "02-28 23:00:00")
+    assert clock.look("2028-02-28T23:00:00")[0] == 4

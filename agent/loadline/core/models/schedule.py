@@ -40,39 +40,39 @@ class Zone(Struct, frozen=True):
     ahead_min: tuple[int, ...] = (0,)
     """By how many minutes it is ahead: before the first of those times, then from each of them on."""
 
-    def clock(self, now: int) -> "Clock":
-        """The wall clock at ``now`` (ms)."""
+    def wall_ms(self, now: int) -> int:
+        """What the wall clock shows at ``now`` (ms). It never goes back.
+
+        Where it should, it stands until the hour that comes twice is over. So every time of day comes once, but for
+        those that are left out in spring.
+        """
         at = bisect_right(self.since_ms, now)
-        ahead_ms = self.ahead_min[at] * MINUTE_MS
-        before_ms = self.since_ms[at - 1] + self.ahead_min[at - 1] * MINUTE_MS if at else 0
-        set_ms = self.since_ms[at] if at < len(self.since_ms) else None
-        return Clock(max(now + ahead_ms, before_ms), ahead_ms, set_ms)
+        wall_ms = now + self.ahead_min[at] * MINUTE_MS
+        return max(wall_ms, self._end(at - 1)) if at else wall_ms
 
+    def unix_ms(self, wall_ms: int) -> int:
+        """When the wall clock first shows so much, or more where that is left out."""
+        at = bisect_right(range(len(self.since_ms)), wall_ms, key=self._end)
+        found = wall_ms - self.ahead_min[at] * MINUTE_MS
+        if not at:
+            return found
+        return self.since_ms[at - 1] if wall_ms == self._end(at - 1) else max(found, self.since_ms[at - 1])
 
-class Clock(Struct, frozen=True):
-    """A wall clock that never goes back.
-
-    Where it should, it stands until the hour that comes twice is over. So every time of day comes once, but for those
-    that are left out in spring.
-    """
-
-    wall_ms: int
-    ahead_ms: int
-    """Of UTC, once it goes on."""
-    set_ms: int | None
-    """When it is next set anew, in Unix ms."""
+    def _end(self, at: int) -> int:
+        """What it shows, in ms, when it is set anew for this time."""
+        return self.since_ms[at] + self.ahead_min[at] * MINUTE_MS
 
 
 class Span(Struct, frozen=True):
     """Where a window stands on its wall clock; minutes."""
 
     within: bool
-    starts: int
-    """When it begins next; a year away if never."""
+    starts: int | None
+    """When it begins next; None within a year."""
     ends: int
-    """When this one ends, or the next one where there is none now."""
+    """When this one ends, or the next one where there is none now; a year away if later."""
     changes: int
-    """When there is next anything to say."""
+    """When there is next anything to say, or to look for it."""
 
 
 class Window(Struct, frozen=True):
@@ -86,6 +86,6 @@ class Window(Struct, frozen=True):
         never = minute + DAYS_MAX * DAY_MIN
         started, ended = self.start.last(minute), self.end.last(minute)
         within = started is not None and (ended is None or started > ended)
-        starts, stops = self.start.next(minute) or never, self.end.next(minute) or never
-        ends = stops if within else self.end.next(starts) or never
-        return Span(within, starts, ends, min(starts, stops))
+        starts, stops = self.start.next(minute), self.end.next(minute) or never
+        ends = stops if within or starts is None else self.end.next(starts) or never
+        return Span(within, starts, ends, min(starts or never, stops))

@@ -16,7 +16,8 @@ class Seen(Struct, frozen=True):
     from_ms: int
     until_ms: int
     within: bool
-    starts_ms: int
+    starts_ms: int | None
+    """None within a year."""
     ends_ms: int
 
 
@@ -27,25 +28,25 @@ class Schedule:
         self._knobs = knobs
         self._zone = Zone() if knobs.timezone == UTC else zones[knobs.timezone]
         self._window = Window(cron(knobs.start), cron(knobs.end))
-        self._seen = Seen(0, 0, within=False, starts_ms=0, ends_ms=0)
+        self._seen = Seen(0, 0, within=False, starts_ms=None, ends_ms=0)
 
     def floor(self, start_up_ms: int, now: int) -> tuple[Floor, int]:
         """What it asks for at ``now`` (ms) of a pool whose workers take so long to come, and when that changes."""
         if not self._seen.from_ms <= now < self._seen.until_ms:
             self._seen = self._look(now)
         seen = self._seen
-        begins_ms = seen.starts_ms - start_up_ms * self._knobs.ready_at_start
-        if seen.within or now >= begins_ms:
+        begins_ms = None if seen.starts_ms is None else seen.starts_ms - start_up_ms * self._knobs.ready_at_start
+        if seen.within or (begins_ms is not None and now >= begins_ms):
             return Floor(self._knobs.replicas_min, seen.ends_ms), seen.until_ms
-        return NO_FLOOR, min(begins_ms, seen.until_ms)
+        return NO_FLOOR, seen.until_ms if begins_ms is None else min(begins_ms, seen.until_ms)
 
     def _look(self, now: int) -> Seen:
-        clock = self._zone.clock(now)
-        span = self._window.at(clock.wall_ms // MINUTE_MS)
-        starts_ms, ends_ms, until_ms = (
-            minute * MINUTE_MS - clock.ahead_ms for minute in (span.starts, span.ends, span.changes)
-        )
-        return Seen(now, min(until_ms, clock.set_ms or until_ms), span.within, starts_ms, ends_ms)
+        span = self._window.at(self._zone.wall_ms(now) // MINUTE_MS)
+        starts_ms = None if span.starts is None else self._unix_ms(span.starts)
+        return Seen(now, self._unix_ms(span.changes), span.within, starts_ms, self._unix_ms(span.ends))
+
+    def _unix_ms(self, minute: int) -> int:
+        return self._zone.unix_ms(minute * MINUTE_MS)
 
 
 class Schedules:
