@@ -7,14 +7,28 @@ from collections.abc import Callable
 import structlog
 
 _log = structlog.get_logger(component="signals")
+_hung_up_early: list[int] = []
+"""SIGHUPs that came before anybody could obey them."""
+
+
+def hold() -> None:
+    """Keep SIGHUP, which would end the process, until ``obey``."""
+    signal.signal(signal.SIGHUP, lambda number, _frame: _hung_up_early.append(number))
 
 
 def obey(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:
-    """Call ``stop`` on SIGTERM and SIGINT from now on, in the running loop; on SIGHUP ``reload``, or say why not."""
+    """Call ``stop`` on SIGTERM and SIGINT from now on, in the running loop; on SIGHUP ``reload``, or say why not.
+
+    A SIGHUP that was held is obeyed now.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload or _hung_up)
+    hung_up = reload or _hung_up
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    if _hung_up_early:
+        _hung_up_early.clear()
+        hung_up()
 
 
 def _hung_up() -> None:

@@ -1,0 +1,34 @@
+"""A SIGHUP that comes before the agent can obey it: it ends nothing, and the configuration is read once more."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import asyncio, os, signal, sys
+from loadline import __main__
+from loadline.adapters import signals
+
+def starting():
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGHUP)
+    return asyncio.run(running())
+
+async def running():
+    reloads = []
+    signals.obey(lambda: None, lambda: reloads.append("early"))
+    print(reloads, flush=True)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.sleep(0)
+    while len(reloads) < 2:
+        await asyncio.sleep(0.001)
+    return 0
+
+__main__.cli.main = starting
+sys.argv = ["loadline", "run", "--config", "x"]
+sys.exit(__main__.main())
+"""
+
+
+def test_a_sighup_that_comes_while_the_agent_starts_is_obeyed_once() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "['early']\n"), done.stderr
