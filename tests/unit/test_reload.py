@@ -26,11 +26,13 @@ class Reading:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.events: list[AnyEvent] = []
+        self.looks = 0
         source = Source.at(path, self.read)
         config, _ = source.read()
         self.reloader = Reloader(source, config, settings(config), self.events.append)
 
     def read(self) -> tuple[Config, list[str]]:
+        self.looks += 1
         config = load(self.path, {})
         return config, validate(config)
 
@@ -145,10 +147,32 @@ def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> 
     reading = Reading(path)
 
     async def scenario() -> None:
+        reading.write(f"[agent]\nreload_interval_ms = 0\n[fleet]\nquorum_ratio = 0.5\n{BASE}")
         reading.reloader.ask()
         assert await reading.told(1) == settings(load(path, {}))
 
     reading.play(scenario)
+
+
+def test_of_what_says_the_same_as_before_nothing_is_told(reading: Reading) -> None:
+    async def read(text: str, events: int) -> None:
+        looks = reading.looks
+        reading.path.write_text(text, encoding="utf-8")
+        reading.reloader.ask()
+        await until(lambda: reading.looks > looks and len(reading.events) >= events)
+
+    async def scenario() -> None:
+        for count in range(3):
+            await read(f"{FAST}{BASE}{'#' * count}", 0)
+        await read(f"{FAST}{BASE}[leadership]\nlease_ttl_s = 20\n", 1)
+        await read(f"{FAST}{BASE}[leadership]\nlease_ttl_s = 20\n#", 1)
+        await read("broken", 2)
+        await read(f"{FAST}{BASE}[leadership]\nlease_ttl_s = 20\n", 3)
+        await read(f"{FAST}{BASE}", 4)
+
+    reading.play(scenario)
+    kept = [event.kept if isinstance(event, SettingsChanged) else None for event in reading.events]
+    assert kept == [["leadership.lease_ttl_s"], None, ["leadership.lease_ttl_s"], []], "one that was refused is told of"
 
 
 def test_what_is_obeyed_at_the_start_alone_is_kept_and_said(reading: Reading) -> None:

@@ -39,7 +39,8 @@ class Source(Struct, frozen=True):
 class Reloader:
     """Reads a configuration again, and tells the core: of new settings, or that there are none that can be used.
 
-    Where the file cannot be used, or is half written, the agent goes on as before. What changed is logged key by key.
+    Where the file cannot be used, or is half written, the agent goes on as before, and where it says the same as before
+    the core is told nothing. What changed is logged key by key.
 
     Args:
         source: Where it comes from.
@@ -54,6 +55,8 @@ class Reloader:
         self._put = put
         self._asked = asyncio.Event()
         self._told = told
+        self._obeyed: tuple[str, list[str]] | None = told.digest, []
+        """Digest of what the core obeys, and the keys that wait for a restart; None while a problem is told of."""
 
     def ask(self) -> None:
         """Have it read as soon as possible."""
@@ -72,19 +75,26 @@ class Reloader:
             # A file that is still being written has another stamp at every look; one that is away will come back.
             if asked or (seen is not None and seen == before and seen != read_at):
                 read_at = seen
-                self._put(await asyncio.to_thread(self._read))
+                event = await asyncio.to_thread(self._read)
+                if event is not None:
+                    self._put(event)
 
-    def _read(self) -> AnyEvent:
-        """In a thread: files may be large, or slow."""
+    def _read(self) -> AnyEvent | None:
+        """In a thread: files may be large, or slow. None: it says what it said before."""
         try:
             new, warnings = self._source.read()
             config = keep_fixed(self._config, new)
             told = settings(config)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a file is no reason to stop
             _log.error("config_refused", path=str(self._source.path), error=str(error), remedy="The old one is kept.")
+            self._obeyed = None
             return SettingsRefused(str(error))
         said = changes(self._config, new)
         kept = [change.key for change in said if change.key.partition(".")[0] in FIXED]
+        if self._obeyed == (told.digest, kept):
+            _log.debug("config_unchanged", digest=told.digest)
+            return None
+        self._obeyed = told.digest, kept
         self._say(warnings, [change for change in said if change.key not in kept], kept, told)
         self._config, self._told = config, told
         return SettingsChanged(Raw(msgspec.json.encode(told)), kept)
