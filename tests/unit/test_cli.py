@@ -1,6 +1,7 @@
 """The command line told nonsense: one sentence, no traceback."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def test_a_demo_that_cannot_be_is_refused(options: list[str], capsys: pytest.Cap
         main(["up", *options])
     assert ended.value.code == 2
     assert options[0] in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_reached_is_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:  # bound and not listening: connecting is refused
+        taken.bind(("127.0.0.1", 0))
+        url = f"nats://127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["pause", "m", "--nats", url]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"loadline: NATS is not reached at {url}: [Errno ")
+    assert line.endswith(". Say where it is: --nats URL or --config FILE")
 
 
 def test_an_order_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import math
 
 import pytest
+from structlog.testing import capture_logs
 
 from loadline.client.frontend import Frontend
 from loadline.client.interval import BOUNDS
@@ -55,6 +56,18 @@ def test_an_idle_frontend_keeps_saying_zero() -> None:
         assert {report.sample.arrivals for report in reports(bus)} == {0}
 
     asyncio.run(scenario())
+
+
+def test_what_agents_would_refuse_is_not_sent_and_its_field_is_logged() -> None:
+    async def scenario() -> None:
+        async with Frontend("m", "f", bus=MemoryBus(), interval_ms=3_600_000) as frontend:
+            frontend.queued = 2.5  # type: ignore[assignment]
+            assert not await frontend.report_now()
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    [told] = [line["detail"] for line in lines if line["event"] == "message_invalid"]
+    assert "$.sample.queued" in told
 
 
 def test_what_the_bus_cannot_take_now_is_never_published() -> None:

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
+import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from loadline.client.worker import Samples, Worker
 from loadline.core.events import LoadReported, WorkerDrained
@@ -129,6 +131,31 @@ def test_an_engine_that_cannot_be_sampled_costs_reports_only() -> None:
             assert await made.worker.report_now()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("sample", "detail"),
+    [
+        (WorkerSample(0, 0, decode_batch_requests=5.5), "$.samples[0].decode_batch_requests"),  # type: ignore[arg-type]
+        (WorkerSample(0, 0, kv_usage_ratio=80.0), "$.samples[0].kv_usage_ratio"),
+        (WorkerSample(0, 0, waiting_requests=np.int64(3)), "numpy.int64"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_sample_that_agents_would_refuse_is_not_sent_and_its_field_is_logged(
+    sample: WorkerSample, detail: str
+) -> None:
+    async def scenario() -> None:
+        async with bench(samples=sample) as made:
+            assert not await made.worker.report_now()
+            assert made.bus.published == []
+            made.samples = IDLE
+            assert await made.worker.report_now(), "the next one is"
+
+    with capture_logs() as lines:
+        asyncio.run(scenario())
+    told = [line for line in lines if line["event"] == "message_invalid"]
+    assert told
+    assert all(detail in line["detail"] and line["log_level"] == "error" for line in told)
 
 
 def test_decode_leaves_the_registry_at_once_and_reports_until_it_is_empty() -> None:

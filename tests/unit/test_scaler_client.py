@@ -59,7 +59,7 @@ def test_hands_out_targets_and_answers() -> None:
             wanted = PoolTarget("p", "decode", 3, 2, (Victim("v", 1),))
             await agent.announce(decision(1, 1, wanted))
             order = await anext(scaler)
-            assert order.targets == {"p": wanted}
+            assert (order.model, order.targets) == ("m", {"p": wanted})
             assert not order.expired
             assert not order.drain_expired
             await scaler.accept(order)

@@ -51,7 +51,7 @@ async def cross(fleet: Fleet, wire: Wire, sent_s: dict[str, float]) -> None:
 async def obey(scaler: Scaler, received_s: dict[str, list[float]]) -> None:
     """Note when decisions come, and say that they are carried out."""
     async for order in scaler:
-        received_s.setdefault(order.decision.model, []).append(time.monotonic())
+        received_s.setdefault(order.model, []).append(time.monotonic())
         await scaler.complete(order, {pool: target.replicas for pool, target in order.targets.items()})
 
 

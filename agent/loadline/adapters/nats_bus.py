@@ -266,8 +266,9 @@ class NatsBus:
         self._note(error)
 
     def _note(self, error: Exception) -> None:
-        self.last_error = _text(error)
-        _log.warning("nats_error", error=self.last_error)
+        if not (self.last_error and isinstance(error, nats.errors.NoServersError)):  # what each server said tells more
+            self.last_error = _text(error)
+        _log.warning("nats_error", error=_text(error))
 
     def _reachable(self) -> NatsClient:
         client = self._client

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
 from loadline.cli import journal, show
 from loadline.config import NatsKnobs, load
@@ -99,12 +100,14 @@ def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]
 
 
 async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T]) -> T:
+    logs.configure("auto", "error")  # what a connection lacks is told below, once and in a sentence
     bus = NatsBus(knobs, name="loadline cli")
     try:
         await bus.connect(lambda _connected: None)
         if not bus.connected:
             servers = ", ".join(knobs.servers)
-            raise LoadlineError(f"NATS is not reached at {servers}. Say where it is: --nats URL or --config FILE")
+            remedy = "Say where it is: --nats URL or --config FILE"
+            raise LoadlineError(f"NATS is not reached at {servers}: {bus.last_error}. {remedy}")
         try:
             data = await bus.request(subject, payload, TIMEOUT_S)
         except BusUnavailable as error:

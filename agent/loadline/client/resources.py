@@ -12,7 +12,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus, Store
-from loadline.wire.codec import encode
+from loadline.wire.codec import Rejected, decode_as, encode
 
 _log = bounded("client")
 
@@ -64,9 +64,21 @@ def _log_crash(task: asyncio.Task[None]) -> None:
 
 
 async def publish_now(bus: Bus, subject: str, message: Struct) -> bool:
-    """Publish now or not at all, for it would be stale later; says whether it was handed to the bus."""
+    """Publish now or not at all, for it would be stale later; says whether it was handed to the bus.
+
+    What every reader would refuse is not sent, and logged with the name of its field.
+    """
     try:
-        await bus.publish(subject, encode(message))
+        payload = encode(message)
+    except (TypeError, OverflowError) as error:  # a number of NumPy, or one beyond 64 bits
+        _log.error("message_invalid", subject=subject, detail=str(error))
+        return False
+    refused = decode_as(type(message), payload, subject)
+    if isinstance(refused, Rejected):
+        _log.error("message_invalid", subject=subject, detail=refused.detail)
+        return False
+    try:
+        await bus.publish(subject, payload)
     except BusUnavailable:
         return False
     return True

@@ -50,6 +50,11 @@ class Order:
         self._received_s = time.monotonic()
         self._expires_s = self._received_s + decision.ttl_ms / 1_000
 
+    @property
+    def model(self) -> str:
+        """Whose pools these are."""
+        return self.decision.model
+
     def announced_again(self, ttl_ms: int) -> None:
         """A repetition may bring the expiry nearer, never further away."""
         self._expires_s = min(self._expires_s, time.monotonic() + ttl_ms / 1_000)

@@ -110,7 +110,7 @@ class LocalScaler:
 
     async def _receive(self) -> None:
         async for order in self._scaler:
-            model = order.decision.model
+            model = order.model
             unknown = [pool for pool in order.targets if (model, pool) not in self._pools]
             if unknown:
                 await self._scaler.refuse(order, f"no such pool is configured: {', '.join(unknown)}")

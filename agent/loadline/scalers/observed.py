@@ -52,7 +52,7 @@ class ObservedScaler:
     async def _receive(self) -> None:
         async for order in self._scaler:
             await self._scaler.accept(order)
-            self._open[order.decision.model] = order
+            self._open[order.model] = order
             self._news.set()
 
     async def _answer(self) -> None:
