@@ -120,6 +120,18 @@ def test_the_pools_of_a_role_share_the_load_and_the_cheapest_serves_it() -> None
     assert scarce.counts()["fast"] == -int(-left // need.serves["fast"]), "for what the others leave, not for all"
 
 
+def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
+    desk = Desk(*two(8))
+    desk.hear(150, 400)
+    opinion = desk.hear(190, 30)
+    reasons = [reason for reason in opinion.reasons if reason.code is Code.QUEUEING_TARGET]
+    assert [reason.pool for reason in reasons] == ["fast", "slow"]
+    loads = {(reason.numbers["requests_per_s"], reason.numbers["backlog_requests_per_s"]) for reason in reasons}
+    [(arriving, backlog)] = loads
+    assert arriving > 170.0, "of the surge, also by the pool that is as large as it may be"
+    assert sum(reason.numbers["takes"] for reason in reasons) == pytest.approx(arriving + backlog)
+
+
 def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
     desk = Desk(*reversed(two()), workers=12, itl_ms=20.0)
     opinion = desk.hear(200, 800)

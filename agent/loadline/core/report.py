@@ -147,8 +147,9 @@ SENTENCES: dict[Code, str] = {
     Code.LOAD_LOW: "loads of workers are below {target:.0f}, at {most:.0f}: one less would do",
     Code.THROUGHPUT_FLOOR: "{wanted:g} raised to {allowed:g}: what the traffic to come needs",
     Code.QUEUEING_TARGET: (
-        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens arrive, and "
-        "{backlog_requests_per_s:.2f} more wait too long; a worker serves {serves:.2f}, and {busy:.2f} are busy: "
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens are planned for, and "
+        "{backlog_requests_per_s:.2f} that wait too long; of these the pool takes {takes:.2f}, a worker serves "
+        "{serves:.2f}, and {busy:.2f} are busy: "
         "{wanted:g} workers, {allowed:g} by this look"
     ),
     Code.SATURATION_HIGH: (

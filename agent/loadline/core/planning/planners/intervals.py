@@ -42,6 +42,12 @@ class Outlook(Struct, frozen=True):
     decode_peak: float = 1.0
     """That rate by the mean that it swings around: of its interval, or of a burst."""
 
+    @property
+    def load(self) -> dict[str, float]:
+        """It in the numbers of a reason."""
+        lengths = {"isl_tokens": self.isl_tokens or 0.0, "osl_tokens": self.osl_tokens or 0.0}
+        return {"requests_per_s": self.requests_per_s} | lengths
+
     def exceeded(self, recent: Recent, isl_spread: float) -> bool:
         """Whether requests or prompt tokens to compute come faster than this, beyond what chance explains.
 

@@ -131,9 +131,14 @@ class QueueingPlanner(ThroughputPlanner):
         return super().inputs() | {f"{role}_backlog_requests_per_s": rate for role, rate in self.backlogs.items()}
 
     def reason(self, pool: Pool, numbers: dict[str, float], *, surge: bool) -> Reason:  # noqa: ARG002 - one for both
-        """What a worker serves, and what bounds it."""
-        one = self.served[pool.name]
-        more = {"backlog_requests_per_s": self.backlogs[pool.knobs.role], "serves": one.requests_per_s}
+        """What is demanded of the role, what the pool takes of it, what a worker serves, and what bounds that."""
+        one, role = self.served[pool.name], pool.knobs.role
+        more = {
+            "requests_per_s": self.needs[role].demand - self.backlogs[role],
+            "backlog_requests_per_s": self.backlogs[role],
+            "takes": numbers["busy"] * one.saturated_requests_per_s,
+            "serves": one.requests_per_s,
+        }
         return Reason(Code.QUEUEING_TARGET, pool.name, numbers | more, detail=f"bound by {one.bound}")
 
     def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:

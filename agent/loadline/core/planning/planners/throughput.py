@@ -277,8 +277,12 @@ class ThroughputPlanner(Planner):
                 continue
             before = self.sized.get(pool.name)
             if surge and before is not None and size.wanted <= before.replicas:
-                continue
-            self.sized[pool.name] = self._sized(pool, size, spare[pool.name].wanted, outlook, now, surge=surge)
+                # It stays for the reason it had, in the numbers of the load that the others are sized for.
+                wanted, grew = before.replicas, before.reason.code is Code.TRAFFIC_SURGE
+            else:
+                wanted, grew = self._allowed(pool, size, spare[pool.name].wanted, now, surge=surge), surge
+            numbers = outlook.load | {"busy": size.busy, "wanted": float(size.needed), "allowed": float(wanted)}
+            self.sized[pool.name] = Sized(wanted, self.reason(pool, numbers, surge=grew))
 
     def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
         return sizing(model, self.demand(outlook, lengths))
@@ -296,25 +300,16 @@ class ThroughputPlanner(Planner):
             outlook.decode_peak,
         )
 
-    def _sized(self, pool: Pool, size: Size, spare: int, outlook: Outlook, now: int, *, surge: bool) -> Sized:
+    def _allowed(self, pool: Pool, size: Size, spare: int, now: int, *, surge: bool) -> int:
+        """The count that a pool is sized to by this look."""
         standing = pool.target_now(now)
         wanted = max(size.wanted, min(standing, spare))
         if surge:  # what has just begun may be untypical: it only adds
-            wanted = max(wanted, standing)
-        else:
-            since, least = self.foreseen_at.get(pool.name, standing), pool.knobs.replicas_min
-            allowed = bounded(since, wanted, least, self.knobs.replicas_step_max)
-            # What a surge has added since counts for no step: it stays as far as the forecast wants it too.
-            wanted = sorted((allowed, standing, wanted))[1]
-        numbers = {
-            "requests_per_s": outlook.requests_per_s,
-            "isl_tokens": outlook.isl_tokens or 0.0,
-            "osl_tokens": outlook.osl_tokens or 0.0,
-            "busy": size.busy,
-            "wanted": float(size.needed),
-            "allowed": float(wanted),
-        }
-        return Sized(wanted, self.reason(pool, numbers, surge=surge))
+            return max(wanted, standing)
+        since, least = self.foreseen_at.get(pool.name, standing), pool.knobs.replicas_min
+        allowed = bounded(since, wanted, least, self.knobs.replicas_step_max)
+        # What a surge has added since counts for no step: it stays as far as the forecast wants it too.
+        return sorted((allowed, standing, wanted))[1]
 
     def reason(self, pool: Pool, numbers: dict[str, float], *, surge: bool) -> Reason:
         """What led to a size; planners that size otherwise know more."""
