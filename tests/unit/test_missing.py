@@ -56,6 +56,15 @@ def test_profiles_are_in_the_settings_and_not_in_a_snapshot() -> None:
     assert twin.state.fleet.models["m"].pools["decode"].engine == LINEAR
 
 
+def test_a_pool_that_is_wanted_empty_lacks_no_worker() -> None:
+    pools = tuple(PoolKnobs(name, "decode", replicas_min=0) for name in ("big", "small"))
+    made = Controller(Settings("a", "all", (ModelKnobs("m", pools),)))
+    assert said(made) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], "nothing serves"
+    for name, count in (("big", 1), ("small", 0)):
+        made.state.fleet.models["m"].pools[name].reground(count, START)
+    assert said(made) == ["m: no worker of pool big is ready"]
+
+
 def test_a_model_that_sleeps_lacks_no_worker_but_needs_who_wakes_it() -> None:
     model = ModelKnobs("m", (PoolKnobs("decode", "decode", replicas_min=0),), scale_to_zero_after_ms=60_000)
     made = Controller(Settings("a", "all", (model,)))

@@ -78,15 +78,20 @@ def model(status: ModelStatus) -> str:
         )
         for pool in status.pools
     ]
+    whose = [status.namespace, f"priority {status.priority}"]
+    whose += [f"class {status.service_class}"] if status.service_class else []
     flags = [word for word, on in (("paused", status.paused), ("advises only", status.no_operation)) if on]
-    title = f"{status.model} ({', '.join([f'{status.planner} planner', *flags])})"
+    title = f"{status.model} ({', '.join([f'{status.planner} planner', *whose, *flags])})"
     return "\n".join([title, table(rows), *(f"  {line}" for line in summary(status))])
 
 
 def summary(status: ModelStatus) -> list[str]:
-    """Traffic, last decision and hold, a line each."""
+    """Objectives, accelerators, traffic, last decision and hold, a line each."""
     traffic, decision = status.traffic, status.decision
-    lines = []
+    aims = [f"{key} {value:g}" for key, value in status.objectives.items()]
+    types = [f"{pool.pool} {pool.accelerator_type}" for pool in status.pools if pool.accelerator_type]
+    lines = [f"objectives: {', '.join(aims)}"] if aims else []
+    lines += [f"accelerators: {', '.join(types)}"] if types else []
     if traffic.requests_per_s is None:
         lines.append("traffic: no frontend reports")
     else:

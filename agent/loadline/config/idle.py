@@ -6,19 +6,12 @@ from typing import Final
 
 from loadline.core.forecasts import ForecastKnobs
 from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.planning.planners import BY_TRAFFIC, FITTED, PLANNERS
+from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, PLANNERS
 from loadline.core.planning.planners.intervals import KEPT
 from loadline.core.settings import ModelKnobs
 
 _PARTS: Final = {"sla": ("throughput", "load"), "hybrid": ("queueing", "saturation")}
 """Planners that two others are the parts of."""
-_OBEYED: Final = {
-    "ttft_ms": BY_TRAFFIC | {"load"},
-    "itl_ms": BY_TRAFFIC | {"load"},
-    "tokens_per_s": FITTED,
-    "attainment": FITTED,
-}
-"""By key of the objectives, the planners that size for it."""
 
 
 def idle_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
@@ -27,7 +20,7 @@ def idle_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         knobs = getattr(model, name)
         if name != model.planner and knobs != type(knobs)():
             yield f"{place}.{name}: the {model.planner} planner does not obey it. {_remedy(model, name)}"
-    for key, planners in _OBEYED.items():
+    for key, planners in BY_OBJECTIVE.items():
         if model.planner not in planners and getattr(model.objectives, key) != getattr(ObjectiveKnobs(), key):
             yield (
                 f"{place}.objectives.{key}: the {model.planner} planner does not obey it. Take it out, or set "

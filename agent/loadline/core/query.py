@@ -3,7 +3,7 @@
 from loadline.core.belief.fleet import Model
 from loadline.core.decisions.ledger import summarise
 from loadline.core.planning.books import books_of
-from loadline.core.planning.planners import BY_TRAFFIC, FITTED
+from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, FITTED
 from loadline.core.planning.planners.sizing import profile_problem
 from loadline.core.report import Explanation
 from loadline.core.settings import ModelKnobs, Settings
@@ -54,16 +54,30 @@ def _model_status(state: State, knobs: ModelKnobs, now: int) -> ModelStatus:
         hold=sentences,
         missing=tuple(missing(model, knobs, now)),
         namespace=knobs.namespace,
+        priority=knobs.priority,
+        service_class=knobs.service_class,
+        objectives=_obeyed(knobs),
         conditions=state.conditions.get(knobs.name, ()),
         settled=state.settled(model, now),
     )
 
 
+def _obeyed(knobs: ModelKnobs) -> dict[str, float]:
+    """The objectives that the planner of a model sizes for: those that are said, and that ask for something."""
+    said = {key: getattr(knobs.objectives, key) for key, planners in BY_OBJECTIVE.items() if knobs.planner in planners}
+    return {key: value for key, value in said.items() if value is not None and (value or key == "attainment")}
+
+
 def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
     """What a model needs and has not got: workers, traffic, profiles; a sentence each."""
-    asleep = knobs.scale_to_zero_after_ms and not any(pool.target_now(now) for pool in model.pools.values())
-    pools = [] if asleep else model.pools.values()
-    found = [f"{model.name}: no worker of pool {pool.name} is ready" for pool in pools if not pool.ready]
+    wanted = {pool.name: max(pool.target_now(now), pool.least) for pool in model.pools.values()}
+    served = {pool.knobs.role for pool in model.pools.values() if wanted[pool.name]}
+    asleep = bool(knobs.scale_to_zero_after_ms) and not served
+    found = [
+        f"{model.name}: no worker of pool {pool.name} is ready"
+        for pool in model.pools.values()
+        if not pool.ready and (wanted[pool.name] or not (asleep or pool.knobs.role in served))
+    ]
     by_traffic = knobs.planner in BY_TRAFFIC
     if (by_traffic or knobs.scale_to_zero_after_ms) and not model.traffic.heard(now):
         found.append(f"{model.name}: no frontend reports traffic")

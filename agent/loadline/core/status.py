@@ -118,6 +118,10 @@ class ModelStatus(Struct, frozen=True):
     """What its planner needs and has not got."""
     namespace: str = "default"
     conditions: tuple[Condition, ...] = ()
+    priority: int = 100
+    service_class: str = ""
+    objectives: dict[str, float] = {}
+    """By key, such as ``ttft_ms``: those that its planner sizes for."""
     settled: bool = False
     """Whether this agent leads and knows what stands: only then may anybody act on the counts of its pools."""
 

@@ -35,4 +35,12 @@ FITTED = frozenset({HybridPlanner.name, QueueingPlanner.name})
 BY_ROLE = BY_TRAFFIC | {SaturationPlanner.name}
 """Planners that share the load of a role among its pools: such a pool may be empty and grow again."""
 
-__all__ = ["BY_ROLE", "BY_TRAFFIC", "FITTED", "PLANNERS", "Planner"]
+BY_OBJECTIVE: dict[str, frozenset[str]] = {
+    "ttft_ms": BY_TRAFFIC | {LoadPlanner.name},
+    "itl_ms": BY_TRAFFIC | {LoadPlanner.name},
+    "tokens_per_s": FITTED,
+    "attainment": FITTED,
+}
+"""By key of the objectives, the planners that size for it."""
+
+__all__ = ["BY_OBJECTIVE", "BY_ROLE", "BY_TRAFFIC", "FITTED", "PLANNERS", "Planner"]

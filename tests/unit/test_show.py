@@ -1,0 +1,37 @@
+"""What the text status says of a model: whose it is, what it is to meet, and what its workers run on."""
+
+from loadline.cli import show
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.controller import Controller
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.query import status
+from loadline.core.settings import ModelKnobs, Settings
+from tests.support.belief import START
+
+
+def lines(planner: str) -> list[str]:
+    pools = (PoolKnobs("big", "aggregated", accelerator="dgx"), PoolKnobs("small", "aggregated"))
+    model = ModelKnobs(
+        "chat",
+        pools,
+        namespace="team-a",
+        priority=1,
+        service_class="premium",
+        planner=planner,
+        objectives=ObjectiveKnobs(300.0, 25.0, attainment=0.0),
+    )
+    accelerators = (AcceleratorKnobs("dgx", "h100"),)
+    made = Controller(Settings("a", "all", (model,), accelerators=accelerators))
+    return show.model(status(made.settings, made.state, "0", START, START).models[0]).splitlines()
+
+
+def test_a_model_is_shown_with_whose_it_is_and_what_it_is_to_meet() -> None:
+    said = lines("queueing")
+    assert said[0] == "chat (queueing planner, team-a, priority 1, class premium)"
+    assert "  objectives: ttft_ms 300, itl_ms 25, attainment 0" in said
+    assert "  accelerators: big h100" in said
+
+
+def test_objectives_that_the_planner_does_not_obey_are_not_shown() -> None:
+    assert not [line for line in lines("saturation") if "objectives" in line]
