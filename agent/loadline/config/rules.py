@@ -11,7 +11,7 @@ from loadline.config.layers import placed, written_of
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
 from loadline.config.schedules import check_schedules, schedule_warnings
-from loadline.config.supplies import check_supplies, supply_warnings
+from loadline.config.supplies import check_supplies, floor_warnings, supply_warnings
 from loadline.config.thresholds import check_hybrid, check_saturation, check_thresholds, threshold_warnings
 from loadline.config.zero import check_sleep, sleep_warnings
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
@@ -77,7 +77,7 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
             warnings += profile_warnings(model, place)
     check_fleet_budget(config.fleet, config.models)
     check_supplies(config)
-    return [*warnings, *supply_warnings(config)]
+    return [*warnings, *supply_warnings(config), *floor_warnings(config)]
 
 
 def _check_agent(config: Config) -> None:

@@ -1,23 +1,25 @@
 """What a configuration says of limited GPUs: limits of what does not exist, or below the least counts, are errors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from loadline.config.knobs import Config
 from loadline.config.names import did_you_mean
+from loadline.config.schedules import most_floor
 from loadline.core.models.accelerator import UNSAID
 from loadline.core.planning.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
 
 
 class _Taker(NamedTuple):
-    """A pool, and the GPUs of its least count."""
+    """A pool, the GPUs of its least count, and those of its highest floor."""
 
     place: str
     namespace: str
     accelerator: str
     gpu_type: str
     gpus: int
+    floor_gpus: int
 
 
 def check_supplies(config: Config) -> None:
@@ -46,6 +48,22 @@ def _check_types(limits: Mapping[str, int], place: str, known: set[str]) -> None
 
 def _check_least(config: Config) -> None:
     """Least counts take GPUs whatever is short: they must be there."""
+    for place, limit, taking in _limited(config):
+        gpus = sum(taker.gpus for taker in taking)
+        if gpus <= limit:
+            continue
+        pools = ", ".join(taker.place for taker in taking if taker.gpus)
+        problem = (
+            f"{limit} GPUs are fewer than the {gpus} of the least counts (replicas_min x gpus_per_worker) of {pools}"
+        )
+        remedy = f"Set it to {gpus} or more, or lower replicas_min."
+        if not any(taker.accelerator for taker in taking):
+            remedy = f"A pool without an accelerator has no type: name one of [[accelerators]] in it. Or: {remedy}"
+        raise ConfigError(place, problem, remedy)
+
+
+def _limited(config: Config) -> Iterator[tuple[str, int, list[_Taker]]]:
+    """Each limit: where it is written, its GPUs, and who takes of them."""
     takers: dict[str, list[_Taker]] = {}
     limits: dict[str, int] = {}
     for taker in _takers(config):
@@ -53,23 +71,30 @@ def _check_least(config: Config) -> None:
             limits[supply] = limit
             takers.setdefault(supply, []).append(taker)
     for supply, taking in takers.items():
-        gpus = sum(taker.gpus for taker in taking)
-        if gpus <= limits[supply]:
-            continue
         namespace, quota, kind = supply.rpartition("/")
         place = f"allocation.capacity.{kind}"
         if quota:
             at = next(index for index, one in enumerate(config.namespaces) if one.name == namespace)
             place = f"namespaces[{at}].gpu_quota.{kind if kind in config.namespaces[at].gpu_quota else DEFAULT}"
-        pools = ", ".join(taker.place for taker in taking if taker.gpus)
-        problem = (
-            f"{limits[supply]} GPUs are fewer than the {gpus} of the least counts (replicas_min x gpus_per_worker) of "
-            f"{pools}"
+        yield place, limits[supply], taking
+
+
+def floor_warnings(config: Config) -> Iterator[str]:
+    """Floors of schedules for which there are not enough GPUs where their windows meet."""
+    for place, limit, taking in _limited(config):
+        yield from _floors_above(place, limit, taking)
+    if config.fleet.gpu_budget_max is not None:
+        yield from _floors_above("fleet.gpu_budget_max", config.fleet.gpu_budget_max, list(_takers(config)))
+
+
+def _floors_above(place: str, limit: int, taking: Sequence[_Taker]) -> Iterator[str]:
+    gpus = sum(taker.floor_gpus for taker in taking)
+    if gpus > limit:
+        pools = ", ".join(taker.place for taker in taking if taker.floor_gpus > taker.gpus)
+        yield (
+            f"{place}: {limit} GPUs are fewer than the {gpus} that all pools have to have at least where the schedules "
+            f"of {pools} meet, and it is never exceeded for a schedule. Raise it, or lower a replicas_min."
         )
-        remedy = f"Set it to {gpus} or more, or lower replicas_min."
-        if not any(taker.accelerator for taker in taking):
-            remedy = f"A pool without an accelerator has no type: name one of [[accelerators]] in it. Or: {remedy}"
-        raise ConfigError(place, problem, remedy)
 
 
 def supply_warnings(config: Config) -> Iterator[str]:
@@ -97,5 +122,6 @@ def _takers(config: Config) -> Iterator[_Taker]:
     for index, model in enumerate(config.models):
         for at, pool in enumerate(model.pools):
             gpu_type = accelerators.get(pool.accelerator, UNSAID).gpu_type
-            gpus = pool.replicas_min * pool.gpus_per_worker
-            yield _Taker(f"models[{index}].pools[{at}]", model.namespace, pool.accelerator, gpu_type, gpus)
+            gpus, floor_gpus = (count * pool.gpus_per_worker for count in (pool.replicas_min, most_floor(pool)))
+            place = f"models[{index}].pools[{at}]"
+            yield _Taker(place, model.namespace, pool.accelerator, gpu_type, gpus, floor_gpus)

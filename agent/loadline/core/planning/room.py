@@ -56,7 +56,7 @@ class Room(Struct, frozen=True):
         legs: dict[str, Leg] = {}
         for pool, takes in self.takes.items():
             if supply in takes:
-                stands = max(model.pools[pool].target_now(now), model.pools[pool].least)
+                stands = max(model.pools[pool].target_now(now), model.pools[pool].knobs.replicas_min)
                 if draft.targets[pool] > stands:
                     legs[pool] = Leg(stands, draft.targets[pool], takes[supply], 0)
         if not legs:

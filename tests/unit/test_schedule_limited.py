@@ -1,0 +1,67 @@
+"""Floors of schedules where GPUs are short: others give way, and no limit is exceeded for a floor."""
+
+import pytest
+
+from loadline.core.belief.fleet import FleetKnobs
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.models.schedule import ScheduleKnobs
+from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.report import Code
+from tests.support.configs import judge, model
+from tests.support.models import Limited, Models
+
+MINUTE_MS = 60_000
+GPUS = 10
+SHORT = Limited(AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),))
+ALWAYS = ScheduleKnobs("0 0 * * *", "59 23 * * *", 8)
+
+
+@pytest.mark.parametrize(("least", "counts"), [(1, {"day": 8, "night": 2}), (5, {"day": 5, "night": 5})])
+def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict[str, int]) -> None:
+    day = PoolKnobs("main", "aggregated", 1, 1, 20, accelerator="h100", schedules=(ALWAYS,))
+    night = PoolKnobs("main", "aggregated", 1, least, 20, accelerator="h100")
+    models = Models({"day": [(day, 1)], "night": [(night, 6)]}, FleetKnobs(), limited=SHORT)
+    occupied: list[int] = []
+
+    def look() -> None:
+        books = models.controller._decider._books(models.now)
+        assert books is not None
+        occupied.append(GPUS - books.free("h100"))
+
+    models.watch = look
+    models.says("night", main=6)
+    models.run(3 * MINUTE_MS)
+    assert {name: pools["main"] for name, pools in models.counts().items()} == counts
+    assert max(occupied) <= GPUS
+    waits = Code.GPUS_OCCUPIED in {one.code for one in models.controller.state.holds["day"].rails}
+    assert waits is (least == 5), "who waits says so"
+
+
+BASE = """
+[[accelerators]]
+name = "h100"
+"""
+DAY = 'name = "p"\nrole = "aggregated"\naccelerator = "h100"\nreplicas_max = 20\n'
+SCHEDULES = 'schedules = [{start = "0 8 * * *", end = "0 18 * * *", replicas_min = 8}]'
+BOTH = model('namespace = "team"', DAY + SCHEDULES) + model('namespace = "team"', DAY + "replicas_min = 5").replace(
+    '"m"', '"other"'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[allocation.capacity]\nh100 = {}", "allocation.capacity.h100"),
+        ('[[namespaces]]\nname = "team"\ngpu_quota = {{ h100 = {} }}', "namespaces[0].gpu_quota.h100"),
+        ("[fleet]\ngpu_budget_max = {}", "fleet.gpu_budget_max"),
+    ],
+)
+def test_floors_above_what_there_is_are_warned_of(text: str, place: str) -> None:
+    team = "" if "namespaces" in text else '[[namespaces]]\nname = "team"\n'
+    base = BOTH + BASE + team
+    (warning,) = judge(text.format(12), base=base)
+    assert warning.startswith(f"{place}: 12 GPUs are fewer than the 13")
+    assert "schedules of models[0].pools[0] meet" in warning
+    assert warning.endswith("Raise it, or lower a replicas_min.")
+    assert judge(text.format(13), base=base) == []
