@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from loadline.core.belief.pool import Pool
 from loadline.core.belief.worker import Worker
+from loadline.core.models.fitting import LATENCY_MIN_MS
 from loadline.core.models.iterations import LearnedLine
 from loadline.core.models.regression import Line
 from loadline.core.observed import WorkerSample
@@ -14,6 +15,7 @@ from loadline.core.scalars import Role
 
 _REFIT_MS: Final = 10_000
 """To draw both lines takes 0.5 ms."""
+_TIME_MAX_MS: Final = 1e6
 
 
 class Lines(Struct, frozen=True):
@@ -28,6 +30,10 @@ class Lines(Struct, frozen=True):
     def known(self, role: Role) -> bool:
         """Whether they are all that a role needs."""
         return (self.decode is not None or role == "prefill") and (self.prefill is not None or role == "decode")
+
+    def plausible(self) -> bool:
+        """Whether engines can take such times: the bounds are those of the linear parameters of a pool."""
+        return all(_plausible(line) for line in (self.decode, self.prefill) if line is not None)
 
     def fits(self, pool: Pool) -> bool:
         """Whether they are of engines like those of a pool."""
@@ -102,3 +108,8 @@ class PoolFit(Struct):
             self.prefill.push(now, tokens, sample.iteration_ms)
         elif sample.decode_batch_requests:
             self.decode.push(now, sample.decode_batch_requests, sample.iteration_ms)
+
+
+def _plausible(line: Line) -> bool:
+    within = 0.0 <= line.slope <= _TIME_MAX_MS and 0.0 <= line.intercept_ms <= _TIME_MAX_MS
+    return within and line.slope + line.intercept_ms >= LATENCY_MIN_MS

@@ -198,7 +198,7 @@ class Intervals(Struct):
             isl, hit_rate = before.isl_tokens, before.kv_hit_rate
         if not self.requests:
             # Of the first interval its busiest part counts at its end: until then nothing less does.
-            most = max(recent.requests_per_s, before.requests_per_s)
+            most = max(recent.requests_per_s, self.peak_requests_per_s or before.requests_per_s)
             return Outlook(most, isl, osl or before.osl_tokens, hit_rate)
         longer = max(1.0, (isl or 0.0) / (before.isl_tokens or isl or 1.0))
         isl = isl and isl / longer

@@ -100,6 +100,8 @@ class QueueingPlanner(ThroughputPlanner):
             taught = msgspec.json.decode(data, type=Taught)
         except msgspec.MsgspecError:
             return
+        if not all(lines.plausible() for lines in taught.lines.values()):
+            return
         self.lines = dict(taught.lines)
         if taught.correction is not None:
             super().learn(taught.correction)
