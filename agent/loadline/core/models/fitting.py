@@ -17,6 +17,8 @@ from loadline.core.models.profile import decode_surface
 from loadline.core.models.regression import Line
 from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
 
+LATENCY_MIN_MS: Final = 1e-6
+"""A nanosecond: what is said to take less was not measured, and its square may be nothing to divide by."""
 SPREAD_MIN: Final = 0.2
 """Least range of the loads, as a share of the largest: from loads that are nearly alike noise makes any slope."""
 ERROR_MAX: Final = 0.5
@@ -43,8 +45,10 @@ def fit_line(loads: Sequence[float], latencies_ms: Sequence[float]) -> Fit | Ref
 
     Args:
         loads: Above 0 and finite.
-        latencies_ms: As many, above 0 and finite.
+        latencies_ms: As many, finite.
     """
+    if latencies_ms and min(latencies_ms) < LATENCY_MIN_MS:
+        return Refused(f"{min(latencies_ms):g} ms is no time of an engine: leave out what was not measured")
     if not loads or max(loads) - min(loads) < SPREAD_MIN * max(loads):
         return Refused(f"{len(loads)} samples of nearly the same load say nothing of a line: measure other loads too")
     line = _least_relative(loads, latencies_ms)

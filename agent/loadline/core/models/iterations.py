@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from loadline.core.models.fitting import Fit, Refused, fit_line
+from loadline.core.models.fitting import LATENCY_MIN_MS, Fit, Refused, fit_line
 from loadline.core.models.regression import SAMPLES_MIN, Line, without_outliers
 
 _EACH: Final = 5
@@ -37,8 +37,8 @@ class LearnedLine(Struct):
     """Why there is no new line; empty: nothing."""
 
     def push(self, now: int, load: float, latency_ms: float) -> None:
-        """Add a sample; one that is below a load of 1, not above 0 ms or without end says nothing."""
-        if 1.0 <= load < float("inf") and 0.0 < latency_ms < float("inf"):
+        """Add a sample; one that is below a load of 1, below ``LATENCY_MIN_MS`` or without end says nothing."""
+        if 1.0 <= load < float("inf") and LATENCY_MIN_MS <= latency_ms < float("inf"):
             octave = self.octaves.setdefault(int(load).bit_length(), [])
             octave.append((now, float(load), float(latency_ms)))
             del octave[:-_EACH]

@@ -6,9 +6,9 @@ of what a worker can hold: it waits for prefill, and no more is learned from it.
 queue than it was ever to be able to shows that this is wrong.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from loadline.core.scalars import Role
 
@@ -18,6 +18,8 @@ SEQUENCES: Final = 256
 """The same in requests."""
 _REMEMBERED: Final = 10
 """Observations of which the mean counts, as in the original."""
+_TOKENS_MAX: Final = 1e12
+"""More than any worker holds: it was a slip."""
 _TELLING: Final = 0.5
 """Share of k1 below which a queue says nothing of what a worker can hold. The original learned 16 % of a cache once."""
 _BUCKETS: Final = (100, 500)
@@ -42,13 +44,21 @@ def derived_tokens(
     return requests * (isl_tokens + osl_tokens / 2.0)
 
 
+_Observed = Annotated[float, Meta(gt=0, le=_TOKENS_MAX)]
+
+
 class Observations(Struct):
     """Tokens that workers held when requests queued, by the mean length of outputs."""
 
-    by_bucket: dict[int, list[float]] = field(default_factory=dict)
+    by_bucket: dict[
+        Annotated[int, Meta(ge=0, le=len(_BUCKETS))],
+        Annotated[list[_Observed], Meta(min_length=1, max_length=_REMEMBERED)],
+    ] = field(default_factory=dict)
 
     def note(self, osl_tokens: float, tokens: float) -> None:
-        """One more observation; the oldest of its kind goes."""
+        """One more observation; the oldest of its kind goes. One that cannot be says nothing."""
+        if not 0.0 < tokens <= _TOKENS_MAX:
+            return
         kept = self.by_bucket.setdefault(_bucket(osl_tokens), [])
         kept.append(tokens)
         del kept[:-_REMEMBERED]

@@ -51,6 +51,15 @@ class Wish(Struct, frozen=True):
         same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
         return bool(needed) and same and (self.needs, self.floors) == (other.needs, other.floors)
 
+    def met_by(self, granted: Mapping[str, int]) -> set[str]:
+        """Pools of the needs that these counts serve: of them no more is wanted, whatever the first choice."""
+        return {
+            pool
+            for need in self.needs
+            if need.demand <= sum(granted[one] * each for one, each in need.serves.items()) + 1e-9
+            for pool in need.serves
+        }
+
 
 def standing(model: Model, pending: Mapping[str, int], now: int) -> Wish:
     """A model that stays as it is."""

@@ -1,0 +1,76 @@
+"""What people and metrics are told of limited GPUs: what waits is wanted, and the limit named is the one that binds."""
+
+from msgspec import field
+
+from loadline.core.belief.fleet import FleetKnobs, Model
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.planning.planners.base import Planner
+from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.query import status
+from loadline.core.report import Code, Need, Opinion, Reason
+from tests.support.belief import START
+from tests.support.models import STEPS, Limited, Models
+
+ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("l40s"))
+
+
+class Keeping(Planner):
+    """A planner that needs so much, and keeps more workers than that for a while."""
+
+    demand: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        del model, now
+        need = Need("aggregated", self.demand, {"big": 20.0, "small": 4.0})
+        reason = Reason(Code.FIXED_COUNT, numbers={"replicas": 0.0})
+        return Opinion("keeping", self.counts, (reason,), {}, (need,))
+
+    def next_wake(self) -> int:
+        return 2**50
+
+
+def chat_and_code(demand: float, big: int) -> Models:
+    """Chat comes first and would have so many big workers and five small ones, of which its quota allows four."""
+    chat = [
+        (PoolKnobs("big", "aggregated", 4, 0, 4, accelerator="h100"), 3),
+        (PoolKnobs("small", "aggregated", 1, 0, 8, accelerator="l40s"), 0),
+    ]
+    code = [(PoolKnobs("main", "aggregated", 1, 1, 12, accelerator="l40s"), 9)]
+    rules = Limited(
+        AllocationKnobs({"h100": 16, "l40s": 12}, solver="greedy"),
+        ACCELERATORS,
+        {"team-a": {"h100": 16, "default": 4}},
+        {"chat": 1},
+        {"chat": "team-a"},
+    )
+    models = Models({"chat": chat, "code": code}, FleetKnobs(), limited=rules, guard=STEPS)
+    models.says("code", main=12)
+    models.controller._decider.planners["chat"] = Keeping(None, demand, {"big": big, "small": 5})
+    models.controller.state.due["chat"] = models.now
+    models.run(30_000)
+    return models
+
+
+def waiting(models: Models, model: str) -> dict[str, int]:
+    found = status(models.controller.settings, models.controller.state, "1", START, models.now).supplies
+    return {one.supply: one.waiting[model] for one in found if model in one.waiting}
+
+
+def rails(models: Models) -> set[str]:
+    return {f"{one.pool} {one.code} {one.detail}" for one in models.controller.state.holds["chat"].rails}
+
+
+def test_where_needs_are_met_nothing_waits_and_another_pool_serves() -> None:
+    models = chat_and_code(60.0, 3)
+    assert models.counts()["chat"] == {"big": 3, "small": 0}
+    assert rails(models) == {"small served_by_another_pool big"}
+    assert waiting(models, "chat") == {}
+
+
+def test_who_wants_more_than_its_quota_is_told_of_its_quota() -> None:
+    models = chat_and_code(200.0, 4)
+    assert models.counts()["chat"] == {"big": 4, "small": 4}
+    assert "small quota_limited team-a/l40s" in rails(models)
+    assert waiting(models, "chat") == {"l40s": 1, "team-a/l40s": 1}
