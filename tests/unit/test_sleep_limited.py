@@ -16,7 +16,7 @@ GPUS = 4
 BY_TYPE = Limited(
     AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),), priorities={"night": 1, "day": 50}
 )
-EQUAL = Limited(AllocationKnobs({"h100": GPUS}, solver="greedy"), (AcceleratorKnobs("h100"),))
+DAY_FIRST = Limited(BY_TYPE.allocation, BY_TYPE.accelerators, priorities={"night": 50, "day": 1})
 BUDGET = FleetKnobs(gpu_budget_max=GPUS)
 
 
@@ -75,7 +75,7 @@ def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnob
 @pytest.mark.parametrize(
     ("fleet", "limited", "remedy"),
     [
-        (FleetKnobs(), EQUAL, "h100: add GPUs and raise allocation.capacity, or let other models have fewer"),
+        (FleetKnobs(), DAY_FIRST, "h100: add GPUs and raise allocation.capacity, or let other models have fewer"),
         (
             BUDGET,
             Limited(),
@@ -104,7 +104,7 @@ def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
 
 
 def test_a_decision_that_grants_less_than_is_needed_says_so_at_once() -> None:
-    models = Night(FleetKnobs(), EQUAL)
+    models = Night(FleetKnobs(), BY_TYPE)
     seen: list[str] = []
     models.says("day", main=1)
     models.run(20 * SECOND_MS)
