@@ -155,6 +155,9 @@ def test_no_operation_explains_and_commits_nothing() -> None:
     assert world.decisions(world.run(60)) == []
     advised = [e for e in world.controller.state.explanations if e.outcome == "advised"]
     assert [e.targets for e in advised] == [{"prefill": 3, "decode": 3}]
+    ready = world.controller.state.conditions["m"][1]
+    assert (ready.status, ready.reason) == (True, "SkippedProcessing")
+    assert ready.message.startswith("no_operation is set: this is what would be done")
 
 
 def test_a_minimum_is_asked_for_even_without_data() -> None:

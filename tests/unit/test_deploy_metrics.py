@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.metrics import Metrics
 from loadline.config import parse
-from loadline.core.status import AgentStatus, Condition
+from loadline.core.status import AgentStatus, Condition, SupplyStatus
 from tests.unit.test_deploy import kubernetes_config, manifests
 from tests.unit.test_metrics import status_with
 
@@ -29,8 +29,11 @@ def everything() -> AgentStatus:
     whole = status_with({"alarm_x": 1}, {"invalid": 1})
     [model] = whole.models
     conditions = (Condition("MetricsAvailable", status=True, reason="MetricsFound", message="", since_ms=0),)
-    pools = tuple(replace(pool, decided=True, changes={"up:x": 1}) for pool in model.pools)
-    return replace(whole, models=(replace(model, settled=True, conditions=conditions, pools=pools),))
+    pools = tuple(
+        replace(pool, decided=True, changes={"up:x": 1}, cost_per_hour=1.0, power_w=1.0) for pool in model.pools
+    )
+    supplies = (SupplyStatus("h100", 8, 0, {}),)
+    return replace(whole, models=(replace(model, settled=True, conditions=conditions, pools=pools),), supplies=supplies)
 
 
 def said() -> dict[str, set[str]]:
@@ -76,6 +79,16 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are(expression: str)
     grouped = [one.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for one in group.split(",")]
     assert {*selected, *grouped} <= labels
     assert expression.count("(") == expression.count(")")
+
+
+def test_what_the_documents_say_to_watch_has_an_alert_or_a_panel() -> None:
+    text = (DEPLOY.parent / "docs" / "operations.md").read_text("utf-8")
+    [table] = re.findall(r"Watch these\..*?rules\.yaml", text, re.DOTALL)
+    told = [row.partition(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    names = [name for row in told for name in re.findall(r"`(loadline_\w+)`", row)]
+    asked = {name for text in expressions() for name in re.findall(r"\bloadline_\w+", text)}
+    assert len(names) > 10
+    assert not [name for name in names if not {name, f"{name}_bucket"} & asked]
 
 
 def test_alerts_say_what_is_and_what_to_do() -> None:

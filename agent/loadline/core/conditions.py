@@ -64,6 +64,7 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[Code, str]], ...]] = (
         False,
         {Code.GPUS_OCCUPIED: "wait for workers that drain; if it lasts, add GPUs, or change a priority"},
     ),
+    ("SkippedProcessing", True, {Code.ADVISE_ONLY: "set no_operation = false to have it done"}),
     (
         "CapacitySafetyOverride",
         True,

@@ -132,6 +132,8 @@ class Decider:
         state, name = self.state, model.name
         said = (*state.explanations[-1:], state.holds.get(name))  # what was just decided is the newest
         rails = next((one.rails for one in said if one is not None and (one.model, one.at_ms) == (name, now)), ())
+        if self._knobs[name].no_operation:
+            rails = (Reason(Code.ADVISE_ONLY), *rails)
         obstacle = self._obstacle(name, now)  # nothing may be wanted now: it is in the way all the same
         state.conditions[name] = conditions(
             model,
