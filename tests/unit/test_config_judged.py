@@ -330,3 +330,10 @@ def test_a_profile_that_cannot_be_used_is_a_warning(keys: str, words: list[str])
     warnings = judge(f'[[models]]\nname = "m"\nplanner = "sla"\n{pool}', base="")
     assert len(warnings) == len(words)
     assert all(word in warning for word, warning in zip(words, warnings, strict=True))
+
+
+def test_tokens_that_the_rules_of_upstream_do_not_ask_for_are_warned_of() -> None:
+    knobs = 'planner = "saturation"\nsaturation = { profile = "%s", capacity = "tokens" }'
+    (warning,) = judge("", base=model(knobs % "upstream", AGGREGATED))
+    assert warning.startswith('models[0].saturation.capacity: "tokens" has no effect')
+    assert judge("", base=model(knobs % "own", AGGREGATED)) == []

@@ -1,7 +1,11 @@
 """Limited GPUs in a configuration: what they may name, and what they must leave to the least counts."""
 
+from pathlib import Path
+
 import pytest
 
+from loadline import solver
+from loadline.cli.main import main
 from loadline.config import parse
 from loadline.config.summary import describe
 from loadline.runtime.settings import settings
@@ -93,6 +97,32 @@ def test_a_pool_without_a_type_that_a_default_shuts_out_is_named_with_what_it_la
     assert found.place == "namespaces[0].gpu_quota.default"
     assert found.problem.endswith("of models[0].pools[0]")
     assert found.remedy.startswith("A pool without an accelerator has no type: name one of [[accelerators]] in it.")
+
+
+@pytest.mark.parametrize(
+    ("text", "installed", "warned"),
+    [
+        ("[allocation.capacity]\nh100 = 64", False, True),
+        ('[[namespaces]]\nname = "team"\ngpu_quota = { h100 = 64 }', False, True),
+        ("[allocation.capacity]\nh100 = 64", True, False),
+        ('[allocation]\nsolver = "greedy"\ncapacity = { h100 = 64 }', False, False),
+        ("", False, False),
+    ],
+)
+def test_check_says_that_nobody_can_solve_exactly(  # noqa: PLR0917 - a case, and where it is tried
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    installed: bool,  # noqa: FBT001
+    warned: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr(solver, "available", lambda: installed)
+    path = tmp_path / "loadline.toml"
+    path.write_text(SMALL + text, "utf-8")
+    assert main(["check", "--config", str(path)]) == 0
+    warning = "warning: allocation.solver: SciPy is not installed, so GPUs that are short are allocated greedily."
+    assert (warning in capsys.readouterr().out) is warned
 
 
 @pytest.mark.parametrize("table", ["[allocation.capacity]", '[[namespaces]]\nname = "team"\n[namespaces.gpu_quota]'])

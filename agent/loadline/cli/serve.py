@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadline import app
+from loadline import app, solver
 from loadline.cli import warmup
 from loadline.cli.show import printable
 from loadline.config import Config, describe, load, validate
@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
 
     def read() -> tuple[Config, list[str]]:
         config = warmup.warmed(load(options.config), options)
-        return config, [*validate(config), *warmup.warnings(config)]
+        return config, _warnings(config)
 
     source = Source.at(options.config, read)
     config, warnings = source.read()
@@ -33,13 +33,28 @@ def run(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, what looks wrong, and what it will do."""
     config = warmup.warmed(load(options.config), options)
-    warnings = [*validate(config), *warmup.warnings(config), *_journal_warnings(config.journal.directory)]
+    warnings = [*_warnings(config), *_journal_warnings(config.journal.directory)]
     app.settings(config)  # reads the traces to start warm with: one that cannot be used is an error
     print(printable(describe(config)))
     for warning in warnings:
         print(printable(f"warning: {warning}"))
     print(f"{options.config}: valid, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
     return 0
+
+
+def _warnings(config: Config) -> list[str]:
+    """What looks wrong, here where it is read."""
+    return [*validate(config), *warmup.warnings(config), *_solver_warnings(config)]
+
+
+def _solver_warnings(config: Config) -> Iterator[str]:
+    """Whether whoever is to find the best allocation can; an agent goes on with the greedy one."""
+    limited = config.allocation.capacity or any(one.gpu_quota for one in config.namespaces)
+    if limited and config.allocation.solver == "exact" and not solver.available():
+        yield (
+            "allocation.solver: SciPy is not installed, so GPUs that are short are allocated greedily. "
+            'pip install "loadline[solver]", or set it to "greedy".'
+        )
 
 
 def _journal_warnings(directory: str) -> Iterator[str]:

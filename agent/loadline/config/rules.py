@@ -12,7 +12,13 @@ from loadline.config.names import check_names, did_you_mean, name_warnings, refu
 from loadline.config.plausible import profile_warnings
 from loadline.config.schedules import check_schedules, schedule_warnings
 from loadline.config.supplies import check_supplies, floor_warnings, supply_warnings
-from loadline.config.thresholds import check_hybrid, check_saturation, check_thresholds, threshold_warnings
+from loadline.config.thresholds import (
+    check_hybrid,
+    check_saturation,
+    check_thresholds,
+    saturation_warnings,
+    threshold_warnings,
+)
 from loadline.config.zero import check_sleep, sleep_warnings
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.settings import ModelKnobs
@@ -68,6 +74,7 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
                 )
         elif model.planner == "saturation":
             check_saturation(model.saturation, f"{place}.saturation")
+            warnings += saturation_warnings(model.saturation, f"{place}.saturation")
         elif model.planner == "hpa":
             _check_hpa(model, f"{place}.hpa")
         elif model.planner in BY_TRAFFIC:

@@ -50,6 +50,15 @@ def check_hybrid(model: ModelKnobs, place: str) -> None:
         raise ConfigError(f"{place}.saturation.profile", problem, 'Leave it out, or set planner = "saturation".')
 
 
+def saturation_warnings(knobs: SaturationKnobs, place: str) -> Iterator[str]:
+    """Those of the saturation planner that have no effect."""
+    if knobs.profile == "upstream" and knobs.capacity == "tokens":
+        yield (
+            f'{place}.capacity: "tokens" has no effect, as profile = "upstream" goes by KV usage and queues. '
+            "Leave one of the two out."
+        )
+
+
 def threshold_warnings(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
     """Those of the threshold planner that have no effect, a sentence each."""
     knobs, roles = model.threshold, {pool.role for pool in model.pools}
