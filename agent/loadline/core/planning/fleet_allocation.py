@@ -202,9 +202,11 @@ class FleetAllocation(Struct):
         supplies = books.supplies
         waiting: dict[str, dict[str, int]] = {supply: {} for supply in sorted(supplies.limits)}
         for name, wish in sorted(self.wishes.items()):
-            pools, pending, granted = fleet.models[name].pools, books.pending.get(name, {}), self.granted.get(name, {})
+            pools, pending = fleet.models[name].pools, books.pending.get(name, {})
+            granted = self.granted.get(name, wish.counts)
+            met = wish.met_by(granted)
             missing = {
-                pool: max(0, max(count, granted.get(pool, 0)) - planned_of(pools[pool], pending, now))
+                pool: max(0, max(0 if pool in met else count, granted[pool]) - planned_of(pools[pool], pending, now))
                 for pool, count in wish.counts.items()
             }
             for supply, gpus in supplies.taken(name, missing).items():
@@ -250,6 +252,7 @@ class FleetAllocation(Struct):
     def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
         """Why a model is not granted what it would have, pool by pool."""
         wish, first = self.wishes[name], supplies.priorities
+        met, alone = wish.met_by(granted), supplies.taken(name, wish.counts)
         for pool, wanted in wish.counts.items():
             allowed = granted[pool]
             if allowed == wanted:
@@ -259,6 +262,8 @@ class FleetAllocation(Struct):
             taken = supplies.takes[name].get(pool, {})
             if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
                 moved = others  # there would be more of it: the others do without
+            elif pool in met and allowed < wanted:
+                moved = [other for other in others if granted[other]]
             rising = [other for supply in taken for other in self.rising.get(supply, ())]
             rivals = list(dict.fromkeys(other for other in rising if first[other] < first[name]))
             numbers = {"wanted": float(wanted), "allowed": float(allowed)}
@@ -269,7 +274,8 @@ class FleetAllocation(Struct):
             elif rivals:
                 yield Reason(Code.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
             else:
-                supply = min(taken, key=lambda one: (self.left[one], one))
+                # What its wish alone exceeds limits it whatever others have.
+                supply = min(taken, key=lambda one: (alone[one] <= supplies.limits[one], self.left[one], one))
                 code = Code.QUOTA_LIMITED if supply in supplies.quotas else Code.CAPACITY_LIMITED
                 yield Reason(code, pool, numbers | {"limit": float(supplies.limits[supply])}, supply)
 
