@@ -155,6 +155,18 @@ def test_what_cannot_be_meant_does_no_harm(data: bytes, told: float) -> None:
     assert serves(desk.hear(200)) == pytest.approx(told, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("slope", "intercept_ms"), [(1e308, 1e308), (-0.1, 5.0), (0.1, -5.0), (0.0, 0.0), (1e-320, 0.0)]
+)
+def test_lines_that_no_engine_has_are_not_learned(slope: float, intercept_ms: float) -> None:
+    line = {"slope": slope, "intercept_ms": intercept_ms}
+    good = {"slope": 0.1, "intercept_ms": 5.0}
+    data = msgspec.json.encode({"lines": {"p": {"decode": good, "prefill": line}, "q": {"decode": good}}})
+    desk = Desk()
+    desk.planner.learn(data)
+    assert desk.planner.learned() is None, "so it is counted as ignored"
+
+
 def test_fits_are_a_part_of_the_state() -> None:
     desk = Desk()
     desk.hear(70)

@@ -5,6 +5,7 @@ import random
 import msgspec
 import pytest
 
+from loadline.core.models.fitting import Refused, fit_line
 from loadline.core.models.iterations import LearnedLine
 from loadline.core.models.regression import SAMPLES_MIN, Line
 
@@ -111,3 +112,18 @@ def test_it_outlives_its_process() -> None:
     again = msgspec.json.decode(msgspec.json.encode(line), type=LearnedLine)
     assert again == line
     assert msgspec.json.encode(again) == msgspec.json.encode(line)
+
+
+def test_times_that_are_next_to_nothing_say_nothing() -> None:
+    line = LearnedLine()
+    for number in range(1, 51):
+        line.push(number, float(number), 1e-200 if number % 5 else 9.9e-7)
+    assert not line.octaves
+    line.refit(100)
+    assert line.line is None
+
+
+def test_a_sweep_with_times_next_to_nothing_is_refused() -> None:
+    found = fit_line([1.0, 2.0, 4.0], [1e-200, 2.0, 4.0])
+    assert isinstance(found, Refused)
+    assert "1e-200 ms" in found.problem

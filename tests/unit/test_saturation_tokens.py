@@ -1,9 +1,11 @@
 """The saturation planner where it counts KV tokens."""
 
+import msgspec
 import pytest
 
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.events import TrafficReported
+from loadline.core.models.token_capacity import Observations
 from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.report import Code, Opinion
 from loadline.core.scalars import Role
@@ -76,6 +78,23 @@ def test_what_it_has_learned_outlives_it() -> None:
     heir.planner.learn(data)
     assert heir.planner.learned() == data
     assert heir.run(30, 58_000.0).targets == {"a": 5}
+
+
+@pytest.mark.parametrize(
+    "observed", [{"0": [1e308]}, {"0": [0.0]}, {"0": [-5.0]}, {"0": []}, {"0": [5.0] * 11}, {"3": [5.0]}, {"-1": [5.0]}]
+)
+def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]) -> None:
+    desk = Desk()
+    with pytest.raises(msgspec.ValidationError):
+        desk.planner.learn(msgspec.json.encode({"a": {"by_bucket": {"0": [60_000.0]}}, "b": {"by_bucket": observed}}))
+    assert desk.planner.learned() is None
+
+
+@pytest.mark.parametrize("tokens", [0.0, -1.0, 1e13])
+def test_what_cannot_be_held_is_not_observed(tokens: float) -> None:
+    observed = Observations()
+    observed.note(50.0, tokens)
+    assert observed.by_bucket == {}
 
 
 def test_a_prefill_worker_that_computes_is_full_whatever_its_cache() -> None:
