@@ -7,7 +7,11 @@ from msgspec.structs import replace
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.events import RegistryRead, SettingsChanged, WorkerDeregistered, WorkerRegistered
 from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.planning.books import Books, books_of
+from loadline.core.planning.fleet_allocation import Waiting
 from loadline.core.settings import ModelKnobs
+from loadline.core.state import limited
+from tests.support.belief import START
 from tests.support.models import Models
 from tests.unit.test_fleet_allocation import models_of, pool, supplies
 
@@ -111,3 +115,21 @@ def test_quotas_and_the_budget_of_all_models_count_them() -> None:
     models.says("a", new=2)
     models.run(10 * SECOND_MS)
     assert models.counts()["a"] == {"new": 0}
+
+
+def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = models_of({"h100": 60}, {f"m{number}": 1 for number in range(40)}, first={"m0": 1, "m1": 1})
+    allocation, fleet = models.controller.state.allocation, models.controller.state.fleet
+    allocation.waiting = {name: Waiting(START, {"h100": 1}, {"h100": 0}) for name in fleet.models}
+    settings, asked = models.controller.settings, list[str]()
+    free = Books.free
+
+    def ask(books: Books, supply: str) -> int:
+        asked.append(supply)
+        return free(books, supply)
+
+    monkeypatch.setattr(Books, "free", ask)
+    books = books_of(fleet, {}, limited(settings, fleet), models.now)
+    assert books is not None
+    assert len(list(allocation.ready(books))) == 40, "18 GPUs are free for those of the last priority"
+    assert len(asked) == 2, "once for each priority"

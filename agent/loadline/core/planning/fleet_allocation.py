@@ -5,7 +5,7 @@ allocation holds at once, and whoever can take the time is asked for the best on
 until a wish changes. Counts move only as the guard and free GPUs allow: what a model is granted it may wait for.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct, field
@@ -158,7 +158,8 @@ class FleetAllocation(Struct):
             return ALL
         taken = sorted({supply for one in takes.values() for supply in one})
         # What is wished anew is not allocated yet: until then there is nothing to grow into.
-        free = {supply: 0 if name in self.heard else self._free(name, supply, books) for supply in taken}
+        may_add, priority = self._free(books), books.supplies.priorities[name]
+        free = {supply: 0 if name in self.heard else may_add(priority, supply) for supply in taken}
         granted = self.granted.get(name)
         if granted is None:
             return Room(takes, free)
@@ -186,14 +187,18 @@ class FleetAllocation(Struct):
 
     def ready(self, books: Books) -> Iterator[str]:
         """The models that wait for GPUs of which more are free than they knew of."""
+        first, free = books.supplies.priorities, self._free(books)
+        found: dict[tuple[int, str], int] = {}
         for name, waiting in self.waiting.items():
-            known = waiting.free
-            if (
-                name not in books.pending
-                and name not in self.heard
-                and any(self._free(name, one, books) > known[one] for one in waiting.gpus)
-            ):
-                yield name
+            if name in books.pending or name in self.heard:
+                continue
+            for supply in waiting.gpus:
+                key = first[name], supply
+                if key not in found:
+                    found[key] = free(*key)
+                if found[key] > waiting.free[supply]:
+                    yield name
+                    break
 
     def status(self, fleet: Fleet, books: Books | None, now: int) -> tuple[SupplyStatus, ...]:
         """For people and metrics: each limited supply, by name."""
@@ -243,11 +248,20 @@ class FleetAllocation(Struct):
                 pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()
             }
 
-    def _free(self, name: str, supply: str, books: Books) -> int:
-        """What a model may add, of what is free and not kept for one that comes first."""
-        first = books.supplies.priorities
-        kept = sum(one.gpus.get(supply, 0) for other, one in self.waiting.items() if first[other] < first[name])
-        return max(0, books.free(supply) - kept)
+    def _free(self, books: Books) -> Callable[[int, str], int]:
+        """What models of a priority may add of a supply: what is free and not kept for those that come first."""
+        kept: dict[str, dict[int, int]] = {}
+        for name, waiting in self.waiting.items():
+            rank = books.supplies.priorities[name]
+            for supply, gpus in waiting.gpus.items():
+                of_supply = kept.setdefault(supply, {})
+                of_supply[rank] = of_supply.get(rank, 0) + gpus
+
+        def free(priority: int, supply: str) -> int:
+            first = sum(gpus for rank, gpus in kept.get(supply, {}).items() if rank < priority)
+            return max(0, books.free(supply) - first)
+
+        return free
 
     def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
         """Why a model is not granted what it would have, pool by pool."""
