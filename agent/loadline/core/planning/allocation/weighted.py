@@ -6,13 +6,14 @@ workers that its shares allow. What is left then goes to whom most is missing, b
 """
 
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from math import floor
 from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.planning.allocation.contenders import Contender, Supply, served
-from loadline.core.planning.allocation.leftovers import Partly
+from loadline.core.planning.allocation.contenders import Contender, Supply
+from loadline.core.planning.allocation.leftovers import Partly, at_once, in_turns
 
 _ROUNDING: Final = 1e-9
 
@@ -79,10 +80,13 @@ def by_weight(contenders: Sequence[Contender], supply: Supply) -> dict[str, dict
             counts[contender.want.name] = mixed.counts
             spare = {name: units - mixed.takes.get(name, 0) for name, units in reach.left.items()}
     counts |= {one.contender.want.name: one.counts for one in turns}
-    while turns:
-        one = max(turns, key=_missing)  # of equal ones the first, by weight and name
-        if not one.step(supply):
-            turns.remove(one)
+    # Of equal ones the first, by weight and name.
+    queue = [(-_missing(one), number, one) for number, one in enumerate(turns)]
+    heapify(queue)
+    while queue:
+        _, number, one = heappop(queue)
+        if (not queue and at_once([one], supply)) or one.step(supply):
+            heappush(queue, (-_missing(one), number, one))
     return counts
 
 
@@ -107,13 +111,12 @@ def _own_shares(contenders: Sequence[Contender], supply: Supply) -> list[Supply]
 
 def _within(contender: Contender, own: Supply, supply: Supply) -> Partly:
     """A want with what its own shares allow, taken from the supply."""
-    one, before = Partly(contender, contender.least()), dict(own.left)
-    while one.step(own):
-        pass
+    one, before = Partly(contender, supply), dict(own.left)
+    in_turns([one], own)
     supply.take({name: units - own.left[name] for name, units in before.items()})
     return one
 
 
 def _missing(one: Partly) -> float:
     """By weight, what a want has not got."""
-    return _weight(one.contender) * (1.0 - min(served(part, one.counts) for part in one.contender.want.parts))
+    return _weight(one.contender) * (1.0 - min(one.shares))

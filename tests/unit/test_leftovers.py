@@ -1,0 +1,90 @@
+"""Leftovers of many workers are shared out as one by one, and not one by one."""
+
+import random
+
+import pytest
+
+from loadline.core.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.planning.allocation import greedy, leftovers, weighted
+from loadline.core.planning.allocation.contenders import Supply
+from loadline.core.scalars import WORKERS_MAX, Role
+
+GPUS = WORKERS_MAX - 4
+ROLES: tuple[Role, ...] = ("prefill", "decode")
+POLICIES: list[SaturationPolicy] = ["priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
+
+
+def drawn(seed: int) -> Problem:
+    """Up to five wants of one part and up to three pools, of three types that are short."""
+    draw = random.Random(seed)
+    wants = []
+    for number in range(draw.randint(1, 5)):
+        options = tuple(
+            Option(
+                f"{number}-{pool}",
+                draw.choice([0.1, 0.3, 1.0, 2.5]),
+                draw.choice([1.0, 2.0]),
+                {f"type-{draw.randrange(3)}": draw.choice([1, 2, 8])},
+                draw.choice([0, 0, 2]),
+                draw.choice([5, 60, 200]),
+                draw.randrange(9),
+            )
+            for pool in range(draw.randint(1, 3))
+        )
+        part = Part("aggregated", draw.uniform(0.0, 90.0), options)
+        wants.append(Want(f"m{number}", draw.choice([1, 1, 2]), (part,)))
+    limits = {f"type-{number}": draw.randrange(90) for number in range(3)}
+    return Problem(tuple(wants), limits, draw.choice(POLICIES), draw.random() < 0.5)
+
+
+def test_what_is_taken_at_once_is_what_would_be_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [drawn(seed) for seed in range(300)]
+    at_once = [greedy(problem) for problem in problems]
+    for module in (leftovers, weighted):
+        monkeypatch.setattr(module, "at_once", lambda _turns, _supply: False)
+    assert [greedy(problem) for problem in problems] == at_once
+
+
+def shared(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch, roles: int) -> Allocation:
+    """Three models that each would have all workers there may be, where none can have that."""
+    looks = 0
+    fits = Supply.fits
+
+    def look(supply: Supply, takes: dict[str, int]) -> bool:
+        nonlocal looks
+        looks += 1
+        return fits(supply, takes)
+
+    monkeypatch.setattr(Supply, "fits", look)
+    wants = tuple(
+        Want(
+            name,
+            1,
+            tuple(
+                Part(role, float(WORKERS_MAX), (Option(f"{name}-{role}", 1.0, 1.0, {"h100": 1}),))
+                for role in ROLES[:roles]
+            ),
+        )
+        for name in ("a", "b", "c")
+    )
+    found = greedy(Problem(wants, {"h100": GPUS}, policy))
+    assert looks < 10_000
+    return found
+
+
+@pytest.mark.parametrize("roles", [1, 2])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_million_workers_are_not_looked_at_one_by_one(
+    policy: SaturationPolicy, roles: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = shared(policy, monkeypatch, roles).counts
+    gpus = [sum(pools.values()) for pools in counts.values()]
+    assert sum(gpus) == GPUS
+    if policy == "priority_exhaustive":
+        assert gpus == [GPUS, 0, 0]
+    else:
+        assert max(gpus) - min(gpus) <= 2
+    if roles == 2:
+        for pools in counts.values():
+            few, many = sorted(pools.values())
+            assert many - few <= GPUS / 64
