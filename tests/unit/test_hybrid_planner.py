@@ -157,7 +157,7 @@ def test_what_each_side_has_learned_outlives_it() -> None:
     assert planner.learned() is None
     sides = planner._sides
     sides.queueing.learn(b'{"lines":{"a":{"decode":{"slope":0.1,"intercept_ms":9.0}}}}')
-    sides.saturation.learn(b'{"a":{"by_bucket":{"3":[60000.0]}}}')
+    sides.saturation.learn(b'{"a":{"by_bucket":{"1":[60000.0]}}}')
     data = planner.learned()
     assert data is not None
     heir.learn(data)
