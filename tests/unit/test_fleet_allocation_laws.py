@@ -43,6 +43,16 @@ class Unsure(Needy):
         return replace(super().plan(model, now), targets={}, reasons=held)
 
 
+class Vetoing(Needy):
+    """A planner that lets no pool shrink."""
+
+    def plan(self, model: Model, now: int) -> Opinion:
+        said = super().plan(model, now)
+        return replace(
+            said, targets={name: max(count, model.pools[name].target_now(now)) for name, count in said.targets.items()}
+        )
+
+
 class Lasting(Needy):
     """A planner that stays though the settings change."""
 
@@ -114,6 +124,20 @@ def test_only_who_comes_first_does_not_wait_for_the_window(first: int, after_s: 
         asks(models, "z", Needy(None, 60.0, {"main": 10.0}))
         models.run(1_000)
     assert models.counts()["z"] == {"main": 2}
+
+
+def test_what_serves_for_another_pool_is_not_asked_for_on_top() -> None:
+    pools = {"a": two_pools(4, 0), "b": [(pool("main", "h100"), 0)]}
+    models = models_of({"h100": 4, "a100": 20}, pools, knobs=GREEDY, a=2, b=1)
+    asks(models, "a", Vetoing(None, 40.0, {"fast": 10.0, "slow": 5.0}))
+    models.says("b", main=4)
+    most: list[int] = []
+    models.watch = lambda: most.append(models.counts()["a"]["slow"])
+    for _ in range(60):
+        asks(models, "a", Vetoing(None, 40.0, {"fast": 10.0, "slow": 5.0}))
+        models.run(1_000)
+    assert models.counts() == {"a": {"fast": 0, "slow": 8}, "b": {"main": 4}}
+    assert max(most) == 8
 
 
 def replacing() -> Models:
