@@ -16,7 +16,8 @@ from loadline.core.effects import SolveAllocation
 from loadline.core.planning.allocation import greedy
 from loadline.core.planning.books import Books, planned_of
 from loadline.core.planning.guard import Cuts
-from loadline.core.planning.room import ALL, Room, kept_of
+from loadline.core.planning.replacements import kept_of
+from loadline.core.planning.room import ALL, Room
 from loadline.core.planning.supplies import AllocationKnobs, Supplies
 from loadline.core.planning.wishes import Wish, counts_of, left_of, problem_of
 from loadline.core.report import Code, Reason

@@ -4,19 +4,16 @@ It is the strongest, as GPUs are there or they are not: nothing grows into those
 planner or a floor says. Only least counts do.
 """
 
-from collections.abc import Mapping
-from math import ceil
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
 from loadline.core.models.budget import Band
 from loadline.core.models.direction import Leg, fit_direction
 from loadline.core.planning.guard import NO_CUTS, Cuts, Draft
-from loadline.core.report import Code, Need, Reason
+from loadline.core.report import Code, Reason
 
 
 class Room(Struct, frozen=True):
@@ -73,22 +70,3 @@ class Room(Struct, frozen=True):
 
 ALL: Final = Room({}, {})
 """Of a model that takes nothing that is limited."""
-
-
-def kept_of(pools: Mapping[str, Pool], need: Need, granted: Mapping[str, int], now: int) -> dict[str, int]:
-    """Workers that the pools of a need keep, so that no less is served than will be once all are ready.
-
-    A pool that shrinks counts the ready workers of the others, though no more of them than they are to have: two that
-    shrink do not count on each other. Nor does any count on more than there may be of another.
-    """
-    most = {pool: min(granted[pool], pools[pool].knobs.replicas_max) for pool in need.serves}
-    ready = {pool: min(pools[pool].ready, most[pool]) * each for pool, each in need.serves.items()}
-    served = min(need.demand, sum(most[pool] * each for pool, each in need.serves.items()))
-    found: dict[str, int] = {}
-    for pool, each in need.serves.items():
-        stands = pools[pool].target_now(now)
-        lacking = served - sum(other for name, other in ready.items() if name != pool)
-        kept = min(stands, ceil(lacking / each - 1e-9))
-        if granted[pool] < kept:
-            found[pool] = kept
-    return found

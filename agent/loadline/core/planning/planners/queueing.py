@@ -12,7 +12,6 @@ queueing model. What differs from the original:
 - engines that nobody has profiled are fitted to the iterations that their workers report.
 """
 
-from math import ceil
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -31,6 +30,7 @@ from loadline.core.planning.planners.served import Served, served_by
 from loadline.core.planning.planners.shares import Share
 from loadline.core.planning.planners.sizing import Demand, Sizing, profile_problem
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.planning.replacements import kept_of
 from loadline.core.report import Code, Need, Opinion, Reason
 from loadline.core.scalars import Role
 
@@ -184,16 +184,9 @@ class QueueingPlanner(ThroughputPlanner):
 
     def _kept(self, model: Model, pool: Pool, wanted: int, now: int) -> int:
         """Workers that stay because those of the other pools of the role that are ready do not carry its load alone."""
-        need, standing = self.needs[pool.knobs.role], pool.target_now(now)
-        left = need.demand - sum(
-            rate * min(model.pools[name].ready, self.sized[name].replicas)
-            for name, rate in need.serves.items()
-            if name != pool.name and name in self.sized
-        )
-        if left <= 0.0:
-            return wanted
-        rate = need.serves.get(pool.name)
-        return standing if rate is None else min(standing, max(wanted, ceil(left / rate)))
+        counts = {name: self.sized[name].replicas if name in self.sized else 0 for name in model.pools}
+        kept = kept_of(model.pools, self.needs[pool.knobs.role], counts | {pool.name: wanted}, now)
+        return kept.get(pool.name, wanted)
 
     def _fit(self, pool: Pool, now: int) -> None:
         """Learn from what the workers of a pool have just said."""
