@@ -33,7 +33,7 @@ CHANNELS: Final[dict[str, tuple[str, str, str, str, str]]] = {
     "drain": ("drain.{worker}", "send", "drain_command", "drain_reply", "The agent asks a worker to empty itself."),
     "drained": ("drained.{worker}", "receive", "drain_report", "", "A worker says that it is empty."),
     "status": ("status.{agent}", "send", "agent_status", "", "Every agent says how it is."),
-    "api_status": ("api.status", "receive", "empty", "agent_status", "Ask the agent how it is."),
+    "api_status": ("api.status", "receive", "status_request", "agent_status", "Ask the agent how it is."),
     "api_explain": ("api.explain", "receive", "explain_request", "explain_reply", "Ask why."),
     "api_decisions": ("api.decisions", "receive", "empty", "decisions_reply", "Ask for the latest decisions."),
     "api_pause": ("api.pause", "receive", "pause_command", "operator_reply", "Pause a model."),

@@ -19,11 +19,11 @@ from tests.unit.test_scaler_client import SUBJECTS, Agent
 class Leader(Agent):
     """Agents, of which one leads, and what they say of the pools."""
 
-    async def ready(self, counts: dict[str, int], *, leading: bool = True) -> None:
+    async def ready(self, counts: dict[str, int], *, leading: bool = True, model: str = "m") -> None:
         status = status_with({}, {})
-        [model] = status.models
-        pools = tuple(replace(model.pools[0], pool=name, ready=count) for name, count in counts.items())
-        said = replace(status, leading=leading, models=(replace(model, model="m", pools=pools),))
+        [known] = status.models
+        pools = tuple(replace(known.pools[0], pool=name, ready=count) for name, count in counts.items())
+        said = replace(status, leading=leading, models=(replace(known, model=model, pools=pools),))
         await self.bus.publish(SUBJECTS.status("a"), encode(said))
         await self.looked_at()
 
@@ -67,6 +67,16 @@ def test_a_decision_is_accepted_and_done_when_all_pools_are_as_decided() -> None
         await leader.bus.publish(SUBJECTS.status("a"), b"garbage")
         await leader.answered((1, 1, "accepted"))
         await leader.ready({"prefill": 1, "decode": 3})
+        await leader.answered((1, 1, "accepted"), (1, 1, "done"))
+
+    play(scenario)
+
+
+def test_a_part_of_a_status_says_nothing_of_the_models_in_the_others() -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.ready({"prefill": 1, "decode": 3})
+        await leader.ready({"prefill": 9, "decode": 9}, model="another")
+        await leader.announce(decision(1, 1, *targets(1, 3)))
         await leader.answered((1, 1, "accepted"), (1, 1, "done"))
 
     play(scenario)

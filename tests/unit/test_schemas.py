@@ -23,6 +23,7 @@ from loadline.wire.messages import (
     LoadReport,
     OperatorReply,
     ScalingDecision,
+    StatusRequest,
     TrafficReport,
 )
 from loadline.wire.subjects import Subjects
@@ -38,6 +39,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "decision_applied": DecisionApplied("d", "m", 1, 2, "s", "done", {"p": 3}),
     "drain_command": DrainCommand("d", "m", "p", "w", "decode", 1, 2, 3),
     "drain_reply": DrainReply("d", accepted=True),
+    "status_request": StatusRequest(1),
     "explain_request": ExplainRequest(),
     "operator_reply": OperatorReply(accepted=False, detail="why"),
     "worker_record": WorkerRecord("m", "p", "w", "decode", 1),

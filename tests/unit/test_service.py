@@ -7,16 +7,17 @@ import msgspec
 
 from loadline import app
 from loadline.adapters.system_clock import SystemClock
-from loadline.config import Config, parse
+from loadline.config import Config, NatsKnobs, parse
 from loadline.core.controller import Controller
 from loadline.core.events import PauseChanged, PauseRequested, RegistryRead
 from loadline.core.observed import RegisteredWorker, WorkerRecord
 from loadline.core.status import AgentStatus
 from loadline.runtime.loop import Runtime
-from loadline.runtime.service import STATUS_BYTES_MAX, Service
+from loadline.runtime.service import Service
+from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, whole
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import encode
-from loadline.wire.messages import OperatorReply, PauseCommand
+from loadline.wire.messages import OperatorReply, PauseCommand, StatusRequest
 from tests.support.memory import MemoryBus, MemoryStore
 from tests.waiting import until
 
@@ -57,6 +58,11 @@ def play(scenario: Callable[[Runtime, Service], Awaitable[None]], pools: int = 1
             await scenario(*service_of(config(pools)))
 
     asyncio.run(run())
+
+
+def memory(runtime: Runtime) -> MemoryBus:
+    assert isinstance(runtime.bus, MemoryBus)
+    return runtime.bus
 
 
 def reply(payload: bytes) -> OperatorReply:
@@ -105,16 +111,44 @@ def test_a_large_status_goes_without_its_workers() -> None:
             for i in range(POOLS)
             for j in range(64)
         ]
-        small = msgspec.json.decode(service._encoded_status(), type=AgentStatus)
+        small = msgspec.json.decode(service._frames()[0], type=AgentStatus)
         assert small.models[0].pools[0].workers == ()
         runtime.controller.handle([RegistryRead(workers[:64])], runtime.clock.now_ms())
-        listed = msgspec.json.decode(service._encoded_status(), type=AgentStatus)
+        listed = msgspec.json.decode(service._frames()[0], type=AgentStatus)
         assert len(listed.models[0].pools[0].workers) == 64
         runtime.controller.handle([RegistryRead(workers)], runtime.clock.now_ms())
         assert len(encode(service.status())) > STATUS_BYTES_MAX
-        payload = service._encoded_status()
+        payload = service._frames()[0]
         assert len(payload) <= STATUS_BYTES_MAX
         status = msgspec.json.decode(payload, type=AgentStatus)
         assert {(pool.ready, pool.workers) for pool in status.models[0].pools} == {(64, ())}
 
     play(scenario, POOLS)
+
+
+def test_a_status_of_1024_models_comes_in_parts_that_servers_and_readers_take() -> None:
+    models = "".join(f'[[models]]\nname = "model-{i:04}"\n{POOL.format(1)}{POOL.format(2)}' for i in range(1_024))
+
+    async def scenario() -> None:
+        runtime, service = service_of(parse(models, "test"))
+        names = [knobs.name for knobs in runtime.controller.settings.models]
+        runtime.controller.state.counters["turns"] = 5
+        publishing = asyncio.ensure_future(service.publish_status(3_600_000))
+        subject = runtime.subjects.status(runtime.controller.settings.agent)
+        published = [payload for to, payload in memory(runtime).published if to == subject]
+        while not published:
+            await asyncio.sleep(0)
+            published = [payload for to, payload in memory(runtime).published if to == subject]
+        publishing.cancel()
+        assert max(map(len, published)) <= PART_BYTES_MAX < NatsKnobs().frame_bytes_max
+        parts = [msgspec.json.decode(payload, type=AgentStatus) for payload in published]
+        assert [(part.part, part.parts) for part in parts] == [(n, len(parts)) for n in range(len(parts))]
+        assert [model.model for part in parts for model in part.models] == names
+        assert [part.counters for part in parts] == [{"turns": 5}, *[{}] * (len(parts) - 1)], "said once"
+        first = msgspec.json.decode(await service._status(b""), type=AgentStatus)
+        asked = [await service._status(encode(StatusRequest(part))) for part in range(first.parts)]
+        answer = whole([msgspec.json.decode(payload, type=AgentStatus) for payload in asked])
+        assert ([model.model for model in answer.models], answer.part, answer.parts) == (names, 0, 1)
+        assert await service._status(encode(StatusRequest(99))), "the last that there is"
+
+    asyncio.run(scenario())

@@ -17,8 +17,9 @@ from loadline.config import NatsKnobs, load
 from loadline.config.rules import check_servers
 from loadline.core.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
+from loadline.runtime.status_parts import whole
 from loadline.wire.codec import Rejected, decode_as, encode
-from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand
+from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from loadline.wire.subjects import Subjects
 
 TIMEOUT_S = 2.0
@@ -28,7 +29,10 @@ T = TypeVar("T", bound=Struct)
 
 def status(options: argparse.Namespace) -> int:
     """Print the fleet as the leader sees it."""
-    answer = _ask(options, "status", b"{}", AgentStatus)
+    first = _ask(options, "status", encode(StatusRequest()), AgentStatus)
+    others = range(1, first.parts)
+    rest = [_ask(options, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
+    answer = whole([first, *rest])
     return _print(options, answer, show.status(answer))
 
 

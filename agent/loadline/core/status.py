@@ -178,3 +178,7 @@ class AgentStatus(Struct, frozen=True):
     """Keys of the configuration that were changed and are obeyed after a restart."""
     supplies: tuple[SupplyStatus, ...] = ()
     """What is limited by type, by name."""
+    part: int = 0
+    """Which part of the status this is: of many models it comes in several, each with some of them."""
+    parts: int = 1
+    """How many there are. What is said of all models together, and what is counted, is in the first."""

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
-from msgspec.structs import replace
 
 from loadline.core import query
 from loadline.core.events import AnnouncementRequested, DrainRequested, PauseRequested
@@ -17,6 +16,7 @@ from loadline.core.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
 from loadline.runtime.loop import Runtime
+from loadline.runtime.status_parts import STATUS_BYTES_MAX, parts_of, without_workers
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
     AnnounceRequest,
@@ -26,14 +26,13 @@ from loadline.wire.messages import (
     ExplainRequest,
     OperatorReply,
     PauseCommand,
+    StatusRequest,
 )
 
 STANDBY_DELAY_S = 0.2
 """A caller takes the first answer, and a leader's says more."""
 EXPLANATIONS_MAX = 64
 """Explanations in one reply: of 1,024 models all would not fit into a message."""
-STATUS_BYTES_MAX = 512 * 1024
-"""A larger status goes without its workers: NATS takes 1 MiB by default, and 4,000 workers are half of that."""
 WRITTEN_S = 1.5
 """A pause is written in milliseconds; callers wait for 2 s."""
 LOOK_S = 0.005
@@ -76,25 +75,28 @@ class Service:
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
         while True:
             with contextlib.suppress(BusUnavailable):
-                await self._runtime.bus.publish(subject, self._encoded_status())
+                for frame in self._frames():
+                    await self._runtime.bus.publish(subject, frame)
             await asyncio.sleep(interval_ms / 1000)
 
-    async def _status(self, _payload: bytes) -> bytes:
+    async def _status(self, payload: bytes) -> bytes:
+        request = decode_as(StatusRequest, payload)
         if not self._runtime.controller.leading:
             await asyncio.sleep(STANDBY_DELAY_S)
-        return self._encoded_status()
+        frames = self._frames()
+        # Whoever says nothing of parts is given the first; of models that have gone meanwhile, the last that there is.
+        return frames[0 if isinstance(request, Rejected) else min(request.part, len(frames) - 1)]
 
-    def _encoded_status(self) -> bytes:
-        """The status as a message that the server takes."""
+    def _frames(self) -> list[bytes]:
+        """The status as messages that servers and readers take."""
         status = self.status()
-        whole = encode(status)
-        if len(whole) <= STATUS_BYTES_MAX:
-            return whole
-        if not self._trimmed:
-            self._trimmed = True
-            _log.warning("status_trimmed", bytes=len(whole), bytes_max=STATUS_BYTES_MAX, left_out="lists of workers")
-        models = (replace(m, pools=tuple(replace(pool, workers=()) for pool in m.pools)) for m in status.models)
-        return encode(replace(status, models=tuple(models)))
+        size = len(encode(status))
+        if size > STATUS_BYTES_MAX:
+            status = without_workers(status)
+            if not self._trimmed:
+                self._trimmed = True
+                _log.warning("status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers")
+        return [encode(part) for part in parts_of(status)]
 
     def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> Answer:
         async def only_leading(payload: bytes) -> bytes | None:

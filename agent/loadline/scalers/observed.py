@@ -74,7 +74,8 @@ class ObservedScaler:
         status = decode_as(AgentStatus, payload)
         if isinstance(status, Rejected) or not status.leading:
             return
-        self._ready = {model.model: {pool.pool: pool.ready for pool in model.pools} for model in status.models}
+        # One part of a status says nothing of the models in the others.
+        self._ready |= {model.model: {pool.pool: pool.ready for pool in model.pools} for model in status.models}
         self._news.set()
 
 

@@ -86,6 +86,12 @@ class DrainReport(Struct, frozen=True, omit_defaults=True):
     drain_id: Annotated[str, Meta(max_length=64)] = ""
 
 
+class StatusRequest(Struct, frozen=True, omit_defaults=True):
+    """Ask how an agent is. Of many models the answer has several parts, and says how many."""
+
+    part: Annotated[Count, Meta(description="Which one: 0 is the first.")] = 0
+
+
 class ExplainRequest(Struct, frozen=True, omit_defaults=True):
     """Ask why. With no id: the newest decision, and the newest hold, of every model."""
 
@@ -144,6 +150,7 @@ MESSAGES: dict[str, type[Struct]] = {
     "drain_reply": DrainReply,
     "drain_report": DrainReport,
     "agent_status": AgentStatus,
+    "status_request": StatusRequest,
     "explain_request": ExplainRequest,
     "explain_reply": ExplainReply,
     "decisions_reply": DecisionsReply,
