@@ -19,6 +19,7 @@ from loadline.core.planning.room import ALL
 from loadline.core.planning.schedule import Schedules
 from loadline.core.planning.wishes import Wish, standing, wish_of
 from loadline.core.planning.zero import Sleep
+from loadline.core.renewals import renew
 from loadline.core.report import Code, Explanation, Opinion, Reason
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State, limited
@@ -198,7 +199,7 @@ class Decider:
             state.allocation.forget(name)
             self._hold(model, opinion, Draft({}), unsettled, now)
             return []
-        alarms = [*self._renew_what_is_missing(model, now), *self._renew_what_is_too_much(model, now)]
+        alarms = renew(state, model, now)
         allowance = state.gpus.allowance(state.fleet, name, books, now)
         room = ALL if books is None else state.allocation.room(state.fleet, name, books, now)
         draft = state.guards[name].apply(
@@ -234,32 +235,6 @@ class Decider:
             books.pending[name] = draft.targets
             books.enter(model, now)
         return [*alarms, effect]
-
-    def _renew_what_is_missing(self, model: Model, now: int) -> list[Effect]:
-        """Workers that did not come are asked for again, once in every start deadline: a scaler may have lost them."""
-        if model.name in self.state.ledger.live:
-            return []  # it is still being asked for: the decision is carried out, or it expires
-        overdue = [pool for pool in model.pools.values() if pool.overdue(now)]
-        for pool in overdue:
-            pool.renewed_at_ms = now
-            self.state.renewals[model.name] = None
-        names = ", ".join(f"{pool.missing(now)} of {pool.name}" for pool in overdue)
-        return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
-
-    def _renew_what_is_too_much(self, model: Model, now: int) -> list[Effect]:
-        """Workers above what stands are drained: starting too many is no way around the bounds."""
-        fleet = self.state.fleet.knobs
-        for pool in model.pools.values():
-            since_ms = max(pool.surplus_since_ms, self.state.acting_since_ms)
-            if pool.surplus_since_ms < 0 or now - since_ms < fleet.surplus_after_ms:
-                continue
-            if not pool.quorate(fleet.quorum_ratio):
-                continue
-            pool.surplus_since_ms = now
-            self.state.renewals[model.name] = None
-            surplus = pool.ready + pool.starting - pool.target_now(now)
-            return [RaiseAlarm("workers_surplus", model.name, f"{surplus} of {pool.name} are more than was decided")]
-        return []
 
     def _unsettled(self, model: Model, now: int) -> Reason | None:
         """Why nothing may be decided yet; None once this agent leads and knows everything."""
