@@ -141,3 +141,24 @@ def test_the_exact_solver_is_within_a_hundredth_of_the_best(
         assert spent <= ideal[1] * 1.01, seed
         assert (unserved, spent) <= rank(problem, greedy(problem)), seed
     assert number >= least
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_by_no_policy_is_the_exact_solver_worse_than_greedy(policy: SaturationPolicy, *, delayed: bool) -> None:
+    more = 0
+    for seed in range(60):
+        problem = replace(system(seed), policy=policy, delayed_best_effort=delayed)
+        found, ideal, quick = solve(problem, 60.0), best(problem), rank(problem, greedy(problem))
+        assert found is not None
+        unserved, spent = rank(problem, found)
+        assert (unserved, spent) <= quick, seed
+        more += unserved < quick[0]
+        if policy == "weighted":
+            continue  # nobody is served first
+        alone = next((number for number, count in enumerate(ideal[0], 1) if count), len(ideal[0]))
+        assert unserved[:alone] == ideal[0][:alone], seed
+        if alone == len(ideal[0]) or delayed or policy == "none":  # leftovers take nothing from the next priority
+            assert unserved == ideal[0], seed
+            assert spent <= ideal[1] * 1.01, seed
+    assert more >= (0 if policy == "weighted" else 5)

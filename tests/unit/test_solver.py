@@ -77,6 +77,39 @@ def test_leftovers_go_to_those_that_it_does_not_serve() -> None:
     assert counts(problem) == {"big": 1, "s1": 2, "s2": 2}
 
 
+# The cheapest for the first priority are three H100s and the L40S; what is left is then the fourth H100 for "p2".
+HUNGRY = Problem(
+    (
+        want("dear", 3, option("d", 3.0)),
+        want("cheap", 4, option("ch", 2.0), option("cl", 1.0, "l40s")),
+        want("p2", 1, option("ph"), option("pl", 1.5, "l40s"), priority=2),
+    ),
+    {"h100": 4, "l40s": 1},
+    "priority_exhaustive",
+    delayed_best_effort=True,
+)
+
+
+def test_what_serves_one_priority_for_the_least_does_not_take_what_serves_the_next() -> None:
+    first = want("m1", 2, option("h1"), option("l1", 1.1, "l40s"))
+    for policy in ("none", "priority_exhaustive", "priority_round_robin", "round_robin"):
+        problem = Problem((first, want("m2", 2, option("h2"), priority=2)), {"h100": 2, "l40s": 2}, policy)
+        assert greedy(problem).unserved
+        assert counts(problem) == {"l1": 2, "h2": 2}
+
+
+def test_where_leftovers_of_one_priority_take_what_serves_the_next_greedy_may_be_better() -> None:
+    assert counts(HUNGRY) == {"ch": 3, "cl": 1, "ph": 1}
+    problem = replace(HUNGRY, delayed_best_effort=False)  # "dear" would have the fourth H100
+    assert solve(problem, 60.0) == greedy(problem)
+    assert counts(problem) == {"d": 3, "cl": 1, "ph": 1}
+
+
+def test_an_answer_is_never_worse_than_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadline.solver.exact._granted", lambda *_: {})
+    assert solve(STRANDED, 60.0) == greedy(STRANDED)
+
+
 def test_shares_by_weight_leave_nothing_to_solve() -> None:
     problem = replace(STRANDED, policy="weighted")
     assert solve(problem, 60.0) == greedy(problem)

@@ -1,10 +1,14 @@
 """Who gets what of limited supplies, exactly: as many models as can be by priority, for the least cost.
 
 First as many of the first priority are served as can be, then of the second and so on, and of all ways to do that the
-cheapest is taken. Each model is served by one of its candidates. Those of ``greedy`` come first; then supplies get
-prices, by what a little more of them would save, and the cheapest cover at these prices is another candidate. After a
-few rounds there are none to find (column generation, Dantzig and Wolfe 1960). A model that cannot be served gets its
-part of the leftovers by the same code as with ``greedy``, which this is never worse than.
+cheapest is taken: one choice for all priorities, for what serves the first for the least may leave the second too
+little. Each model is served by one of its candidates. Those of ``greedy`` come first; then supplies get prices, by what
+a little more of them would save, and the cheapest cover at these prices is another candidate. After a few rounds there
+are none to find (column generation, Dantzig and Wolfe 1960).
+
+A model that cannot be served gets its part of the leftovers by the same code as with ``greedy``. Where those of a
+priority are shared before the next one is served, they may take what was chosen for that, which is chosen anew. So an
+answer can turn out worse than that of ``greedy``, which is then the answer.
 """
 
 import time
@@ -18,8 +22,9 @@ import numpy as np
 from loadline.core.allocations import Allocation, Problem
 from loadline.core.planning.allocation.contenders import Candidate, Contender, Supply, contenders_of, priced, supply_of
 from loadline.core.planning.allocation.leftovers import share_out
-from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, greedy, groups_of, serve
+from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, grant, groups_of, serve
 from loadline.solver.mixes import every_mix
+from loadline.solver.ranks import rank
 from loadline.solver.searches import searched
 from loadline.solver.tables import Table, Values
 
@@ -45,23 +50,38 @@ _LEVELS: Final = 1e6
 def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
     """Allocate in so many seconds; None if there was no time for more than ``greedy``."""
     deadline_s = time.monotonic() + time_limit_s
-    if problem.policy == "weighted":
-        return greedy(problem)
     supply = supply_of(problem)
     contenders = contenders_of(problem, supply)
+    policy, delayed = problem.policy, problem.delayed_best_effort
+    quick = allocation(contenders, grant(contenders, Supply(dict(supply.left)), policy, delayed=delayed))
+    if policy == "weighted" or all(one.candidates[0].counts == quick.counts[one.want.name] for one in contenders):
+        return quick
+    if time.monotonic() >= deadline_s:
+        return None
+    found = allocation(contenders, _granted(contenders, supply, problem, deadline_s))
+    return min(quick, found, key=lambda one: rank(problem, one))
+
+
+def _granted(contenders: Sequence[Contender], supply: Supply, problem: Problem, deadline_s: float) -> Counts:
+    """Who is served is chosen for all priorities at once, and again for the next ones when leftovers were shared."""
     counts: Counts = {}
-    for group in groups_of(contenders, problem.policy, delayed=problem.delayed_best_effort):
-        chosen, unserved = serve(group, Supply(dict(supply.left)))
-        if any(chosen.get(one.want.name) is not one.candidates[0] for one in group):
-            if time.monotonic() >= deadline_s:
-                return None
-            chosen = _improved(group, supply, chosen, problem.switching_cost_hours, deadline_s)
-            unserved = [one for one in _last_first(group) if one.want.name not in chosen]
-        for name, choice in chosen.items():
-            supply.take(choice.takes)
-            counts[name] = choice.counts
-        counts |= share_out(unserved, supply, problem.policy)
-    return allocation(contenders, counts)
+    chosen: Chosen | None = None
+    groups = groups_of(contenders, problem.policy, delayed=problem.delayed_best_effort)
+    for at, group in enumerate(groups):
+        if chosen is None:
+            to_come = [one for each in groups[at:] for one in each]
+            chosen, _ = serve(to_come, Supply(dict(supply.left)))
+            if any(chosen.get(one.want.name) is not one.candidates[0] for one in to_come):
+                chosen = _improved(to_come, supply, chosen, problem.switching_cost_hours, deadline_s)
+        for name in (one.want.name for one in group if one.want.name in chosen):
+            supply.take(chosen[name].takes)
+            counts[name] = chosen[name].counts
+        unserved = [one for one in _last_first(group) if one.want.name not in chosen]
+        leftovers = share_out(unserved, supply, problem.policy)
+        if leftovers:
+            counts |= leftovers
+            chosen = None
+    return counts
 
 
 def _last_first(group: Sequence[Contender]) -> list[Contender]:

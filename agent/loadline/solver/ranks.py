@@ -1,0 +1,38 @@
+"""Which of two allocations of a problem is better."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from loadline.core.allocations import Allocation, Part, Problem
+from loadline.core.planning.allocation.contenders import Supply, bundles_of, served
+
+
+class Rank(Struct, frozen=True, order=True):
+    """Less is better, of what comes first before all that comes after it."""
+
+    unserved: list[int]
+    """Models, by priority."""
+    cost: float
+    """Of those that are served, with what changing to it costs."""
+    missing: list[float]
+    """Shares (0..1) of their demands that the others are not served, by priority."""
+
+
+def rank(problem: Problem, found: Allocation) -> Rank:
+    """How good an allocation is. A model that has all there may be counts as served."""
+    priorities = sorted({want.priority for want in problem.wants})
+    unserved, missing, cost = [0] * len(priorities), [0.0] * len(priorities), 0.0
+    for want in problem.wants:
+        counts, at = found.counts[want.name], priorities.index(want.priority)
+        if all(_has_all(part, counts) for part in want.parts):
+            bundles = [bundles_of(part, [counts], Supply({}), problem.switching_cost_hours) for part in want.parts]
+            cost += sum(bundle.value for (bundle,) in bundles)
+        else:
+            unserved[at] += 1
+            missing[at] += found.unserved[want.name]
+    return Rank(unserved, cost, missing)
+
+
+def _has_all(part: Part, counts: Mapping[str, int]) -> bool:
+    return served(part, counts) == 1.0 or all(counts[option.pool] == option.most for option in part.options)
