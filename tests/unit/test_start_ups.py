@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from loadline.core.belief.pool import Pool, PoolKnobs
 from loadline.core.report import Code
 from tests.support.belief import Line
-from tests.unit.test_throughput_planner import KNOBS, Desk, codes
+from tests.support.throughput import KNOBS, Desk, codes
 
 DEFAULT_MS = 60_000
 DEADLINE_MS = 600_000

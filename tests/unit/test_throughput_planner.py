@@ -1,72 +1,16 @@
 """The throughput planner: when it looks, what it believes, and what it does not."""
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import ForecastFailed, ForecastFitted, TrafficReported
-from loadline.core.forecasts import Forecast, ForecastKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
-from loadline.core.observed import Histogram, TrafficSample
-from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
-from loadline.core.report import Code, Opinion
-from tests.support.belief import Line
-
-# A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms: a worker serves 100 requests a second.
-ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
-KNOBS = ThroughputKnobs(attainment=0.0, replicas_step_max=3, forecast=ForecastKnobs(predictor="constant"))
-
-
-class Desk:
-    """A planner, a world and a frontend."""
-
-    def __init__(self, knobs: ThroughputKnobs = KNOBS, workers: int = 2) -> None:
-        pools = [PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)]
-        self.world = Line(pools, workers)
-        for pool in self.world.model.pools.values():
-            pool.engine, pool.desired = ENGINE, workers
-        self.planner = ThroughputPlanner(knobs)
-        self.sequence = 0
-        self.questions = 0
-
-    def hear(
-        self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None, **said: Any
-    ) -> Opinion:
-        for _ in range(seconds):
-            self.world.now += 1_000
-            self.sequence += 1
-            sample = TrafficSample(
-                self.sequence,
-                1_000,
-                requests_per_s,
-                requests_per_s,
-                isl_tokens=500.0,
-                kv_hit_rate=kv_hit_rate,
-                osl_tokens=100.0,
-            )
-            sample = replace(sample, **said)
-            self.world.model.traffic.apply(TrafficReported("m", frontend, 1, sample), self.world.now)
-            opinion = self.look()
-        return opinion
-
-    def look(self) -> Opinion:
-        return self.planner.plan(self.world.look(), self.world.now)
-
-    def answer(self, *requests: float) -> Opinion:
-        """The forecast of requests an interval, which was asked for just now."""
-        asked = self.planner.asked()
-        assert asked is not None
-        means = (requests, (500.0,) * len(requests), (100.0,) * len(requests))
-        forecasts: list[Forecast | None] = [Forecast(mean, tuple(2 * x for x in mean), "constant") for mean in means]
-        self.planner.take(ForecastFitted("m", asked.request, forecasts))
-        return self.look()
-
-
-def codes(opinion: Opinion) -> set[Code]:
-    return {reason.code for reason in opinion.reasons}
+from loadline.core.events import ForecastFailed, ForecastFitted
+from loadline.core.forecasts import Forecast
+from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
+from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.report import Code
+from tests.support.throughput import KNOBS, Desk, codes
 
 
 def test_it_starts_with_some_seconds_of_traffic_and_only_grows() -> None:
@@ -302,96 +246,3 @@ def test_an_objective_that_cannot_be_met_is_said_and_the_pools_grow_all_the_same
     found = desk.hear(470, 10)
     assert found.targets == {"p": 5, "d": 5}
     assert Code.SLA_INFEASIBLE in codes(found)
-
-
-def test_prompts_that_differ_in_length_are_no_surge_while_it_may_be_chance() -> None:
-    # 160 prompts in 10 s, 40 % longer than usual: 2.2 times what counts alone would swing, 1.1 times what lengths do.
-    bins = Histogram((500.0, 10_000.0), (15, 1, 0))
-    for histogram, surge in ((bins, False), (None, True)):
-        desk = Desk()
-        desk.hear(16, 181, isl_tokens=500.0, isl_histogram=histogram)
-        desk.answer(16 * 180.0)
-        found = desk.hear(16, 10, isl_tokens=700.0, isl_histogram=histogram)
-        assert desk.planner.outlook is not None
-        assert (found.inputs["requests_per_s"] > 16.0) is surge
-
-
-def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> None:
-    desk = Desk(workers=1)
-    desk.hear(150, 120)
-    desk.hear(150, 61, isl_tokens=2_000.0)
-    opinion = desk.answer(297 * 180.0)
-    assert opinion.targets == {"p": 3, "d": 2}, "150 prompts of 2,000 tokens a second count as 297 of the mean length"
-
-
-def test_what_has_not_ended_yet_is_long() -> None:
-    desk = Desk()
-    desk.hear(470, 10, completed=235, osl_tokens=100.0, in_flight=2_350)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
-    found = desk.hear(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
-    assert found.targets["d"] == 17, "more of them ended, and later"
-    assert desk.hear(470, 151, in_flight=3_750).targets["d"] == 17
-    asked = desk.planner.asked()
-    assert asked is not None
-    (osl,) = asked.questions[2].series.values
-    ended = 10 * 235 + 20 * 400 + 150 * 470
-    assert osl == pytest.approx((235_000 + 2_400_000 + 7_050_000) / ended * (180 * 470) / ended, rel=0.01)
-
-
-def test_most_unended_requests_are_not_believed_to_be_endless() -> None:
-    desk = Desk()
-    desk.hear(470, 10, completed=10, osl_tokens=100.0, queued=1_600, in_flight=3_000)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
-
-
-def test_cancelled_requests_do_not_make_outputs_longer() -> None:
-    desk = Desk()
-    for _ in range(181):
-        desk.hear(100, completed=60, in_flight=90)
-    asked = desk.planner.asked()
-    assert asked is not None
-    (osl,) = asked.questions[2].series.values
-    assert osl == pytest.approx(100.0, rel=0.01), "40 % never end, but only 90 are still under way"
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_before_any_length_is_known_nothing_is_sized(workers: int) -> None:
-    desk = Desk(workers=workers)
-    for pool in desk.world.model.pools.values():
-        pool.knobs = replace(pool.knobs, replicas_min=workers)
-    found = desk.hear(20, 400, completed=0, osl_tokens=None)
-    assert found.targets == {}, "a role without workers is woken whatever the planner"
-    assert codes(found) == {Code.TRAFFIC_UNKNOWN}
-
-
-def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:
-    desk = Desk(workers=2)
-    desk.hear(150, 181)
-    desk.answer(150 * 180.0)
-    assert desk.hear(150, 12, isl_tokens=1_500.0).targets == {"p": 5}
-    assert desk.hear(300, 12, isl_tokens=1_500.0).targets["d"] == 3, "more requests are a surge for both"
-
-
-@pytest.mark.parametrize(("burst", "peak"), [(102, 1.016), (110, 1.055), (1_000, 1.018)])
-def test_what_is_above_the_mean_by_chance_is_swing_and_a_burst_swings_by_itself(burst: int, peak: float) -> None:
-    # By chance 3,300 requests in 30 s are at most 3 / sqrt(3,300) = 5 % above their mean, and 30,000 are 1.7 %.
-    desk = Desk()
-    desk.hear(100, 120)
-    desk.hear(burst, 30)
-    desk.hear(100, 31)
-    desk.answer(burst * 180.0)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.decode_peak == pytest.approx(peak, abs=0.001)
-
-
-@pytest.mark.parametrize(("window_ms", "requests_per_s"), [(60_000, 100.0), (600_000, (181 * 150 + 60 * 100) / 241)])
-def test_what_has_arrived_in_the_window_of_traffic_is_expected_to_go_on(window_ms: int, requests_per_s: float) -> None:
-    desk = Desk()
-    desk.world.model.traffic.window_ms = window_ms
-    desk.hear(150, 181)
-    desk.hear(100, 60)
-    desk.answer(100 * 180.0)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.requests_per_s == pytest.approx(requests_per_s, rel=0.01)

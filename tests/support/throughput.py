@@ -1,0 +1,67 @@
+"""A throughput planner, pools of two roles and a frontend."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import ForecastFitted, TrafficReported
+from loadline.core.forecasts import Forecast, ForecastKnobs
+from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.observed import TrafficSample
+from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.report import Code, Opinion
+from tests.support.belief import Line
+
+# A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms: a worker serves 100 requests a second.
+ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
+KNOBS = ThroughputKnobs(attainment=0.0, replicas_step_max=3, forecast=ForecastKnobs(predictor="constant"))
+
+
+class Desk:
+    """A planner, a world and a frontend."""
+
+    def __init__(self, knobs: ThroughputKnobs = KNOBS, workers: int = 2) -> None:
+        pools = [PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)]
+        self.world = Line(pools, workers)
+        for pool in self.world.model.pools.values():
+            pool.engine, pool.desired = ENGINE, workers
+        self.planner = ThroughputPlanner(knobs)
+        self.sequence = 0
+        self.questions = 0
+
+    def hear(
+        self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None, **said: Any
+    ) -> Opinion:
+        for _ in range(seconds):
+            self.world.now += 1_000
+            self.sequence += 1
+            sample = TrafficSample(
+                self.sequence,
+                1_000,
+                requests_per_s,
+                requests_per_s,
+                isl_tokens=500.0,
+                kv_hit_rate=kv_hit_rate,
+                osl_tokens=100.0,
+            )
+            sample = replace(sample, **said)
+            self.world.model.traffic.apply(TrafficReported("m", frontend, 1, sample), self.world.now)
+            opinion = self.look()
+        return opinion
+
+    def look(self) -> Opinion:
+        return self.planner.plan(self.world.look(), self.world.now)
+
+    def answer(self, *requests: float) -> Opinion:
+        """The forecast of requests an interval, which was asked for just now."""
+        asked = self.planner.asked()
+        assert asked is not None
+        means = (requests, (500.0,) * len(requests), (100.0,) * len(requests))
+        forecasts: list[Forecast | None] = [Forecast(mean, tuple(2 * x for x in mean), "constant") for mean in means]
+        self.planner.take(ForecastFitted("m", asked.request, forecasts))
+        return self.look()
+
+
+def codes(opinion: Opinion) -> set[Code]:
+    return {reason.code for reason in opinion.reasons}
