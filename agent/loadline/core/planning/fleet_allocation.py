@@ -167,9 +167,15 @@ class FleetAllocation(Struct):
         reasons = tuple(self._reasons(name, granted, books.supplies))
         cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
         gives = frozenset(reason.pool for reason in reasons if reason.code is Code.GIVES_WAY)
-        # Greedy's mixes are not the best: nobody moves for one while a better may come.
-        exchanged = {one.pool: granted[one.pool] for one in reasons if one.code not in _CUT and self.settled}
-        pools, waiting = fleet.models[name].pools, self.waiting.get(name)
+        pools, waiting, wished = fleet.models[name].pools, self.waiting.get(name), self.wishes[name].counts
+        moved = [reason.pool for reason in reasons if reason.code not in _CUT]
+        if self.settled:
+            exchanged = {pool: granted[pool] for pool in moved}
+        else:  # Greedy's mixes are not the best: while a better may come nobody moves for one, nor grows against it.
+            stands = {pool: max(granted[pool], pools[pool].target_now(now)) for pool in moved}
+            exchanged = {
+                pool: min(wished[pool], count) for pool, count in stands.items() if granted[pool] < wished[pool]
+            }
         waits_ms = 0 if waiting is None else now - waiting.since_ms
         kept = {
             pool: count

@@ -124,12 +124,15 @@ def _is_usable(need: Need, model: Model) -> bool:
 def _in_steps(need: Need, keeps: Mapping[str, int]) -> Need:
     """A need in steps of its demand, with the pools that could serve it alone, if with all the workers there may be.
 
-    It is no less than what a planner keeps, for it may have other reasons to than the demand.
+    It is no less than what a planner keeps, for it may have other reasons to than the demand. Of a mix that is less
+    than a worker above the demand none is kept: each is needed.
     """
     least = max(need.demand / WORKERS_MAX, 1.0 / _NUMBER_MAX)
     serves = {pool: each for pool, each in sorted(need.serves.items()) if each >= least}
     step = min(serves.values(), default=1.0) / _STEPS
-    demand = max(need.demand, sum(keeps[pool] * each for pool, each in serves.items()))
+    kept = sum(keeps[pool] * each for pool, each in serves.items())
+    smallest = min((each for pool, each in serves.items() if keeps[pool]), default=0.0)
+    demand = kept if kept - smallest >= need.demand else need.demand
     return Need(need.role, ceil(demand / step - 1e-9) * step, serves)
 
 
