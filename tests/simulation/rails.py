@@ -142,8 +142,8 @@ def both(*offs: Off) -> Off:
 # -- what takes the place of production code ---------------------------------------------------------------------------
 
 
-def always_warm(old: Any, rails: Guard, pool: Pool, proposed: int, now: int) -> Any:
-    track = old(rails, pool, proposed, now)
+def always_warm(old: Any, rails: Guard, pool: Pool, proposed: int, granted: int, now: int) -> Any:  # noqa: PLR0917 - as it is
+    track = old(rails, pool, proposed, granted, now)
     track.quorate_since_ms = -1
     return track
 
