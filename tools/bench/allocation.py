@@ -3,7 +3,8 @@
 The value is the exact solver where there is of each type a fifth of what the models would take of it if they used no
 other. Beside it: the same by the plain formulation, a whole number of workers for each pool. Each, too: where there is
 three times that, six tenths and three tenths; greedy, and greedy again, when the covers of all models are remembered;
-how many models both serve; and one cover. From the root of the repository:
+how many models both serve; greedy of models of two roles, and by weight; and one cover. From the root of the
+repository:
 
   python -m tools.bench.allocation [--quick]
 """
@@ -16,11 +17,13 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from loadline.core.allocations import Allocation, Option, Part, Problem, Want
 from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import remembered
+from loadline.core.scalars import Role
 from loadline.rig.measure import options, result, say
 from loadline.solver import solve
 
@@ -45,6 +48,26 @@ def fleet(supply: float, seed: int) -> Problem:
             taken += demand / serves * gpus / TYPES
         wants.append(Want(f"model-{model:03}", draw.choice([1, 2, 3]), (Part("aggregated", demand, tuple(pools)),)))
     return Problem(tuple(wants), {f"type-{number}": int(supply * taken / TYPES) for number in range(TYPES)})
+
+
+def two_roles(problem: Problem) -> Problem:
+    """The same, half of each demand for prefill and half for decode, each with pools of its own."""
+    roles: tuple[Role, ...] = ("prefill", "decode")
+    wants = [
+        replace(
+            want,
+            parts=tuple(
+                Part(
+                    role,
+                    want.parts[0].demand / len(roles),
+                    tuple(replace(option, pool=f"{role}-{option.pool}") for option in want.parts[0].options),
+                )
+                for role in roles
+            ),
+        )
+        for want in problem.wants
+    ]
+    return replace(problem, wants=tuple(wants))
 
 
 def plain(problem: Problem) -> None:
@@ -121,6 +144,15 @@ def main() -> None:
                 values.setdefault(f"{name}_{supply:g}_ms", []).append(ms)
                 if supply == SHORT and name in models and found is not None:
                     models[name] = [one + more for one, more in zip(models[name], served(problem, found), strict=True)]
+        short = fleet(SHORT, seed)
+        others = {
+            "roles": replace(two_roles(short), policy="priority_round_robin"),
+            "weighted": replace(short, policy="weighted"),
+            "roles_weighted": replace(two_roles(short), policy="weighted"),
+        }
+        for name, problem in others.items():
+            remembered.cache_clear()
+            values.setdefault(f"greedy_{name}_ms", []).append(timed(partial(greedy, problem))[1])
         baselines.append(timed(partial(plain, fleet(ABOUT, seed)))[1])
         say(f"fleet {seed} of {len(seeds)}: {values[f'exact_{ABOUT:g}_ms'][-1]:.0f} ms, plain {baselines[-1]:.0f} ms")
     more = {name: round(statistics.median(ms), 1) for name, ms in values.items()}

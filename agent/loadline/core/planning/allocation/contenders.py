@@ -156,7 +156,9 @@ def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: Supply, hou
 
 def both(one: Candidate, other: Candidate) -> Candidate:
     """Workers of two parts of a want together."""
-    takes = {name: one.takes.get(name, 0) + other.takes.get(name, 0) for name in one.takes | other.takes}
+    takes = dict(one.takes)
+    for name, units in other.takes.items():  # of two roles of five pools there are 36 of these
+        takes[name] = takes.get(name, 0) + units
     return Candidate(one.counts | other.counts, takes, one.value + other.value, one.changes + other.changes)
 
 
