@@ -81,7 +81,17 @@ def test_what_it_has_learned_outlives_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "observed", [{"0": [1e308]}, {"0": [0.0]}, {"0": [-5.0]}, {"0": []}, {"0": [5.0] * 11}, {"3": [5.0]}, {"-1": [5.0]}]
+    "observed",
+    [
+        {"0": [1e308]},
+        {"0": [0.0]},
+        {"0": [1e-300]},
+        {"0": [-5.0]},
+        {"0": []},
+        {"0": [5.0] * 11},
+        {"3": [5.0]},
+        {"-1": [5.0]},
+    ],
 )
 def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]) -> None:
     desk = Desk()
@@ -90,7 +100,7 @@ def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]
     assert desk.planner.learned() is None
 
 
-@pytest.mark.parametrize("tokens", [0.0, -1.0, 1e13])
+@pytest.mark.parametrize("tokens", [0.0, -1.0, 1e-9, 1e13])
 def test_what_cannot_be_held_is_not_observed(tokens: float) -> None:
     observed = Observations()
     observed.note(50.0, tokens)

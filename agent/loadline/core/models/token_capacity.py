@@ -44,7 +44,7 @@ def derived_tokens(
     return requests * (isl_tokens + osl_tokens / 2.0)
 
 
-_Observed = Annotated[float, Meta(gt=0, le=_TOKENS_MAX)]
+_Observed = Annotated[float, Meta(ge=1, le=_TOKENS_MAX)]
 
 
 class Observations(Struct):
@@ -57,7 +57,7 @@ class Observations(Struct):
 
     def note(self, osl_tokens: float, tokens: float) -> None:
         """One more observation; the oldest of its kind goes. One that cannot be says nothing."""
-        if not 0.0 < tokens <= _TOKENS_MAX:
+        if not 1.0 <= tokens <= _TOKENS_MAX:
             return
         kept = self.by_bucket.setdefault(_bucket(osl_tokens), [])
         kept.append(tokens)
