@@ -1,18 +1,20 @@
 """``python -m loadline`` and the console script."""
 
 import sys
+from importlib import import_module
 
-from loadline.adapters import logs, signals
-from loadline.cli import main as cli
+from loadline.adapters import hang_ups
 
 
 def main() -> int:
     """Run one command; gives its exit code."""
     if sys.argv[1:2] == ["run"]:
-        signals.hold()  # first of all: it takes a second until the agent has a loop
+        hang_ups.hold()  # before all that takes time to import
+    logs, cli = (import_module(f"loadline.{name}") for name in ("adapters.logs", "cli.main"))
     # Answers go to stdout, warnings do not; `run` sets up its own log.
     logs.configure("auto", "warning", sys.stderr)
-    return cli.main()
+    code: int = cli.main()
+    return code
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import sys
 SCRIPT = """
 import asyncio, os, signal, sys
 from loadline import __main__
+assert "structlog" not in sys.modules, "nothing that takes time comes first"
 from loadline.adapters import signals
+from loadline.cli import main as cli
 
 def starting():
     os.kill(os.getpid(), signal.SIGHUP)
@@ -23,7 +25,7 @@ async def running():
         await asyncio.sleep(0.001)
     return 0
 
-__main__.cli.main = starting
+cli.main = starting
 sys.argv = ["loadline", "run", "--config", "x"]
 sys.exit(__main__.main())
 """

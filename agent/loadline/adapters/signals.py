@@ -6,14 +6,9 @@ from collections.abc import Callable
 
 import structlog
 
+from loadline.adapters import hang_ups
+
 _log = structlog.get_logger(component="signals")
-_hung_up_early: list[int] = []
-"""SIGHUPs that came before anybody could obey them."""
-
-
-def hold() -> None:
-    """Keep SIGHUP, which would end the process, until ``obey``."""
-    signal.signal(signal.SIGHUP, lambda number, _frame: _hung_up_early.append(number))
 
 
 def obey(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:
@@ -26,8 +21,7 @@ def obey(stop: Callable[[], object], reload: Callable[[], object] | None = None)
         loop.add_signal_handler(number, stop)
     hung_up = reload or _hung_up
     loop.add_signal_handler(signal.SIGHUP, hung_up)
-    if _hung_up_early:
-        _hung_up_early.clear()
+    if hang_ups.held():
         hung_up()
 
 
