@@ -17,7 +17,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from loadline.client.fence import Fence, Verdict
-from loadline.core import controller
+from loadline.core import controller, renewals
 from loadline.core import events as ev
 from loadline.core.belief.fleet import Fleet
 from loadline.core.belief.pool import Pool
@@ -352,8 +352,8 @@ RAILS: dict[str, Rail] = {
     "leadership: campaign when nobody leads": Rail(
         both(around(Leadership, "lost_campaign", give_up), around(Leadership, "_give_back", give_up)), 4, "L1-leader"
     ),
-    "decide: ask again for who is missing": Rail(instead(Decider, "_renew_what_is_missing", []), 1, "L3-applied"),
-    "decide: drain who is too much": Rail(instead(Decider, "_renew_what_is_too_much", []), 15, "L3-applied"),
+    "decide: ask again for who is missing": Rail(instead(renewals, "_what_is_missing", []), 1, "L3-applied"),
+    "decide: drain who is too much": Rail(instead(renewals, "_what_is_too_much", []), 15, "L3-applied"),
     "ledger: drop what was refused": Rail(event(ev.CommitRefused, lambda *_args: None), 5, "L4-hold"),
     "planner: grow": Rail(around(ThresholdPlanner, "_judge_kv", no_growth), 1, "L2-reference"),
     "controller: wake": Rail(instead(controller.Controller, "next_wake", None), 0, "L5-turning"),
