@@ -37,8 +37,10 @@ _DEARER_MAX: Final = 6
 _NEAR: Final = (0.003, 0.01)
 """Share of the cost that an answer may be above the bound: before a search, and after it, which is a tenth of the work
 of choosing some wants anew."""
-_NEAR_MISSED: Final = (0.4, 0.4)
-"""The same where models are counted, and all costs together are a half."""
+_TIE: Final = 0.05
+"""All costs together where models are counted, so that of as many the cheapest come first."""
+_NEAR_MISSED: Final = (0.9, 0.9)
+"""How near a count must be to the bound: one more model would be 1 - ``_TIE`` nearer at least, so this proves it."""
 _FREE: Final = 24
 """Wants that are chosen anew: they have some 170 candidates, and take 100 ms."""
 _MIXES: Final = 2_048
@@ -96,7 +98,7 @@ def _improved(group: Sequence[Contender], supply: Supply, chosen: Chosen, hours:
     table = Table(candidates, supply.left)
     owners = [group[want].want.name for want in table.wants]
     taken: Values = np.array([chosen.get(name) is one for name, one in zip(owners, table.choices, strict=True)], float)
-    small = 0.5 / max(1e-9, sum(max(one.value for one in own) for own in candidates))
+    small = _TIE / max(1e-9, sum(max(one.value for one in own) for own in candidates))
     for weights in _levels(group):
         served = weights[table.wants]
         if served @ taken < weights.sum():
