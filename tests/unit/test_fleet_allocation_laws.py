@@ -11,6 +11,7 @@ from loadline.core.belief.fleet import Fleet, FleetKnobs, Model
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.events import SettingsChanged, TrafficReported
 from loadline.core.observed import TrafficSample
+from loadline.core.planning import fleet_allocation
 from loadline.core.planning.books import Books, books_of
 from loadline.core.planning.fleet_allocation import FleetAllocation
 from loadline.core.planning.guard import GuardKnobs
@@ -273,4 +274,25 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
     assert state.counters["alarm_planner_failed"] == 1
     models.run(MINUTE_MS)
     assert models.counts() == {"a": {"main": 3}, "b": {"main": 3}}
+    assert not state.failing
+
+
+def test_a_fault_of_the_allocation_holds_those_who_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = {"a": [(pool("main", "h100"), 1)], "b": [(pool("main", "h100"), 1)], "c": [(pool("main", "a100"), 1)]}
+    models = models_of({"h100": 4}, pools, knobs=GREEDY)
+
+    def broken(*_args: object) -> None:
+        raise ZeroDivisionError("no greed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fleet_allocation, "greedy", broken)
+        for name in "abc":
+            models.says(name, main=3)
+        models.run(MINUTE_MS)
+    state = models.controller.state
+    assert models.counts()["c"] == {"main": 3}, "it takes of nothing limited"
+    assert sum(models.counts()[name]["main"] for name in "ab") <= 4
+    assert 1 <= state.counters["alarm_planner_failed"] <= 4, "an alarm for each, not for each turn"
+    models.run(2 * MINUTE_MS)
+    assert sum(models.counts()[name]["main"] for name in "ab") == 4
     assert not state.failing

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
@@ -67,7 +68,10 @@ class Decider:
         """
         books = self._books_of_turn = self._books(now) if names or self.state.allocation.better else None
         looks = [self._look(name, now) for name in names]
-        effects = self._allocate(looks, books, now)
+        try:
+            effects = self._allocate(looks, books, now)
+        except Exception as fault:  # noqa: BLE001 - as of a planner
+            looks, effects = [self._failed(look, fault, now) for look in looks], []
         for look in looks:
             effects += [*look.asks, *self._follow_or_hold(look, books, now)]
             self._judge(look.model, look.opinion, now)
@@ -102,6 +106,14 @@ class Decider:
         for name in allocation.heard:
             state.due[name] = min(state.due[name], allocation.again_at_ms)
         return [] if effect is None else [effect]
+
+    def _failed(self, look: Look, fault: Exception, now: int) -> Look:
+        """A look that says nothing, if its model shares what is limited: nobody knows what is left for it."""
+        name = look.model.name
+        if name not in self._supplies.takes:
+            return look
+        opinion, alarms = self._fail(name, fault, now)
+        return replace(look, opinion=opinion, asks=[*look.asks, *alarms], failed=True)
 
     def _wish(self, model: Model, look: Look | None, books: Books, now: int) -> Wish:
         """What a model would have; one for which nothing can be decided stays as it is."""
