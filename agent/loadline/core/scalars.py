@@ -11,6 +11,7 @@ WorkerPhase = Literal["starting", "ready", "draining"]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 WORKERS_MAX: Final = 1_000_000
 """Of one pool: what no fleet has. A count above it is a slip."""
+Workers = Annotated[int, Meta(ge=0, le=WORKERS_MAX)]
 # The bounds also refuse NaN, which MessagePack would let through.
 Ratio = Annotated[float, Meta(ge=0.0, le=1.0)]
 Milliseconds = Annotated[float, Meta(ge=0.0, le=1e12)]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from loadline.core.scalars import Count, Name, Role
+from loadline.core.scalars import Count, Name, Role, Workers
 
 ApplyStatus = Literal["accepted", "progress", "done", "refused"]
 
@@ -24,8 +24,8 @@ class PoolTarget(Struct, frozen=True, omit_defaults=True):
 
     pool: Name
     role: Role
-    replicas: Annotated[Count, Meta(description="Workers that there should be, not counting the victims.")]
-    previous: Annotated[Count, Meta(description="Workers that there should have been until now.")]
+    replicas: Annotated[Workers, Meta(description="Workers that there should be, not counting the victims.")]
+    previous: Annotated[Workers, Meta(description="Workers that there should have been until now.")]
     victims: Annotated[
         tuple[Victim, ...],
         Meta(
