@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import structlog
 
 from loadline.rig.servers import EtcdServer, NatsServer
 
@@ -17,6 +18,13 @@ _names = itertools.count()
 
 # A shell starts what runs in its background deaf to Ctrl-C, and processes inherit that: those of tests must hear it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def log_as_at_first() -> Iterator[None]:
+    """A command that ran in a test leaves its log on the captured output of that test, which is closed after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

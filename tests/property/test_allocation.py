@@ -34,7 +34,8 @@ def options(draw: st.DrawFn, pool: str) -> Option:
 @st.composite
 def parts(draw: st.DrawFn, name: str = "m") -> Part:
     pools = [f"{name}-{number}" for number in range(draw(st.integers(1, 3)))]
-    demand = draw(st.floats(0.0, 12.0) | st.integers(0, 12).map(float))
+    # Half of the smallest subnormal is 0. No wish has a demand like that: it is counted in quarters of a worker.
+    demand = draw(st.floats(0.0, 12.0, allow_subnormal=False) | st.integers(0, 12).map(float))
     return Part(draw(st.sampled_from(["prefill", "decode"])), demand, tuple(draw(options(pool)) for pool in pools))
 
 
