@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import SettingsChanged
+from loadline.core.events import SettingsChanged, WorkerDeregistered
 from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.planning.supplies import AllocationKnobs
@@ -28,7 +28,11 @@ def scarce(gpus: int = 10) -> Models:
 
 
 def change(models: Models, settings: Settings) -> None:
+    """Who is taken out stops its workers; until then they occupy their GPUs."""
     models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+    pools = {(model.name, pool.name) for model in settings.models for pool in model.pools}
+    for one in [one for one in models.workers.values() if (one.model, one.pool) not in pools]:
+        models.tell(WorkerDeregistered(one.model, one.pool, one.worker))
 
 
 def main(models: Models) -> dict[str, int]:
