@@ -23,10 +23,12 @@ warm_up_ms = 500
 name = "decode"
 role = "decode"
 replicas_min = 0
+replicas_max = 1
 [[models.pools]]
 name = "prefill"
 role = "prefill"
 replicas_min = 0
+replicas_max = 1
 """
 NOBODY = {"decode": 0, "prefill": 0}
 ONE_EACH = {"decode": 1, "prefill": 1}
