@@ -21,7 +21,7 @@ from loadline.adapters.process_fitter import ProcessFitter
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
-from loadline.core.query import missing
+from loadline.core.query import lacks_movers, missing
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
@@ -163,8 +163,12 @@ class Agent:
 
     def _missing(self) -> list[str]:
         controller, now = self.runtime.controller, self.runtime.clock.now_ms()
-        named = ((knobs, controller.state.fleet.models[knobs.name]) for knobs in controller.settings.models)
-        return [text for knobs, model in named for text in missing(model, knobs, now)][:MISSING_MAX]
+        state, told = controller.state, controller.settings
+        found: list[str] = []
+        for knobs in told.models:
+            found += [] if told.only_rescheduling else missing(state.fleet.models[knobs.name], knobs, now)
+            found += lacks_movers(state, knobs)
+        return found[:MISSING_MAX]
 
     def _counters(self) -> dict[str, int]:
         runtime = self.runtime

@@ -15,7 +15,7 @@ from tests.support.segments import lone_agent  # noqa: E402 - the path comes fir
 JOURNAL = Path(__file__).parent / "journal"
 SEED = 5
 SEGMENTS_AT_MS = (0.0, 40_000.0, 70_000.0)
-ENDS_MS = 95_000.0
+ENDS_MS = 93_000.0
 
 
 def scripted() -> list[list[bytes]]:

@@ -72,7 +72,7 @@ SHAPES = [
         "[agent]\nqqqq = 1",
         "agent.qqqq",
         "not a key",
-        "Known are: log_format, log_level, name, namespace, reload_interval_ms, root.",
+        "Known are: log_format, log_level, name, namespace, only, reload_interval_ms, root.",
     ),
     ('[http]\nport = "9464"', "http.port", "is '9464'", "a whole number from 0 to 65535"),
     ("[http]\nport = 70000", "http.port", "is 70000", "a whole number from 0 to 65535"),

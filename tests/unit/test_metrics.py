@@ -1,11 +1,32 @@
 import asyncio
 
 import aiohttp
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.http import HttpServer
 from loadline.adapters.metrics import Metrics
-from loadline.core.status import AgentStatus, ModelStatus, PoolStatus, TrafficStatus, WorkerStatus
+from loadline.core.status import (
+    AgentStatus,
+    MigrationStatus,
+    ModelStatus,
+    MoveStatus,
+    PoolStatus,
+    Timing,
+    TrafficStatus,
+    WorkerStatus,
+)
+
+MOVES = MigrationStatus(
+    in_flight=2,
+    moves=(MoveStatus("c", "secret-worker-name", "secret-worker-name", "decode_load", "copying", 5, 3, 1),),
+    commands={"decode_load:planned": 9, "decode_load:refused:no_slots": 2, "drain:done": 4},
+    requests={"decode_load": 5, "drain": 40},
+    tokens={"decode_load": 5_000, "drain": 40_000},
+    phases={"copying": Timing(6, 1_500)},
+    silent=1,
+    silent_workers=("secret-worker-name",),
+)
 
 
 def status_with(counters: dict[str, int], rejected: dict[str, int]) -> AgentStatus:
@@ -21,6 +42,8 @@ def status_with(counters: dict[str, int], rejected: dict[str, int]) -> AgentStat
         traffic=traffic,
         decision=None,
         hold=(),
+        migrations=MOVES,
+        emptied=Timing(4, 12_000),
     )
     return AgentStatus(
         agent="a",
@@ -84,6 +107,33 @@ def test_the_status_is_rendered() -> None:
     }
     assert {name: found.get(name) for name in expected} == expected
     assert b"secret-worker-name" not in text
+
+
+def test_moves_are_rendered_by_policy_outcome_and_reason() -> None:
+    found = samples(Metrics(lambda: status_with({}, {}), dict, "1.2.3").render())
+    model = 'model=meta/llama "3"\n'
+    expected = {
+        f"loadline_moves_total{{{model},outcome=planned,policy=decode_load,reason=}}": 9,
+        f"loadline_moves_total{{{model},outcome=refused,policy=decode_load,reason=no_slots}}": 2,
+        f"loadline_moves_total{{{model},outcome=done,policy=drain,reason=}}": 4,
+        f"loadline_moved_requests_total{{{model},policy=drain}}": 40,
+        f"loadline_moved_tokens_total{{{model},policy=decode_load}}": 5_000,
+        f"loadline_move_phase_seconds_count{{{model},phase=copying}}": 6,
+        f"loadline_move_phase_seconds_sum{{{model},phase=copying}}": 1.5,
+        f"loadline_drain_seconds_count{{{model}}}": 4,
+        f"loadline_drain_seconds_sum{{{model}}}": 12,
+        f"loadline_moves_in_flight{{{model}}}": 2,
+        f"loadline_move_workers_silent{{{model}}}": 1,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_a_model_whose_requests_stay_says_how_long_drains_take_and_nothing_of_moves() -> None:
+    status = status_with({}, {})
+    still = replace(status, models=tuple(replace(model, migrations=None) for model in status.models))
+    found = samples(Metrics(lambda: still, dict, "1.2.3").render())
+    assert [name for name in found if "_move" in name] == []
+    assert found['loadline_drain_seconds_sum{model=meta/llama "3"\n}'] == 12
 
 
 def test_http_answers_metrics_and_probes() -> None:

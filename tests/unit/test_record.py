@@ -221,7 +221,7 @@ def test_another_format_is_refused_whatever_its_fields_are(recorded: Segments, r
     with pytest.raises(JournalError, match="not a journal record"):
         replay([[start]])
     with pytest.raises(JournalError, match="format 99 was written by loadline sim"):
-        replay([[start.replace(b'"format":3', b'"format":99')]])
+        replay([[start.replace(b'"format":%d' % record.FORMAT, b'"format":99')]])
 
 
 def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:

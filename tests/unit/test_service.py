@@ -11,13 +11,14 @@ from loadline.config import Config, NatsKnobs, parse
 from loadline.core.controller import Controller
 from loadline.core.events import PauseChanged, PauseRequested, RegistryRead
 from loadline.core.observed import RegisteredWorker, WorkerRecord
+from loadline.core.rescheduling.verdicts import MoveCode, PairLook, PolicyLook
 from loadline.core.status import AgentStatus
 from loadline.runtime.loop import Runtime
-from loadline.runtime.service import Service
+from loadline.runtime.service import EXPLANATIONS_MAX, Service
 from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, whole
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import encode
-from loadline.wire.messages import OperatorReply, PauseCommand, StatusRequest
+from loadline.wire.messages import ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from tests.support.memory import MemoryBus, MemoryStore
 from tests.waiting import until
 
@@ -152,3 +153,17 @@ def test_a_status_of_1024_models_comes_in_parts_that_servers_and_readers_take() 
         assert await service._status(encode(StatusRequest(99))), "the last that there is"
 
     asyncio.run(scenario())
+
+
+def test_an_explanation_has_what_the_policies_last_saw_and_fits_into_a_message() -> None:
+    async def scenario(runtime: Runtime, service: Service) -> None:
+        pair = PairLook("a" * 64, "b" * 64, MoveCode.NO_ROOM, {"tokens": 1.5, "room": 0.5})
+        look = PolicyLook("m", "decode_load", "decode", 1, MoveCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16)
+        looks = runtime.controller.state.rescheduling.looks
+        looks.update({f"m\0{number:04}\0decode_load": look for number in range(2 * EXPLANATIONS_MAX)})
+        answer = await service._explain(encode(ExplainRequest(model="m")))
+        assert msgspec.json.decode(answer, type=ExplainReply) == ExplainReply([], [look] * EXPLANATIONS_MAX)
+        assert len(answer) < 1_000_000
+        assert msgspec.json.decode(await service._explain(encode(ExplainRequest("d"))), type=ExplainReply).moves == []
+
+    play(scenario)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from loadline.adapters.file_journal import read_segments
 from loadline.core import query
-from loadline.core.report import Explanation
 from loadline.errors import JournalError
 from loadline.runtime import record
+from loadline.wire.messages import ExplainReply
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -23,10 +23,13 @@ def replay(options: argparse.Namespace) -> int:
     return 0
 
 
-def explanations(path: Path, decision_id: str, model: str) -> list[Explanation]:
-    """What a journal says of a decision; of none: of the newest."""
+def explain(path: Path, decision_id: str, model: str) -> ExplainReply:
+    """What a journal says of a decision; of none: of the newest, and of moves."""
     controller = _replay(path).controller
-    return [] if controller is None else query.explain(controller.state, decision_id, model)
+    if controller is None:
+        return ExplainReply([])
+    state = controller.state
+    return ExplainReply(query.explain(state, decision_id, model), query.explain_moves(state, decision_id, model))
 
 
 def _replay(path: Path) -> record.Replayed:

@@ -43,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
     add("compare", "compare.compare", "Compare configurations on a trace, next to what is possible.")
     add("forecast", "forecast.forecast", "Score the predictors on the load of a trace.")
     add("fit", "fit.fit", "Fit the four numbers of an engine to a profiler's sweeps.")
-    _config(add("run", "serve.run", "Run the agent."))
-    _config(add("check", "serve.check", "Check a configuration and say what it will do."))
+    _only(_config(add("run", "serve.run", "Run the agent.")), "do nothing but that: somebody else scales")
+    _only(_config(add("check", "serve.check", "Check a configuration and say what it will do.")), "of an agent alone")
     _asking(add("status", "operate.status", "Show models, pools and the last decisions."))
     explain = _asking(add("explain", "operate.explain", "Show why a decision was made, or why none is."))
     explain.add_argument("decision", nargs="?", default="", metavar="DECISION-ID", help="default: the newest")
@@ -63,6 +63,11 @@ def parser() -> argparse.ArgumentParser:
     return root
 
 
+def _only(parser: argparse.ArgumentParser, text: str) -> argparse.ArgumentParser:
+    parser.add_argument("--only", choices=("rescheduling",), help=text)
+    return parser
+
+
 def _config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="a TOML file")
     return parser
@@ -74,4 +79,4 @@ def _asking(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     where.add_argument("--nats", metavar="URL", help="default: nats://127.0.0.1:4222")
     where.add_argument("--root", help="first tokens of every subject; default: loadline")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    return parser
+    return _only(parser, "ask the agent that does nothing but that")

@@ -37,17 +37,18 @@ def status(options: argparse.Namespace) -> int:
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Print inputs, proposals, rails and result of a decision."""
+    """Print inputs, proposals, rails and result of a decision, and what the policies that move requests saw."""
     if options.journal is not None:
-        found = journal.explanations(options.journal, options.decision, options.model)
+        found = journal.explain(options.journal, options.decision, options.model)
     else:
         request = ExplainRequest(decision_id=options.decision, model=options.model)
-        found = _ask(options, "explain", encode(request), ExplainReply).explanations
-    if not found:
+        found = _ask(options, "explain", encode(request), ExplainReply)
+    texts = [*map(show.explanation, found.explanations), *map(show.policy_look, found.moves)]
+    if not texts:
         what = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
         print(f"loadline: nothing is known of {what}; a journal goes back further: --journal PATH", file=sys.stderr)
         return 1
-    return _print(options, ExplainReply(found), "\n\n".join(show.explanation(each) for each in found))
+    return _print(options, found, "\n\n".join(texts))
 
 
 def drain(options: argparse.Namespace) -> int:
@@ -92,15 +93,15 @@ def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
 
 
 def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
-    knobs, root = NatsKnobs(), "loadline"
+    knobs, root, only = NatsKnobs(), "loadline", options.only or ""
     if options.config is not None:
         config = load(options.config)
         check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
-        knobs, root = config.nats, config.agent.root
+        knobs, root, only = config.nats, config.agent.root, only or config.agent.only
     if options.nats:
         check_servers((options.nats,), "--nats", ("nats", "tls"))
         knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
-    return asyncio.run(_request(knobs, Subjects(options.root or root).api(method), payload, kind))
+    return asyncio.run(_request(knobs, Subjects(options.root or root).api(method, only), payload, kind))
 
 
 async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T]) -> T:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from loadline import app, solver
 from loadline.cli import warmup
 from loadline.cli.show import printable
@@ -19,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the agent until it is told to stop."""
 
     def read() -> tuple[Config, list[str]]:
-        config = warmup.warmed(load(options.config), options)
+        config = _read(options)
         return config, _warnings(config)
 
     source = Source.at(options.config, read)
@@ -32,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
 def check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, what looks wrong, and what it will do."""
-    config = warmup.warmed(load(options.config), options)
+    config = _read(options)
     warnings = [*_warnings(config), *_journal_warnings(config.journal.directory)]
     app.settings(config)  # reads the traces to start warm with: one that cannot be used is an error
     print(printable(describe(config)))
@@ -40,6 +42,13 @@ def check(options: argparse.Namespace) -> int:
         print(printable(f"warning: {warning}"))
     print(f"{options.config}: valid, {len(warnings)} warning{'' if len(warnings) == 1 else 's'}")
     return 0
+
+
+def _read(options: argparse.Namespace) -> Config:
+    """The configuration, with what the command line says otherwise."""
+    config = warmup.warmed(load(options.config), options)
+    only = options.only or config.agent.only
+    return replace(config, agent=replace(config.agent, only=only))
 
 
 def _warnings(config: Config) -> list[str]:

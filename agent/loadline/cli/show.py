@@ -4,8 +4,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from loadline.core.report import Explanation
-from loadline.core.status import AgentStatus, Condition, GpuBudgetStatus, ModelStatus, PoolStatus, SupplyStatus
+from loadline.core.rescheduling.verdicts import PolicyLook, sentence
+from loadline.core.status import (
+    AgentStatus,
+    Condition,
+    GpuBudgetStatus,
+    MigrationStatus,
+    ModelStatus,
+    MoveStatus,
+    PoolStatus,
+    SupplyStatus,
+)
 
+MOVES_SHOWN = 8
+"""In a text; --json has more."""
 HEADER = (
     "pool",
     "role",
@@ -107,6 +119,9 @@ def summary(status: ModelStatus) -> list[str]:
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
     if not any(pool.desired for pool in status.pools):
         lines.append("asleep: the first request that a frontend reports wakes it")
+    lines += moves(status.migrations) if status.migrations is not None else []
+    if status.emptied.count:
+        lines.append(f"emptied: {status.emptied.count} workers, {status.emptied.mean_ms / 1000:.1f} s on average")
     lines += [f"cost: {sum(costs):g} an hour"] if (costs := _costs(status)) else []
     lines += [floor(pool) for pool in status.pools if pool.floor]
     lines += [condition(one) for one in status.conditions]
@@ -134,8 +149,9 @@ def condition(found: Condition) -> str:
 
 def explanation(found: Explanation) -> str:
     """How a decision, or a hold, came about."""
-    at = datetime.fromtimestamp(found.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    title = f"{found.model}: {found.outcome} at {at}" + (f", decision {found.decision_id}" if found.decision_id else "")
+    title = f"{found.model}: {found.outcome} at {_moment(found.at_ms)}" + (
+        f", decision {found.decision_id}" if found.decision_id else ""
+    )
     lines = [title]
     for opinion in found.opinions:
         lines.append("  seen")
@@ -148,6 +164,41 @@ def explanation(found: Explanation) -> str:
     changes = (f"{pool} {found.current[pool]} -> {count}" for pool, count in found.targets.items())
     lines.append(f"  result: {', '.join(changes)}")
     return "\n".join(lines)
+
+
+def policy_look(found: PolicyLook) -> str:
+    """What a policy saw of a group of workers when it last had a reason to look, and what became of each pair."""
+    return "\n".join(
+        [
+            f"{found.model}: {found.policy} of {found.group} at {_moment(found.at_ms)}",
+            f"  {sentence(found.code, found.numbers)}",
+            f"  {found.sources} could give requests away, {found.destinations} could take some in",
+            *(f"    {pair.source} -> {pair.destination}: {sentence(pair.code, pair.numbers)}" for pair in found.pairs),
+        ]
+    )
+
+
+def moves(status: MigrationStatus) -> list[str]:
+    """Requests that move, those that were moved, and who does not answer, a line each."""
+    moved = [f"{count} by {policy}" for policy, count in status.requests.items()]
+    lines = [f"moves: {status.in_flight} in flight; requests moved: {', '.join(moved) or 'none'}"]
+    lines += [move(one) for one in status.moves[:MOVES_SHOWN]]
+    if status.silent:
+        some = ", ".join(status.silent_workers[:MOVES_SHOWN])
+        lines.append(f"{status.silent} do not answer when they are asked to move requests: {some}")
+    return lines
+
+
+def move(one: MoveStatus) -> str:
+    """One move that is in flight."""
+    return (
+        f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}: "
+        f"{one.moved} of {one.requests} requests, {one.age_ms / 1000:.1f} s"
+    )
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _time(at_ms: int) -> str:

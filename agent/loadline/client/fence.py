@@ -1,4 +1,4 @@
-"""Which decision may still be carried out: never one that is older than what was seen. Pure."""
+"""What may still be carried out: never what is older than what was seen. Pure."""
 
 from enum import Enum, auto
 
@@ -38,3 +38,17 @@ class Fence:
     def highest(self, model: str) -> tuple[int, int]:
         """The highest (epoch, sequence) of a model; (0, 0) where none was seen."""
         return self._highest.get(model, (0, 0))
+
+
+class Epochs:
+    """The highest term of a leader that one life of a worker has heard of, by one kind of command."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+
+    def hear(self, epoch: int) -> bool:
+        """Whether a command of that term may be obeyed; remembers the term if so."""
+        if epoch < self.highest:
+            return False
+        self.highest = epoch
+        return True

@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from loadline.client.fence import Epochs
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
@@ -12,6 +13,14 @@ from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadRe
 # Messages may be lost, so `drained` is said again until the process leaves, for ten minutes at most.
 DRAINED_INTERVAL_MS: Final = 1_000
 DRAINED_REPEATS_MAX: Final = 600
+
+
+def is_for(record: WorkerRecord, model: str, pool: str, worker: str, incarnation: int) -> bool:
+    """Whether a command is for that life or an earlier one.
+
+    If not, another worker of this name listens too, which will answer: in another pool, or started later.
+    """
+    return (model, pool, worker) == (record.model, record.pool, record.worker) and incarnation <= record.incarnation
 
 
 class Life:
@@ -26,8 +35,9 @@ class Life:
         """Of the newest drain command that was accepted; empty: none was."""
         self.sequence = 0
         """Of the newest sample; 0: none was reported."""
+        self._epochs = Epochs()
+        """Of the leaders whose commands were heard."""
         self._record = record
-        self._highest_epoch = 0
 
     def report(self, samples: Sequence[WorkerSample], now_ms: int) -> LoadReport:
         """The samples, numbered; those whose ``timestamp_ms`` is 0 are stamped with Unix time ``now_ms``."""
@@ -43,26 +53,20 @@ class Life:
         return DrainReport(record.model, record.pool, record.worker, record.incarnation, self.drain_id)
 
     def answer(self, command: DrainCommand, *, drained: bool) -> DrainReply | None:
-        """The answer to a drain command, given whether the worker is empty already.
-
-        None where another worker of this name listens too, which will answer: in another pool, or started later.
-        """
-        mine, its = self._record, command
-        if (its.model, its.pool, its.worker) != (mine.model, mine.pool, mine.worker):
-            return None
-        if its.incarnation > mine.incarnation:
+        """The answer to a drain command, given whether the worker is empty already; None where another one answers."""
+        if not is_for(self._record, command.model, command.pool, command.worker, command.incarnation):
             return None
         refusal = self._refusal(command, drained=drained)
         if not refusal:
-            self._highest_epoch, self.drain_id = command.epoch, command.drain_id
+            self.drain_id = command.drain_id
         return DrainReply(command.drain_id, accepted=not refusal, detail=refusal)
 
     def _refusal(self, command: DrainCommand, *, drained: bool) -> str:
         """Why the command is refused; empty: it is not."""
         if command.incarnation < self._record.incarnation:
             return f"gone already: this is incarnation {self._record.incarnation}"
-        if command.epoch < self._highest_epoch:
-            return f"a leader of epoch {self._highest_epoch} was heard"
+        if not self._epochs.hear(command.epoch):
+            return f"a leader of epoch {self._epochs.highest} was heard"
         if drained and command.drain_id != self.drain_id:
             return "drained already"
         return ""

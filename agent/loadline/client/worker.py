@@ -22,6 +22,8 @@ from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
 from loadline.client.life import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, Life
+from loadline.client.mover import Mover, Moving
+from loadline.client.moves import DRAIN_SLOTS_MAX, SLOTS, Moves, Slots
 from loadline.client.registration import Registration
 from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
@@ -30,7 +32,7 @@ from loadline.core.scalars import WorkerPhase
 from loadline.ports import Bus, Store
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand
+from loadline.wire.messages import DrainCommand, MigrationReport
 from loadline.wire.subjects import Subjects
 
 # A sample is at most about 600 bytes of JSON, so a frame stays below the 256 KiB that agents take.
@@ -61,6 +63,9 @@ class Worker:
         lease_ttl_s: How long the worker stays registered when it dies.
         bus: A connected bus to use instead of ``nats``; it stays open.
         store: A store to use instead of ``etcd``; it stays open.
+        mover: How the engine gives requests away, and that it can take them in; None: it can do neither.
+        slots_in: Requests that it takes in at a time.
+        slots_out: Requests that it gives away at a time; a worker that drains gives away up to 64.
     """
 
     def __init__(
@@ -77,6 +82,9 @@ class Worker:
         lease_ttl_s: int = 10,
         bus: Bus | None = None,
         store: Store | None = None,
+        mover: Mover | None = None,
+        slots_in: int = SLOTS,
+        slots_out: int = SLOTS,
     ) -> None:
         self.record = replace(record, state="starting")
         self.drained = asyncio.Event()
@@ -89,6 +97,9 @@ class Worker:
         self._report_interval_s = report_interval_ms / 1_000
         self._lease_ttl_s = lease_ttl_s
         self._life = Life(record)
+        self._moves = Moves(record, slots_in=slots_in, slots_out=slots_out, supported=mover is not None)
+        self._moving = Moving(self._moves, mover, record.worker, self._report_move)
+        self._says_slots = mover is not None
         self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
         self._stack = AsyncExitStack()
 
@@ -103,7 +114,9 @@ class Worker:
                 await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s, self._life.is_later
             )
             # Listening comes before registering: whoever reads the record can reach the worker.
+            await enter(self._moving)
             await self._bus.answer(self._subjects.drain(record.worker), self._answer_drain)
+            await self._bus.answer(self._subjects.migrate(record.worker), self._moving.answer)
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
             stack.push_async_callback(self._leave)
             await enter(running(self._report_on(), f"reports of {record.worker}"))
@@ -128,11 +141,36 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs one report
             _log.error("sampling_failed", worker=self.record.worker, exc_info=error)
             return False
-        samples = [taken] if isinstance(taken, WorkerSample) else taken
+        samples = self._with_slots([taken] if isinstance(taken, WorkerSample) else taken)
         sent = True
         for start in range(0, len(samples), SAMPLES_IN_FRAME_MAX):
             sent &= await self._report(samples[start : start + SAMPLES_IN_FRAME_MAX])
         return sent
+
+    def admit(self, request_id: str) -> bool:
+        """Whether a request that another worker wants to hand over may come; its slot is taken until ``settle``."""
+        return self._moves.admit(request_id)
+
+    def settle(self, request_id: str) -> None:
+        """A request that was admitted has come, or never will."""
+        self._moves.settle(request_id)
+
+    def _with_slots(self, samples: Sequence[WorkerSample]) -> Sequence[WorkerSample]:
+        """With the worker's free slots on the first rank, unless the engine says them, or moves nothing."""
+        said = any(one.migration_slots_in is not None or one.migration_slots_out is not None for one in samples)
+        if said or not self._says_slots:
+            return samples
+        counts = [number for one in samples for number in (one.waiting_requests, one.running_requests)]
+        known = [number for number in counts if number is not None]
+        free = self._moves.slots(sum(known) if len(known) == len(counts) else DRAIN_SLOTS_MAX)
+        each = [free, *[Slots(0, 0)] * (len(samples) - 1)]
+        return [
+            replace(one, migration_slots_in=slots.taken_in, migration_slots_out=slots.given_away)
+            for one, slots in zip(samples, each, strict=False)
+        ]
+
+    async def _report_move(self, report: MigrationReport) -> None:
+        await publish_now(self._bus, self._subjects.migration(self.record.worker), report)
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:
         record = self.record
@@ -155,6 +193,8 @@ class Worker:
         reply = self._life.answer(command, drained=self.drained.is_set())
         if reply is None:
             return None
+        if reply.accepted:
+            self._moves.draining = True
         if reply.accepted and self._commands.empty():
             self._commands.put_nowait(command)
         return encode(reply)
@@ -168,6 +208,8 @@ class Worker:
                 self._registration.withdraw()
             else:
                 self._register("draining")
+            if self._says_slots:
+                await self.report_now()  # it has more slots now: at 1 Hz it would be half a second late
             emptied = await self._emptied(command)
         await self._say_drained()
 

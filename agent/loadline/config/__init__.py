@@ -1,6 +1,6 @@
 """Configuration: the knobs, the file that sets them, and the rules that judge them together."""
 
-from loadline.config.engines import read_engines
+from loadline.config.engines import read_engines, read_tpots
 from loadline.config.file import load, load_as, parse
 from loadline.config.knobs import AgentKnobs, Config, EtcdKnobs, HttpKnobs, JournalKnobs, NatsKnobs, RuntimeKnobs
 from loadline.config.rules import validate
@@ -20,6 +20,7 @@ __all__ = [
     "load_as",
     "parse",
     "read_engines",
+    "read_tpots",
     "read_zones",
     "validate",
 ]

@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from loadline.config.knobs import Config
 from loadline.config.profiles import read_decode, read_prefill
+from loadline.config.tpot_profiles import read_tpot
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.models.engine import EngineProfile
+from loadline.core.models.tpot import TpotSweep
 from loadline.core.settings import ModelKnobs
 from loadline.errors import DataError
 
@@ -33,7 +35,25 @@ def _located(model: ModelKnobs, folder: Path) -> ModelKnobs:
         replace(pool, prefill_profile=full(pool.prefill_profile), decode_profile=full(pool.decode_profile))
         for pool in model.pools
     )
-    return replace(model, pools=pools, load_predictor_warmup_trace=full(model.load_predictor_warmup_trace))
+    rescheduling = replace(
+        model.rescheduling, tpot_profiling_data_path=full(model.rescheduling.tpot_profiling_data_path)
+    )
+    trace = full(model.load_predictor_warmup_trace)
+    return replace(model, pools=pools, rescheduling=rescheduling, load_predictor_warmup_trace=trace)
+
+
+def read_tpots(config: Config) -> dict[str, TpotSweep]:
+    """Times per output token by model, of those that name a file of them.
+
+    Raises:
+        DataError: One cannot be used.
+    """
+    named = ((model.name, model.rescheduling) for model in config.models)
+    return {
+        name: read_tpot(Path(knobs.tpot_profiling_data_path))
+        for name, knobs in named
+        if knobs.enable_rescheduling and knobs.tpot_profiling_data_path
+    }
 
 
 def read_engines(config: Config) -> dict[str, dict[str, EngineProfile]]:

@@ -8,6 +8,7 @@ from loadline.config.budgets import budget_warnings, check_budget, check_fleet_b
 from loadline.config.idle import idle_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.config.layers import placed, written_of
+from loadline.config.moving import check_moves, check_only, move_warnings
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
 from loadline.config.schedules import check_schedules, schedule_warnings
@@ -62,6 +63,8 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         _check_model(model, place, planners)
+        check_moves(model, place)
+        warnings += move_warnings(model, place)
         warnings += [*_model_warnings(model, place), *idle_warnings(model, place)]
         if model.planner == "threshold":
             check_thresholds(model, f"{place}.threshold")
@@ -84,6 +87,7 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
             warnings += profile_warnings(model, place)
     check_fleet_budget(config.fleet, config.models)
     check_supplies(config)
+    check_only(config)
     return [*warnings, *supply_warnings(config), *floor_warnings(config)]
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from loadline.config.knobs import Config
 from loadline.config.layers import written_of
+from loadline.config.movement import about_moves
 from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.supplies import DEFAULT, UNLIMITED
@@ -18,7 +19,14 @@ def describe(config: Config) -> str:
     """The configuration as sentences, one a line; what belongs to a model is indented."""
     lines = [*_about_agent(config)]
     for index, model in enumerate(config.models):
-        lines += [*_about_model(model), *_about_layers(config, f"models[{index}].")]
+        if not config.agent.only:
+            lines += _about_model(model)
+        elif model.rescheduling.enable_rescheduling:
+            lines.append(
+                f"Model {model.name}: its requests move; how many workers it has is somebody else's to decide."
+            )
+        lines += [f"  {line}" for line in about_moves(model.rescheduling)]
+        lines += _about_layers(config, f"models[{index}].")
     return "\n".join(lines)
 
 

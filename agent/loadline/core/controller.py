@@ -23,12 +23,14 @@ from loadline.core.handlers import (
     forecasts,
     leadership,
     learned,
+    moves,
     pauses,
     reading,
     reports,
     settings,
 )
 from loadline.core.handlers.turn import Turn
+from loadline.core.rescheduler import Rescheduler
 from loadline.core.settings import Settings
 
 Handler = Callable[[Turn, Any], Sequence[Effect] | None]
@@ -57,6 +59,8 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.DrainAnswered: drains.drain_answered,
     ev.WorkerDrained: drains.worker_drained,
     ev.DrainRequested: drains.drain_requested,
+    ev.MoveAnswered: moves.move_answered,
+    ev.MoveReported: moves.move_reported,
     ev.ForecastFitted: forecasts.forecast_fitted,
     ev.ForecastFailed: forecasts.forecast_failed,
     ev.LearnedRead: learned.learned_read,
@@ -77,6 +81,7 @@ class Controller:
         self.settings = settings
         self.state = states.initial_state(settings)
         self._decider = Decider(settings, self.state, states.initial_planners(settings))
+        self._rescheduler = Rescheduler(settings, self.state)
 
     def handle(self, events: Sequence[ev.AnyEvent], now: int) -> list[AnyEffect]:
         """Take events that happened up to ``now`` (ms) and give the effects that follow, in order."""
@@ -90,18 +95,28 @@ class Controller:
             if follow:
                 effects += follow
         effects += leadership.keep(turn)
-        if self.leading:
+        if self.leading and not self.settings.only_rescheduling:
             effects += reading.keep(turn)
         learning.take(self.state, self._decider.planners, turn.learned)
-        effects += self._decider.plan(turn.to_plan(), now)
-        if self.leading:
-            effects += [*decisions.keep(turn), *drains.keep(turn)]
-            effects += learning.save(self.state, self._decider.planners, self.settings.scope, now)
-            self._decider.wake(now)
+        names = turn.to_plan()
+        if self.settings.only_rescheduling:
+            self._rescheduler.settle(names, now)
+        else:
+            effects += self._decide(turn, names)
+        effects += self._rescheduler.plan(names, now)
         for effect in effects:
             if type(effect) is RaiseAlarm:
                 self.state.count(f"alarm_{effect.kind}")
         return effects  # type: ignore[return-value]  # every Effect is one of AnyEffect
+
+    def _decide(self, turn: Turn, names: Sequence[str]) -> list[Effect]:
+        """Decide how many workers there should be, and see to what was decided."""
+        effects = self._decider.plan(names, turn.now)
+        if self.leading:
+            effects += [*decisions.keep(turn), *drains.keep(turn)]
+            effects += learning.save(self.state, self._decider.planners, self.settings.scope, turn.now)
+            self._decider.wake(turn.now)
+        return effects
 
     def _obey(self, turn: Turn, event: ev.SettingsChanged) -> None:
         """Go by other settings; who this agent is, and how it leads, cannot change."""
@@ -110,13 +125,15 @@ class Controller:
         self.state.config_problem, self.state.restart_for = "", list(event.kept)
         planners = settings.settings_changed(turn, self._decider.planners, self.settings)
         self._decider = Decider(self.settings, self.state, planners)
+        self._rescheduler = Rescheduler(self.settings, self.state)
 
     def next_wake(self) -> int | None:
         """When (ms) to call ``handle`` again even if nothing happens; None: only an event can change anything."""
         wakes = [self.state.leadership.next_wake(), min(self.state.due.values(), default=None)]
         if self.leading:
             wakes += [self.state.ledger.next_wake(), self.state.drains.next_wake()]
-            if not self.state.decisions_read and not self.state.reading:
+            wakes.append(self.state.rescheduling.next_wake())
+            if not (self.state.decisions_read or self.state.reading or self.settings.only_rescheduling):
                 wakes.append(self.state.read_at_ms)
         return min((wake for wake in wakes if wake is not None), default=None)
 
@@ -132,6 +149,7 @@ class Controller:
         """Become the controller that gave this snapshot under the same settings."""
         self.state, planners = states.decode_snapshot(self.settings, snapshot)
         self._decider = Decider(self.settings, self.state, planners)
+        self._rescheduler = Rescheduler(self.settings, self.state)
 
     @property
     def leading(self) -> bool:

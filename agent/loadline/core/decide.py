@@ -313,7 +313,9 @@ class Decider:
     def _victims(self, model: str, pool: Pool, replicas: int) -> tuple[Victim, ...]:
         leaving = self.state.drains.of_pool(model, pool.name)
         surplus = max(0, pool.ready + pool.starting - replicas)
-        return (*leaving, *choose_victims(pool, surplus))
+        moves = self._knobs[model].rescheduling
+        moved = moves.enable_rescheduling and moves.migrate_drains
+        return (*leaving, *choose_victims(pool, surplus, moved=moved))
 
     def _explanation(  # noqa: PLR0917 - one argument for each part of an explanation
         self,

@@ -9,6 +9,7 @@ from msgspec import Struct
 from loadline.core.allocations import Problem
 from loadline.core.forecasts import Question
 from loadline.core.learned import Learned
+from loadline.core.moves import Move
 from loadline.core.scalars import Role
 from loadline.core.targets import Decision
 
@@ -80,6 +81,16 @@ class SendDrain(Effect, frozen=True):
     ttl_ms: int
 
 
+class SendMigrate(Effect, frozen=True):
+    """Ask the source of a move to begin it. Answered by ``MoveAnswered``."""
+
+    move: Move
+    ttl_ms: int
+    """How long the whole move may take."""
+    timeout_ms: int
+    """How long the source may take to answer."""
+
+
 class RevokeWorkerLease(Effect, frozen=True):
     """Take a worker that does not answer out of the routers' sight. The registry reports the result."""
 
@@ -139,6 +150,7 @@ AnyEffect = (
     | CommitDecision
     | AnnounceDecision
     | SendDrain
+    | SendMigrate
     | RevokeWorkerLease
     | WritePause
     | SaveLearned

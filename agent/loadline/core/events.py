@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 from loadline.core.allocations import Allocation
 from loadline.core.forecasts import Forecast
 from loadline.core.learned import Learned
+from loadline.core.moves import MoveEnd, MoveFailure, MovePhase, MoveRefusal
 from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerSample
 from loadline.core.targets import ApplyStatus, StoredDecision
 
@@ -173,6 +174,44 @@ class WorkerDrained(Event, frozen=True):
     incarnation: int
 
 
+class MoveAnswered(Event, frozen=True):
+    """A worker answered a migrate command; ``accepted`` is None where no answer came in time."""
+
+    command_id: str
+    model: str
+    accepted: bool | None
+    reason: MoveRefusal | None = None
+    requests: int = 0
+    """Chosen by the source."""
+    tokens: int = 0
+    """Of KV cache that these have."""
+    detail: str = ""
+
+
+class MoveReported(Event, frozen=True):
+    """A source says how far a move is."""
+
+    command_id: str
+    model: str
+    epoch: int
+    source: MoveEnd
+    destination: MoveEnd
+    trigger: str
+    phase: MovePhase
+    requests: int
+    """Chosen by the source."""
+    moved: int
+    """Of these, the destination has them now."""
+    failed: int
+    """Of these, they stay where they are."""
+    tokens: int
+    """Of KV cache that were moved."""
+    took_ms: int
+    """Since the source accepted."""
+    reason: MoveFailure = ""
+    detail: str = ""
+
+
 class DrainRequested(Event, frozen=True):
     """An operator wants one worker emptied."""
 
@@ -303,6 +342,8 @@ AnyEvent = (
     | DecisionAnswered
     | DrainAnswered
     | WorkerDrained
+    | MoveAnswered
+    | MoveReported
     | DrainRequested
     | PauseRequested
     | AnnouncementRequested

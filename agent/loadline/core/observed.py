@@ -3,7 +3,7 @@
 Each is a part of an event, of a message or of a key in the store.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -33,6 +33,15 @@ class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
     migration_slots_in: Annotated[Count | None, Meta(description="Requests it can take in now.")] = None
     migration_slots_out: Annotated[Count | None, Meta(description="Requests it can give away now.")] = None
     schedulable: Annotated[bool, Meta(description="False when the engine must not be given work.")] = True
+    unallocated_prefill_tokens: Annotated[
+        Count | None, Meta(description="Of active_prefill_tokens, those that have no KV block yet.")
+    ] = None
+    waiting_to_decode_requests: Annotated[
+        Count | None, Meta(description="Requests that wait and will decode; unsaid: all that wait.")
+    ] = None
+    unmovable_requests: Annotated[
+        Count | None, Meta(description="Requests that must stay, such as those with guided decoding.")
+    ] = None
 
 
 class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -48,6 +57,9 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
     gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs that the worker occupies.")] = 1
     node: Annotated[Text, Meta(description="Failure domain: the machine.")] = ""
     unit: Annotated[Text, Meta(description="Failure domain: the group that fails together.")] = ""
+    reserved: Annotated[
+        Literal["", "prefill", "decode"], Meta(description="A role that it is kept for, where all can do both.")
+    ] = ""
     data_parallel_size: Annotated[int, Meta(ge=1, le=1024, description="Ranks that report samples.")] = 1
     kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks of one rank.")] = None
     block_size_tokens: Annotated[Count | None, Meta(description="Tokens in one KV block.")] = None

@@ -6,6 +6,8 @@ from loadline.core.planning.books import books_of
 from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, FITTED
 from loadline.core.planning.planners.sizing import profile_problem
 from loadline.core.report import Explanation
+from loadline.core.rescheduling.summary import emptied, looks, summary
+from loadline.core.rescheduling.verdicts import PolicyLook
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State, limited
 from loadline.core.status import AgentStatus, DecisionSummary, ModelStatus
@@ -59,6 +61,8 @@ def _model_status(state: State, knobs: ModelKnobs, now: int) -> ModelStatus:
         objectives=_obeyed(knobs),
         conditions=state.conditions.get(knobs.name, ()),
         settled=state.settled(model, now),
+        migrations=summary(state.rescheduling, knobs.name, now) if knobs.name in state.reschedules else None,
+        emptied=emptied(state.rescheduling, knobs.name),
     )
 
 
@@ -87,6 +91,16 @@ def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
     return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 
 
+def lacks_movers(state: State, knobs: ModelKnobs) -> list[str]:
+    """That no worker of a model can move requests though they are to move; a sentence."""
+    workers = [worker for pool in state.fleet.models[knobs.name].pools.values() for worker in pool.workers.values()]
+    said = [sample for worker in workers for sample in worker.latest if sample is not None]
+    able = any(sample.migration_slots_in is not None or sample.migration_slots_out is not None for sample in said)
+    if able or not said or not knobs.rescheduling.enable_rescheduling:
+        return []
+    return [f"{knobs.name}: no worker publishes migration_slots_in or migration_slots_out, so nothing moves"]
+
+
 def explain(state: State, decision_id: str, model: str) -> list[Explanation]:
     """The explanation of one decision; with no id the newest decision and the last hold of every model (or of one)."""
     if decision_id:
@@ -98,6 +112,11 @@ def explain(state: State, decision_id: str, model: str) -> list[Explanation]:
             if name in state.holds:
                 found.append(state.holds[name])
     return sorted(found, key=lambda e: -e.at_ms)
+
+
+def explain_moves(state: State, decision_id: str, model: str) -> list[PolicyLook]:
+    """What the policies of every model (or of one) last saw; of one decision: nothing, for it is not about moves."""
+    return [] if decision_id else looks(state.rescheduling, model)
 
 
 def decisions(state: State) -> list[DecisionSummary]:

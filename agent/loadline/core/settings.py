@@ -13,6 +13,7 @@ from loadline.core.forecasts import History
 from loadline.core.models.accelerator import AcceleratorKnobs
 from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
 from loadline.core.models.schedule import Zone
+from loadline.core.models.tpot import TpotSweep
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.hybrid import HybridKnobs
@@ -25,6 +26,7 @@ from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
 from loadline.core.planning.supplies import AllocationKnobs, Quota
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
 from loadline.core.scalars import Name
 
 
@@ -75,6 +77,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     guard: GuardKnobs = GuardKnobs()
+    rescheduling: ReschedulingKnobs = ReschedulingKnobs()
     saturation: SaturationKnobs = SaturationKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
     static: StaticKnobs = StaticKnobs()
@@ -119,6 +122,10 @@ class Settings(Struct, frozen=True):
     """Engine profiles by model and pool, as data: a replay needs no file."""
     zones: dict[str, Zone] = {}
     """The wall clocks that schedules go by, by the name of their timezone."""
+    tpot_profiles: dict[str, TpotSweep] = {}
+    """Times per output token by model, where a file of them is named, as data too."""
+    only_rescheduling: bool = False
+    """Requests move, and nothing else is decided: somebody else scales."""
     digest: str = ""
     """Of all this but the agent's name: agents that are told the same have the same."""
     histories: dict[str, History] = {}

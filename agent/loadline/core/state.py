@@ -25,6 +25,8 @@ from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.supplies import Supplies, Tenant, supplies_of
 from loadline.core.planning.zero import Sleep
 from loadline.core.report import Explanation, Rejection
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.rescheduling.memory import Memory
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.status import Condition
 
@@ -56,6 +58,10 @@ class State(Struct):
     """When the next one is looked at."""
     sleeps: dict[str, Sleep] = field(default_factory=dict)
     """Of the models that may have no worker."""
+    reschedules: dict[str, ReschedulingKnobs] = field(default_factory=dict)
+    """What the models go by whose requests may move."""
+    rescheduling: Memory = field(default_factory=Memory)
+    """What is remembered of moves."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them."""
     renewals: dict[str, None] = field(default_factory=dict)

@@ -103,6 +103,56 @@ class TrafficStatus(Struct, frozen=True):
     queued: int
 
 
+class Timing(Struct, frozen=True):
+    """How often something was done, and how long that took together."""
+
+    count: int = 0
+    total_ms: int = 0
+
+    @property
+    def mean_ms(self) -> float:
+        """How long it takes; 0 before the first time."""
+        return self.total_ms / self.count if self.count else 0.0
+
+
+class MoveStatus(Struct, frozen=True):
+    """A move of requests that is in flight."""
+
+    command_id: str
+    source: str
+    destination: str
+    policy: str
+    phase: str
+    """``asked``, ``unknown`` (not answered), ``accepted``, ``admitted``, ``copying`` or ``switched``."""
+    age_ms: int
+    """Since it was asked for."""
+    requests: int
+    """That are thought to move; once it is accepted, those that were chosen."""
+    moved: int
+    """Of these, the destination has them now."""
+
+
+class MigrationStatus(Struct, frozen=True):
+    """The requests of a model that move from worker to worker, and those that did since this agent leads."""
+
+    in_flight: int
+    moves: tuple[MoveStatus, ...]
+    """Those in flight, the oldest first; no more than 64."""
+    commands: dict[str, int]
+    """By policy, outcome and reason, such as ``decode_load:refused:no_slots``. A command is ``planned``, then
+    ``accepted``, ``refused`` or ``unanswered``, and at last ``done``, ``aborted`` or ``lost``."""
+    requests: dict[str, int]
+    """That were moved, by policy."""
+    tokens: dict[str, int]
+    """Of KV cache that were moved, by policy."""
+    phases: dict[str, Timing]
+    """How long moves were in each phase that they left."""
+    silent: int
+    """Workers that did not answer a command and are not asked for a while."""
+    silent_workers: tuple[str, ...]
+    """Their names; no more than 64."""
+
+
 class ModelStatus(Struct, frozen=True):
     """One model: its pools, its traffic, what was last decided and why nothing is decided now."""
 
@@ -124,6 +174,10 @@ class ModelStatus(Struct, frozen=True):
     """By key, such as ``ttft_ms``: those that its planner sizes for."""
     settled: bool = False
     """Whether this agent leads and knows what stands: only then may anybody act on the counts of its pools."""
+    migrations: MigrationStatus | None = None
+    """None where rescheduling is off."""
+    emptied: Timing = Timing()
+    """Workers that were drained, and how long that took from when they were to drain."""
 
 
 class GpuBudgetStatus(Struct, frozen=True):

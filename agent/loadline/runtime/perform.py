@@ -16,6 +16,7 @@ from loadline.core.effects import (
     RevokeWorkerLease,
     SaveLearned,
     SendDrain,
+    SendMigrate,
     SolveAllocation,
     WritePause,
 )
@@ -35,13 +36,14 @@ from loadline.core.events import (
     LeadershipWon,
     LeaseRenewalFailed,
     LeaseRenewed,
+    MoveAnswered,
 )
 from loadline.core.targets import Decision, StoredDecision
 from loadline.errors import BusUnavailable, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Fitter, Store, Write
 from loadline.wire.codec import Rejected, decode_as, decode_decision, encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
+from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 DRAIN_TIMEOUT_S = 1.0
@@ -119,6 +121,8 @@ class Performer:
                 await self._announce(effect)
             case SendDrain():
                 self._put(await self._send_drain(effect))
+            case SendMigrate():
+                self._put(await self._send_migrate(effect))
             case RevokeWorkerLease(lease_id=lease_id):
                 await self._revoke(lease_id)
             case FitForecast():
@@ -259,6 +263,22 @@ class Performer:
             return _drain_answer(effect, accepted=None, detail=reply.detail)
         return _drain_answer(effect, accepted=reply.accepted, detail=reply.detail)
 
+    async def _send_migrate(self, effect: SendMigrate) -> AnyEvent:
+        move = effect.move
+        fields = {name: getattr(move, name) for name in move.__struct_fields__}
+        command = MigrateCommand(**fields, ttl_ms=effect.ttl_ms)
+        subject, timeout_s = self._subjects.migrate(move.source.worker), effect.timeout_ms / 1_000
+        try:
+            payload = await self._bus.request(subject, encode(command), timeout_s)
+        except BusUnavailable as error:
+            return MoveAnswered(move.command_id, move.model, None, detail=str(error))
+        reply = decode_as(MigrateReply, payload)
+        if isinstance(reply, Rejected):
+            return MoveAnswered(move.command_id, move.model, None, detail=reply.detail)
+        return MoveAnswered(
+            move.command_id, move.model, reply.accepted, reply.reason, reply.requests, reply.tokens, reply.detail
+        )
+
     async def _fit(self, effect: FitForecast) -> AnyEvent:
         forecasts = [await self._fitter.fit(question, FIT_DEADLINE_S) for question in effect.questions]
         return ForecastFitted(effect.model, effect.request, forecasts)
@@ -303,6 +323,8 @@ def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911
             return CommitUnknown(decision.decision_id, decision.model, detail)
         case SendDrain():
             return _drain_answer(effect, accepted=None, detail=detail)
+        case SendMigrate(move=move):
+            return MoveAnswered(move.command_id, move.model, None, detail=detail)
         case FitForecast(model=model, request=request):
             return ForecastFailed(model, request, detail)
         case SolveAllocation(request=request):

@@ -18,7 +18,7 @@ from loadline.core.events import AnyEvent
 from loadline.core.settings import Settings
 from loadline.errors import JournalError
 
-FORMAT = 3
+FORMAT = 4
 """Raised with a version whose records, settings or snapshots have other fields than those of the one before it."""
 
 S = TypeVar("S")

@@ -16,7 +16,7 @@ from loadline.core.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
 from loadline.runtime.loop import Runtime
-from loadline.runtime.status_parts import STATUS_BYTES_MAX, parts_of, without_workers
+from loadline.runtime.status_parts import STATUS_BYTES_MAX, parts_of, without_lists
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
     AnnounceRequest,
@@ -32,10 +32,11 @@ from loadline.wire.messages import (
 STANDBY_DELAY_S = 0.2
 """A caller takes the first answer, and a leader's says more."""
 EXPLANATIONS_MAX = 64
-"""Explanations in one reply: of 1,024 models all would not fit into a message."""
+"""Explanations in one reply, and looks of policies: of 1,024 models all would not fit into a message."""
 WRITTEN_S = 1.5
 """A pause is written in milliseconds; callers wait for 2 s."""
 LOOK_S = 0.005
+_OF_SCALING = frozenset({"decisions", "drain", "announce"})
 
 _log = structlog.get_logger("loadline")
 
@@ -67,8 +68,11 @@ class Service:
             "drain": self._leader_only(self._drain),
             "announce": self._leader_only(self._announce),
         }
-        endpoints = {name: (subjects.api(name), answer) for name, answer in answers.items()}
-        await self._runtime.bus.serve("loadline", self._version, endpoints)
+        only = "rescheduling" if self._runtime.controller.settings.only_rescheduling else ""
+        if only:  # it knows of no decision, and drains nobody
+            answers = {name: answer for name, answer in answers.items() if name not in _OF_SCALING}
+        endpoints = {name: (subjects.api(name, only), answer) for name, answer in answers.items()}
+        await self._runtime.bus.serve(f"loadline-{only}" if only else "loadline", self._version, endpoints)
 
     async def publish_status(self, interval_ms: int) -> None:
         """Publish the status again and again, until cancelled."""
@@ -92,10 +96,12 @@ class Service:
         status = self.status()
         size = len(encode(status))
         if size > STATUS_BYTES_MAX:
-            status = without_workers(status)
+            status = without_lists(status)
             if not self._trimmed:
                 self._trimmed = True
-                _log.warning("status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers")
+                _log.warning(
+                    "status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers and moves"
+                )
         return [encode(part) for part in parts_of(status)]
 
     def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> Answer:
@@ -108,8 +114,10 @@ class Service:
         request = decode_as(ExplainRequest, payload)
         if isinstance(request, Rejected):
             return _refusal(request.detail)
-        found = query.explain(self._runtime.controller.state, request.decision_id, request.model)
-        return encode(ExplainReply(found[:EXPLANATIONS_MAX]))
+        state = self._runtime.controller.state
+        found = query.explain(state, request.decision_id, request.model)
+        moves = query.explain_moves(state, request.decision_id, request.model)
+        return encode(ExplainReply(found[:EXPLANATIONS_MAX], moves[:EXPLANATIONS_MAX]))
 
     async def _decisions(self, _payload: bytes) -> bytes:
         return encode(DecisionsReply(query.decisions(self._runtime.controller.state)))

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from loadline.config import Config, read_engines, read_zones
+from loadline.config import Config, read_engines, read_tpots, read_zones
 from loadline.core.forecasts import DAY_MS, History
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.errors import DataError
@@ -29,11 +29,11 @@ def settings(config: Config) -> Settings:
     """What the core is told.
 
     Raises:
-        DataError: A trace to start warm with cannot be used.
+        DataError: A trace to start warm with, or a profile of times per output token, cannot be used.
     """
     told = Settings(
         agent=agent_name(config),
-        scope=LEADER_SCOPE_ALL,
+        scope=config.agent.only or LEADER_SCOPE_ALL,
         models=config.models,
         fleet=config.fleet,
         leadership=config.leadership,
@@ -44,6 +44,8 @@ def settings(config: Config) -> Settings:
         quotas={one.name: one.gpu_quota for one in config.namespaces if one.gpu_quota},
         profiles=read_engines(config),
         zones=read_zones(config),
+        tpot_profiles=read_tpots(config),
+        only_rescheduling=config.agent.only == "rescheduling",
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
     digest = sha256(msgspec.json.encode(replace(told, agent=""))).hexdigest()

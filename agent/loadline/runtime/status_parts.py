@@ -6,15 +6,23 @@ from loadline.core.status import AgentStatus, ModelStatus
 from loadline.wire.codec import encode
 
 STATUS_BYTES_MAX = 512 * 1024
-"""A larger status goes without its workers: 4,000 of them are half a MiB."""
+"""A larger status goes without its workers and moves: 4,000 workers are half a MiB."""
 PART_BYTES_MAX = 200 * 1024
 """Of one message: agents and scalers take 256 KiB by default, servers 1 MiB."""
 
 
-def without_workers(status: AgentStatus) -> AgentStatus:
-    """The status without its lists of workers; all counts stay."""
-    models = (replace(m, pools=tuple(replace(pool, workers=()) for pool in m.pools)) for m in status.models)
-    return replace(status, models=tuple(models))
+def without_lists(status: AgentStatus) -> AgentStatus:
+    """The status without its lists of workers and moves; all counts stay."""
+    return replace(status, models=tuple(map(_without_lists, status.models)))
+
+
+def _without_lists(model: ModelStatus) -> ModelStatus:
+    moves = model.migrations
+    return replace(
+        model,
+        pools=tuple(replace(pool, workers=()) for pool in model.pools),
+        migrations=None if moves is None else replace(moves, moves=(), silent_workers=()),
+    )
 
 
 def parts_of(status: AgentStatus) -> list[AgentStatus]:

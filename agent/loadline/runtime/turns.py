@@ -17,7 +17,7 @@ from loadline.wire.codec import Codec, Rejected
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
 
-FRAME_KINDS = ("load", "traffic", "applied", "drained")
+FRAME_KINDS = ("load", "traffic", "applied", "drained", "migration")
 """Kinds of subjects that an agent listens to."""
 
 Spawn = Callable[[AnyEffect, Coroutine[object, object, None]], object]

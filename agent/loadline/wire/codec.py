@@ -12,13 +12,13 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
+from loadline.core.events import DecisionAnswered, LoadReported, MoveReported, TrafficReported, WorkerDrained
 from loadline.core.learned import Learned
 from loadline.core.observed import Histogram, WorkerRecord
 from loadline.core.report import Rejection
 from loadline.core.scalars import Name
 from loadline.core.targets import Decision
-from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, TrafficReport
+from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, MigrationReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token
 
 DETAIL_CHARS_MAX: Final = 160
@@ -31,7 +31,7 @@ _TOKEN_CHARS_MAX: Final = 100 * 4 * 3
 _ROUTES_MAX: Final = 65_536
 _MSGPACK_FIRST_BYTE: Final = 0x80
 
-WireEvent = LoadReported | TrafficReported | DecisionAnswered | WorkerDrained
+WireEvent = LoadReported | TrafficReported | DecisionAnswered | WorkerDrained | MoveReported
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
@@ -93,6 +93,7 @@ _load_reports: Final = _Decoder(_LoadFrame)
 _traffic_reports: Final = _Decoder(TrafficReport)
 _answers: Final = _Decoder(DecisionApplied)
 _drain_reports: Final = _Decoder(DrainReport)
+_migration_reports: Final = _Decoder(MigrationReport)
 
 Names = tuple[str, ...]
 _Reader = Callable[[bytes, str, Names], WireEvent | Rejected]
@@ -170,11 +171,39 @@ def _read_drained(data: bytes, subject: str, names: Names) -> WireEvent | Reject
     return WorkerDrained(report.model, report.pool, worker, report.incarnation)
 
 
+def _read_migration(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
+    report = _migration_reports.decode(data, subject)
+    if isinstance(report, Rejected):
+        return report
+    (worker,) = names
+    if report.source.worker != worker:
+        return _mismatch(subject)
+    if report.moved + report.failed > report.requests:
+        return reject(Rejection.INVALID, subject, "more requests were moved or failed than were chosen")
+    return MoveReported(
+        command_id=report.command_id,
+        model=report.model,
+        epoch=report.epoch,
+        source=report.source,
+        destination=report.destination,
+        trigger=report.trigger,
+        phase=report.phase,
+        requests=report.requests,
+        moved=report.moved,
+        failed=report.failed,
+        tokens=report.tokens,
+        took_ms=report.took_ms,
+        reason=report.reason,
+        detail=report.detail,
+    )
+
+
 _KINDS: Final[dict[str, tuple[int, _Reader]]] = {
     "load": (3, _read_load),
     "traffic": (2, _read_traffic),
     "applied": (1, _read_answer),
     "drained": (1, _read_drained),
+    "migration": (1, _read_migration),
 }
 """Kind of subject -> how many names follow it, and who reads its frames."""
 

@@ -8,13 +8,16 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from loadline.core.moves import Move, MoveEnd, MoveFailure, MovePhase, MoveRefusal
 from loadline.core.observed import TrafficSample, WorkerSample
 from loadline.core.report import Explanation
+from loadline.core.rescheduling.verdicts import PolicyLook
 from loadline.core.scalars import Count, Name, Role, Text
 from loadline.core.status import AgentStatus, DecisionSummary
 from loadline.core.targets import ApplyStatus, Decision
 
 DecisionId = Annotated[str, Meta(min_length=1, max_length=64)]
+CommandId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class LoadReport(Struct, frozen=True):
@@ -86,6 +89,48 @@ class DrainReport(Struct, frozen=True, omit_defaults=True):
     drain_id: Annotated[str, Meta(max_length=64)] = ""
 
 
+class MigrateCommand(Move, frozen=True, omit_defaults=True, kw_only=True):
+    """Move requests of yours to another worker. Subject (request): ``<root>.v1.migrate.<worker>``."""
+
+    ttl_ms: Annotated[Count, Meta(description="How long the whole move may take; past it, what was not moved stays.")]
+
+
+class MigrateReply(Struct, frozen=True, omit_defaults=True):
+    """A worker's answer to a migrate command. The same command again has the same answer, and begins nothing."""
+
+    command_id: CommandId
+    accepted: bool
+    reason: Annotated[MoveRefusal | None, Meta(description="Why not.")] = None
+    requests: Annotated[Count, Meta(description="Requests that it has chosen.")] = 0
+    tokens: Annotated[Count, Meta(description="KV tokens that these have.")] = 0
+    detail: Text = ""
+
+
+class MigrationReport(Struct, frozen=True, omit_defaults=True):
+    """How far a move is, from its source. Subject: ``<root>.v1.migration.<worker>``."""
+
+    command_id: CommandId
+    model: Name
+    epoch: Annotated[Count, Meta(description="That of the command.")]
+    source: MoveEnd
+    destination: MoveEnd
+    trigger: Name
+    phase: Annotated[
+        MovePhase,
+        Meta(
+            description="admitted: the destination has room; copying; switched: a request is there now; done: it is "
+            "over, and something was moved; aborted: it is over, and nothing was."
+        ),
+    ]
+    requests: Annotated[Count, Meta(description="Requests that the source has chosen.")]
+    moved: Annotated[Count, Meta(description="Of these, the destination has them now.")] = 0
+    failed: Annotated[Count, Meta(description="Of these, they stay where they are.")] = 0
+    tokens: Annotated[Count, Meta(description="KV tokens that were moved.")] = 0
+    took_ms: Annotated[Count, Meta(description="Since the source accepted, by its own clock.")] = 0
+    reason: Annotated[MoveFailure, Meta(description="Why the newest of the failed ones failed.")] = ""
+    detail: Text = ""
+
+
 class StatusRequest(Struct, frozen=True, omit_defaults=True):
     """Ask how an agent is. Of many models the answer has several parts, and says how many."""
 
@@ -100,9 +145,12 @@ class ExplainRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class ExplainReply(Struct, frozen=True):
-    """The explanations asked for, newest first."""
+    """The explanations asked for, newest first, and what the policies that move requests last saw."""
 
     explanations: list[Explanation]
+    moves: Annotated[
+        list[PolicyLook], Meta(description="By model, group of workers and policy; with an id: none.")
+    ] = []
 
 
 class DecisionsReply(Struct, frozen=True):
@@ -149,6 +197,9 @@ MESSAGES: dict[str, type[Struct]] = {
     "drain_command": DrainCommand,
     "drain_reply": DrainReply,
     "drain_report": DrainReport,
+    "migrate_command": MigrateCommand,
+    "migrate_reply": MigrateReply,
+    "migration_report": MigrationReport,
     "agent_status": AgentStatus,
     "status_request": StatusRequest,
     "explain_request": ExplainRequest,

@@ -12,7 +12,7 @@ from loadline.core.report import Code
 from loadline.core.scalars import Count
 from loadline.errors import DataError
 from loadline.wire.codec import Rejected, printable
-from loadline.wire.messages import DrainCommand, ScalingDecision
+from loadline.wire.messages import DrainCommand, MigrateCommand, ScalingDecision
 
 # The records of 20,000 workers are 6 MB, a sample of each beside them 10 MB.
 LINE_BYTES_MAX: Final = 33_554_432
@@ -71,7 +71,7 @@ class StepOutput(Struct):
     """What the agent did since the last step."""
 
     decisions: Annotated[list[ScalingDecision], Meta(description="New decisions, each told once.")] = []
-    migrations: Annotated[tuple[()], Meta(description="Always empty: no planner moves requests yet.")] = ()
+    migrations: Annotated[list[MigrateCommand], Meta(description="Requests that are to move to another worker.")] = []
     drains: Annotated[list[DrainCommand], Meta(description="Workers that are to empty themselves.")] = []
     holds: Annotated[list[Hold], Meta(description="The last look at each model that was held.")] = []
     next_wake_ms: Annotated[Count | None, Meta(description="When the agent acts next even if nothing happens.")] = None

@@ -54,13 +54,21 @@ class Subjects:
         """Where a worker says that it is empty."""
         return f"{self.prefix}.drained.{encode_token(worker)}"
 
+    def migrate(self, worker: str) -> str:
+        """Where a worker takes migrate commands."""
+        return f"{self.prefix}.migrate.{encode_token(worker)}"
+
+    def migration(self, worker: str) -> str:
+        """Where a worker says how far a move of its requests is."""
+        return f"{self.prefix}.migration.{encode_token(worker)}"
+
     def status(self, agent: str) -> str:
         """Where an agent says how it is."""
         return f"{self.prefix}.status.{encode_token(agent)}"
 
-    def api(self, method: str) -> str:
-        """Where agents answer people and programs."""
-        return f"{self.prefix}.api.{method}"
+    def api(self, method: str, only: str = "") -> str:
+        """Where agents answer people and programs; ``only``: those that do nothing but that."""
+        return f"{self.prefix}.api.{only}-{method}" if only else f"{self.prefix}.api.{method}"
 
     def all_of(self, kind: str) -> str:
         """A wildcard for every subject of a kind, such as ``load``."""

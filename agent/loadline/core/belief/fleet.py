@@ -1,5 +1,6 @@
 """What we believe of all models, pools and workers: bounded, and fresh by our own time."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -72,6 +73,12 @@ class Fleet(Struct):
         if found is None:
             return Rejection.UNKNOWN_MODEL
         return found.pools.get(pool, Rejection.UNKNOWN_POOL)
+
+    def pools(self) -> Iterator[tuple[Model, Pool]]:
+        """All pools of all models."""
+        for model in self.models.values():
+            for pool in model.pools.values():
+                yield model, pool
 
     def report(self, event: LoadReported, now: int) -> tuple[int, Rejection | None]:
         """Take the samples that are newer than what is known; gives how many were refused, and why the last one was."""
@@ -188,6 +195,8 @@ class Fleet(Struct):
         worker.drain_over = True
         if not worker.registered:
             self._remove(pool, name, now)
+        else:
+            pool.dirty[name] = None
 
     def part_with(self, pool: Pool) -> None:
         """A pool is none of ours any more: those of its workers that are registered are strangers now."""

@@ -114,6 +114,8 @@ class Pool(Struct):
     shrunk_at_ms: int = -1
     renewed_at_ms: int = -1
     """When what is missing was last asked for again."""
+    departed: int = 0
+    """Workers that it has ever lost."""
     changes: dict[str, int] = {}
     """Committed changes of the count by direction and first reason."""
 
@@ -295,6 +297,7 @@ class Pool(Struct):
         self._uncount(worker)
         self.place(worker, now)
         del self.workers[name]
+        self.departed += 1
         self.dirty.pop(name, None)
 
     def status(self, now: int) -> PoolStatus:

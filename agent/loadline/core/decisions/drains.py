@@ -64,17 +64,29 @@ class Finished(Struct, frozen=True):
     took_ms: int
 
 
-def choose_victims(pool: Pool, count: int) -> list[Victim]:
-    """The ``count`` workers that are cheapest to lose: still starting, then least work, then newest, then by name."""
+def choose_victims(pool: Pool, count: int, *, moved: bool = False) -> list[Victim]:
+    """The ``count`` workers that are cheapest to lose: still starting, then least work, then newest, then by name.
+
+    Where requests are ``moved`` work is what must stay and be waited for, and then what is to be copied.
+    """
 
     def cost(worker: Worker) -> tuple[bool, int, int, int, str]:
-        load = worker.measure()
-        ready = worker.standing == "ready"
-        return (ready, load.running + load.waiting, load.kv_micro, -worker.record.incarnation, worker.record.worker)
+        load, record = worker.measure(), worker.record
+        requests = load.running + load.waiting
+        work = (_staying(worker, requests), load.kv_micro) if moved else (requests, load.kv_micro)
+        return (worker.standing == "ready", *work, -record.incarnation, record.worker)
 
     standing = [worker for worker in pool.workers.values() if worker.standing != "out"]
     chosen = sorted(standing, key=cost)[:count]
     return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
+
+
+def _staying(worker: Worker, requests: int) -> int:
+    """Requests that cannot be moved: those that must stay, or all of a worker that moves none."""
+    said = [sample for sample in worker.latest if sample is not None]
+    if not any(sample.migration_slots_out is not None for sample in said):
+        return requests
+    return sum(sample.unmovable_requests or 0 for sample in said)
 
 
 class Drains(Struct):

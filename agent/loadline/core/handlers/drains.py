@@ -2,6 +2,7 @@
 
 from loadline.core.effects import Effect
 from loadline.core.events import DrainAnswered, DrainRequested, WorkerDrained
+from loadline.core.handlers import moves
 from loadline.core.handlers.turn import Turn
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import Rejection
@@ -16,11 +17,13 @@ def drain_answered(turn: Turn, event: DrainAnswered) -> list[Effect]:
 def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     """A worker is empty: its drain is over."""
     state = turn.state
+    moves.left(turn, event)
     if not state.leading:
         return
     why = state.drains.drained(event, state.fleet, turn.now)
     if why is None:
         state.count("workers_drained")
+        state.rescheduling.tally(event.model).empty(state.drains.finished[-1].took_ms)
         turn.change(event.model)
     # An unknown drain is a repeat of the report: it says so until its process ends.
 

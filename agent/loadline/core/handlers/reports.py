@@ -2,7 +2,7 @@
 
 from loadline.core.effects import Effect, RaiseAlarm
 from loadline.core.events import LoadReported, RegistryRead, TrafficReported, WorkerDeregistered, WorkerRegistered
-from loadline.core.handlers import drains
+from loadline.core.handlers import drains, moves
 from loadline.core.handlers.turn import Turn
 from loadline.core.report import Rejection
 
@@ -10,6 +10,8 @@ from loadline.core.report import Rejection
 def load_reported(turn: Turn, event: LoadReported) -> None:
     """Believe what is new of a worker's samples."""
     refused, why = turn.state.fleet.report(event, turn.now)
+    if why is Rejection.UNKNOWN_WORKER:
+        moves.heard_of(turn, event)
     if why is not None:
         turn.state.reject(why, refused)
     if refused < len(event.samples):
@@ -29,7 +31,13 @@ def traffic_reported(turn: Turn, event: TrafficReported) -> None:
 def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
     """Let the workers be those of the registry, and no others."""
     state = turn.state
+    before = {(model.name, pool.name): dict(pool.workers) for model, pool in state.fleet.pools()}
     refused = state.fleet.replace(event.workers, turn.now)
+    for (model, pool), known in before.items():
+        there = state.fleet.models[model].pools[pool].workers
+        moves.vanish(turn, model, [worker for name, worker in known.items() if name not in there])
+    for registered in event.workers:
+        moves.come_back(turn, registered.record.model, registered.record.pool, registered.record.worker)
     for why in refused:
         state.reject(why)
     state.registry_read = True
@@ -46,6 +54,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     """Count a worker, or take over what changed in its record."""
     record = event.worker.record
     why = turn.state.fleet.register(event.worker, turn.now)
+    moves.come_back(turn, record.model, record.pool, record.worker)
     if why is None:
         drains.go_on_with(turn, record)
         turn.change(record.model)
@@ -56,6 +65,10 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
 
 def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:
     """Count a worker no more."""
+    pool = turn.state.fleet.locate(event.model, event.pool)
+    worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
     why = turn.state.fleet.deregister(event.model, event.pool, event.worker, turn.now)
+    if worker is not None and not worker.registered:
+        moves.vanish(turn, event.model, [worker])
     if why is None:
         turn.change(event.model)

@@ -1,0 +1,103 @@
+"""What a configuration says of moves: contradictions are errors, what can do nothing is a warning."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from loadline.config.knobs import Config
+from loadline.core.rescheduling.knobs import PACKING, ReschedulingKnobs
+from loadline.core.settings import ModelKnobs
+from loadline.errors import ConfigError
+
+_REPORT_MS: Final = 1_000
+"""How often workers report, where nobody says otherwise."""
+_LOADS: Final = {"decode": "decode_load", "aggregated": "neutral_load"}
+_WORDS: Final = {"decode": "decode", "aggregated": "neutral"}
+
+
+def check_only(config: Config) -> None:
+    """Refuse an agent that is to do nothing but what no model wants.
+
+    Raises:
+        ConfigError: Nothing of it is switched on.
+    """
+    if config.agent.only and not any(model.rescheduling.enable_rescheduling for model in config.models):
+        remedy = "Set enable_rescheduling = true in [models.rescheduling], or leave `only` out."
+        raise ConfigError("agent.only", "is rescheduling, and no model has it switched on", remedy)
+
+
+def check_moves(model: ModelKnobs, place: str) -> None:
+    """Refuse thresholds that would have workers give and take at once, and policies that can know nothing.
+
+    Raises:
+        ConfigError: Two values contradict each other.
+    """
+    knobs, here = model.rescheduling, f"{place}.rescheduling"
+    ordered = (
+        ("tpot_migrate_out_floor_threshold", "tpot_slo_dispatch_threshold"),
+        ("tpot_slo_dispatch_threshold", "tpot_migrate_out_ceil_threshold"),
+        ("breaker_ms", "breaker_max_ms"),
+    )
+    for low, high in ordered:
+        if getattr(knobs, low) > getattr(knobs, high):
+            problem = f"{getattr(knobs, low):g} is above {high} {getattr(knobs, high):g}"
+            raise ConfigError(f"{here}.{low}", problem, f"Lower it or raise {high}.")
+    if knobs.rescheduling_req_select_rule == "NUM_REQ" and 0.0 <= knobs.rescheduling_req_select_value < 1.0:
+        problem = f"{knobs.rescheduling_req_select_value:g} requests are none, and the rule is NUM_REQ"
+        raise ConfigError(f"{here}.rescheduling_req_select_value", problem, "Give 1 or more, or -1 for all.")
+    if knobs.enable_rescheduling:
+        _check_tpot(model, knobs, here)
+
+
+def _check_tpot(model: ModelKnobs, knobs: ReschedulingKnobs, here: str) -> None:
+    packing = [name for name in knobs.policies if name in PACKING]
+    if not packing or knobs.tpot_profiling_data_path:
+        return
+    for pool in model.pools:
+        if pool.role != "prefill" and not pool.decode_profile and pool.linear is None:
+            problem = f"nothing tells the time per output token of pool {pool.name}, which {packing[0]} goes by"
+            remedy = "Give the pool a decode_profile or a table linear, or name a profile."
+            raise ConfigError(f"{here}.tpot_profiling_data_path", problem, remedy)
+
+
+def move_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+    """What can have no effect, or hardly the one that was meant."""
+    knobs, here = model.rescheduling, f"{place}.rescheduling"
+    if not knobs.enable_rescheduling:
+        if knobs != ReschedulingKnobs():
+            yield f"{here}: it is not switched on, so nothing moves. Set enable_rescheduling = true."
+        return
+    missing = [name for role, name in _LOADS.items() if _has(model, role) and name not in knobs.policies]
+    for name in missing:
+        yield f"{here}.rescheduling_policies: {name} is not among them, so load stays where it is. Add it."
+    for role, name in _LOADS.items():
+        thresholds = _thresholds(knobs, role), knobs.rescheduling_load_balance_threshold
+        if name in knobs.policies and _has(model, role) and thresholds == _thresholds_of_old(role):
+            yield (
+                f"{here}.rescheduling_load_balance_threshold: with {thresholds[0]:g} and {thresholds[1]:g} a cache is "
+                f"full before anything leaves it. Set rescheduling_{_WORDS[role]}_load_threshold = 0.9 and this to 0.2."
+            )
+    if knobs.suspect_after_ms < 2 * _REPORT_MS:
+        yield (
+            f"{here}.suspect_after_ms: {knobs.suspect_after_ms} ms is less than two reports of a worker that reports "
+            f"every second, so one that is lost has it emptied. Set {2 * _REPORT_MS} or more."
+        )
+    if knobs.instance_staleness_seconds * 1_000 <= knobs.suspect_after_ms:
+        yield (
+            f"{here}.instance_staleness_seconds: {knobs.instance_staleness_seconds} s is no longer than "
+            f"suspect_after_ms, and some samples stay the same for so long. Set it well above."
+        )
+
+
+def _thresholds(knobs: ReschedulingKnobs, role: str) -> float:
+    decode = role == "decode"
+    return knobs.rescheduling_decode_load_threshold if decode else knobs.rescheduling_neutral_load_threshold
+
+
+def _thresholds_of_old(role: str) -> tuple[float, float]:
+    """Those that are preset, as they are elsewhere."""
+    return _thresholds(ReschedulingKnobs(), role), ReschedulingKnobs().rescheduling_load_balance_threshold
+
+
+def _has(model: ModelKnobs, role: str) -> bool:
+    """Whether there can be two workers of a role."""
+    return sum(pool.replicas_max for pool in model.pools if pool.role == role) > 1

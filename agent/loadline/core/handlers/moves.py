@@ -1,0 +1,143 @@
+"""What workers say of the moves that were asked of them, and workers that vanish."""
+
+from collections.abc import Iterable
+
+from loadline.core.belief.worker import Worker
+from loadline.core.effects import Effect, RaiseAlarm
+from loadline.core.events import LoadReported, MoveAnswered, MoveReported, WorkerDrained
+from loadline.core.handlers.turn import Turn
+from loadline.core.moves import MoveEnd
+from loadline.core.report import Rejection
+from loadline.core.rescheduling.flights import Flight, FlightPhase
+from loadline.core.rescheduling.memory import Tally, Vanished
+from loadline.core.rescheduling.peers import Peer
+
+
+def move_answered(turn: Turn, event: MoveAnswered) -> list[Effect]:
+    """Note whether a source has begun a move. One that does not answer is left alone for a while."""
+    memory = turn.state.rescheduling
+    before = _stage(memory.flights.open.get(event.command_id))
+    flight = memory.flights.answered(event, turn.now)
+    if flight is None or event.model not in turn.state.fleet.models:
+        return []
+    peer, tally, policy = _peer(turn, flight, flight.move.source), memory.tally(event.model), flight.move.trigger
+    turn.change(event.model)
+    if event.accepted is not False:
+        _spend(tally, before, flight, turn.now)
+    if event.accepted is None:
+        tally.note(policy, "unanswered")
+        return _silent(turn, flight, peer)
+    if peer is not None:
+        peer.answered()
+        peer.passed_over = not event.accepted
+    tally.note(policy, "accepted" if event.accepted else "refused", event.reason or "")
+    return []
+
+
+def _silent(turn: Turn, flight: Flight, peer: Peer | None) -> list[Effect]:
+    knobs = turn.state.reschedules.get(flight.move.model)
+    if peer is None or knobs is None or not turn.state.bus_connected:
+        return []  # without the bus nobody can answer
+    peer.silent(knobs.breaker_ms, knobs.breaker_max_ms, turn.now)
+    if peer.failures > 1:
+        return []
+    text = f"{flight.move.source.worker} did not answer a migrate command: it is asked again in {knobs.breaker_ms} ms"
+    return [RaiseAlarm("move_unanswered", flight.move.model, text)]
+
+
+def move_reported(turn: Turn, event: MoveReported) -> None:
+    """Note how far a move is. A destination that refused is passed over until it reports."""
+    state = turn.state
+    if event.model not in state.fleet.models:
+        state.reject(Rejection.UNKNOWN_MODEL)
+        return
+    if event.model not in state.reschedules or (
+        event.command_id not in state.rescheduling.flights.open and not _adoptable(turn, event)
+    ):
+        return  # others move its requests, or it is of a life or a term that we know nothing of
+    before = _stage(state.rescheduling.flights.open.get(event.command_id))
+    flight = state.rescheduling.flights.reported(event, turn.now)
+    if flight is None:
+        return  # a repeat: a source says three times how a move has ended
+    if state.leading:  # all agents hear it, one counts
+        tally = state.rescheduling.tally(event.model)
+        _spend(tally, before, flight, turn.now)
+        if before is not None and before[0] == "asked":
+            tally.note(flight.move.trigger, "accepted")  # the report was faster than the answer
+        if flight.ended:
+            tally.note(flight.move.trigger, event.phase, event.reason)
+            tally.end(flight)
+    if event.reason == "destination_refused":
+        peer = _peer(turn, flight, flight.move.destination)
+        if peer is not None:
+            peer.passed_over = True
+    turn.change(event.model)
+
+
+def _adoptable(turn: Turn, event: MoveReported) -> bool:
+    """Whether a move that we did not ask for may be true: of a worker that we know, and of a term that there was."""
+    state, source = turn.state, event.source
+    pool = state.fleet.models[event.model].pools.get(source.pool)
+    worker = None if pool is None else pool.workers.get(source.worker)
+    known = worker is not None and worker.record.incarnation == source.incarnation
+    return known and not (state.leading and event.epoch > state.leadership.epoch)
+
+
+def _stage(flight: Flight | None) -> tuple[FlightPhase, int] | None:
+    """The phase that a move is in, and since when."""
+    return None if flight is None else (flight.phase, flight.since_ms)
+
+
+def _spend(tally: Tally, before: tuple[FlightPhase, int] | None, flight: Flight, now: int) -> None:
+    """Count how long a move was in the phase that it was in before."""
+    if before is not None:
+        phase, since_ms = before
+        tally.spend(phase, now - since_ms, left=flight.phase != phase)
+
+
+def vanish(turn: Turn, model: str, gone: Iterable[Worker]) -> None:
+    """Remember workers whose leases were lost while they were at work: what shares their node or unit may fail too."""
+    vanished = turn.state.rescheduling.vanished
+    for worker in gone if turn.state.reschedules else ():
+        record = worker.record
+        if record.state == "ready" and not worker.draining and (record.node or record.unit):
+            key = _key(model, record.pool, record.worker)
+            vanished.pop(key, None)  # the newest is the last
+            vanished[key] = Vanished(
+                record.incarnation, record.node, record.unit, record.data_parallel_size > 1, turn.now, worker.seen_at_ms
+            )
+
+
+def come_back(turn: Turn, model: str, pool: str, worker: str) -> None:
+    """A worker of that name is registered again."""
+    turn.state.rescheduling.vanished.pop(_key(model, pool, worker), None)
+
+
+def left(turn: Turn, event: WorkerDrained) -> None:
+    """A worker was emptied and left: it has not vanished."""
+    key = _key(event.model, event.pool, event.worker)
+    known = turn.state.rescheduling.vanished.get(key)
+    if known is not None and known.incarnation == event.incarnation:
+        del turn.state.rescheduling.vanished[key]
+
+
+def heard_of(turn: Turn, event: LoadReported) -> None:
+    """A worker that is not registered reports: it is only cut off from the store."""
+    known = turn.state.rescheduling.vanished.get(_key(event.model, event.pool, event.worker))
+    if known is not None and known.incarnation == event.incarnation:
+        known.heard_at_ms = turn.now
+
+
+def _peer(turn: Turn, flight: Flight, end: MoveEnd) -> Peer | None:
+    """What is remembered of a worker, if it is still that one; it is about to change."""
+    memory, model = turn.state.rescheduling, flight.move.model
+    peers = memory.peers.get(model)
+    peer = None if peers is None else peers.find(end.pool, end.worker)
+    if peer is None or peer.incarnation != end.incarnation:
+        return None
+    memory.touched.setdefault(model, []).append(end)
+    return peer
+
+
+def _key(*names: str) -> str:
+    return "\0".join(names)

@@ -1,0 +1,161 @@
+"""From what is believed of workers to the moves that are asked of them: hear, look, ask, remember.
+
+When a worker is heard its model is looked at in the same turn, as far as that worker is concerned; every
+``rescheduling_interval_ms`` all of it is. What was asked for counts from that moment on, so nothing is planned twice.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from loadline.core.belief.pool import Pool
+from loadline.core.effects import Effect, RaiseAlarm
+from loadline.core.models.tpot import ProfileTpot, TpotModel, tpot_surface
+from loadline.core.move_look import Group, Look
+from loadline.core.rescheduling.board import Board, Names
+from loadline.core.rescheduling.domains import Member
+from loadline.core.rescheduling.flights import Flight
+from loadline.core.rescheduling.memory import Fallen
+from loadline.core.rescheduling.peers import Peers
+from loadline.core.rescheduling.policies import DRAIN, policy
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state import State
+
+WHOLE_MAX: Final = 10
+"""Models whose workers are all looked at in one turn, the longest due first: 10 of 100 workers take some 10 ms."""
+SWEEP_MS: Final = 1_000
+"""How often it is looked who has gone silent, where nobody plans."""
+
+
+class Rescheduler:
+    """Plans the moves of all models that have any. Everything that it remembers is in the state."""
+
+    def __init__(self, settings: Settings, state: State) -> None:
+        self.state = state
+        self._knobs: dict[str, ModelKnobs] = {
+            model.name: model for model in settings.models if model.rescheduling.enable_rescheduling
+        }
+        self._settings = settings
+        self._nodes, self._units = Names(), Names()
+        self._groups: dict[str, list[Group]] = {}
+        state.reschedules = {name: model.rescheduling for name, model in self._knobs.items()}
+        for name, model in self._knobs.items():
+            state.rescheduling.due.setdefault(name, 0)
+            state.rescheduling.keep(name, {pool.name: pool.role for pool in model.pools}, model.rescheduling)
+        for name in state.rescheduling.due.keys() - self._knobs.keys():
+            state.rescheduling.forget(name)
+
+    def settle(self, names: Sequence[str], now: int) -> None:
+        """Bring the sums of models up to date, where nobody decides who would."""
+        for name in names:
+            model, knobs = self.state.fleet.models[name], self.state.fleet.knobs
+            if self.state.due[name] <= now:
+                model.sweep(now, knobs)
+                self.state.due[name] = now + SWEEP_MS
+            model.settle(now, knobs)
+
+    def plan(self, heard: Sequence[str], now: int) -> list[Effect]:
+        """Look at the models of which something was heard, and at those that are due; gives what is to be asked."""
+        memory = self.state.rescheduling
+        memory.forget_vanished(now)
+        if not self.state.leading:
+            self._groups.clear()  # what is heard meanwhile is not followed
+            memory.failing.clear()
+            memory.touched.clear()
+            memory.flights.expire(now)  # who leads says what was lost
+            return []
+        effects = self._close(now)
+        due = sorted((at_ms, name) for name, at_ms in memory.due.items() if at_ms <= now)
+        whole = {name for _, name in due[:WHOLE_MAX]}
+        new = self._knobs.keys() & set(heard)
+        for name in self._knobs:
+            if name in whole or name in new:
+                effects += self._look(name, now, whole=name in whole, settled=name in new)
+        return effects
+
+    # -- what is in flight ---------------------------------------------------------------------------------------------
+
+    def _close(self, now: int) -> list[Effect]:
+        """Give up moves whose time is over, or whose workers are gone."""
+        memory = self.state.rescheduling
+        lost = memory.flights.expire(now)
+        for flight in lost:
+            memory.tally(flight.move.model).note(flight.move.trigger, "lost", "deadline")
+        for flight in [flight for flight in memory.flights.open.values() if not flight.ended]:
+            if self._without_source(flight):
+                del memory.flights.open[flight.move.command_id]
+                memory.tally(flight.move.model).note(flight.move.trigger, "lost", "source_lost")
+        return [
+            RaiseAlarm("move_lost", flight.move.model, f"{flight.move.source.worker} never said how its move ended")
+            for flight in lost
+        ]
+
+    def _without_source(self, flight: Flight) -> bool:
+        """Whether nobody is left who could say how it ends. One whose destination is gone is ended by its source."""
+        source = flight.move.source
+        pool = self.state.fleet.models[flight.move.model].pools.get(source.pool)
+        worker = None if pool is None else pool.workers.get(source.worker)
+        return worker is None or worker.record.incarnation != source.incarnation
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def _look(self, name: str, now: int, *, whole: bool, settled: bool) -> list[Effect]:
+        """Look at a model: at all of it, or at those that were heard."""
+        memory, knobs = self.state.rescheduling, self._knobs[name]
+        if whole:
+            memory.due[name] = now + knobs.rescheduling.rescheduling_interval_ms
+        flights = memory.flights.of_model(name)
+        groups = self._groups[name] = self._groups.get(name) or self._make_groups(knobs)
+        heard = [group.board.hear(flights, now, settled=settled) for group in groups]
+        for end in memory.touched.pop(name, ()):
+            for group in groups:
+                group.board.note(end)
+        if not self._may(name, now):
+            memory.failing.pop(name, None)  # what is not looked at is not known
+            return []
+        look = Look(self.state, knobs, self._members(name, knobs.rescheduling.suspect_after_ms, now), now)
+        effects = look.judge(groups)
+        for group, rows in zip(groups, heard, strict=True):
+            effects += look.plan(group, None if whole else rows)
+        return effects
+
+    def _may(self, name: str, now: int) -> bool:
+        """Whether anything may be asked of workers now: by a leader that knows and hears everything."""
+        state = self.state
+        known = state.registry_read and (state.decisions_read or self._settings.only_rescheduling)
+        leads = state.leadership.may_commit(now) and not state.stopping
+        return leads and known and state.bus_connected and name not in state.paused
+
+    def _make_groups(self, knobs: ModelKnobs) -> list[Group]:
+        pools: dict[str, dict[str, Pool]] = {}
+        for pool in self.state.fleet.models[knobs.name].pools.values():
+            name = pool.knobs.role if knobs.rescheduling.move_across_pools else pool.name
+            pools.setdefault(name, {})[pool.name] = pool
+        peers = self.state.rescheduling.peers.setdefault(knobs.name, Peers())
+        return [self._make_group(knobs, name, members, peers) for name, members in pools.items()]
+
+    def _make_group(self, knobs: ModelKnobs, name: str, pools: dict[str, Pool], peers: Peers) -> Group:
+        tpot = self._tpot(knobs.name, next(iter(pools.values())))
+        board = Board(pools, peers, self._nodes, self._units, tpot)
+        drains = (DRAIN,) if knobs.rescheduling.migrate_drains else ()
+        found = (policy(one, knobs.rescheduling, board.role) for one in (*drains, *knobs.rescheduling.policies))
+        return Group(name, board, tuple(one for one in found if one is not None))
+
+    def _tpot(self, model: str, pool: Pool) -> TpotModel | None:
+        sweep = self._settings.tpot_profiles.get(model)
+        if sweep is not None:
+            return tpot_surface(sweep)
+        decode = pool.engine.decode_model(pool.knobs.gpus_per_worker)
+        return None if decode is None else ProfileTpot(decode)
+
+    # -- who fails elsewhere -------------------------------------------------------------------------------------------
+
+    def _members(self, name: str, suspect_after_ms: int, now: int) -> list[Member]:
+        """Workers of other models that fail, and those of all that have vanished and are heard no more."""
+        memory = self.state.rescheduling
+        gone = (one for one in memory.vanished.values() if now - one.heard_at_ms > suspect_after_ms)
+        fallen = [
+            *(one for model, failing in memory.failing.items() if model != name for one in failing),
+            *(Fallen(one.node, one.unit, one.parallel) for one in gone),
+        ]
+        nodes, units = self._nodes, self._units
+        return [Member(nodes.number(one.node), units.number(one.unit), one.parallel) for one in fallen]

@@ -1,0 +1,1 @@
+"""Which work moves from where to where: metrics, filters, selectors, policies, and the moves that are in flight."""

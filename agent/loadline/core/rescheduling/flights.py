@@ -1,0 +1,156 @@
+"""The moves that are in flight: what was asked, how far it is, and what it means for the load of both workers.
+
+    asked --accepted--> admitted --> copying --> switched ... --> done | aborted
+      |--refused: dropped, and the source is asked again when it has reported
+      +--no answer: unknown, until a report of it comes or its time is over
+
+A move counts at both workers from the moment it is asked for, until both have reported after its end: else what they
+said before would have it planned again.
+"""
+
+import hashlib
+from typing import Final, Literal
+
+from msgspec import Struct, field
+
+from loadline.core.events import MoveAnswered, MoveReported
+from loadline.core.moves import Move
+
+FlightPhase = Literal["asked", "unknown", "accepted", "admitted", "copying", "switched", "done", "aborted"]
+ENDED: Final[frozenset[FlightPhase]] = frozenset({"done", "aborted"})
+SETTLE_MS: Final = 5_000
+"""An ended move counts no longer than this at a worker that does not report."""
+_ADOPTED_MAX: Final = 64
+"""Of moves that a leader of before began a worker has no more, and none has more requests."""
+_ADOPTED_MS: Final = 30_000
+"""A move that a leader of before began ends by then, as far as we know."""
+_GRACE_MS: Final = 2_000
+"""A source's last report may take so long: it counts its time from when the command arrived."""
+_DIGITS: Final = 16
+
+
+class Flight(Struct):
+    """One move. Times in ms of our clock."""
+
+    move: Move
+    requests: int
+    """That are thought to move: first an estimate, then what the source has chosen."""
+    tokens: int
+    sent_at_ms: int
+    ends_by_ms: int
+    phase: FlightPhase = "asked"
+    moved: int = 0
+    failed: int = 0
+    since_ms: int = 0
+    """When it came into its phase."""
+    ended_at_ms: int = -1
+
+    @property
+    def slots(self) -> int:
+        """Slots that it takes at both workers: of what is not known yet, as many as it may."""
+        if self.ended or self.phase == "unknown":
+            return 0  # what does not answer would else take the slots of all others for as long as its time is
+        if self.phase == "asked":
+            return self.move.requests_max
+        return max(self.requests - self.moved - self.failed, 0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, and counts only until both workers have reported."""
+        return self.ended_at_ms >= 0
+
+    def has_heard(self, event: MoveReported) -> bool:
+        """Whether a report says nothing new, or is of another move under its id."""
+        its = self.move
+        ends = (its.model, its.epoch, its.source, its.destination)
+        so_far = (self.phase, self.moved, self.failed)
+        told = (event.phase, event.moved, event.failed)
+        return told == so_far or (event.model, event.epoch, event.source, event.destination) != ends
+
+
+class Flights(Struct):
+    """All moves of all models."""
+
+    number: int = 0
+    """Of commands, so far."""
+    open: dict[str, Flight] = field(default_factory=dict)
+
+    def of_model(self, model: str) -> list[Flight]:
+        """Those of a model, oldest first."""
+        return [flight for flight in self.open.values() if flight.move.model == model]
+
+    def next_id(self, model: str, epoch: int) -> str:
+        """An id that no other command has."""
+        self.number += 1
+        return hashlib.sha256(f"{model}\0{epoch}\0move\0{self.number}".encode()).hexdigest()[:_DIGITS]
+
+    def begin(self, move: Move, requests: int, tokens: int, ttl_ms: int, now: int) -> None:
+        """A command is sent."""
+        self.open[move.command_id] = Flight(move, requests, tokens, now, now + ttl_ms + _GRACE_MS, since_ms=now)
+
+    def answered(self, event: MoveAnswered, now: int) -> Flight | None:
+        """A source answered, or did not; gives the move if that is news. One that is refused is open no more."""
+        flight = self.open.get(event.command_id)
+        if flight is None or flight.phase not in {"asked", "unknown"}:
+            return None  # its reports were faster
+        if event.accepted is False:
+            del self.open[event.command_id]
+        elif event.accepted is None:
+            flight.phase, flight.since_ms = "unknown", now
+        else:
+            flight.phase, flight.since_ms = "accepted", now
+            flight.requests = min(event.requests, flight.move.requests_max)
+            flight.tokens = event.tokens
+        return flight
+
+    def reported(self, event: MoveReported, now: int) -> Flight | None:
+        """A source reported; gives the move if that is news. One that nobody here began is followed all the same."""
+        flight = self.open.get(event.command_id)
+        over = event.phase in ENDED
+        if flight is None:
+            if over or sum(one.move.source == event.source for one in self.open.values()) >= _ADOPTED_MAX:
+                return None
+            flight = self._adopt(event, now)
+        elif flight.ended or flight.has_heard(event):
+            return None
+        flight.phase, flight.since_ms = event.phase, now
+        flight.requests = min(event.requests, flight.move.requests_max)
+        flight.moved = min(event.moved, flight.requests)
+        flight.failed = min(event.failed, flight.requests - flight.moved)
+        if over:
+            flight.ended_at_ms, flight.tokens = now, event.tokens
+            if event.phase == "aborted":
+                del self.open[event.command_id]  # nothing has changed at either worker
+        return flight
+
+    def _adopt(self, event: MoveReported, now: int) -> Flight:
+        move = Move(
+            event.command_id,
+            event.model,
+            event.epoch,
+            event.source,
+            event.destination,
+            event.trigger,
+            "NUM_REQ",
+            "LCR",
+            0.0,
+            requests_max=_ADOPTED_MAX,
+        )
+        flight = self.open[event.command_id] = Flight(move, event.requests, event.tokens, now, now + _ADOPTED_MS)
+        return flight
+
+    def expire(self, now: int) -> list[Flight]:
+        """Forget those whose time is over, and those that ended long ago; gives the ones that never ended."""
+        lost: list[Flight] = []
+        for command_id, flight in list(self.open.items()):
+            if flight.ended and now - flight.ended_at_ms >= SETTLE_MS:
+                del self.open[command_id]
+            elif not flight.ended and now >= flight.ends_by_ms:
+                del self.open[command_id]
+                lost.append(flight)
+        return lost
+
+    def next_wake(self) -> int | None:
+        """When the next of them is over."""
+        ends = (f.ended_at_ms + SETTLE_MS if f.ended else f.ends_by_ms for f in self.open.values())
+        return min(ends, default=None)

@@ -1,0 +1,149 @@
+"""All that the rescheduler remembers, as one encodable Struct: a snapshot has it, so that a replay begins anywhere."""
+
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from msgspec import Struct, field
+
+from loadline.core.moves import MoveEnd
+from loadline.core.rescheduling.flights import Flight, FlightPhase, Flights
+from loadline.core.rescheduling.knobs import PolicyName, ReschedulingKnobs
+from loadline.core.rescheduling.packing import Packing
+from loadline.core.rescheduling.peers import Peers
+from loadline.core.rescheduling.policies import DRAIN
+from loadline.core.rescheduling.verdicts import PolicyLook
+
+VANISHED_MS: Final = 60_000
+"""A worker that vanished counts as failing, for what it shares its node or unit with, no longer than this."""
+TRIGGERS: Final = frozenset((*get_args(PolicyName), DRAIN))
+"""Who wants moves. A report of a move that nobody here began may name anything, and is counted as ``other``."""
+
+
+class Fallen(Struct, frozen=True):
+    """A worker that fails, by what it shares with others: its node, its unit, and whether that has ranks."""
+
+    node: str
+    unit: str
+    parallel: bool
+
+
+class Vanished(Struct):
+    """A worker whose lease was lost while it was at work. Times in ms of our clock."""
+
+    incarnation: int
+    node: str
+    unit: str
+    parallel: bool
+    at_ms: int
+    heard_at_ms: int
+    """When it last reported: one that does is only cut off from the store."""
+
+
+class Tally(Struct):
+    """What has become of the moves of one model."""
+
+    commands: dict[str, int] = field(default_factory=dict)
+    """By policy, outcome and reason, such as ``decode_load:refused:no_slots``."""
+    requests: dict[str, int] = field(default_factory=dict)
+    """That were moved, by policy."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Of KV cache that were moved, by policy."""
+    phases: dict[str, int] = field(default_factory=dict)
+    """How often a phase ended, by phase."""
+    phases_ms: dict[str, int] = field(default_factory=dict)
+    """How long they took together, by phase."""
+    emptied: int = 0
+    """Workers that were drained."""
+    emptied_ms: int = 0
+    """How long that took, together."""
+
+    def note(self, policy: str, outcome: str, reason: str = "") -> None:
+        """Something became of a command."""
+        what = ":".join(word for word in (_known(policy), outcome, reason) if word)
+        self.commands[what] = self.commands.get(what, 0) + 1
+
+    def spend(self, phase: FlightPhase, took_ms: int, *, left: bool) -> None:
+        """A move was so long in a phase, and has left it now or not."""
+        self.phases[phase] = self.phases.get(phase, 0) + left
+        self.phases_ms[phase] = self.phases_ms.get(phase, 0) + took_ms
+
+    def end(self, flight: Flight) -> None:
+        """A move has ended."""
+        trigger = _known(flight.move.trigger)
+        if flight.moved:
+            self.requests[trigger] = self.requests.get(trigger, 0) + flight.moved
+            self.tokens[trigger] = self.tokens.get(trigger, 0) + flight.tokens
+
+    def empty(self, took_ms: int) -> None:
+        """A worker was drained."""
+        self.emptied += 1
+        self.emptied_ms += took_ms
+
+
+class Memory(Struct):
+    """What is in flight, what is remembered of workers, and when each model is looked at next."""
+
+    flights: Flights = field(default_factory=Flights)
+    peers: dict[str, Peers] = field(default_factory=dict)
+    """By model."""
+    due: dict[str, int] = field(default_factory=dict)
+    """When all workers of a model are looked at next."""
+    touched: dict[str, list[MoveEnd]] = field(default_factory=dict)
+    """Workers of which something was remembered since their model was last looked at."""
+    failing: dict[str, list[Fallen]] = field(default_factory=dict)
+    """By model, as of its last look; where there are any."""
+    vanished: dict[str, Vanished] = field(default_factory=dict)
+    """In the order in which they did."""
+    packing: dict[str, Packing] = field(default_factory=dict)
+    """By model and group."""
+    looks: dict[str, PolicyLook] = field(default_factory=dict)
+    """The last one of each policy and group that had a reason to look."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    """By model."""
+    nameless: dict[str, None] = field(default_factory=dict)
+    """Groups of which people were told that workers do not name what they fail with."""
+
+    def tally(self, model: str) -> Tally:
+        """What became of the moves of a model."""
+        return self.tallies.setdefault(model, Tally())
+
+    def forget(self, model: str) -> None:
+        """A model is none of ours any more."""
+        for flight in self.flights.of_model(model):
+            del self.flights.open[flight.move.command_id]
+        by_model: tuple[dict[str, Any], ...] = (self.peers, self.due, self.touched, self.failing, self.tallies)
+        for remembered in by_model:
+            remembered.pop(model, None)
+        by_group: tuple[dict[str, Any], ...] = (self.packing, self.looks, self.nameless)
+        for remembered in by_group:
+            for key in [key for key in remembered if key.split("\0", 1)[0] == model]:
+                del remembered[key]
+
+    def keep(self, model: str, pools: Mapping[str, str], knobs: ReschedulingKnobs) -> None:
+        """A model has these pools now, by their roles: forget the groups and policies that are gone."""
+        groups = set(pools.values() if knobs.move_across_pools else pools)
+        policies = {DRAIN, *knobs.policies}
+        for by_group in (self.packing, self.looks, self.nameless):
+            for key in list(by_group):
+                name, group, *policy = key.split("\0")
+                if name == model and not (group in groups and policies.issuperset(policy)):
+                    del by_group[key]
+        if model in self.peers:
+            self.peers[model].keep(pools)
+
+    def forget_vanished(self, now: int) -> None:
+        """Workers that vanished long ago count no more; the oldest are the first."""
+        while self.vanished:
+            key, first = next(iter(self.vanished.items()))
+            if now - first.at_ms <= VANISHED_MS:
+                return
+            del self.vanished[key]
+
+    def next_wake(self) -> int | None:
+        """When something is due."""
+        wakes = [min(self.due.values(), default=None), self.flights.next_wake()]
+        return min((wake for wake in wakes if wake is not None), default=None)
+
+
+def _known(trigger: str) -> str:
+    return trigger if trigger in TRIGGERS else "other"

@@ -1,0 +1,240 @@
+"""A small fleet that does what it is asked, or does not, and keeps books of its own of what may be asked of it."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core.controller import Controller
+from loadline.core.effects import AnyEffect
+from loadline.core.events import AnyEvent, BusConnectionChanged, PauseChanged
+from loadline.core.moves import Move
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.scalars import WorkerPhase
+from tests.support.movers import Movers
+
+CAPACITY: Final = 1_000
+"""Tokens of KV cache of each."""
+STALE_MS: Final = 5_000
+
+
+class Turn(Struct, frozen=True):
+    """One turn: what was known before it, what happened, and the effects as they are written down."""
+
+    before: bytes
+    events: list[AnyEvent]
+    now: int
+    effects: bytes
+
+
+class Recorded:
+    """A controller whose turns are written down."""
+
+    def __init__(self, controller: Controller) -> None:
+        self.controller = controller
+        self.turns: list[Turn] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.controller, name)
+
+    def handle(self, events: list[AnyEvent], now: int) -> list[AnyEffect]:
+        """As that of the controller."""
+        before = self.controller.snapshot()
+        effects = self.controller.handle(events, now)
+        self.turns.append(Turn(before, list(events), now, msgspec.json.encode(effects)))
+        return effects
+
+
+class Host(Struct):
+    """One worker as it really is."""
+
+    slots: int
+    """Requests that it moves at a time, either way."""
+    alive: bool = True
+    state: WorkerPhase = "ready"
+    schedulable: bool = True
+    reported_at_ms: int = -1
+    incarnation: int = 1
+
+
+class Asked(Struct):
+    """One move as it really is."""
+
+    move: Move
+    ends_by_ms: int
+    requests: int
+    """That it may still move."""
+    begun: bool = False
+    silent: bool = False
+    """Its source did not answer: it holds up nobody else."""
+    moved: int = 0
+
+
+class MovedFleet:
+    """Workers ``w0`` to ``w5`` of one pool, and what they were asked.
+
+    Whatever is asked is checked at once against what the workers really are, and do.
+    """
+
+    def __init__(self, knobs: ReschedulingKnobs, hosts: list[Host]) -> None:
+        self.world = Movers(knobs)
+        self.recorded = Recorded(self.world.controller)
+        self.world.controller = self.recorded  # type: ignore[assignment]  # it is asked for nothing else
+        self.knobs = self.world.knobs
+        self.hosts = {f"w{number}": host for number, host in enumerate(hosts)}
+        self.asked: dict[str, Asked] = {}
+        self.bus, self.paused = True, False
+        self.records: dict[str, dict[str, Any]] = {}
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def begin(self, records: dict[str, dict[str, Any]]) -> None:
+        """All workers come, in one turn."""
+        self.records = dict(records)
+        for name, record in records.items():
+            self.hosts[name].state = record["state"]
+        self._tell(*(self.world.worker(name, **record) for name, record in records.items()))
+
+    def register(self, name: str, **record: Any) -> None:
+        """A worker comes, or comes again: then it is another life of it, with nothing in hand."""
+        host = self.hosts[name]
+        if name in self.records:
+            self._lose(name)
+            host.incarnation += 1
+            self.world.samples.pop(name, None)
+        self.records[name] = record
+        host.alive, host.state, host.schedulable, host.reported_at_ms = True, record["state"], True, -1
+        self._tell(self.world.worker(name, incarnation=host.incarnation, **record))
+
+    def leave(self, name: str) -> None:
+        """A worker is gone, with all that it had to do."""
+        if name in self.records:
+            self.hosts[name].alive = False
+            self._lose(name)
+            self._check(self.world.leave(name))
+
+    def report(
+        self, name: str, used: int, running: int, *, schedulable: bool, unmovable: int, tells_kv: bool = True
+    ) -> None:
+        """A worker says what it has to do, and which of its slots are free; of its KV cache it may say nothing."""
+        host = self.hosts[name]
+        if name not in self.records or not host.alive:
+            return
+        host.schedulable, host.reported_at_ms = schedulable, self.world.now
+        slots = {
+            "migration_slots_in": self._free(name, "destination"),
+            "migration_slots_out": self._free(name, "source"),
+        }
+        more = {"schedulable": schedulable, "unmovable_requests": unmovable, "kv_blocks_total": CAPACITY}
+        unsaid = {} if tells_kv else {"kv_blocks_total": None, "kv_blocks_used": None, "decode_tokens": None}
+        self._tell(self.world.report(name, used, running, **(more | slots | unsaid)))
+
+    def answer(self, number: int, *, accepted: bool | None, begins: bool) -> None:
+        """A source answers; where it does not, it may have begun all the same."""
+        one = self._nth(number)
+        if one is None or one.begun:
+            return
+        one.begun, one.silent = accepted is True or (accepted is None and begins), accepted is None
+        requests = max(1, one.requests // 2) if accepted else 0
+        if accepted:
+            one.requests = requests
+        if accepted is False:
+            del self.asked[one.move.command_id]
+        self._check(self.world.answer(one.move, accepted=accepted, requests=requests, tokens=10 * requests))
+
+    def progress(self, number: int, *, fails: bool, heard: bool) -> None:
+        """One request of a move is over there, or stays; the report may be lost."""
+        one = self._nth(number)
+        if one is None or not one.begun:
+            return
+        one.requests -= 1
+        one.moved += not fails
+        total = one.requests + one.moved
+        if one.requests <= 0:
+            del self.asked[one.move.command_id]
+            phase = "done" if one.moved else "aborted"
+        else:
+            phase = "switched" if one.moved else "copying"
+        if heard and self.bus:
+            failed = 0 if not fails else 1
+            self._check(
+                self.world.phase(one.move, phase, one.moved, failed, 10 * one.moved, requests=max(total + failed, 1))  # type: ignore[arg-type]  # one of the four
+            )
+
+    def pass_time(self, ms: int) -> None:
+        """Nothing is heard for a while, and moves whose time is over have ended."""
+        self.world.now += ms
+        self.asked = {name: one for name, one in self.asked.items() if one.ends_by_ms > self.world.now}
+        self._tell()
+
+    def connect(self, *, bus: bool) -> None:
+        """The bus comes or goes."""
+        self.bus = bus
+        self._tell(BusConnectionChanged(connected=bus))
+
+    def pause(self, *, paused: bool) -> None:
+        """People pause the model or resume it."""
+        self.paused = paused
+        self._tell(PauseChanged("m", paused=paused))
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+
+    def _tell(self, *events: AnyEvent) -> None:
+        self._check(self.world.tell(*events))
+
+    def _check(self, moves: list[Move]) -> None:
+        for move in moves:
+            self._check_ends(move)
+            ends = {(one.move.source.worker, one.move.destination.worker): one for one in self.asked.values()}
+            heard = [both for both, one in ends.items() if not one.silent]
+            source, destination = move.source.worker, move.destination.worker
+            assert (source, destination) not in ends, "the same again"
+            assert destination not in {one for one, _ in heard}, "a chain, or back again"
+            assert source not in {one for _, one in heard}, "a chain"
+            self.asked[move.command_id] = Asked(move, self.world.now + self.knobs.move_ttl_ms, move.requests_max)
+            for name, side in ((source, "source"), (destination, "destination")):
+                used = sum(one.requests for one in self.asked.values() if getattr(one.move, side).worker == name)
+                assert used <= min(self.hosts[name].slots, self.knobs.moves_per_worker_max), "slots"
+        assert sum(one.requests for one in self.asked.values()) <= self.knobs.moves_max
+        assert not (moves and (self.paused or not self.bus))
+
+    def _check_ends(self, move: Move) -> None:
+        source, destination = self.hosts[move.source.worker], self.hosts[move.destination.worker]
+        assert move.source.worker != move.destination.worker
+        assert (move.source.pool, move.source.incarnation) == ("decode", source.incarnation)
+        assert (move.destination.pool, move.destination.incarnation) == ("decode", destination.incarnation)
+        assert source.alive
+        assert destination.alive
+        assert destination.state == "ready"
+        assert destination.schedulable
+        assert 0 <= destination.reported_at_ms >= self.world.now - STALE_MS
+        assert move.requests_max >= 1
+
+    def _nth(self, number: int) -> Asked | None:
+        known = list(self.asked.values())
+        return known[number % len(known)] if known else None
+
+    def _free(self, name: str, side: str) -> int:
+        mine = [one for one in self.asked.values() if one.begun and getattr(one.move, side).worker == name]
+        return max(0, self.hosts[name].slots - sum(one.requests for one in mine))
+
+    @staticmethod
+    def _has_part(one: Asked, name: str) -> bool:
+        return name in {one.move.source.worker, one.move.destination.worker}
+
+    def _lose(self, name: str) -> None:
+        self.asked = {key: one for key, one in self.asked.items() if not self._has_part(one, name)}
+
+
+def replayed(controller: Controller, turns: list[Turn], snapshot: bytes | None = None) -> list[bytes]:
+    """The effects of the same turns at another controller, that goes on from a snapshot or from its beginning."""
+    if snapshot is not None:
+        controller.restore(snapshot)
+    return [msgspec.json.encode(controller.handle(list(turn.events), turn.now)) for turn in turns]
+
+
+def registered_backwards(turns: list[Turn]) -> list[Turn]:
+    """The same, with the workers of the first turn in the opposite order."""
+    first, *others = turns
+    return [replace(first, events=first.events[::-1]), *others]

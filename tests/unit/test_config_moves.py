@@ -1,0 +1,118 @@
+"""What is said of moves in a configuration is judged before anything moves."""
+
+from pathlib import Path
+
+import pytest
+
+from loadline.config import Config, describe, load, parse, validate
+from loadline.config.tpot_profiles import read_tpot
+from loadline.errors import ConfigError, DataError
+from loadline.runtime.settings import settings
+
+POOLS = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }, { name = "p", role = "prefill" }]'
+GOOD = "enable_rescheduling = true\nrescheduling_decode_load_threshold = 0.9\n"
+
+
+def config(knobs: str, agent: str = "", pools: str = POOLS) -> Config:
+    text = f'[agent]\n{agent}\n[[models]]\nname = "m"\n{pools}\n[models.rescheduling]\n{knobs}\n'
+    return parse(text, "loadline.toml")
+
+
+def test_what_is_switched_on_and_plausible_has_no_warning() -> None:
+    assert validate(config(GOOD)) == []
+
+
+@pytest.mark.parametrize(
+    ("knobs", "place", "remedy"),
+    [
+        ("tpot_migrate_out_ceil_threshold = 0.5", "tpot_slo_dispatch_threshold", "Lower it or raise"),
+        ("tpot_migrate_out_floor_threshold = 0.9", "tpot_migrate_out_floor_threshold", "Lower it or raise"),
+        ("breaker_ms = 70000", "breaker_ms", "Lower it or raise breaker_max_ms"),
+        (
+            'rescheduling_req_select_rule = "NUM_REQ"\nrescheduling_req_select_value = 0',
+            "rescheduling_req_select_value",
+            "1 or more",
+        ),
+        (f"{GOOD}enable_adaptive_pd = true", "tpot_profiling_data_path", "decode_profile"),
+        ('failover_domain = "rack"', "failover_domain", "instance-unit"),
+        ('rescheduling_policies = ["decode_loda"]', "rescheduling_policies", "decode_load"),
+    ],
+)
+def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(config(knobs))
+    assert caught.value.place.startswith(f"models[0].rescheduling.{place}")
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ("hops_max = 5", "it is not switched on"),
+        (f"{GOOD}suspect_after_ms = 1500", "less than two reports"),
+        (f"{GOOD}instance_staleness_seconds = 4", "no longer than suspect_after_ms"),
+        (f'{GOOD}rescheduling_policies = ["decode_failover"]', "decode_load is not among them"),
+        ("enable_rescheduling = true", "Set rescheduling_decode_load_threshold = 0.9"),
+    ],
+)
+def test_what_hardly_has_the_effect_that_was_meant_is_a_warning(knobs: str, said: str) -> None:
+    (warning,) = validate(config(knobs))
+    assert said in warning
+
+
+def test_linear_parameters_tell_times_per_token() -> None:
+    linear = "{ alpha = 8, beta = 0.1, gamma = 10, delta = 0.1, max_kv_tokens = 100000 }"
+    pools = POOLS.replace("replicas_max = 4", f"replicas_max = 4, linear = {linear}")
+    assert validate(config(f"{GOOD}enable_adaptive_pd = true", pools=pools)) == []
+
+
+def test_an_agent_that_only_moves_has_a_leader_of_its_own_and_something_to_move() -> None:
+    alone = config(GOOD, 'only = "rescheduling"')
+    assert validate(alone) == []
+    told = settings(alone)
+    assert (told.scope, told.only_rescheduling) == ("rescheduling", True)
+    assert settings(config(GOOD)).scope == "all"
+    with pytest.raises(ConfigError, match="no model has it switched on"):
+        validate(config("", 'only = "rescheduling"'))
+
+
+def test_it_is_said_what_will_move() -> None:
+    said = describe(config(GOOD))
+    assert "Requests move between workers: the requests of workers that drain, and what decode_load" in said
+    assert "the saturation planner decides" in said
+    alone = describe(config(GOOD, 'only = "rescheduling"'))
+    assert "somebody else's to decide" in alone
+    assert "planner decides" not in alone
+    assert "move" not in describe(config("enable_rescheduling = false"))
+
+
+def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Path) -> None:
+    points = (
+        '{"batch_size": 4, "tokens_per_request": 100, "p50": 9.5, "raw_data": [1]},'
+        '{"batch_size": 8, "tokens_num": 800, "p50": 11}'
+    )
+    (tmp_path / "tpot.json").write_text(f'{{"results": [{points}]}}')
+    path = tmp_path / "loadline.toml"
+    path.write_text(
+        f'[[models]]\nname = "m"\n{POOLS}\n[models.rescheduling]\n{GOOD}tpot_profiling_data_path = "tpot.json"\n'
+    )
+    sweep = settings(load(path)).tpot_profiles["m"]
+    assert (sweep.batch_requests, sweep.tokens_per_request, sweep.tpot_ms) == ((4.0, 8.0), (100.0, 100.0), (9.5, 11.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "Expected `object`"),
+        ('{"results": []}', "length >= 1"),
+        ('{"results": [{"batch_size": 1, "p50": 3}]}', "point 1 needs either"),
+        ('{"results": [{"batch_size": 1, "p50": -3, "tokens_num": 5}]}', "> 0"),
+        ("{", "truncated"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_named(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "tpot.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=said) as caught:
+        read_tpot(path)
+    assert str(path) in str(caught.value)

@@ -1,0 +1,94 @@
+"""A worker that does not answer is left alone, longer each time, and holds up nobody else."""
+
+from loadline.core.events import BusConnectionChanged
+from loadline.core.moves import Move
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.rescheduling.peers import Peer
+from tests.support.movers import Movers, pairs
+
+KNOBS = ReschedulingKnobs(
+    rescheduling_policies=("decode_failover",),
+    breaker_ms=5_000,
+    breaker_max_ms=15_000,
+    move_ttl_ms=1_000,
+    instance_staleness_seconds=3_600,
+)
+
+
+def ill() -> tuple[Movers, Move]:
+    """A worker that must be emptied, and was asked to give its only request away."""
+    world = Movers(KNOBS)
+    world.join("ill", 10, 1)
+    world.join("a", 0, 0)
+    (move,) = world.tell(world.said("ill", schedulable=False))
+    return world, move
+
+
+def peer(world: Movers, name: str) -> Peer:
+    return world.controller.state.rescheduling.peers["m"].of("decode", name)
+
+
+def test_who_does_not_answer_is_asked_again_after_a_while_and_then_after_twice_that() -> None:
+    world, move = ill()
+    waited_ms = []
+    for _ in range(4):
+        assert world.answer(move, accepted=None) == []
+        since_ms, asked = world.now, list[Move]()
+        while not asked:
+            asked = world.wait(500)
+            assert world.now - since_ms <= KNOBS.breaker_max_ms
+        waited_ms.append(world.now - since_ms)
+        (move,) = asked
+    assert waited_ms == [5_000, 10_000, 15_000, 15_000]
+    assert [alarm.kind for alarm in world.alarms if alarm.kind == "move_unanswered"] == ["move_unanswered"]
+
+
+def test_who_answers_again_is_trusted_again() -> None:
+    world, move = ill()
+    world.answer(move, accepted=None)
+    (again,) = world.wait(5_000)
+    world.answer(again, accepted=False, requests=0, reason="no_slots")
+    assert (peer(world, "ill").failures, peer(world, "ill").shut_until_ms) == (0, 0)
+    world.now += 1
+    assert pairs(world.tell(world.said("ill"))) == [("ill", "a")]
+
+
+def test_others_are_asked_meanwhile() -> None:
+    world, move = ill()
+    world.answer(move, accepted=None)
+    world.join("worse", 10, 1)
+    assert pairs(world.tell(world.said("worse", schedulable=False))) == [("worse", "a")]
+
+
+def test_one_that_did_not_answer_takes_nothing_in_either() -> None:
+    world, move = ill()
+    world.answer(move, accepted=None)
+    world.tell(world.said("ill", schedulable=True))
+    world.join("worse", 10, 1)
+    assert pairs(world.tell(world.said("worse", schedulable=False))) == [("worse", "a")]
+
+
+def test_without_the_bus_nobody_can_answer_and_nobody_is_blamed() -> None:
+    world, move = ill()
+    world.tell(BusConnectionChanged(connected=False))
+    world.answer(move, accepted=None)
+    assert peer(world, "ill").failures == 0
+
+
+def test_a_destination_that_refused_is_passed_over_until_it_reports() -> None:
+    world, move = ill()
+    world.answer(move, requests=1, tokens=10)
+    world.phase(move, "aborted", failed=1, reason="destination_refused")
+    assert peer(world, "a").passed_over
+    world.now += 1
+    assert world.tell(world.said("ill")) == []
+    assert pairs(world.tell(world.said("a"))) == [("ill", "a")]
+
+
+def test_a_new_life_of_it_is_asked_at_once() -> None:
+    world, move = ill()
+    world.answer(move, accepted=None)
+    world.samples.pop("ill")
+    world.now += 1
+    assert world.tell(world.worker("ill", incarnation=2)) == []
+    assert pairs(world.tell(world.report("ill", 10, 1, schedulable=False))) == [("ill", "a")]

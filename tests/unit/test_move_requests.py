@@ -1,0 +1,147 @@
+"""Which requests a move takes: rules, orders, limits, and what holds of every choice."""
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from loadline.core.moves import ALL_REQUESTS, MoveOrder, MoveRule
+from loadline.core.rescheduling.requests import Candidate, choose
+
+QUEUE = [
+    Candidate("r1", 500, 100),
+    Candidate("r2", 3_000, 10),
+    Candidate("r3", 200, 20),
+    Candidate("r4", 100, 0),
+    Candidate("w1", 400, 0, waiting=True),
+    Candidate("w2", 2_000, 0, waiting=True),
+]
+LIMITS: dict[str, Any] = {"requests_max": 64, "tokens_max": None, "hops_max": 3, "kv_tokens_total": 100_000}
+
+
+def chosen(
+    rule: MoveRule, order: MoveOrder, value: float, queue: list[Candidate] | None = None, **limits: Any
+) -> list[str]:
+    found = choose(QUEUE if queue is None else queue, rule, order, value, **(LIMITS | limits))
+    return [one.request_id for one in found]
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ("LCR", ["r3", "r2", "r1"]),
+        ("FCR", ["r1", "r2", "r3"]),
+        ("LR", ["r2", "r1", "r3"]),
+        ("SR", ["r3", "r1", "r2"]),
+        ("FCW", ["w1", "w2"]),
+        ("FCWSR", ["w1", "w2", "r3", "r1", "r2"]),
+    ],
+)
+def test_who_goes_first(order: MoveOrder, names: list[str]) -> None:
+    assert chosen("NUM_REQ", order, 64) == names
+    assert chosen("NUM_REQ", order, 2) == names[:2]
+
+
+def test_all_is_those_that_wait_and_then_those_that_run_even_without_an_output_token() -> None:
+    everyone = ["w1", "w2", "r1", "r2", "r3", "r4"]
+    assert [chosen("NUM_REQ", order, ALL_REQUESTS) for order in get_args(MoveOrder)] == [everyone] * 6
+
+
+def test_a_move_takes_no_more_than_was_asked_for_and_fills_up_with_what_is_shorter() -> None:
+    assert chosen("TOKEN", "FCR", 900) == ["r1", "r3"]
+    assert chosen("TOKEN", "FCR", 819) == ["r1"]
+    assert chosen("RATIO", "LR", 0.0325) == ["r2", "r3"]
+
+
+def test_where_every_one_is_longer_than_was_asked_for_the_first_goes_alone() -> None:
+    assert chosen("TOKEN", "LR", 100) == ["r2"]
+    assert chosen("TOKEN", "LR", 100, tokens_max=700) == ["r1"]
+    assert chosen("TOKEN", "LR", 100, tokens_max=100) == []
+    assert chosen("TOKEN", "LR", 100, requests_max=0) == []
+
+
+@pytest.mark.parametrize("rule", ["NUM_REQ", "TOKEN", "RATIO"])
+def test_nothing_asked_for_is_nothing_taken(rule: MoveRule) -> None:
+    assert chosen(rule, "SR", 0) == []
+
+
+def test_a_share_of_an_unknown_cache_is_nothing() -> None:
+    assert chosen("RATIO", "SR", 0.5, kv_tokens_total=0) == []
+
+
+def test_what_the_destination_has_room_for_limits_all_rules() -> None:
+    assert chosen("NUM_REQ", "FCR", 64, tokens_max=3_300) == ["r1", "r3"]
+    assert chosen("NUM_REQ", "FCR", ALL_REQUESTS, requests_max=3) == ["w1", "w2", "r1"]
+    assert chosen("TOKEN", "SR", 10_000, requests_max=1) == ["r3"]
+
+
+def test_who_was_moved_already_comes_after_who_was_not_and_at_last_stays() -> None:
+    moved = [replace(one, hops=1) if one.request_id == "r3" else one for one in QUEUE]
+    assert chosen("NUM_REQ", "LCR", 64, moved) == ["r2", "r1", "r3"]
+    assert chosen("NUM_REQ", "LCR", 64, moved, hops_max=1) == ["r2", "r1"]
+    assert chosen("NUM_REQ", "LCR", 64, hops_max=0) == []
+
+
+def test_who_must_stay_stays_and_so_does_who_is_about_to_end() -> None:
+    queue = [replace(QUEUE[0], movable=False), replace(QUEUE[1], remaining_tokens=1)]
+    assert chosen("NUM_REQ", "FCR", ALL_REQUESTS, queue) == []
+    assert chosen("NUM_REQ", "FCR", 1, [replace(QUEUE[1], remaining_tokens=2)]) == ["r2"]
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        Candidate,
+        request_id=st.just(""),
+        prompt_tokens=st.integers(0, 50),
+        output_tokens=st.integers(0, 5),
+        waiting=st.booleans(),
+        movable=st.booleans(),
+        hops=st.integers(0, 3),
+        remaining_tokens=st.none() | st.integers(0, 3),
+    ),
+    max_size=12,
+).map(lambda found: [replace(one, request_id=str(number)) for number, one in enumerate(found)])
+RULES = st.sampled_from(get_args(MoveRule))
+ORDERS = st.sampled_from(get_args(MoveOrder))
+VALUES = st.sampled_from([-1.0, 0.5]) | st.floats(0, 200)
+
+
+LIMITED = st.fixed_dictionaries(
+    {
+        "requests_max": st.integers(0, 8),
+        "tokens_max": st.none() | st.integers(0, 150),
+        "hops_max": st.integers(0, 3),
+        "kv_tokens_total": st.just(100),
+    }
+)
+
+
+@given(CANDIDATES, RULES, ORDERS, VALUES, LIMITED)
+def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
+    queue: list[Candidate], rule: MoveRule, order: MoveOrder, value: float, limits: dict[str, Any]
+) -> None:
+    found = choose(queue, rule, order, value, **limits)
+    tokens = sum(one.tokens for one in found)
+    assert len(found) <= limits["requests_max"]
+    assert limits["tokens_max"] is None or tokens <= limits["tokens_max"]
+    assert len({one.request_id for one in found}) == len(found)
+    assert all(one in queue and one.movable and one.hops < limits["hops_max"] for one in found)
+    if rule == "NUM_REQ":
+        assert value == ALL_REQUESTS or len(found) <= value
+    else:
+        assert len(found) <= 1 or tokens <= value * (100 if rule == "RATIO" else 1)
+    assert [one.hops for one in found] == sorted(one.hops for one in found)
+
+
+@given(CANDIDATES, ORDERS, st.integers(0, 12))
+def test_asking_for_more_requests_adds_to_the_same_ones(queue: list[Candidate], order: MoveOrder, number: int) -> None:
+    more = chosen("NUM_REQ", order, number + 1, queue)
+    assert chosen("NUM_REQ", order, number, queue) == more[:number]
+
+
+@given(CANDIDATES.flatmap(lambda queue: st.tuples(st.just(queue), st.permutations(queue))))
+def test_the_queue_decides_between_equals_only(pair: tuple[list[Candidate], list[Candidate]]) -> None:
+    lengths = [[one.tokens for one in choose(queue, "NUM_REQ", "SR", 99, **LIMITS)] for queue in pair]
+    assert lengths[0] == lengths[1]

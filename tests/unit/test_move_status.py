@@ -1,0 +1,208 @@
+"""What the status says of moves: those in flight, what became of the others, and how long workers took to empty."""
+
+from typing import Any
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from loadline.core import query
+from loadline.core.controller import Controller
+from loadline.core.events import (
+    BusConnectionChanged,
+    DrainRequested,
+    MoveReported,
+    RegistryRead,
+    SettingsChanged,
+    WorkerDrained,
+)
+from loadline.core.moves import Move, MoveEnd
+from loadline.core.observed import RegisteredWorker
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.rescheduling.summary import LISTED_MAX
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.status import MigrationStatus, ModelStatus, Timing
+from loadline.runtime.status_parts import without_lists
+from loadline.wire.codec import encode
+from tests.support.controlled import booted
+from tests.support.movers import POOLS, Movers
+
+KNOBS = ReschedulingKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
+
+
+def model_of(controller: Controller, now: int) -> ModelStatus:
+    (model,) = query.status(controller.settings, controller.state, "0", now, now).models
+    return model
+
+
+def seen(world: Movers) -> MigrationStatus:
+    found = model_of(world.controller, world.now).migrations
+    assert found is not None
+    return found
+
+
+def asked(**knobs: Any) -> tuple[Movers, Move]:
+    """Two workers, of which one is to give requests to the other."""
+    world = Movers(replace(KNOBS, **knobs))
+    world.join("a", 800, 8)
+    (move,) = world.join("b", 100, 1)
+    return world, move
+
+
+def report(**fields: Any) -> MoveReported:
+    """Of a move that nobody here began."""
+    first = MoveReported(
+        command_id="c",
+        model="m",
+        epoch=7,
+        source=MoveEnd("decode", "a", 1),
+        destination=MoveEnd("decode", "b", 1),
+        trigger="x",
+        phase="admitted",
+        requests=1,
+        moved=0,
+        failed=0,
+        tokens=0,
+        took_ms=1,
+    )
+    return replace(first, **fields)
+
+
+def test_a_move_is_shown_from_when_it_is_asked_for_until_it_has_ended() -> None:
+    world, move = asked()
+    (one,) = seen(world).moves
+    assert (one.source, one.destination, one.policy, one.phase) == ("a", "b", "decode_load", "asked")
+    world.now += 30
+    world.answer(move, requests=3)
+    world.now += 70
+    world.phase(move, "copying", requests=3)
+    world.phase(move, "switched", requests=3, moved=2)
+    said = seen(world)
+    (one,) = said.moves
+    assert (one.command_id, one.phase, one.age_ms, one.requests, one.moved) == (move.command_id, "switched", 100, 3, 2)
+    world.now += 5
+    world.phase(move, "done", moved=3, tokens=300, requests=3)
+    said = seen(world)
+    assert (said.in_flight, said.moves) == (0, ())
+    assert (said.requests, said.tokens) == ({"decode_load": 3}, {"decode_load": 300})
+    assert said.commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
+    times = {"accepted": 70, "asked": 30, "copying": 0, "switched": 5}
+    assert said.phases == {phase: Timing(1, took_ms) for phase, took_ms in times.items()}
+
+
+def test_a_move_whose_report_is_faster_than_its_answer_is_accepted_once() -> None:
+    world, move = asked()
+    world.phase(move, "admitted")
+    world.answer(move)
+    world.phase(move, "done", moved=1)
+    assert seen(world).commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
+
+
+def test_a_phase_that_is_reported_again_is_one() -> None:
+    world, move = asked()
+    world.answer(move, requests=2)
+    for moved in (0, 1, 2):
+        world.phase(move, "switched", requests=2, moved=moved)
+        world.now += 10
+    world.phase(move, "done", requests=2, moved=2)
+    assert seen(world).phases["switched"] == Timing(1, 30)
+
+
+def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
+    world, move = asked()
+    world.answer(move, accepted=False, reason="no_slots")
+    (again,) = world.wait(1_000)
+    world.answer(again)
+    world.phase(again, "aborted", failed=1, reason="destination_refused")
+    (third,) = world.wait(1_000)
+    world.answer(third, accepted=None)
+    said = seen(world)
+    assert said.commands == {
+        "decode_load:planned": 3,
+        "decode_load:refused:no_slots": 1,
+        "decode_load:accepted": 1,
+        "decode_load:aborted:destination_refused": 1,
+        "decode_load:unanswered": 1,
+    }
+    assert said.requests == {}
+    assert (said.silent, said.silent_workers) == (1, ("a",))
+    world.now += KNOBS.breaker_ms
+    assert seen(world).silent == 0, "it is asked again"
+
+
+def test_only_so_many_are_listed_and_all_are_counted() -> None:
+    world, _ = asked()
+    for number in range(LISTED_MAX + 6):
+        source = MoveEnd("decode", "ab"[number % 2], 1)
+        world.tell(report(command_id=f"c{number}", source=source))
+    said = seen(world)
+    assert (said.in_flight, len(said.moves)) == (LISTED_MAX + 7, LISTED_MAX)
+    assert said.moves[0].phase == "asked", "the oldest is first"
+
+
+def test_whatever_a_report_calls_its_trigger_the_counts_stay_few() -> None:
+    world, _ = asked()
+    for number in range(20):
+        world.tell(report(command_id=f"c{number}", trigger=f"x{number}"))
+        world.tell(report(command_id=f"c{number}", phase="done", trigger=f"x{number}", moved=1, tokens=9))
+    said = seen(world)
+    assert said.commands == {"decode_load:planned": 1, "other:done": 20}
+    assert (said.requests, said.tokens) == ({"other": 20}, {"other": 180})
+
+
+def test_who_does_not_lead_follows_moves_counts_none_and_keeps_none() -> None:
+    world, _ = asked()
+
+    def said(controller: Controller) -> MigrationStatus | None:
+        return model_of(controller, world.now).migrations
+
+    other = Controller(world.settings)
+    there = [RegisteredWorker(record, 5) for record in world.records.values()]
+    other.handle([BusConnectionChanged(connected=True), RegistryRead(there)], world.now)
+    other.handle([report()], world.now)
+    followed = said(other)
+    assert followed is not None
+    assert followed.in_flight == 1
+    other.handle([report(phase="done", moved=1)], world.now)
+    assert said(other) == MigrationStatus(0, (), {}, {}, {}, {}, 0, ())
+    other.handle([report(command_id="d")], world.now)
+    other.handle([], world.now + 60_000)
+    assert other.state.rescheduling.flights.open == {}
+
+
+def test_the_end_of_a_move_that_is_said_again_is_no_refusal() -> None:
+    world, move = asked()
+    world.answer(move)
+    for _ in range(3):
+        world.phase(move, "aborted", failed=1, reason="finished")
+    assert world.controller.state.rejected == {}
+    assert seen(world).commands["decode_load:aborted:finished"] == 1
+
+
+def test_a_model_whose_requests_stay_has_none() -> None:
+    settings = Settings("agent-1", "all", (ModelKnobs("m", POOLS),))
+    assert model_of(Controller(settings), 0).migrations is None
+
+
+def test_a_large_status_goes_without_its_lists_of_moves() -> None:
+    world, _ = asked()
+    whole = query.status(world.settings, world.controller.state, "0", world.now, world.now)
+    (model,) = without_lists(whole).models
+    assert model.migrations is not None
+    assert (model.migrations.in_flight, model.migrations.moves) == (1, ())
+    assert all(not pool.workers for pool in model.pools)
+
+
+def test_workers_that_were_emptied_are_counted_with_the_time_that_it_took() -> None:
+    world = booted()
+    world.run(10)
+    world.tell(DrainRequested("m", "decode", "d1", "me"))
+    world.now += 700
+    world.tell(WorkerDrained("m", "decode", "d1", 1))
+    emptied = model_of(world.controller, world.now).emptied
+    assert emptied == Timing(1, 700)
+    assert emptied.mean_ms == 700.0
+    assert Timing().mean_ms == 0.0
+    (model,) = world.controller.settings.models
+    gone = replace(world.controller.settings, models=(replace(model, name="n"),))
+    world.tell(SettingsChanged(Raw(encode(gone))))
+    assert world.controller.state.rescheduling.tallies == {}

@@ -1,0 +1,235 @@
+"""One owner of a request at every moment: the frontend's book, the workers' holds, and all that messages can do."""
+
+from collections.abc import Iterator
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import Struct
+
+from loadline.client.holds import Holds
+from loadline.client.ownership import Owner, Owners
+
+
+def test_a_claim_is_taken_for_the_next_hop_only_and_may_be_repeated() -> None:
+    owners = Owners()
+    assert owners.assign("r", "a", 1) == 0
+    assert not owners.claim("r", "b", 2, 0), "a's"
+    assert not owners.claim("r", "b", 2, 2), "of a hop that nobody can have been given"
+    assert owners.claim("r", "b", 2, 1)
+    assert owners.claim("r", "b", 2, 1)
+    assert not owners.claim("r", "a", 1, 1), "b was first"
+    assert not owners.claim("r", "b", 3, 1), "another life of b"
+    assert not owners.claim("r", "a", 1, 0)
+    assert owners.owner("r") == Owner("b", 2, 1)
+
+
+def test_output_counts_under_the_hop_of_its_owner_only() -> None:
+    owners = Owners()
+    owners.assign("r", "a", 1)
+    owners.claim("r", "b", 1, 1)
+    assert [owners.accepts("r", hop) for hop in (0, 1, 2)] == [False, True, False]
+    assert not owners.accepts("other", 0)
+
+
+def test_what_is_over_is_nobodys() -> None:
+    owners = Owners()
+    owners.assign("r", "a", 1)
+    owners.end("r")
+    owners.end("r")
+    assert not owners.claim("r", "a", 1, 1)
+    assert owners.owner("r") is None
+    assert len(owners) == 0
+
+
+def test_a_request_that_starts_again_elsewhere_is_out_of_the_reach_of_former_claims() -> None:
+    owners = Owners()
+    owners.assign("r", "a", 1)
+    assert owners.assign("r", "c", 1) == 1
+    assert not owners.claim("r", "b", 1, 1)
+    assert owners.accepts("r", 1)
+
+
+def test_source_and_destination_are_alike_once_it_is_handed_over() -> None:
+    source, destination = Holds(), Holds()
+    assert source.run("r", 0)
+    assert source.hand_over("r") == 1
+    assert source.hand_over("r") is None
+    assert destination.expect("r", 1)
+    assert destination.expect("r", 1), "the same offer again: the claim is repeated"
+    assert source.claims() == destination.claims() == [("r", 1)]
+    assert source.hop("r") is destination.hop("r") is None
+    assert destination.answered("r", 1, taken=True) == "run"
+    assert destination.answered("r", 1, taken=True) == "ignore"
+    assert source.answered("r", 1, taken=False) == "drop"
+    assert (source.hop("r"), destination.hop("r")) == (None, 1)
+    assert not destination.expect("r", 1), "it runs already"
+    assert not source.expect("r", 1), "an old offer"
+    assert not source.run("r", 0), "an old assignment"
+
+
+def test_an_answer_to_a_former_claim_says_nothing_of_this_one() -> None:
+    holds = Holds()
+    holds.expect("r", 1)
+    holds.answered("r", 1, taken=True)
+    holds.hand_over("r")
+    assert holds.answered("r", 1, taken=True) == "ignore"
+    assert holds.answered("r", 1, taken=False) == "ignore"
+    assert holds.claims() == [("r", 2)]
+
+
+def test_what_was_given_up_is_remembered_within_bounds() -> None:
+    holds = Holds()
+    for number in range(5_000):
+        holds.run(f"r{number}", 0)
+        holds.end(f"r{number}")
+    assert len(holds._given_up) == 4_096
+    assert not holds.run("r4999", 0)
+    assert holds.run("r4999", 1)
+
+
+class Assign(Struct, frozen=True):
+    hop: int
+
+
+class Offer(Struct, frozen=True):
+    hop: int
+
+
+class Claim(Struct, frozen=True):
+    hop: int
+
+
+class Answer(Struct, frozen=True):
+    hop: int
+    taken: bool
+
+
+class Letter(Struct, frozen=True):
+    """To or from one life of a worker."""
+
+    worker: str
+    incarnation: int
+    says: Assign | Offer | Claim | Answer
+
+
+OTHER = {"a": "b", "b": "a"}
+WORKERS = st.sampled_from(sorted(OTHER))
+
+
+class Fleet(RuleBasedStateMachine):
+    """One request, a frontend and two workers. Letters are lost, repeated and late, and workers die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners = Owners()
+        self.holds = {name: Holds() for name in OTHER}
+        self.lives = dict.fromkeys(OTHER, 1)
+        self.letters: list[Letter] = []
+        self.suspected = False
+        """The frontend took a living worker for dead: that one may run on, and nobody listens to it."""
+        self.assign("a")
+
+    def assign(self, worker: str) -> None:
+        self.owners.assign("r", worker, self.lives[worker])
+        self.remind()
+
+    def remind(self) -> None:
+        owner = self.owners.owner("r")
+        assert owner is not None
+        self.letters.append(Letter(owner.worker, owner.incarnation, Assign(owner.hop)))
+
+    @rule(source=WORKERS)
+    def hand_over(self, source: str) -> None:
+        hop = self.holds[source].hand_over("r")
+        if hop is not None:
+            self.letters.append(Letter(OTHER[source], self.lives[OTHER[source]], Offer(hop)))
+
+    @rule(worker=WORKERS)
+    def claim(self, worker: str) -> None:
+        self.letters += [Letter(worker, self.lives[worker], Claim(hop)) for _, hop in self.holds[worker].claims()]
+
+    @rule()
+    def assign_again(self) -> None:
+        self.remind()
+
+    @precondition(lambda self: self.letters)
+    @rule(data=st.data(), repeated=st.booleans())
+    def arrive(self, data: st.DataObject, repeated: bool) -> None:  # noqa: FBT001 - drawn
+        place = data.draw(st.integers(0, len(self.letters) - 1))
+        letter = self.letters[place] if repeated else self.letters.pop(place)
+        self.read(letter)
+
+    @precondition(lambda self: self.letters)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        self.letters.pop(data.draw(st.integers(0, len(self.letters) - 1)))
+
+    @rule(worker=WORKERS)
+    def die(self, worker: str) -> None:
+        """And start again, knowing nothing."""
+        self.lives[worker] += 1
+        self.holds[worker] = Holds()
+
+    @rule(worker=WORKERS)
+    def notice_a_death(self, worker: str) -> None:
+        if not self.owner_lives():
+            self.assign(worker)
+
+    @rule()
+    def suspect(self) -> None:
+        owner = self.owners.owner("r")
+        assert owner is not None
+        self.suspected = True
+        self.assign(OTHER[owner.worker])
+
+    def owner_lives(self) -> bool:
+        owner = self.owners.owner("r")
+        return owner is not None and self.lives[owner.worker] == owner.incarnation
+
+    def read(self, letter: Letter) -> None:
+        says, holds = letter.says, self.holds[letter.worker]
+        if isinstance(says, Claim):
+            taken = self.owners.claim("r", letter.worker, letter.incarnation, says.hop)
+            self.letters.append(Letter(letter.worker, letter.incarnation, Answer(says.hop, taken)))
+        elif letter.incarnation != self.lives[letter.worker]:
+            return  # to a life that is over
+        elif isinstance(says, Assign):
+            holds.run("r", says.hop)
+        elif isinstance(says, Offer):
+            holds.expect("r", says.hop)
+        else:
+            holds.answered("r", says.hop, taken=says.taken)
+
+    def running(self) -> Iterator[tuple[str, int]]:
+        for name, holds in self.holds.items():
+            if (hop := holds.hop("r")) is not None:
+                yield name, hop
+
+    @invariant()
+    def never_two_owners(self) -> None:
+        running = list(self.running())
+        assert self.suspected or len(running) <= 1
+        heard = [name for name, hop in running if self.owners.accepts("r", hop)]
+        owner = self.owners.owner("r")
+        assert owner is not None
+        assert heard in ([], [owner.worker])
+        assert all(hop <= owner.hop for _, hop in running), "under a hop that nobody has claimed"
+
+    def teardown(self) -> None:
+        """Once letters arrive, the request runs."""
+        for _ in range(3):
+            if not self.owner_lives():
+                self.assign("a")
+            self.remind()
+            for worker in OTHER:
+                self.claim(worker)
+            while self.letters:
+                self.read(self.letters.pop(0))
+        self.never_two_owners()
+        assert [hop for _, hop in self.running() if self.owners.accepts("r", hop)], "the request is lost"
+        assert not [claims for holds in self.holds.values() if (claims := holds.claims())], "in doubt for ever"
+
+
+Fleet.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+TestFleet = Fleet.TestCase
