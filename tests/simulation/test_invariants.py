@@ -7,7 +7,7 @@ from loadline.sim import chaos
 from loadline.sim.chaos.invariants import ELSEWHERE, INVARIANTS
 
 ROOT = Path(__file__).parents[2]
-NUMBERED = [f"I{number}" for number in range(1, 20)] + [f"L{number}" for number in range(1, 6)]
+NUMBERED = [f"I{number}" for number in range(1, 22)] + [f"L{number}" for number in range(1, 7)]
 
 
 def test_every_invariant_is_judged_and_every_judgement_is_listed() -> None:

@@ -47,6 +47,7 @@ def test_much_happens_in_these_hours(plays: Plays) -> None:
     for verdict in verdicts:
         total.update(verdict.counts)
     least = {"decisions": 3_000, "lives": 500, "SendDrain": 1_000, "samples_replayed": 100, "RevokeWorkerLease": 10}
+    least |= {"requests": 300_000, "begun again": 10_000, "moves switched": 15_000, "moves aborted": 4_000}
     assert {what: total[what] for what in least if total[what] < least[what]} == {}
 
 

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
 from loadline.core.settings import ModelKnobs, Settings
-from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, StartDelayKnobs
+from loadline.sim.fleet import FleetKnobs, MigrationKnobs, PoolFleetKnobs, StartDelayKnobs
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
@@ -49,6 +52,14 @@ def disaggregated(
     model = ModelKnobs("m", pools, planner="threshold", guard=GUARD, threshold=THRESHOLD)
     described = (pool_fleet("p", workers, **pool), pool_fleet("d", workers, **pool))
     return Settings("agent", "all", (model,)), FleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
+
+
+def moving(setup: tuple[Settings, FleetKnobs]) -> tuple[Settings, FleetKnobs]:
+    """The same, where workers that drain hand over what they have."""
+    settings, fleet = setup
+    knobs = ReschedulingKnobs(enable_rescheduling=True, rescheduling_policies=())
+    models = tuple(replace(model, rescheduling=knobs) for model in settings.models)
+    return replace(settings, models=models), replace(fleet, migration=MigrationKnobs())
 
 
 def steady(count: int, every_s: float, isl: int = 200, osl: int = 100) -> Trace:

@@ -18,6 +18,14 @@ class Job:
     aborted: bool = False
     taken: bool = False
 
+    token_ms: float | None = None
+    gap_ms: float = 0.0
+
+    def token(self, at_ms: float) -> None:
+        if self.token_ms is not None:
+            self.gap_ms = max(self.gap_ms, at_ms - self.token_ms)
+        self.token_ms = at_ms
+
     @property
     def tokens(self) -> int:
         return self.request.isl_tokens + self.generated
@@ -75,7 +83,7 @@ class SlowEngine:
         job.taken = True
         if job in self.queue:
             self.queue.remove(job)
-            self._say("taken", job.request, now_ms)
+            self._say("taken", job.request, now_ms, job)
         else:
             self.leaving.append(job)
         old = job.request
@@ -99,8 +107,9 @@ class SlowEngine:
     def _blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.knobs.block_size_tokens)
 
-    def _say(self, kind: EventKind, request: Request, at_ms: float) -> None:
-        self.events.append(EngineEvent(kind, request.request_id, at_ms))
+    def _say(self, kind: EventKind, request: Request, at_ms: float, job: Job | None = None) -> None:
+        gap_ms, token_ms = (job.gap_ms, job.token_ms) if job else (0.0, None)
+        self.events.append(EngineEvent(kind, request.request_id, at_ms, gap_ms, token_ms if kind == "taken" else None))
 
     def _run(self, now_ms: float) -> None:
         while self.end_ms is not None and self.end_ms <= now_ms:
@@ -169,23 +178,25 @@ class SlowEngine:
         if self.decodes:
             for job in self.batch:
                 job.generated += 1
+                job.token(at_ms)
                 if job.generated == job.request.osl_tokens and not job.aborted:
-                    self._say("finished", job.request, at_ms)
+                    self._say("finished", job.request, at_ms, job)
         for job, piece in self.pieces:
             job.computed += piece
             if job.to_compute > 0:
                 continue
             job.has_cache = True
             job.generated += 1
+            job.token(at_ms)
             self.prompts.remove(job)
             self.batch.append(job)
             if not job.aborted and not job.request.prefilled and job.generated == job.request.generated_tokens + 1:
                 self._say("first_token", job.request, at_ms)
             if job.generated == job.request.osl_tokens and self.knobs.role != "prefill" and not job.aborted:
-                self._say("finished", job.request, at_ms)
+                self._say("finished", job.request, at_ms, job)
         self.pieces = []
         for job in self.leaving:
-            self._say("taken", job.request, at_ms)
+            self._say("taken", job.request, at_ms, job)
         self.leaving = []
         self.prompts = [job for job in self.prompts if not job.aborted]
         stays = [] if self.knobs.role == "prefill" else self.batch

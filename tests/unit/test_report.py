@@ -9,7 +9,7 @@ from loadline import report
 from loadline.report import words
 from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.compare.comparison import Compared, Comparison
-from loadline.sim.outcome import Action
+from loadline.sim.outcome import Action, Moves, Percentiles
 from tests.support.outcomes import comparison, outcome, pool_line
 
 EVIL = '<script>alert("x")</script>&$\\alpha$'
@@ -194,6 +194,18 @@ def test_every_run_and_the_bound_have_a_row() -> None:
     assert {len(row) for row in rows} == {len(report.COMPARED)}
     at = report.COMPARED.index("GPU-hours")
     assert [row[at] for row in rows] == ["0.40", "0.40", "0.80", "0.12"]
+
+
+def test_runs_that_move_requests_have_a_table_of_that() -> None:
+    found = comparison()
+    assert report.moved(found) == []
+    busy = outcome(moves=Moves(20, 3, 2, 15, 40_000), gap_ms=Percentiles(10.0, 90.0, 800.0))
+    rows = report.moved(Comparison(found.work_bound, [Compared("config", busy), *found.runs]))
+    assert {len(row) for row in rows} == {len(report.MOVED)}
+    assert rows[0][2] == "800 ms"
+    assert [row[5:8] for row in rows[:2]] == [("20", "3", "2"), ("0", "0", "0")]
+    told = {row[0]: row[1] for row in report.results(busy)}
+    assert told["work moved"] == "1 drain, 6 migrations in 20 moves (3 refused, 2 aborted), 40000 KV tokens"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Bench:
             Engine(EngineKnobs("decode", 1_000), LINEAR),
             self.bus.port(),
             self.store.port(),
+            peers=self.bus.port(),
             knobs=WorkerKnobs(),
             on_event=lambda _worker, _event: None,
             on_change=lambda _worker: None,

@@ -10,7 +10,7 @@ from loadline.sim.fleet import FleetKnobs, StartDelayKnobs
 from loadline.sim.outcome import Outcome
 from loadline.sim.simulation import Scenario, Simulation, simulate
 from loadline.traces import Arrival, Trace
-from tests.support.simulated import aggregated, disaggregated, steady, trace
+from tests.support.simulated import aggregated, disaggregated, moving, steady, trace
 
 
 def played(setup: tuple[Settings, FleetKnobs], arrivals: Trace, seed: int = 0, *, clairvoyant: bool = False) -> Outcome:
@@ -82,8 +82,8 @@ def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
     busy = [Arrival(index * 0.05, 100, 900) for index in range(400)]
     quiet = [Arrival(20.0 + index * 0.8, 100, 900) for index in range(400)]
     outcomes = {}
-    for drain in ("finish", "migrate"):
-        settings, fleet = aggregated(workers=4, fleet={"drain": drain})
+    for drain, same in (("finish", lambda setup: setup), ("migrate", moving)):
+        settings, fleet = same(aggregated(workers=4))
         guard = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
         settings = msgspec.structs.replace(settings, models=(msgspec.structs.replace(settings.models[0], guard=guard),))
         outcomes[drain] = played((settings, fleet), trace(busy + quiet))

@@ -10,7 +10,9 @@ from jsonschema.exceptions import ValidationError
 from msgspec import Raw
 
 from loadline.core.belief.pool import PoolKnobs
+from loadline.core.moves import MovePhase
 from loadline.core.report import Code, Rejection
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.targets import Decision
 from loadline.errors import DataError
@@ -23,12 +25,44 @@ from loadline.sim.world.store import Store
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
+from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, ScalingDecision
 from loadline.wire.steps import StepInput, StepItem, StepOutput, encode_step
 from tests.support.cosim import Toy, frame, load, record, replicas, settings
 
 PLAYED_S = 600
 SCHEMAS = Path(__file__).parents[2] / "schemas"
+
+
+def moving() -> Stepper:
+    """An agent that moves requests from full workers to others."""
+    knobs = ReschedulingKnobs(
+        enable_rescheduling=True,
+        rescheduling_policies=("neutral_load",),
+        rescheduling_neutral_load_threshold=0.5,
+        rescheduling_load_balance_threshold=0.1,
+    )
+    pools = (PoolKnobs("engine", "aggregated", replicas_max=6),)
+    return Stepper(Settings("agent-1", "all", (ModelKnobs("llama", pools, rescheduling=knobs),)))
+
+
+def fill(worker: str, sequence: int, used: int, running: int) -> StepItem:
+    """So many of 1,000 tokens of a worker are used."""
+    slots = {"migration_slots_in": 4, "migration_slots_out": 4}
+    cache = {"kv_blocks_used": used, "kv_blocks_total": 1_000, "decode_tokens": used, "running_requests": running}
+    return load(worker, sequence, **cache, **slots)
+
+
+def unbalanced(stepper: Stepper) -> StepOutput:
+    """A worker that is full and one that is empty."""
+    stepper.step(StepInput(0, [record(worker, block_size_tokens=1) for worker in ("full", "empty")]))
+    return stepper.step(StepInput(1_000, [fill("full", 0, 900, 9), fill("empty", 0, 100, 1)]))
+
+
+def moved(command: MigrateCommand, phase: MovePhase, **counts: int) -> StepItem:
+    """The source says how far a move is."""
+    names = ("command_id", "model", "epoch", "source", "destination", "trigger")
+    said = {name: getattr(command, name) for name in names} | {"phase": phase, "requests": 1} | counts
+    return frame(f"migration.{command.source.worker}", msgspec.to_builtins(said))
 
 
 @pytest.fixture
@@ -159,9 +193,38 @@ def test_advice_is_a_hold_with_the_advised_counts() -> None:
     assert reasons(answer)[0] == Code.ADVISE_ONLY
 
 
+def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_says() -> None:
+    stepper = moving()
+    answer = unbalanced(stepper)
+    (command,) = answer.migrations
+    assert (command.source.worker, command.destination.worker, command.trigger) == ("full", "empty", "neutral_load")
+    (flight,) = stepper.controller.state.rescheduling.flights.open.values()
+    assert (flight.phase, flight.tokens, flight.requests) == ("accepted", 400, 4)
+    reports = [moved(command, "admitted"), moved(command, "copying")]
+    answer = stepper.step(StepInput(1_500, [*reports, moved(command, "switched", moved=1)]))
+    assert (answer.migrations, answer.rejected, answer.alarms) == ([], [], [])
+    assert flight.phase == "switched"
+    after = [fill("full", 1, 800, 8), fill("empty", 1, 200, 2)]
+    answers = [stepper.step(StepInput(2_000, [moved(command, "done", moved=1, tokens=100), *after]))]
+    answers += [stepper.step(StepInput(2_500, [fill("full", 2, 800, 8), fill("empty", 2, 200, 2)]))]
+    tally = stepper.controller.state.rescheduling.tallies["llama"]
+    assert (tally.requests, tally.tokens) == ({"neutral_load": 1}, {"neutral_load": 100})
+    assert [one.source.worker for answer in answers for one in answer.migrations] == ["full"], "it has too much still"
+
+
+def test_a_move_of_which_nothing_is_said_is_lost_with_an_alarm() -> None:
+    stepper = moving()
+    unbalanced(stepper)
+    said = [
+        stepper.step(StepInput(ms, [fill("full", ms, 900, 9), fill("empty", ms, 100, 1)]))
+        for ms in range(2_000, 40_000, 1_000)
+    ]
+    assert "move_lost" in [alarm.kind for answer in said for alarm in answer.alarms]
+
+
 def test_every_line_is_as_its_schema_says() -> None:
     toy = played()
-    for name, lines in (("step_input", toy.said), ("step_output", toy.heard)):
+    for name, lines in (("step_input", toy.said), ("step_output", [*toy.heard, unbalanced(moving())])):
         check = Draft202012Validator(json.loads((SCHEMAS / f"{name}.v1.json").read_text("utf-8")))
         for line in lines:
             check.validate(json.loads(encode_step(line)))
@@ -280,7 +343,11 @@ def test_every_kind_of_subject_that_an_agent_hears_is_read() -> None:
     toy = played()
     subjects = [item.subject for given in toy.said for item in given.frames]
     kinds = {subject.split(".")[2] for subject in subjects if isinstance(subject, str)}
-    assert kinds == set(FRAME_KINDS) - {"traffic"}
+    stepper = moving()
+    (command,) = unbalanced(stepper).migrations
+    assert stepper.step(StepInput(1_000, [moved(command, "done", moved=1)])).rejected == []
+    assert stepper.controller.state.rescheduling.tallies["llama"].requests == {"neutral_load": 1}
+    assert kinds == set(FRAME_KINDS) - {"traffic", "migration"}
     stepper = Stepper(settings())
     sample = {"sequence": 1, "interval_ms": 1_000, "arrivals": 3}
     message = {"model": "llama", "frontend": "f", "incarnation": 1, "sample": sample}

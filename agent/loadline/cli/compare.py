@@ -110,6 +110,9 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     objectives = f"objectives: TTFT {one.ttft_objective_ms:g} ms, ITL {one.itl_objective_ms:g} ms, of every request"
     yield f"{report.arrived(one)}; seed {one.seed}; {objectives}"
     yield show.table([report.COMPARED, *report.compared(comparison)])
+    moved = report.moved(comparison)
+    if moved:
+        yield show.table([report.MOVED, *moved])
 
 
 def _write(options: argparse.Namespace, comparison: Comparison, texts: list[tuple[str, str]]) -> None:

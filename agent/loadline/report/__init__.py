@@ -3,11 +3,12 @@
 from loadline.report.comparison import comparison_page
 from loadline.report.forecasts import SCORED, forecast_page, forecast_summary, forecast_verdict, scored
 from loadline.report.plots import available
-from loadline.report.rows import COMPARED, arrived, compared, results
+from loadline.report.rows import COMPARED, MOVED, arrived, compared, moved, results
 from loadline.report.simulation import simulation_page
 
 __all__ = [
     "COMPARED",
+    "MOVED",
     "SCORED",
     "arrived",
     "available",
@@ -16,6 +17,7 @@ __all__ = [
     "forecast_page",
     "forecast_summary",
     "forecast_verdict",
+    "moved",
     "results",
     "scored",
     "simulation_page",

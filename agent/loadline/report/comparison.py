@@ -7,7 +7,7 @@ from loadline.report import words
 from loadline.report.charts import draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, time_axis
-from loadline.report.rows import COMPARED, arrived, compared, label
+from loadline.report.rows import COMPARED, MOVED, arrived, compared, label, moved
 from loadline.sim.compare.comparison import Compared, Comparison
 
 Box = tuple[float, float, float, float]
@@ -46,6 +46,7 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
         f"ITL {first.itl_objective_ms:g} ms",
         [
             section("Results", table(COMPARED, rows, set(range(2, len(COMPARED))), set()), paragraph(_EXPLAINED)),
+            *_moved(comparison),
             section("Attainment against GPU-hours", f'<div class="card narrow">{scatter(comparison)}</div>'),
             section(
                 "Workers over time",
@@ -55,6 +56,11 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
             section("Reproduce", code(command)),
         ],
     )
+
+
+def _moved(comparison: Comparison) -> list[str]:
+    rows = moved(comparison)
+    return [section("Requests that were moved", table(MOVED, rows, set(range(1, len(MOVED))), set()))] if rows else []
 
 
 def scatter(comparison: Comparison) -> str:

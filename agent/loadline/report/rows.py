@@ -22,6 +22,22 @@ COMPARED: Row = (
 """Header of the rows that ``compared`` gives."""
 
 
+MOVED: Row = (
+    "configuration",
+    "ITL p99",
+    "longest gap p99",
+    "preempted",
+    "retried",
+    "moves",
+    "refused",
+    "aborted",
+    "requests moved",
+    "KV tokens moved",
+    "GPU-hours",
+)
+"""Header of the rows that ``moved`` gives."""
+
+
 def results(outcome: Outcome) -> list[Row]:
     """What came of one simulation: a name and a sentence each."""
     met, pools = outcome.attainment, outcome.gpu_hours_by_pool
@@ -33,9 +49,10 @@ def results(outcome: Outcome) -> list[Row]:
         ("SLO", f"{words.share(met.both)} of the requests met both objectives"),
         ("TTFT", _latency(outcome.ttft_objective_ms, met.ttft, outcome.ttft_ms)),
         ("ITL", _latency(outcome.itl_objective_ms, met.itl, outcome.itl_ms)),
+        ("gaps", f"longest time between two tokens of a request: {_percentiles(outcome.gap_ms)}"),
         ("GPU-hours", f"{words.hours(outcome.gpu_hours)} ({_by_pool(pools)}); most workers at once: {workers}"),
         ("scaling", f"{words.many(outcome.scaling_actions, 'action')}, {flaps} (turned back within {_flap()})"),
-        ("work moved", f"{words.many(outcome.drains, 'drain')}, {words.many(outcome.migrated, 'migration')}"),
+        ("work moved", f"{words.many(outcome.drains, 'drain')}, {_moved(outcome)}"),
         ("requests", _requests(outcome)),
         ("digest", outcome.digest[:16]),
     ]
@@ -52,6 +69,12 @@ def compared(comparison: Comparison) -> list[Row]:
     requests = comparison.runs[0].outcome.requests
     last = ("work bound", "", "", "", "", "", "", words.hours(bound.gpu_hours), "", "", str(requests))
     return [*map(_compared, comparison.runs), last]
+
+
+def moved(comparison: Comparison) -> list[Row]:
+    """What moving requests came to: a row for each run, where there is one that moved any; else none."""
+    runs = comparison.runs
+    return [_moves(run) for run in runs] if any(run.outcome.moves.commands for run in runs) else []
 
 
 def label(run: Compared) -> str:
@@ -76,9 +99,37 @@ def _compared(run: Compared) -> Row:
     )
 
 
+def _moves(run: Compared) -> Row:
+    one, moves = run.outcome, run.outcome.moves
+    return (
+        label(run),
+        words.ms(one.itl_ms.p99),
+        words.ms(one.gap_ms.p99),
+        str(one.preempted),
+        str(one.retried),
+        str(moves.commands),
+        str(moves.refused),
+        str(moves.aborted),
+        str(one.migrated),
+        str(moves.kv_tokens),
+        words.hours(one.gpu_hours),
+    )
+
+
+def _moved(outcome: Outcome) -> str:
+    moves = outcome.moves
+    if not moves.commands:
+        return words.many(outcome.migrated, "migration")
+    done = f"{words.many(outcome.migrated, 'migration')} in {words.many(moves.commands, 'move')}"
+    return f"{done} ({moves.refused} refused, {moves.aborted} aborted), {moves.kv_tokens} KV tokens"
+
+
 def _latency(objective_ms: float, met: float, found: Percentiles) -> str:
-    percentiles = f"p50 {words.ms(found.p50)}, p95 {words.ms(found.p95)}, p99 {words.ms(found.p99)}"
-    return f"{words.share(met)} within {objective_ms:g} ms; {percentiles}"
+    return f"{words.share(met)} within {objective_ms:g} ms; {_percentiles(found)}"
+
+
+def _percentiles(found: Percentiles) -> str:
+    return f"p50 {words.ms(found.p50)}, p95 {words.ms(found.p95)}, p99 {words.ms(found.p99)}"
 
 
 def _requests(outcome: Outcome) -> str:

@@ -14,6 +14,21 @@ class Percentiles(Struct, frozen=True):
     p99: float | None
 
 
+class Moves(Struct, frozen=True):
+    """What became of the moves of requests that the agent planned."""
+
+    commands: int = 0
+    """Migrate commands."""
+    refused: int = 0
+    """Of these, by the source."""
+    aborted: int = 0
+    """Of these, begun, and nothing was moved."""
+    requests: int = 0
+    """That were moved."""
+    kv_tokens: int = 0
+    """Of KV cache that were moved with them."""
+
+
 class Attainment(Struct, frozen=True):
     """Share (0..1) of all requests that met an objective. One that did not finish met none."""
 
@@ -92,6 +107,7 @@ class Outcome(Struct, frozen=True):
     """Starts from the beginning after a worker was lost."""
     preempted: int
     migrated: int
+    """Times that a request was moved."""
     attainment: Attainment
     ttft_ms: Percentiles
     itl_ms: Percentiles
@@ -109,5 +125,8 @@ class Outcome(Struct, frozen=True):
     lines: Lines
     digest: str
     """Hash of every request's times and every decision: the same seed gives the same digest."""
+    gap_ms: Percentiles = Percentiles(None, None, None)
+    """Of the longest time between two tokens of each request."""
+    moves: Moves = Moves()
     wall_s: float = 0.0
     """How long the simulation took, where whoever ran it measured that; not part of the digest."""

@@ -8,6 +8,7 @@ moment in which it is asked for, with every worker paid for from one start-up de
 reference and no bound: another policy may do better. A planner that forecasts still forecasts, from what it is told.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -21,11 +22,12 @@ from loadline.core.settings import Settings
 from loadline.ports import Journal
 from loadline.sim.engine import Engine
 from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, objectives_of, pools_of
-from loadline.sim.outcome import FLAP_MS, Action, Lines, Outcome, PoolLine
+from loadline.sim.outcome import FLAP_MS, Action, Lines, Moves, Outcome, PoolLine
 from loadline.sim.serving.gateway import Gateway
 from loadline.sim.serving.served import Served
 from loadline.sim.world.agent import AgentProcess
 from loadline.sim.world.bus import Bus
+from loadline.sim.world.mover import NO_MOVES, MoverKnobs
 from loadline.sim.world.scaler import ScalerProcess
 from loadline.sim.world.store import Store
 from loadline.sim.world.timeline import START_MS, Timeline
@@ -119,6 +121,10 @@ class Simulation:
             objectives=self._objectives,
             served=self._served,
         )
+        migration = fleet.migration
+        self._mover = (
+            MoverKnobs(self.gateway.link.live_copy, migration.slots_in, migration.slots_out) if migration else NO_MOVES
+        )
         self._scaler = ScalerProcess(
             self.timeline, {self._model.name: tuple(self._pools)}, self._bus.port(), self._start_worker
         )
@@ -177,7 +183,8 @@ class Simulation:
             Engine(pool.engine, pool.timing),
             self._bus.port(),
             self._store.port(),
-            knobs=WorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms),
+            peers=self._bus.port(),
+            knobs=WorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, mover=self._mover),
             on_event=self.gateway.happened,
             on_change=self._changed,
         )
@@ -273,6 +280,17 @@ class Simulation:
         decided = self.agent.controller.state.counters.get("decisions_committed", 0)
         return decided, sum(life.worker.draining for life in self._lives)
 
+    def _moves(self) -> Moves:
+        """What the agent has counted."""
+        tally = self.agent.controller.state.rescheduling.tallies.get(self._model.name)
+        if tally is None:
+            return Moves()
+        outcomes = Counter[str]()
+        for what, count in tally.commands.items():
+            outcomes[what.split(":")[1]] += count
+        requests, kv_tokens = sum(tally.requests.values()), sum(tally.tokens.values())
+        return Moves(outcomes["planned"], outcomes["refused"], outcomes["aborted"], requests, kv_tokens)
+
     # -- what came of it -----------------------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
@@ -329,4 +347,6 @@ class Simulation:
                 pools=list(self._lines.values()),
             ),
             digest=digest.hexdigest(),
+            gap_ms=served.gap(),
+            moves=self._moves(),
         )

@@ -29,7 +29,7 @@ from loadline.sim.world.tasks import Task
 from loadline.sim.world.timeline import Timeline
 from loadline.wire.codec import Rejected, decode_as, encode, reject
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, DrainReply, ScalingDecision
+from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply, ScalingDecision
 from loadline.wire.steps import ITEMS_MAX, Alarm, Hold, HoldReason, StepInput, StepItem, StepOutput
 from loadline.wire.subjects import Subjects
 
@@ -162,6 +162,7 @@ class Stepper:
             text = f"{place} registers {record.worker!r}, which is there in pool {pool!r} of model {model!r}"
             raise DataError(f"{text}. Give every worker a name of its own")
         self._bus.answer(self._caller, self._subjects.drain(record.worker), self._accept_drain)
+        self._bus.answer(self._caller, self._subjects.migrate(record.worker), self._accept_migrate)
         self._store.commit([], [Write(key, value)])
 
     def _deregister(self, worker: str) -> None:
@@ -188,6 +189,13 @@ class Stepper:
         command = msgspec.json.decode(payload, type=DrainCommand)
         self._answer.drains.append(command)
         return encode(DrainReply(command.drain_id, accepted=True))
+
+    async def _accept_migrate(self, payload: bytes) -> bytes:
+        command = msgspec.json.decode(payload, type=MigrateCommand)
+        self._answer.migrations.append(command)
+        # The simulator chooses when it reads this: until it reports, as much is believed to move as was thought.
+        thought = self.controller.state.rescheduling.flights.open[command.command_id]
+        return encode(MigrateReply(command.command_id, accepted=True, requests=thought.requests, tokens=thought.tokens))
 
     def _reject(self, rejected: Rejected) -> None:
         self._answer.rejected.append(rejected)

@@ -139,7 +139,8 @@ class CommitJudge:
         most, least = self.model.gpu_budget_max, self.model.gpu_budget_min
         targets = [(self.pools[target.pool], target) for target in self.decision.targets]
         total = sum(target.replicas * pool.knobs.gpus_per_worker for pool, target in targets)
-        if total < least or (most is not None and total > most):
+        occupied = any(self._says(pool, Code.GPUS_OCCUPIED) for pool, _ in targets)  # no floor puts two on one GPU
+        if (total < least and not occupied) or (most is not None and total > most):
             self.report("I4-budget", f"{total} GPUs")
         grows = any(target.replicas > max(target.previous, pool.knobs.replicas_min) for pool, target in targets)
         if most is None or not grows:

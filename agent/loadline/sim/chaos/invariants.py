@@ -43,6 +43,15 @@ INVARIANTS: Final[dict[str, str]] = {
     "I18-reasons": "every decision and every hold carries a reason",
     "I19-quiet": "after the request to stop no commit starts, and the lease is given back once none is under way",
     # what the rails of the ledger promise beside
+    # moves of requests
+    "I20-once": "under a hop a request begins to run once, at one worker",
+    "I20-owner": "under its newest hop a request runs where the frontend says, and under a later one nowhere",
+    "I20-stopped": "a request that is moved has stopped at its source before it runs at its destination",
+    "I21-fence": "a leader alone moves requests, in its own term and before its lease's end less the margin",
+    "I21-stale": "no worker begins a move of a term older than one of which it began another",
+    "I21-where": "a move goes from one worker to another that is ready, as far as the leader can know",
+    "I21-chain": "no worker gives requests away in one move and takes some in in another",
+    "I21-bounds": "no more requests move than moves_max, and at a worker than moves_per_worker_max",
     "P1-announced": "an open decision is announced at least once in each interval",
     "P2-back-off": "after a decision that was refused or expired the next one waits",
     "P3-cooldown": "between two changes of a pool there is the cooldown of the second one's direction",
@@ -56,6 +65,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "L3-applied": "every decision was applied, and the fleet is what was decided",
     "L4-hold": "nothing but the planner holds a model",
     "L5-turning": "every agent turns when it wants to be woken",
+    "L6-served": "every request that came before the calm has ended, once",
 }
 """Name -> what holds. Checked all the time in every simulation."""
 

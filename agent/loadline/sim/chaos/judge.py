@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from loadline.core.effects import AnnounceDecision, AnyEffect, CommitDecision, RaiseAlarm, Resign, SendDrain
+from loadline.core.effects import (
+    AnnounceDecision,
+    AnyEffect,
+    CommitDecision,
+    RaiseAlarm,
+    Resign,
+    SendDrain,
+    SendMigrate,
+)
 from loadline.core.events import AnyEvent
 from loadline.core.report import Code, Explanation
 from loadline.core.targets import Decision
@@ -15,6 +23,7 @@ from loadline.sim.chaos.commits import CommitJudge, Report, quorate
 from loadline.sim.chaos.invariants import Findings
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.memory import Memory
+from loadline.sim.chaos.moves import MoveJudge, Obeyed
 from loadline.sim.chaos.world import World
 from loadline.sim.world.agent import AgentProcess, Watcher
 from loadline.wire.codec import decode_decision
@@ -47,6 +56,9 @@ class Judge(Watcher):
         world.watchers.append(self)
         world.store.on_write = self._written
         world.on_journal = self._journalled
+        world.on_broken = self.report
+        world.on_phase.append(Obeyed(self.report).happened)
+        world.on_phase.append(lambda _worker, phase, _command: self._count(f"moves {phase}"))
 
     def memory(self, agent: AgentProcess) -> Memory:
         """What is remembered of a life."""
@@ -106,6 +118,8 @@ class Judge(Watcher):
                     report("I15-expiry", f"{ttl_ms} ms left, {decision.expires_at_ms - now} ms by the decision")
             case SendDrain():
                 memory.asked_drain_ms[effect.drain_id + effect.worker] = now
+            case SendMigrate():
+                self._judge_move(memory, effect, now, report)
             case Resign():
                 beliefs.judge_resignation(memory, report)
             case RaiseAlarm(kind=kind, model=model) if kind in _BACK_OFF_AFTER:
@@ -113,10 +127,20 @@ class Judge(Watcher):
             case _:
                 pass
 
+    def _judge_move(self, memory: Memory, effect: SendMigrate, now: int, report: Report) -> None:
+        move, state = effect.move, memory.agent.controller.state
+        if not state.leading or memory.epoch != move.epoch or now >= memory.deadline_ms:
+            report("I21-fence", f"epoch {move.epoch}, {now - memory.deadline_ms} ms after the deadline")
+        if memory.stopping:
+            report("I19-quiet", f"requests of {move.source.worker} are to move")
+        knobs = memory.models[move.model].rescheduling
+        MoveJudge(state, knobs, move, report).judge(memory.flights.others(move, state.fleet, now))
+        memory.flights.begin(effect, now)
+
     def _rivals(self, agent: AgentProcess) -> list[AgentProcess]:
-        """The other agents, but for those that cannot know that their term is over."""
-        others = [other for other in self._world.agents.values() if other is not agent]
-        return [one for one in others if one.controller.state.leadership.epoch not in self._world.dethroned]
+        """The other agents, but for those that cannot know that their term is over; of one that cannot itself, none."""
+        known = [one for one in self._world.agents.values() if _epoch(one) not in self._world.dethroned]
+        return [one for one in known if one is not agent] if agent in known else []
 
     def _learn(self, memory: Memory, now: int) -> None:
         """Remember what was proposed in this turn, and whether there was data: as the explanations tell."""
@@ -171,6 +195,10 @@ class Judge(Watcher):
             found = record.replay(segments[begin:])
             if found.difference:
                 self._of(agent, "I11-replay", found.difference)
+
+
+def _epoch(agent: AgentProcess) -> int:
+    return agent.controller.state.leadership.epoch
 
 
 def _was_guarded(told: Explanation) -> bool:

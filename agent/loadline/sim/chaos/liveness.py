@@ -9,6 +9,7 @@ from loadline.core.decisions.ledger import OPEN
 from loadline.core.report import Code
 from loadline.core.settings import ModelKnobs
 from loadline.core.state import limited
+from loadline.sim.chaos.plan import CALM_MS
 from loadline.sim.chaos.world import IDLE, World
 from loadline.sim.world.agent import AgentProcess
 from loadline.wire.keys import Keys
@@ -45,6 +46,7 @@ def judge_leader(world: World, report: Report) -> None:
 def judge_outcome(world: World, report: Report) -> None:
     """L2 to L5: the counts are right, the fleet is what was decided, and everybody goes on."""
     judge_leader(world, report)
+    _judge_requests(world, report)
     for agent in world.agents.values():
         wake_ms = agent.controller.next_wake()
         late_ms = agent.clock.now_ms() - (wake_ms or 0)
@@ -54,6 +56,16 @@ def judge_outcome(world: World, report: Report) -> None:
     if leader is not None:
         for model in world.models.values():
             _judge_model(world, leader, model, report)
+
+
+def _judge_requests(world: World, report: Report) -> None:
+    """What came before the calm has ended: nothing was lost on the way."""
+    calm_ms = world.timeline.now_ms - CALM_MS
+    late = [
+        (name, world.keeper.owners.owner(name)) for name, one in world.keeper.open.items() if one.since_ms < calm_ms
+    ]
+    if late:
+        report("L6-served", f"{len(late)} requests have not ended: {late[:3]}")
 
 
 def _judge_model(world: World, leader: AgentProcess, model: ModelKnobs, report: Report) -> None:

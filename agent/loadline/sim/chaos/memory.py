@@ -9,6 +9,7 @@ from loadline.core.decisions.drains import Finished
 from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
 from loadline.core.settings import ModelKnobs
 from loadline.core.targets import Decision
+from loadline.sim.chaos.flights import Flights
 from loadline.sim.world.agent import AgentProcess
 
 PoolKey = tuple[str, str]
@@ -27,8 +28,7 @@ class Memory:
         self.paused: set[str] = set()
         self.stopping = False
         # leadership
-        self.epoch = 0
-        self.lease_id = 0
+        self.epoch = self.lease_id = 0
         self.asked_ms = _NEVER
         """When the lease that it holds was last asked for, with success."""
         self.led_epoch = 0
@@ -73,6 +73,8 @@ class Memory:
         self.looked_ms = _NEVER
         self.asked_drain_ms: dict[str, int] = {}
         self.unanswered: dict[str, int] = {}
+        self.flights = Flights()
+        """Its moves of this term."""
 
     @property
     def deadline_ms(self) -> int:
@@ -97,6 +99,8 @@ class Memory:
                     self.drained.add((model, pool, worker))
                 case ev.DrainAnswered():
                     self._hear_drain(event)
+                case ev.MoveAnswered() | ev.MoveReported():
+                    self.flights.hear(event)
                 case ev.DecisionsRead():
                     self._hear_read(event)
                 case ev.DecisionCommitted() | ev.CommitRefused() | ev.CommitUnknown():
@@ -109,8 +113,11 @@ class Memory:
         match event:
             case ev.BusConnectionChanged(connected=connected):
                 self.bus_connected, self.bus_changed_ms = connected, now
-            case ev.RegistryRead():
+            case ev.RegistryRead(workers=workers):
                 self.registry_read = True
+                self.flights.only({(one.record.pool, one.record.worker) for one in workers})
+            case ev.WorkerDeregistered(pool=pool, worker=worker):
+                self.flights.without(pool, worker)
             case ev.PausesRead(paused=paused):
                 self.paused = set(paused)
             case ev.PauseChanged(model=model, paused=paused):
@@ -124,6 +131,7 @@ class Memory:
                 self.campaigns -= 1
                 self.epoch, self.lease_id, self.asked_ms = epoch, lease_id, asked_ms
                 self.decisions_read, self.acting, self.first_request = False, False, 0
+                self.flights.clear()
             case ev.CampaignLost():
                 self.campaigns -= 1
             case ev.LeaseRenewed(lease_id=lease_id, asked_at_ms=asked_ms):

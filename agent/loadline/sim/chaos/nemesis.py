@@ -1,15 +1,21 @@
 """Carries out what goes wrong: what is undone in time, and traps for agents that are about to do something."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from loadline.core.effects import AnyEffect
 from loadline.sim.chaos.world import World
 from loadline.sim.world.agent import AgentProcess, Watcher
+from loadline.sim.world.worker import WorkerProcess
+from loadline.wire.messages import MigrateCommand
 
 T = TypeVar("T")
 Undo = Callable[[], object]
+MoveTrap = Callable[[WorkerProcess, WorkerProcess], object]
+"""Takes the source and the destination of a move."""
+_COMMANDS_KEPT: Final = 8
 
 
 def nothing() -> None:
@@ -35,7 +41,11 @@ class Nemesis(Watcher):
         self._undos: dict[int, Undo] = {}
         self._strikes = 0
         self._traps: list[tuple[type[AnyEffect] | None, Callable[[AgentProcess], object]]] = []
+        self._move_traps: list[tuple[str, MoveTrap]] = []
+        self.commands: deque[MigrateCommand] = deque(maxlen=_COMMANDS_KEPT)
+        """The newest ones that were begun."""
         world.watchers.append(self)
+        world.on_phase.append(self._step)
 
     def undo_after(self, wait_ms: float, undo: Undo) -> None:
         """Undo it then, or when everything is healed."""
@@ -49,6 +59,7 @@ class Nemesis(Watcher):
         for number in list(self._undos):
             self._undo(number)
         self._traps.clear()
+        self._move_traps.clear()
 
     def _undo(self, number: int) -> None:
         self._undos.pop(number, nothing)()
@@ -56,6 +67,19 @@ class Nemesis(Watcher):
     def trap(self, kind: type[AnyEffect] | None, do: Callable[[AgentProcess], object]) -> None:
         """Do it to the next agent that is about to perform an effect of this kind; None: of any kind."""
         self._traps.append((kind, do))
+
+    def trap_move(self, phase: str, do: MoveTrap) -> None:
+        """Do it to the source and the destination of the next move that comes to this phase."""
+        self._move_traps.append((phase, do))
+
+    def _step(self, source: WorkerProcess, phase: str, command: MigrateCommand) -> None:
+        if phase == "accepted":
+            self.commands.append(command)
+        for trap in [trap for trap in self._move_traps if trap[0] == phase]:
+            self._move_traps.remove(trap)
+            destination = self.world.workers.get(command.destination.worker)
+            if destination is not None:
+                trap[1](source, destination)
 
     # -- as a watcher --------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,18 @@ KINDS: Final[dict[str, Kind]] = {
     "scaler_asks": Kind(12, 0, 0),
     "demand": Kind(60, 0, 0),
     "agent_reloads": Kind(12, 1_000, 60_000),
+    "frontend_off": Kind(6, 1_000, 40_000),
+    "peers_down": Kind(4, 500, 30_000),
+    "peers_worse": Kind(8, 5_000, 60_000),
+    "worker_off_peers": Kind(12, 1_000, 40_000),
+    "moves_hang": Kind(8, 5_000, 60_000),
+    "moves_refused": Kind(6, 5_000, 60_000),
+    "source_dies": Kind(16, 0, 0),
+    "destination_dies": Kind(16, 0, 0),
+    "source_cut": Kind(16, 500, 20_000),
+    "destination_cut": Kind(16, 500, 20_000),
+    "frontend_cut": Kind(16, 500, 20_000),
+    "commands_of_old": Kind(30, 0, 0),
 }
 """Every kind of strike there is, by name. Times in ms."""
 
@@ -98,6 +110,8 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
     gpus: int | None = None
     """That there are; None: as many as anybody wants."""
     bus: BusFaults = BusFaults()
+    peers: BusFaults = BusFaults()
+    """Of the way between workers and frontends."""
     store: StoreFaults = StoreFaults()
     clock_skew_ms_max: float = 0.0
     clock_drift_max: float = 0.0
@@ -131,11 +145,18 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         agents=luck.choice([1, 2, 2, 2, 3]),
         gpus=_gpus(seed),
         bus=bus,
+        peers=_peers(seed),
         store=store,
         clock_skew_ms_max=some(3_600_000.0),
         clock_drift_max=some(0.001),
         strikes=tuple(sorted(strikes, key=lambda strike: strike.at_ms)),
     )
+
+
+def _peers(seed: int) -> BusFaults:
+    luck = random.Random(f"{seed}:peers")  # noqa: S311 - repeatable, no secret
+    loss, duplicate, late = (round(luck.uniform(0.0, 0.1), 4) if luck.random() < _ACTIVE else 0.0 for _ in range(3))
+    return BusFaults(loss, duplicate, late, round(luck.uniform(100, 5_000)))
 
 
 def _gpus(seed: int) -> int | None:

@@ -82,11 +82,13 @@ class Play:
 
     def _trouble(self) -> None:
         self.world.bus.faults, self.world.store.faults = self.plan.bus, self.plan.store
+        self.world.peers.faults = self.plan.peers
 
     def _calm(self) -> None:
         """Nothing fails from now on; who was away comes back."""
         self.nemesis.heal()
         self.world.bus.faults, self.world.store.faults = BusFaults(), StoreFaults()
+        self.world.peers.faults = BusFaults()
         for number in range(self.plan.agents):
             self.world.join_again(f"agent-{number}")
 
@@ -97,7 +99,12 @@ class Play:
     def _verdict(self) -> Verdict:
         world, judge = self.world, self.judge
         hours = round(world.timeline.now_ms / 3_600_000, 4)
-        counts = {"decisions": len(judge.history), "samples_replayed": judge.samples, **judge.counts}
+        counts = {
+            "decisions": len(judge.history),
+            "samples_replayed": judge.samples,
+            **judge.counts,
+            **world.keeper.counts,
+        }
         told = [judge.findings.first, list(judge.history.values()), sorted(world.store.keys.items()), counts]
         for agent in list(world.agents.values()):
             world.kill(agent)

@@ -15,6 +15,7 @@ from loadline.core.planning.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
 from loadline.core.settings import ModelKnobs, Settings
 
 REPORT_INTERVAL_MS = 2_000.0
@@ -38,15 +39,41 @@ def settings(agent: str, gpus: int | None = None) -> Settings:
         prefill_queue_scale_down_threshold=0.5,
         new_decode_worker_grace_intervals=1,
     )
+    moving = ReschedulingKnobs(
+        enable_rescheduling=True,
+        rescheduling_interval_ms=2_000,
+        rescheduling_decode_load_metric="decode_batch_size",
+        rescheduling_decode_load_threshold=0.0,
+        rescheduling_prefill_load_metric="num_requests",
+        rescheduling_neutral_load_metric="decode_batch_size",
+        rescheduling_neutral_load_threshold=0.0,
+        rescheduling_load_balance_threshold=2.0,
+        rescheduling_req_select_rule="NUM_REQ",
+        rescheduling_req_select_value=1.0,
+        llumlet_grpc_timeout_seconds=2.0,
+        move_ttl_ms=10_000,
+        moves_max=4,
+        moves_per_worker_max=2,
+        breaker_ms=2_000,
+        breaker_max_ms=10_000,
+    )
     hpa = HpaKnobs(sync_interval_ms=2_000, down_stabilisation_ms=0)
     return Settings(
         agent,
         "all",
         (
             ModelKnobs(
-                "split", (prefill, decode), planner="threshold", gpu_budget_max=11, guard=guard, threshold=threshold
+                "split",
+                (prefill, decode),
+                planner="threshold",
+                gpu_budget_max=11,
+                guard=guard,
+                threshold=threshold,
+                rescheduling=moving,
             ),
-            ModelKnobs("whole", (both,), "team", 1, planner="hpa", gpu_budget_min=3, guard=guard, hpa=hpa),
+            ModelKnobs(
+                "whole", (both,), "team", 1, planner="hpa", gpu_budget_min=3, guard=guard, hpa=hpa, rescheduling=moving
+            ),
         ),
         fleet=FleetKnobs(stale_after_ms=5_000, surplus_after_ms=20_000),
         leadership=LeadershipKnobs(blind_after_ms=8_000),

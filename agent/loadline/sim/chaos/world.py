@@ -8,17 +8,24 @@ from loadline.core.effects import AnyEffect
 from loadline.core.events import AnyEvent
 from loadline.core.observed import WorkerRecord
 from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.chaos.desk import Desk
 from loadline.sim.chaos.engine import Share, StandIn
 from loadline.sim.chaos.journal import SampledJournal
+from loadline.sim.chaos.keeper import Keeper, Pool
 from loadline.sim.chaos.moods import MoodyPort
 from loadline.sim.chaos.plan import FaultPlan
+from loadline.sim.chaos.requests import At, Life
 from loadline.sim.chaos.settings import REPORT_INTERVAL_MS, settings
+from loadline.sim.engine import EngineEvent
+from loadline.sim.serving.transfer import Link
 from loadline.sim.world.agent import AgentProcess, Clock, Watcher
 from loadline.sim.world.bus import Bus
+from loadline.sim.world.mover import MoverKnobs
 from loadline.sim.world.scaler import ScalerProcess
 from loadline.sim.world.store import Store
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.wire.messages import MigrateCommand
 
 TURN_SPACING_MS: Final = 50.0
 HAND_OVER_MS: Final = 10_000.0
@@ -32,7 +39,8 @@ IDLE: Final = 0.4
 _OVERLOADED_WAITING: Final = 12.0
 """Requests that wait at each worker where there is twice the work that they can do."""
 
-Pool = tuple[str, str]
+# A GB in a second, 2 MB a token: from half a second to 3 s for a request.
+_LINK: Final = Link(1.0, 50.0, 2_000_000)
 
 
 class World(Watcher):
@@ -47,11 +55,17 @@ class World(Watcher):
         self.plan = plan
         self.timeline = Timeline(plan.seed)
         self.bus = Bus(self.timeline, faults=plan.bus)
+        self.peers = Bus(self.timeline, faults=plan.peers, purpose="peers")
+        """Between workers and frontends: another network, which fails by itself."""
         self.store = Store(self.timeline, faults=plan.store)
         self.models: dict[str, ModelKnobs] = {model.name: model for model in told("", plan.gpus).models}
         self.watchers: list[Watcher] = []
         self.on_journal: Callable[[AgentProcess, SampledJournal], None] = lambda _agent, _journal: None
         """Told of every journal that begins."""
+        self.on_phase: list[Callable[[WorkerProcess, str, MigrateCommand], object]] = []
+        """Told of every step of every move."""
+        self.on_broken: Callable[[str, str], None] = lambda _name, _detail: None
+        """Told of an invariant of requests that does not hold."""
         self.agents: dict[str, AgentProcess] = {}
         self.workers: dict[str, WorkerProcess] = {}
         self.dethroned: set[int] = set()
@@ -61,6 +75,10 @@ class World(Watcher):
         """Whether a worker that starts ever becomes ready."""
         self.workers_hang = False
         """Whether a worker that drains never becomes empty."""
+        self.copies_hang = False
+        """Whether no copy of a cache ever ends."""
+        self.room_is_refused = False
+        """Whether no worker takes in what others move."""
         self.moody = MoodyPort(self.bus)
         self.rogue = self.bus.port()
         """The connection of somebody who says what is not so."""
@@ -68,6 +86,14 @@ class World(Watcher):
         self._luck = self.timeline.luck("world")
         self._serving: dict[Pool, list[str]] = {}
         self._started = 0
+        self._desks: dict[WorkerProcess, Desk] = {}
+        self.keeper = Keeper(
+            self.timeline,
+            self.peers,
+            [(model.name, pool.name) for model in self.models.values() for pool in model.pools],
+            self._lives,
+            self._broken,
+        )
         pools = {name: [pool.name for pool in model.pools] for name, model in self.models.items()}
         self.scaler = ScalerProcess(self.timeline, pools, self.moody, self.start_worker)
 
@@ -164,20 +190,38 @@ class World(Watcher):
             incarnation=START_MS + int(self.timeline.now_ms) if incarnation is None else incarnation,
             gpus=knobs.gpus_per_worker,
         )
+        watch = At(self.keeper.runs, (record.worker, record.incarnation))
         start_ms = self._luck.uniform(500.0, 12_000.0) if self.new_workers_come else _NEVER_MS
         worker = WorkerProcess(
             self.timeline,
             record,
-            StandIn(knobs.role, partial(self._share, (model, pool), record.worker)),
+            StandIn(knobs.role, partial(self._share, (model, pool), record.worker), watch),
             self.bus.port(),
             self.store.port(),
-            knobs=WorkerKnobs(start_ms, REPORT_INTERVAL_MS),
-            on_event=lambda _worker, _event: None,
+            peers=self.peers.port(),
+            knobs=WorkerKnobs(start_ms, REPORT_INTERVAL_MS, mover=MoverKnobs(_LINK.live_copy)),
+            on_event=self._happened,
             on_change=self._worker_changed,
         )
         worker.hangs = self.workers_hang
+        worker.mover.hangs, worker.mover.intake.refuses = self.copies_hang, self.room_is_refused
+        worker.mover.on_phase = partial(self._moved, worker)
         self.workers[record.worker] = worker
+        self._desks[worker] = Desk(self.timeline, worker)
         return worker
+
+    def _happened(self, worker: WorkerProcess, event: EngineEvent) -> None:
+        self._desks[worker].happened(event)
+
+    def _moved(self, worker: WorkerProcess, phase: str, command: MigrateCommand) -> None:
+        for watch in self.on_phase:
+            watch(worker, phase, command)
+
+    def _broken(self, name: str, detail: str) -> None:
+        self.on_broken(name, detail)
+
+    def _lives(self, pool: Pool) -> list[Life]:
+        return [(one.record.worker, one.record.incarnation) for one in self.of_pool(pool) if one.serving]
 
     def of_pool(self, pool: Pool) -> list[WorkerProcess]:
         """The living workers of a pool."""
@@ -198,8 +242,11 @@ class World(Watcher):
     def _worker_changed(self, worker: WorkerProcess) -> None:
         pool = worker.record.model, worker.record.pool
         name = worker.record.worker
-        if not worker.alive and self.workers.get(name) is worker:
-            del self.workers[name]
+        if not worker.alive:
+            self._desks.pop(worker).close()
+            self.keeper.runs.died((name, worker.record.incarnation))
+            if self.workers.get(name) is worker:
+                del self.workers[name]
         if worker.alive and worker.draining and isinstance(worker.engine, StandIn):
             worker.engine.wind_down(self.timeline.now_ms + self._luck.uniform(500.0, 15_000.0))
         self._serving[pool] = [one.record.worker for one in self.of_pool(pool) if one.serving]

@@ -7,7 +7,9 @@ any number of further iterations costs O(block size).
 
 from heapq import heappop, heappush
 
+from loadline.sim.engine.gaps import Gaps
 from loadline.sim.engine.request import Sequence
+from loadline.sim.engine.step import Step
 
 
 class Batch:
@@ -29,11 +31,19 @@ class Batch:
         self._quotients = 0
         self._remainders = [0] * block_size_tokens
 
+        self.gaps = Gaps()
+        """How long they wait for tokens."""
+
     def __len__(self) -> int:
         return len(self._members)
 
     def __contains__(self, sequence: Sequence) -> bool:
         return self._members.get(sequence.number) is sequence
+
+    @property
+    def members(self) -> list[Sequence]:
+        """All of them, in the order of joining."""
+        return list(self._members.values())
 
     @property
     def newest(self) -> Sequence:
@@ -62,6 +72,7 @@ class Batch:
     def join(self, sequence: Sequence) -> None:
         """Take in a sequence that has its cache."""
         self._joinings += 1
+        self.gaps.joined(sequence)
         sequence.number, sequence.joined = self._joinings, self._iterations
         self._members[sequence.number] = sequence
         left = sequence.request.osl_tokens - sequence.generated
@@ -73,6 +84,13 @@ class Batch:
         self._account(sequence, -1)
         del self._members[sequence.number]
         sequence.generated = self.generated(sequence)
+        self.gaps.left(sequence, self._iterations)
+        if not self._members:
+            self.gaps.emptied()
+
+    def gets_tokens(self, step: Step) -> None:
+        """Each member gets a token in each iteration of a step; told before ``advance``."""
+        self.gaps.passed(step, self._iterations)
 
     def advance(self, iterations: int) -> list[Sequence]:
         """Do iterations, at most until the first finishes; gives who has finished, in the order of joining."""

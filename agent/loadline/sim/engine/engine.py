@@ -19,7 +19,10 @@ once. The pieces of a prompt cost together what the whole does, and a pass over 
 
 from bisect import bisect_right
 
+from msgspec.structs import replace
+
 from loadline.core.observed import WorkerSample
+from loadline.core.rescheduling.requests import Candidate
 from loadline.sim.engine.batch import Batch
 from loadline.sim.engine.knobs import EngineKnobs
 from loadline.sim.engine.queue import Queue
@@ -63,6 +66,19 @@ class Engine:
         """Ids of all requests inside, in the order in which they came."""
         return list(self._held)
 
+    def candidates(self) -> list[Candidate]:
+        """The requests inside that may be asked for, as of the last time given: those that run, then those that wait.
+
+        A prompt that is being computed cannot move. Nobody knows how many tokens a request will still have.
+        """
+        done = 0 if self._step is None else self._step.done_at(self._now_ms)
+        running = [(one, self._batch.generated(one) + done) for one in self._batch.members]
+        return [
+            *(one.candidate(generated) for one, generated in running if not one.dropped),
+            *(one.candidate(one.generated, movable=False) for one in self._prefilling if not one.dropped),
+            *(one.candidate(one.generated, waiting=True) for one in self._queue.waiting),
+        ]
+
     def kv_tokens(self, request_id: str) -> int:
         """Tokens of cache that a request has, as of the last time given; 0 when it has none, or is not inside."""
         sequence = self._held.get(request_id)
@@ -72,6 +88,19 @@ class Engine:
             return sequence.kv_tokens
         made = self._batch.generated(sequence) + self._step.done_at(self._now_ms)
         return sequence.request.isl_tokens + made - 1
+
+    def kv_tokens_max(self, request_id: str) -> int:
+        """Tokens of cache that a request will have in the end; 0 when it is not inside."""
+        sequence = self._held.get(request_id)
+        return 0 if sequence is None else sequence.request.isl_tokens + sequence.request.osl_tokens - 1
+
+    def fits(self, kv_tokens: int, kv_tokens_max: int) -> bool:
+        """Whether a cache of so many tokens would fit beside what there is now, and in the end at all."""
+        if self.knobs.blocks(kv_tokens_max) > self.knobs.kv_blocks_total:
+            return False
+        done = 0 if self._step is None else self._step.done_at(self._now_ms)
+        used = self._batch.blocks(done) + self._prefilling_blocks
+        return used + self.knobs.blocks(kv_tokens) <= self.knobs.kv_blocks_total
 
     def submit(self, request: Request, now_ms: float) -> None:
         """Take a request. It joins at the end of the iteration or pass under way.
@@ -122,7 +151,7 @@ class Engine:
         generated = sequence.generated
         if self._queue.remove(sequence):
             del self._held[request_id]
-            self._say("taken", request_id, self._now_ms)
+            self._say("taken", request_id, self._now_ms, sequence)
             self._interrupt()  # who waits behind it may fit
         elif sequence in self._batch and self._step is not None:
             self._step.cut(self._now_ms)
@@ -132,8 +161,7 @@ class Engine:
             self._drop(sequence, said=True)
         else:
             return None
-        isl_tokens, osl_tokens = sequence.request.isl_tokens, sequence.request.osl_tokens
-        return Request(request_id, isl_tokens, osl_tokens, generated, prefilled=sequence.cached)
+        return replace(sequence.request, generated_tokens=generated, prefilled=sequence.cached, cached_tokens=0)
 
     def advance(self, now_ms: float) -> list[EngineEvent]:
         """Run until a time; gives what happened since the last call, in order of time."""
@@ -162,10 +190,12 @@ class Engine:
             decode_tokens=self._batch.kv_tokens(done),
             decode_batch_requests=len(self._batch),
             waiting_to_decode_tokens=self._queue.cached_tokens,
+            waiting_to_decode_requests=0 if self.knobs.role == "prefill" else len(self._queue),
             ttft_ms=self._ttft_ms,
             itl_ms=iteration_ms if step is not None and step.decodes else self._itl_ms,
             isl_tokens=self._isl_tokens,
             iteration_ms=iteration_ms,
+            unallocated_prefill_tokens=0,  # a prompt that is let in has all its blocks
         )
 
     def _run_until(self, now_ms: float) -> None:
@@ -268,6 +298,7 @@ class Engine:
         self._iteration_ms = step.iteration_ms(step.iterations - 1)
         if step.decodes:
             self._itl_ms = self._iteration_ms
+            self._batch.gets_tokens(step)
             for sequence in self._batch.advance(step.iterations):
                 self._finish(sequence, step.end_ms)
         for sequence, tokens in step.chunks:
@@ -277,7 +308,7 @@ class Engine:
         for sequence, said in self._dropped:
             self._let_go(sequence)
             if said:
-                self._say("taken", sequence.request.request_id, step.end_ms)
+                self._say("taken", sequence.request.request_id, step.end_ms, sequence)
         self._dropped.clear()
 
     def _end_prefill(self, sequence: Sequence, at_ms: float) -> None:
@@ -286,6 +317,7 @@ class Engine:
         self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
         sequence.generated += 1
         sequence.cached = True
+        self._batch.gaps.token(sequence, at_ms)
         if sequence.is_first and not sequence.dropped:
             self._ttft_ms = at_ms - sequence.submitted_ms
             self._say("first_token", sequence.request.request_id, at_ms)
@@ -298,7 +330,7 @@ class Engine:
 
     def _finish(self, sequence: Sequence, at_ms: float) -> None:
         if not sequence.dropped:
-            self._say("finished", sequence.request.request_id, at_ms)
+            self._say("finished", sequence.request.request_id, at_ms, sequence)
         del self._held[sequence.request.request_id]
 
     def _drop(self, sequence: Sequence, *, said: bool) -> None:
@@ -315,5 +347,6 @@ class Engine:
             self._prefilling.remove(sequence)
             self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
 
-    def _say(self, kind: EventKind, name: str, at_ms: float) -> None:
-        self._events.append(EngineEvent(kind, name, at_ms))
+    def _say(self, kind: EventKind, name: str, at_ms: float, leaves: Sequence | None = None) -> None:
+        gap_ms, token_ms = (leaves.gap_ms, leaves.token_ms) if leaves else (0.0, None)
+        self._events.append(EngineEvent(kind, name, at_ms, gap_ms, token_ms if kind == "taken" else None))

@@ -17,6 +17,11 @@ class Queue:
         return len(self._waiting)
 
     @property
+    def waiting(self) -> list[Sequence]:
+        """All that wait, the next one first."""
+        return list(self._waiting.values())
+
+    @property
     def head(self) -> Sequence:
         """Who is next; the queue must not be empty."""
         return next(iter(self._waiting.values()))

@@ -4,12 +4,16 @@ from typing import Literal
 
 from msgspec import Struct
 
+from loadline.core.rescheduling.requests import Candidate
+
 
 class Request(Struct, frozen=True, omit_defaults=True):
     """A request, and how far it is.
 
     ``prefilled``: its KV cache comes with it, so no prefill is needed. ``cached_tokens``: the KV of so many leading
-    prompt tokens is in the worker's prefix cache; they take blocks but need not be computed.
+    prompt tokens is in the worker's prefix cache; they take blocks but need not be computed. ``hop``: so many
+    owners it had before this one. ``moves``: how often it was moved. ``token_ms``: when it got its newest token; None:
+    it has none. ``gap_ms``: the longest that it waited for one after another.
     """
 
     request_id: str
@@ -18,6 +22,10 @@ class Request(Struct, frozen=True, omit_defaults=True):
     generated_tokens: int = 0
     prefilled: bool = False
     cached_tokens: int = 0
+    hop: int = 0
+    moves: int = 0
+    token_ms: float | None = None
+    gap_ms: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
@@ -51,6 +59,10 @@ class EngineEvent(Struct, frozen=True):
     kind: EventKind
     request_id: str
     at_ms: float
+    gap_ms: float = 0.0
+    """Of one that has finished or was taken: the longest time between two of its tokens."""
+    token_ms: float | None = None
+    """Of one that was taken: when it got its newest token; None: it has none."""
 
 
 class Sequence(Struct, eq=False):
@@ -67,6 +79,16 @@ class Sequence(Struct, eq=False):
     number: int = 0  # the batch's: rises with every joining
     joined: int = 0  # the batch's: its iterations before this one joined
     dropped: bool = False
+    token_ms: float | None = None  # when it got its newest token, as of its joining the batch
+    gap_ms: float = 0.0  # longest time between two tokens, as of its joining the batch
+
+    def __post_init__(self) -> None:
+        self.token_ms, self.gap_ms = self.request.token_ms, self.request.gap_ms
+
+    def candidate(self, generated: int, *, waiting: bool = False, movable: bool = True) -> Candidate:
+        """As those that move requests see it, with so many tokens."""
+        request = self.request
+        return Candidate(request.request_id, request.isl_tokens, generated, waiting, movable, request.moves)
 
     @property
     def tokens(self) -> int:

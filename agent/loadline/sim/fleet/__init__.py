@@ -2,6 +2,7 @@
 
 from loadline.sim.fleet.knobs import (
     FleetKnobs,
+    MigrationKnobs,
     PoolFleet,
     PoolFleetKnobs,
     StartDelayKnobs,
@@ -14,6 +15,7 @@ from loadline.sim.fleet.knobs import (
 
 __all__ = [
     "FleetKnobs",
+    "MigrationKnobs",
     "PoolFleet",
     "PoolFleetKnobs",
     "StartDelayKnobs",

@@ -86,6 +86,15 @@ class TransferKnobs(_Knobs, frozen=True):
     )
 
 
+class MigrationKnobs(_Knobs, frozen=True):
+    """That engines can hand requests over live, so that an agent may have them moved. Without it they cannot."""
+
+    slots_in: Annotated[int, Meta(ge=0, le=1_024, description="Requests that a worker takes in at a time.")] = 4
+    slots_out: Annotated[
+        int, Meta(ge=0, le=1_024, description="Requests that a worker gives away at a time; more while it drains.")
+    ] = 4
+
+
 class FleetKnobs(_Knobs, frozen=True):
     """A whole fleet file."""
 
@@ -105,12 +114,11 @@ class FleetKnobs(_Knobs, frozen=True):
         Literal["round_robin", "least_loaded", "kv_aware"],
         Meta(description="Who gets a request: the next, the one with least to do, or that and most of the prompt."),
     ] = "least_loaded"
-    drain: Annotated[
-        Literal["finish", "migrate"],
-        Meta(description="What a draining worker does with its requests: finish them, or move them live."),
-    ] = "finish"
     report_interval_ms: Annotated[float, Meta(ge=10, description="Time between two load reports.")] = 1_000.0
     transfer: TransferKnobs = TransferKnobs()
+    migration: Annotated[
+        MigrationKnobs | None, Meta(description="How many requests a worker moves at a time; none: engines cannot.")
+    ] = None
 
 
 class PoolFleet(Struct, frozen=True):

@@ -4,13 +4,14 @@ Every request is at one place at a time: waiting here, at one worker, or on its 
 lost begins again from its prompt. One that is longer than the cache of every worker that there could be is refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
 
 from loadline.client.interval import Interval
+from loadline.client.ownership import Owners
 from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.scalars import Role
 from loadline.errors import BusUnavailable
@@ -20,7 +21,10 @@ from loadline.sim.serving.prefix import PrefixCache
 from loadline.sim.serving.routing import POLICIES, Lane, Station
 from loadline.sim.serving.served import Served
 from loadline.sim.serving.transfer import Link
+from loadline.sim.world import peers
 from loadline.sim.world.bus import BusPort
+from loadline.sim.world.peers import Claim, Owned
+from loadline.sim.world.tasks import Task
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.sim.world.worker import WorkerProcess
 from loadline.traces import PREFIX_BLOCK_TOKENS, Arrival
@@ -67,7 +71,7 @@ class Gateway:
         self._policy = POLICIES[fleet.routing]
         self._luck = timeline.luck("prefix")
         transfer = fleet.transfer
-        self._link = Link(transfer.bandwidth_gbytes_per_s, transfer.latency_ms, transfer.kv_bytes_per_token)
+        self.link = Link(transfer.bandwidth_gbytes_per_s, transfer.latency_ms, transfer.kv_bytes_per_token)
         roles: list[Role] = [pool.role for pool in pools.values()]
         self._entry: Role = "prefill" if "prefill" in roles else "aggregated"
         self._second: Role = "decode" if "prefill" in roles else "aggregated"
@@ -76,11 +80,11 @@ class Gateway:
         self._arrivals: dict[int, Arrival] = {}
         self._first_token_ms: dict[int, float] = {}
         self._moving = 0
-        self._leaving: dict[str, Callable[[int], None]] = {}  # taken out of an engine that still has its last token
-        self._attempts = 0
+        self._owners = Owners()
         self._interval = Interval()
         self._sequence = 0
         self._subject = Subjects(root).traffic(model, "gateway")
+        Task(bus.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
         timeline.after(REPORT_INTERVAL_MS, self._report)
 
     @property
@@ -122,8 +126,6 @@ class Gateway:
         if not worker.alive:
             del self._stations[name]
             self._lose(station)
-        elif worker.draining and self._fleet.drain == "migrate":
-            self._empty(station)
         for lane in lanes:
             self._assign(lane)
 
@@ -134,22 +136,19 @@ class Gateway:
         match event.kind:
             case "preempted":
                 self.served.preempted += 1
-            case "taken":
-                station.let_go(event.request_id)
-                self._leaving.pop(event.request_id)(number)
             case "first_token":
                 # The user's first token stays the first one: what is computed again later delays those that follow.
                 self._first_token_ms.setdefault(number, event.at_ms)
                 station.computed(event.request_id)
                 if worker.record.role == "prefill":
                     station.let_go(event.request_id)
-                    self._hand_over(number, event.at_ms)
+                    self._hand_over(number, event)
             case "finished":
                 station.let_go(event.request_id)
-                self._finish(number, event.at_ms)
-            case "refused":
+                self._finish(number, event)
+            case "refused" | "taken":
                 raise AssertionError(
-                    f"request {number} does not fit into worker {station.name}, which was chosen for it"
+                    f"request {number} is {event.kind} by worker {station.name}, which was chosen for it"
                 )
 
     # -- giving --------------------------------------------------------------------------------------------------------
@@ -185,16 +184,15 @@ class Gateway:
 
     def _give(self, number: int, station: Station, request: Request) -> None:
         """Submit a request: one that comes with its cache, or one whose tokens must be computed, perhaps again."""
-        self._attempts += 1
-        name = f"{number}.{self._attempts}"
-        if request.prefilled:
-            station.hold(name, number, 0)
-            station.worker.submit(replace(request, request_id=name))
-        else:
+        name, record = str(number), station.worker.record
+        prompt_tokens = hit_tokens = 0
+        if not request.prefilled:
             hit_tokens = self._hit(station, self._arrivals[number])
             self._interval.looked_up(request.isl_tokens, hit_tokens)
-            station.hold(name, number, request.isl_tokens + request.generated_tokens)
-            station.worker.submit(replace(request, request_id=name, cached_tokens=hit_tokens))
+            prompt_tokens = request.isl_tokens + request.generated_tokens
+        station.hold(name, number, prompt_tokens)
+        hop = self._owners.assign(name, record.worker, record.incarnation)
+        station.worker.submit(replace(request, cached_tokens=hit_tokens, hop=hop))
 
     def _hit(self, station: Station, arrival: Arrival) -> int:
         """Prompt tokens that are in the worker's prefix cache; afterwards the whole prompt is."""
@@ -212,15 +210,33 @@ class Gateway:
         share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / serving
         return arrival.hit_tokens if self._luck.random() < share else 0
 
+    async def _claimed(self, claim: Claim) -> Owned:
+        """A worker wants a request that another one has; who is lost, or has it no more, gives nothing away."""
+        name, owner = claim.request_id, self._owners.owner(claim.request_id)
+        if owner is None:
+            return Owned(yes=False)
+        mine, its = self._stations.get(owner.worker), self._stations.get(claim.worker)
+        there = its is not None and its.worker.record.incarnation == claim.incarnation
+        if mine is None or its is None or not there or name not in mine.numbers:
+            return Owned(yes=False)
+        if not self._owners.claim(name, claim.worker, claim.incarnation, claim.hop):
+            return Owned(yes=False, worker=owner.worker, incarnation=owner.incarnation)
+        if mine is not its:
+            mine.hand_over(name, its)
+            self.served.migrated += 1
+        return Owned(yes=True, worker=claim.worker, incarnation=claim.incarnation)
+
     # -- moving --------------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, number: int, at_ms: float) -> None:
+    def _hand_over(self, number: int, event: EngineEvent) -> None:
         """Its prompt is computed; the rest is done by a decode worker."""
         if self._arrivals[number].osl_tokens == 1:
-            self._finish(number, at_ms)
+            self._finish(number, event)
         else:
             arrival = self._arrivals[number]
-            request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens, 1, prefilled=True)
+            request = Request(
+                str(number), arrival.isl_tokens, arrival.osl_tokens, 1, prefilled=True, token_ms=event.at_ms
+            )
             lane = self._lane(self._second, request)
             lane.waiting.append((number, request))
             self._assign(lane)
@@ -229,9 +245,7 @@ class Gateway:
         """Carry a cache to a worker of the second role, which is chosen when the cache sets out."""
         station = self._choose(self._lane(self._second, request), number)
         self._moving += 1
-        self._timeline.after(
-            self._link.transfer_ms(request.kv_tokens), partial(self._arrived, number, station, request)
-        )
+        self._timeline.after(self.link.transfer_ms(request.kv_tokens), partial(self._arrived, number, station, request))
 
     def _arrived(self, number: int, station: Station, request: Request) -> None:
         self._moving -= 1
@@ -242,55 +256,16 @@ class Gateway:
             lane.waiting.append((number, request))
             self._assign(lane)
 
-    def _empty(self, station: Station) -> None:
-        """Move the requests of a draining worker to others, live. Prompts under way are finished where they are."""
-        if station.worker.record.role == self._second:
-            for name, number in list(station.numbers.items()):
-                arrival = self._arrivals[number]
-                lane = self._lane(self._second, Request(name, arrival.isl_tokens, arrival.osl_tokens))
-                if lane.serving:
-                    self._migrate(station, name, self._choose(lane, number))
-
-    def _migrate(self, station: Station, name: str, destination: Station) -> None:
-        """Copy its cache while it goes on, then take it out; its last part follows while it stands still."""
-        engine = station.worker.engine
-        itl_ms = engine.load().itl_ms
-        copy = self._link.live_copy(engine.kv_tokens(name), 1.0 / itl_ms if itl_ms else 0.0)
-
-        def switch() -> None:
-            if name not in station.numbers or not station.worker.alive:
-                return  # it has finished meanwhile, or is lost with its worker
-            taken = engine.take(name, self._timeline.now_ms)
-            if taken is not None:  # else it finishes here
-                self._leaving[name] = partial(self._switch, copy.downtime_ms, destination, taken)
-                station.worker.go_on()
-
-        self._timeline.after(copy.copying_ms, switch)
-
-    def _switch(self, downtime_ms: float, destination: Station, request: Request, number: int) -> None:
-        """It has left, with the token that it got last. What is missing of its cache follows.
-
-        One without a cache, because it waits or was preempted, keeps its tokens and is computed again, before others.
-        """
-        if request.prefilled:
-            self.served.migrated += 1
-            self._moving += 1
-            self._timeline.after(downtime_ms, partial(self._arrived, number, destination, request))
-        else:
-            lane = self._lane(self._second, request)
-            lane.waiting.appendleft((number, request))
-            self._assign(lane)
-
     # -- ends ----------------------------------------------------------------------------------------------------------
 
-    def _finish(self, number: int, at_ms: float) -> None:
+    def _finish(self, number: int, event: EngineEvent) -> None:
         arrival = self._arrivals[number]
         first_ms = self._first_token_ms[number]
         ttft_ms = first_ms - self.served.arrived_ms(number)
         following = arrival.osl_tokens - 1
-        itl_ms = (at_ms - first_ms) / following if following else None
+        itl_ms = (event.at_ms - first_ms) / following if following else None
         self._end(number)
-        self.served.finish(number, ttft_ms, itl_ms)
+        self.served.finish(number, ttft_ms, itl_ms, event.gap_ms)
         objectives = self._objectives
         ttft_met = ttft_ms <= objectives.ttft_ms
         itl_met = itl_ms is None or itl_ms <= objectives.itl_ms
@@ -298,17 +273,18 @@ class Gateway:
 
     def _end(self, number: int) -> None:
         del self._arrivals[number]
+        self._owners.end(str(number))
         self._first_token_ms.pop(number, None)
 
     def _lose(self, station: Station) -> None:
         """A worker is gone: what it held begins again, before all others."""
-        for name in station.numbers:
-            self._leaving.pop(name, None)
         self.served.retried += len(station.numbers)
         lanes = []
         for number in reversed(station.numbers.values()):
             arrival = self._arrivals[number]
-            request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens)
+            # Nobody knows any more when it got its newest token: it waits for the next one from now on.
+            token_ms = self._timeline.now_ms if number in self._first_token_ms else None
+            request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens, token_ms=token_ms)
             lane = self._lane(self._entry, request)
             lane.waiting.appendleft((number, request))
             lanes.append(lane)

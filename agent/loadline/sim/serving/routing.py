@@ -43,6 +43,11 @@ class Station(Struct, eq=False):
         self.computed(name)
         return self.numbers.pop(name)
 
+    def hand_over(self, name: str, other: "Station") -> None:
+        """Another one has a request now, with what is left of it to compute."""
+        left = self._prompts.get(name, 0)
+        other.hold(name, self.let_go(name), left)
+
     @property
     def cached_blocks(self) -> int:
         """Blocks in its prefix cache."""

@@ -28,6 +28,7 @@ class Served:
         self._isl_tokens = array("q")
         self._ttft_ms = array("d")
         self._itl_ms = array("d")
+        self._gap_ms = array("d")
         self._done = array("b")
 
     @property
@@ -41,6 +42,7 @@ class Served:
         self._isl_tokens.append(isl_tokens)
         self._ttft_ms.append(_UNKNOWN)
         self._itl_ms.append(_UNKNOWN)
+        self._gap_ms.append(_UNKNOWN)
         self._done.append(0)
         return len(self._arrived_ms) - 1
 
@@ -48,14 +50,15 @@ class Served:
         """When a request arrived."""
         return self._arrived_ms[number]
 
-    def finish(self, number: int, ttft_ms: float, itl_ms: float | None) -> None:
-        """A request got its last token; one with a single token has no ITL."""
+    def finish(self, number: int, ttft_ms: float, itl_ms: float | None, gap_ms: float = 0.0) -> None:
+        """A request got its last token, having waited so long for one at most; one with a single token has no ITL."""
         if self._done[number]:
             raise AssertionError(f"request {number} ends a second time")
         self.finished += 1
         self._done[number] = 1
         self._ttft_ms[number] = ttft_ms
         self._itl_ms[number] = _UNKNOWN if itl_ms is None else itl_ms
+        self._gap_ms[number] = _UNKNOWN if itl_ms is None else gap_ms
 
     def refuse(self, number: int) -> None:
         """No worker could ever take it."""
@@ -83,6 +86,10 @@ class Served:
     def itl(self) -> Percentiles:
         """Over the requests that finished with more than one token."""
         return _percentiles(np.asarray(self._itl_ms))
+
+    def gap(self) -> Percentiles:
+        """Of the longest time between two tokens, over the requests that finished with more than one."""
+        return _percentiles(np.asarray(self._gap_ms))
 
     def by_step(self, step_ms: float, steps: int) -> "ByStep":
         """The same by the time of arrival, in ``steps`` steps of ``step_ms``."""

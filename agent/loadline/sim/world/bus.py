@@ -49,13 +49,16 @@ class Bus:
         timeline: Virtual time.
         latency_ms: From a publisher to a receiver; 0: before ``publish`` returns.
         faults: How bad it is now; may be set at any time.
+        purpose: Where its luck comes from; each of several buses has its own.
     """
 
-    def __init__(self, timeline: Timeline, latency_ms: float = 0.5, faults: BusFaults | None = None) -> None:
+    def __init__(
+        self, timeline: Timeline, latency_ms: float = 0.5, faults: BusFaults | None = None, purpose: str = "bus"
+    ) -> None:
         self.timeline = timeline
         self.latency_ms = latency_ms
         self.faults = faults or BusFaults()
-        self.luck = timeline.luck("bus")
+        self.luck = timeline.luck(purpose)
         self.up = True
         self._ports: list[BusPort] = []
         self._subscriptions: list[_Subscription] = []

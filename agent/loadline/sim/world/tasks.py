@@ -1,7 +1,10 @@
 """Coroutines in virtual time: what awaits goes on when the timeline says so. There is no event loop, and no thread."""
 
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Generic, TypeVar
+
+from loadline.sim.world.timeline import Timeline
 
 T = TypeVar("T")
 
@@ -93,3 +96,11 @@ class Task:
         if not isinstance(waits_for, Promise):
             raise TypeError(f"{waits_for!r} cannot be awaited in virtual time")
         waits_for.then(self._go_on)
+
+
+async def pause(timeline: Timeline, wait_ms: float) -> None:
+    """Wait for a while; for no time at all where there is none."""
+    if wait_ms > 0.0:
+        over = Promise[None]()
+        timeline.after(wait_ms, partial(over.keep, None))
+        await over

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.client.holds import Holds
 from loadline.client.leased import LeasedKey, Step
 from loadline.client.life import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, Life
 from loadline.core.observed import WorkerRecord
@@ -17,12 +18,13 @@ from loadline.core.scalars import WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.sim.engine import Engine, EngineEvent, Request
 from loadline.sim.world.bus import BusPort
+from loadline.sim.world.mover import NO_MOVES, Mover, MoverKnobs
 from loadline.sim.world.store import StorePort
 from loadline.sim.world.tasks import Promise, Task
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand
+from loadline.wire.messages import DrainCommand, MigrateCommand, MigrationReport
 from loadline.wire.subjects import Subjects
 
 _RETRY_MS: Final = 500.0
@@ -37,6 +39,7 @@ class WorkerKnobs(Struct, frozen=True):
     lease_ttl_s: int = 10
     drained_linger_ms: float = 1_000.0
     """How long it stays after it has said that it is empty."""
+    mover: MoverKnobs = NO_MOVES
 
 
 class WorkerProcess:
@@ -51,6 +54,7 @@ class WorkerProcess:
         knobs: How it behaves.
         on_event: Told of everything that happens to a request.
         on_change: Told when it becomes ready, begins to drain or ends; whoever routes looks again.
+        peers: Its connection to other workers and to the frontend.
         root: First tokens of all subjects.
         namespace: Namespace of all keys.
     """
@@ -63,6 +67,7 @@ class WorkerProcess:
         bus: BusPort,
         store: StorePort,
         *,
+        peers: BusPort,
         knobs: WorkerKnobs,
         on_event: "Callable[[WorkerProcess, EngineEvent], None]",
         on_change: "Callable[[WorkerProcess], None]",
@@ -71,7 +76,7 @@ class WorkerProcess:
     ) -> None:
         self.record = replace(record, state="starting")
         self.engine = engine
-        self.bus, self.store = bus, store
+        self.bus, self.store, self.peers = bus, store, peers
         self.started_ms = timeline.now_ms
         self.ended_ms: float | None = None
         self.draining = False
@@ -90,12 +95,20 @@ class WorkerProcess:
         self._load_subject = subjects.load(record.model, record.pool, record.worker)
         self._drain_subject = subjects.drain(record.worker)
         self._drained_subject = subjects.drained(record.worker)
+        self._migrate_subject = subjects.migrate(record.worker)
+        self._migration_subject = subjects.migration(record.worker)
         self._life = Life(record)
+        self.holds = Holds()
+        self.mover = Mover(timeline, self, knobs.mover, self._say_how_far)
         key = Keys(namespace).worker(record.model, record.pool, record.worker)
         self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._life.is_later)
         self._planned_ms: float | None = None
         self._news = Promise[None]()
-        self._tasks = [Task(self.bus.answer(self._drain_subject, self._answer_drain)), Task(self._stay_registered())]
+        self._tasks = [
+            Task(self.bus.answer(self._drain_subject, self._answer_drain)),
+            Task(self.bus.answer(self._migrate_subject, self._answer_migrate)),
+            Task(self._stay_registered()),
+        ]
         timeline.after(knobs.start_ms, self._become_ready)
         self._report_next()
 
@@ -105,28 +118,52 @@ class WorkerProcess:
         return self.ended_ms is None
 
     @property
+    def held(self) -> list[str]:
+        """Ids of all requests that are its own, or may be."""
+        return [*self.engine.held, *(name for name, _ in self.holds.claims())]
+
+    @property
     def serving(self) -> bool:
         """Whether it may be given a request."""
         return self.alive and self.record.state == "ready" and not self.draining
 
-    def submit(self, request: Request) -> None:
-        """Give it a request."""
-        self.engine.submit(request, self._timeline.now_ms)
+    def submit(self, request: Request) -> bool:
+        """Give it a request; says whether it runs it under this hop. It does so once, however often it is given it."""
+        name, hop = request.request_id, request.hop
+        if self.holds.hop(name) == hop:
+            return True
+        if not self.holds.run(name, hop):
+            return False
+        self.run(request)
+        return True
+
+    def run(self, request: Request) -> None:
+        """Run a request that it holds, and that under an earlier hop no more."""
+        now_ms = self._timeline.now_ms
+        self.engine.abort(request.request_id, now_ms)
+        self.engine.submit(request, now_ms)
         self.go_on()
 
     def go_on(self) -> None:
         """Take what the engine has done until now, and come back when its next step ends."""
         now_ms = self._timeline.now_ms
         for event in self.engine.advance(now_ms):
-            self._on_event(self, event)
+            self._take_note(event)
         if not self.alive:
             return
         at_ms = self.engine.next_event_ms()
         if at_ms is not None and at_ms != self._planned_ms:
             self._timeline.at(at_ms, partial(self._step, at_ms))
         self._planned_ms = at_ms
-        if self.draining and not self.drained and not self.hangs and not self.engine.held:
+        if self.draining and not self.drained and not self.hangs and not self.held:
             self._become_drained()
+
+    def _take_note(self, event: EngineEvent) -> None:
+        if event.kind == "taken" and self.mover.taken(event):
+            return
+        self._on_event(self, event)
+        if event.kind != "preempted" and (event.kind != "first_token" or self.record.role == "prefill"):
+            self.holds.end(event.request_id)
 
     def end(self) -> list[str]:
         """The process ends where it stands; gives the requests that it held. Its lease runs out by itself."""
@@ -135,9 +172,10 @@ class WorkerProcess:
         self.ended_ms = self._timeline.now_ms
         for task in self._tasks:
             task.kill()
-        Task(self.bus.close())
-        Task(self.store.close())
         lost = list(self.engine.held)
+        self.mover.end()
+        for port in (self.bus, self.store, self.peers):
+            Task(port.close())
         self._on_change(self)
         return lost
 
@@ -169,7 +207,7 @@ class WorkerProcess:
     def _report(self) -> None:
         if self._timeline.now_ms < self.muted_until_ms:
             return
-        report = self._life.report([self.engine.load()], START_MS + int(self._timeline.now_ms))
+        report = self._life.report([self.mover.sampled(self.engine.load())], START_MS + int(self._timeline.now_ms))
         self._say(self._load_subject, report)
 
     def _say(self, subject: str, message: Struct) -> None:
@@ -177,6 +215,20 @@ class WorkerProcess:
             self.bus.send(subject, encode(message))
         except BusUnavailable:
             return  # what cannot be said now is never said
+
+    # -- moving requests -----------------------------------------------------------------------------------------------
+
+    async def _answer_migrate(self, payload: bytes) -> bytes | None:
+        command = decode_as(MigrateCommand, payload, self._migrate_subject)
+        if self.alive:
+            self.go_on()
+        if isinstance(command, Rejected) or not self.alive:
+            return None
+        reply = self.mover.answer(command)
+        return None if reply is None else encode(reply)
+
+    def _say_how_far(self, report: MigrationReport) -> None:
+        self._say(self._migration_subject, report)
 
     # -- draining ------------------------------------------------------------------------------------------------------
 
@@ -195,13 +247,15 @@ class WorkerProcess:
     def _begin_to_drain(self) -> None:
         if self.draining or not self.alive:
             return
-        self.draining = True
+        self.draining = self.mover.moves.draining = True
         if self.record.role == "decode":
             self._withdraw()
         else:
             self._register("draining")
         self._on_change(self)
         self.go_on()
+        if self._knobs.mover.supported:
+            self._report()  # it has more slots now
 
     def _become_drained(self) -> None:
         self.drained = True

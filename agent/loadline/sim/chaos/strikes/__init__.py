@@ -5,11 +5,11 @@ from typing import Final
 
 from loadline.sim.chaos.nemesis import Nemesis, Undo
 from loadline.sim.chaos.plan import KINDS, Strike
-from loadline.sim.chaos.strikes import agents, outside, scalers, servers, workers
+from loadline.sim.chaos.strikes import agents, moves, outside, scalers, servers, workers
 
 STRIKES: Final[Mapping[str, Callable[[Nemesis, Strike], Undo]]] = {
     kind: getattr(module, kind)
-    for module in (agents, servers, workers, scalers, outside)
+    for module in (agents, servers, workers, scalers, outside, moves)
     for kind in KINDS
     if hasattr(module, kind)
 }

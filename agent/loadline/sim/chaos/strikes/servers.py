@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing
 from loadline.sim.chaos.plan import Strike
+from loadline.sim.world.bus import Bus
 from loadline.wire.keys import Keys
 
 _TIMES: Final = 5.0
@@ -34,7 +35,11 @@ def store_down(nemesis: Nemesis, strike: Strike) -> Undo:
 def bus_worse(nemesis: Nemesis, strike: Strike) -> Undo:
     """Frames are lost, doubled and late some times as often."""
     del strike
-    bus = nemesis.world.bus
+    return worse(nemesis.world.bus)
+
+
+def worse(bus: Bus) -> Undo:
+    """Have a bus lose, double and delay frames some times as often."""
     usual = bus.faults
     bus.faults = replace(usual, loss=_worse(usual.loss), duplicate=_worse(usual.duplicate), late=_worse(usual.late))
     return lambda: setattr(bus, "faults", usual)

@@ -1,0 +1,82 @@
+"""The moves that an agent has asked for and of which it heard no end."""
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from loadline.core import events as ev
+from loadline.core.belief.fleet import Fleet
+from loadline.core.effects import SendMigrate
+from loadline.core.moves import Move, MoveEnd
+
+
+class Asked(Struct):
+    """A move that an agent asked for."""
+
+    move: Move
+    requests: int
+    """That may still be under way: as many as it allows, then what the source has chosen and not done."""
+    until_ms: int
+
+
+class Flights:
+    """The moves of which an agent must believe that they are in flight: it asked for them, and heard of no end."""
+
+    def __init__(self) -> None:
+        self._flights: dict[str, Asked] = {}
+
+    def hear(self, event: ev.MoveAnswered | ev.MoveReported) -> None:
+        """What an agent is told of a move. One that was not answered may be in flight or not: it may think either."""
+        flight = self._flights.get(event.command_id)
+        if flight is None:
+            return
+        if isinstance(event, ev.MoveAnswered):
+            flight.requests = event.requests if event.accepted else 0
+        else:
+            flight.requests = event.requests - event.moved - event.failed
+        if flight.requests <= 0:
+            del self._flights[event.command_id]
+
+    def clear(self) -> None:
+        """Another term: nothing is known."""
+        self._flights.clear()
+
+    def begin(self, effect: SendMigrate, now: int) -> None:
+        """It asks for a move."""
+        move = effect.move
+        self._flights[move.command_id] = Asked(move, move.requests_max, now + effect.ttl_ms)
+
+    def without(self, pool: str, worker: str) -> None:
+        """A worker is gone, if only for a moment, and with it its moves."""
+        gone = (pool, worker)
+        self._flights = {name: one for name, one in self._flights.items() if gone not in _ends(one.move)}
+
+    def only(self, there: Collection[tuple[str, str]]) -> None:
+        """There are only these workers, by pool and name."""
+        self._flights = {
+            name: one for name, one in self._flights.items() if all(end in there for end in _ends(one.move))
+        }
+
+    def others(self, move: Move, fleet: Fleet, now: int) -> list[Asked]:
+        """The other moves of that model that are in flight now. With either of its workers a move is over."""
+        self._flights = {
+            name: one
+            for name, one in self._flights.items()
+            if now < one.until_ms and _known(fleet, one.move, one.move.source, one.move.destination)
+        }
+        flights = (one for name, one in self._flights.items() if name != move.command_id)
+        return [one for one in flights if one.move.model == move.model]
+
+
+def _ends(move: Move) -> list[tuple[str, str]]:
+    return [(end.pool, end.worker) for end in (move.source, move.destination)]
+
+
+def _known(fleet: Fleet, move: Move, *ends: MoveEnd) -> bool:
+    """Whether these are workers of the fleet still."""
+    model = fleet.models.get(move.model)
+    pools = {} if model is None else model.pools
+    found = ((end, pools[end.pool].workers.get(end.worker)) for end in ends if end.pool in pools)
+    return sum(worker is not None and worker.record.incarnation == end.incarnation for end, worker in found) == len(
+        ends
+    )

@@ -1,0 +1,179 @@
+"""A frontend of the fault world: users' requests, which worker has each, and a new start where one is lost.
+
+It hears nothing of a worker but what the network brings. One that does not answer three times is given up, and what it
+had starts again elsewhere, under the next hop; the worker may go on with it, and nothing comes of that.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.client.ownership import Owners
+from loadline.errors import BusUnavailable
+from loadline.sim.chaos.desk import Ended, Held, Look, Submission, ends_of, looks_at, submissions_to
+from loadline.sim.chaos.engine import TOKEN_MS
+from loadline.sim.chaos.requests import Life, Runs
+from loadline.sim.engine import Request
+from loadline.sim.world import peers
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.peers import Claim, Owned, Said
+from loadline.sim.world.tasks import Task, pause
+from loadline.sim.world.timeline import Timeline
+
+EVERY_MS: Final = 1_000.0
+"""Mean time between two requests."""
+SHORTEST_MS: Final = 2_000.0
+LONGEST_MS: Final = 20_000.0
+"""A drain may take 25 s."""
+_PROMPT_TOKENS: Final = (300, 1_500)
+_LOOK_MS: Final = 5_000.0
+_TRIES: Final = 3
+_AGAIN_MS: Final = 500.0
+
+Pool = tuple[str, str]
+
+
+class Open(Struct):
+    """A request that has not ended."""
+
+    pool: Pool
+    request: Request
+    since_ms: float
+    given_ms: float = 0.0
+    """When its owner got it."""
+
+
+class Keeper:
+    """The frontend of all models.
+
+    Args:
+        timeline: Virtual time.
+        network: Between workers and frontends.
+        pools: All pools that requests are for.
+        serving: Gives the workers of a pool that may be given requests.
+        report: Takes the name of an invariant that does not hold, and what was seen.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        network: Bus,
+        pools: Sequence[Pool],
+        serving: Callable[[Pool], list[Life]],
+        report: Callable[[str, str], None],
+    ) -> None:
+        self.port = network.port()
+        self.owners = Owners()
+        self.runs = Runs(self.owners, report)
+        self.open: dict[str, Open] = {}
+        """By id."""
+        self.counts = {"requests": 0, "ended": 0, "begun again": 0}
+        self._timeline = timeline
+        self._pools = pools
+        self._serving = serving
+        self._luck = timeline.luck("requests")
+        self._misses: dict[Life, int] = {}
+        self._looked_at: set[Life] = set()
+        for model in sorted({model for model, _ in pools}):
+            Task(self.port.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
+            Task(self.port.answer(ends_of(model), peers.answering(Ended, self._ended)))
+        self._arrive_later()
+        timeline.after(_LOOK_MS, self._look_around)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _arrive_later(self) -> None:
+        self._timeline.after(self._luck.expovariate(1.0 / EVERY_MS), self._arrive)
+
+    def _arrive(self) -> None:
+        luck = self._luck
+        self.counts["requests"] += 1
+        name, tokens = f"r{self.counts['requests']}", luck.uniform(SHORTEST_MS, LONGEST_MS) / TOKEN_MS
+        request = Request(name, luck.randint(*_PROMPT_TOKENS), int(tokens))
+        self.open[name] = Open(luck.choice(self._pools), request, self._timeline.now_ms)
+        self._give(name)
+        self._arrive_later()
+
+    def _give(self, name: str) -> None:
+        """Give it to a worker; where there is none it waits."""
+        one = self.open[name]
+        serving = self._serving(one.pool)
+        if serving:
+            life = self._luck.choice(serving)
+            hop = self.owners.assign(name, *life)
+            self.runs.assigned(name, hop)
+            self.counts["begun again"] += hop > 0
+            one.given_ms = self._timeline.now_ms
+            Task(self._submit(life, Request(name, one.request.isl_tokens, one.request.osl_tokens, hop=hop)))
+
+    async def _submit(self, life: Life, request: Request) -> None:
+        """Say it until it is heard; who does not answer does not get it."""
+        worker, incarnation = life
+        for _ in range(_TRIES):
+            try:
+                await peers.ask(self.port, submissions_to(worker), Submission(request, incarnation), Said)
+            except BusUnavailable:
+                await pause(self._timeline, _AGAIN_MS)
+            else:
+                return
+        if self.owners.accepts(request.request_id, request.hop):
+            self._give(request.request_id)
+
+    async def _ended(self, ended: Ended) -> Said:
+        yes = self.owners.accepts(ended.request_id, ended.hop)
+        if yes:
+            self.counts["ended"] += 1
+            self.owners.end(ended.request_id)
+            del self.open[ended.request_id]
+        return Said(yes)
+
+    async def _claimed(self, claim: Claim) -> Owned:
+        yes = self.owners.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
+        owner = self.owners.owner(claim.request_id)
+        if owner is None:
+            return Owned(yes)
+        if yes:
+            self.open[claim.request_id].given_ms = self._timeline.now_ms
+        return Owned(yes, owner.worker, owner.incarnation)
+
+    # -- workers -------------------------------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        """Give those that wait, and ask all workers what they have."""
+        self._timeline.after(_LOOK_MS, self._look_around)
+        if not self.port.connected:
+            return
+        lives: dict[Life, None] = {}
+        for name in list(self.open):
+            owner = self.owners.owner(name)
+            if owner is None:
+                self._give(name)
+            else:
+                lives[owner.worker, owner.incarnation] = None
+        self._misses = {life: self._misses.get(life, 0) for life in lives}
+        for life in lives:
+            if life not in self._looked_at:
+                Task(self._look(life))
+
+    async def _look(self, life: Life) -> None:
+        """Ask one which requests it has. What it has not, all where it never answers, is given to another."""
+        worker, incarnation = life
+        asked_ms = self._timeline.now_ms
+        self._looked_at.add(life)
+        names: list[str] = []
+        try:
+            names = (await peers.ask(self.port, looks_at(worker), Look(incarnation), Held)).request_ids
+            self._misses[life] = 0
+        except BusUnavailable:
+            self._misses[life] = self._misses.get(life, 0) + 1
+        self._looked_at.discard(life)
+        if self._misses[life] in range(1, _TRIES):
+            return
+        for name in self._owned_by(life):
+            if name not in names and self.open[name].given_ms < asked_ms:
+                self._give(name)
+
+    def _owned_by(self, life: Life) -> list[str]:
+        owners = ((name, self.owners.owner(name)) for name in self.open)
+        return [name for name, owner in owners if owner and (owner.worker, owner.incarnation) == life]

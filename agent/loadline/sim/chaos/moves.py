@@ -1,0 +1,87 @@
+"""What must hold of a move: in the turn in which an agent asks for it, and at the worker that begins it."""
+
+from collections.abc import Callable
+
+from loadline.core.moves import Move, MoveEnd
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.state import State
+from loadline.sim.chaos.commits import Report
+from loadline.sim.chaos.flights import Asked
+from loadline.sim.chaos.requests import Life
+from loadline.sim.world.worker import WorkerProcess
+from loadline.wire.messages import MigrateCommand
+
+
+class MoveJudge:
+    """Judges a move that an agent asks for.
+
+    Args:
+        state: What the agent believes.
+        knobs: How many it may move.
+        move: The move.
+        report: Takes what does not hold.
+    """
+
+    def __init__(self, state: State, knobs: ReschedulingKnobs, move: Move, report: Report) -> None:
+        self._state = state
+        self._knobs = knobs
+        self._move = move
+        self._report = report
+
+    def judge(self, others: list[Asked]) -> None:
+        """All but the fence, given what else is in flight."""
+        self._where()
+        self._chain([one.move for one in others])
+        self._bounds(others)
+
+    def _where(self) -> None:
+        its = self._move
+        if its.source.worker == its.destination.worker:
+            self._report("I21-where", f"{its.source.worker} to itself")
+        for end in (its.source, its.destination):
+            pool = self._state.fleet.models[its.model].pools.get(end.pool)
+            worker = None if pool is None else pool.workers.get(end.worker)
+            if worker is None or worker.record.incarnation != end.incarnation:
+                self._report("I21-where", f"{end.worker} of incarnation {end.incarnation} is not known")
+            elif end is its.destination and worker.standing != "ready":
+                self._report("I21-where", f"{end.worker} is to take requests in and is {worker.standing}")
+
+    def _chain(self, others: list[Move]) -> None:
+        sources = {_life(one.source) for one in others}
+        destinations = {_life(one.destination) for one in others}
+        if _life(self._move.destination) in sources or _life(self._move.source) in destinations:
+            self._report("I21-chain", f"{self._move}, beside {others}")
+
+    def _bounds(self, others: list[Asked]) -> None:
+        knobs, its = self._knobs, self._move
+        requests = its.requests_max + sum(one.requests for one in others)
+        if requests > knobs.moves_max:
+            self._report("I21-bounds", f"{requests} requests of {its.model}")
+        for end in (its.source, its.destination):
+            mine = sum(one.requests for one in others if end in {one.move.source, one.move.destination})
+            if mine + its.requests_max > knobs.moves_per_worker_max:
+                self._report("I21-bounds", f"{mine + its.requests_max} requests of {end.worker}")
+
+
+def _life(end: MoveEnd) -> Life:
+    return end.worker, end.incarnation
+
+
+class Obeyed:
+    """The highest term of which each worker began a move.
+
+    Args:
+        report: Takes what does not hold.
+    """
+
+    def __init__(self, report: Callable[[str, str], None]) -> None:
+        self._report = report
+        self._highest: dict[Life, int] = {}
+
+    def happened(self, worker: WorkerProcess, phase: str, command: MigrateCommand) -> None:
+        """A step of a move."""
+        life = worker.record.worker, worker.record.incarnation
+        highest = self._highest.get(life, 0)
+        if phase == "accepted" and command.epoch < highest:
+            self._report("I21-stale", f"{life} obeys epoch {command.epoch} after {highest}")
+        self._highest[life] = max(highest, command.epoch)

@@ -1,0 +1,143 @@
+"""What happens to requests while they move, and to the network on which they do."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from loadline.errors import BusUnavailable
+from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
+from loadline.sim.chaos.plan import Strike
+from loadline.sim.chaos.strikes.servers import worse
+from loadline.sim.world.tasks import Task
+from loadline.sim.world.worker import WorkerProcess
+from loadline.wire.codec import encode
+from loadline.wire.messages import MigrateCommand
+from loadline.wire.subjects import Subjects
+
+_SUBJECTS: Final = Subjects("loadline")
+_PHASES: Final = ("admitted", "copying", "switching", "switching", "switched")
+
+
+def frontend_off(nemesis: Nemesis, strike: Strike) -> Undo:
+    """The frontend is cut off from all workers."""
+    del strike
+    port = nemesis.world.keeper.port
+    port.set_cut(cut=True)
+    return partial(port.set_cut, cut=False)
+
+
+def peers_down(nemesis: Nemesis, strike: Strike) -> Undo:
+    """No worker reaches another, or the frontend."""
+    del strike
+    nemesis.world.peers.set_up(up=False)
+    return partial(nemesis.world.peers.set_up, up=True)
+
+
+def peers_worse(nemesis: Nemesis, strike: Strike) -> Undo:
+    """What they say is lost, doubled and late some times as often."""
+    del strike
+    return worse(nemesis.world.peers)
+
+
+def worker_off_peers(nemesis: Nemesis, strike: Strike) -> Undo:
+    """A worker sees bus and store, and neither the frontend nor the others."""
+    return _cut(pick([one for _, one in sorted(nemesis.world.workers.items())], strike.level))
+
+
+def moves_hang(nemesis: Nemesis, strike: Strike) -> Undo:
+    """No copy that begins now ever ends."""
+    del strike
+    world = nemesis.world
+
+    def set_all(*, hangs: bool) -> None:
+        world.copies_hang = hangs
+        for worker in world.workers.values():
+            worker.mover.hangs = hangs
+
+    set_all(hangs=True)
+    return partial(set_all, hangs=False)
+
+
+def moves_refused(nemesis: Nemesis, strike: Strike) -> Undo:
+    """No worker has room for what others move."""
+    del strike
+    world = nemesis.world
+
+    def set_all(*, refuses: bool) -> None:
+        world.room_is_refused = refuses
+        for worker in world.workers.values():
+            worker.mover.intake.refuses = refuses
+
+    set_all(refuses=True)
+    return partial(set_all, refuses=False)
+
+
+def source_dies(nemesis: Nemesis, strike: Strike) -> Undo:
+    """The source of the next move dies in the middle of it."""
+    return _in_a_move(nemesis, strike, lambda source, _destination: source.end())
+
+
+def destination_dies(nemesis: Nemesis, strike: Strike) -> Undo:
+    """The destination of the next move dies in the middle of it."""
+    return _in_a_move(nemesis, strike, lambda _source, destination: destination.end())
+
+
+def source_cut(nemesis: Nemesis, strike: Strike) -> Undo:
+    """The source of the next move is cut off in the middle of it, for a while."""
+    return _in_a_move(nemesis, strike, lambda source, _destination: nemesis.undo_after(strike.lasts_ms, _cut([source])))
+
+
+def destination_cut(nemesis: Nemesis, strike: Strike) -> Undo:
+    """The destination of the next move is cut off in the middle of it, for a while."""
+    return _in_a_move(
+        nemesis, strike, lambda _source, destination: nemesis.undo_after(strike.lasts_ms, _cut([destination]))
+    )
+
+
+def frontend_cut(nemesis: Nemesis, strike: Strike) -> Undo:
+    """The frontend is cut off in the middle of the next move, for a while."""
+    return _in_a_move(
+        nemesis,
+        strike,
+        lambda _source, _destination: nemesis.undo_after(strike.lasts_ms, frontend_off(nemesis, strike)),
+    )
+
+
+def commands_of_old(nemesis: Nemesis, strike: Strike) -> Undo:
+    """A command that was heard comes again: as it was, of an earlier term, or for an earlier life."""
+    world = nemesis.world
+    if world.rogue.connected:
+        for command in pick(list(nemesis.commands), strike.level):
+            source = replace(command.source, incarnation=max(0, command.source.incarnation - 1))
+            for old in (
+                command,
+                replace(command, command_id=f"{command.command_id}-old", epoch=max(0, command.epoch - 1)),
+                replace(command, command_id=f"{command.command_id}-gone", source=source),
+            ):
+                Task(_say(nemesis, old))
+    return nothing
+
+
+async def _say(nemesis: Nemesis, command: MigrateCommand) -> None:
+    try:
+        await nemesis.world.rogue.request(_SUBJECTS.migrate(command.source.worker), encode(command), 1.0)
+    except BusUnavailable:
+        return
+
+
+def _in_a_move(nemesis: Nemesis, strike: Strike, do: Callable[[WorkerProcess, WorkerProcess], object]) -> Undo:
+    """At which phase, the level says."""
+    nemesis.trap_move(pick(_PHASES, strike.level)[0], do)
+    return nothing
+
+
+def _cut(workers: list[WorkerProcess]) -> Undo:
+    def cut(*, cut: bool) -> None:
+        for worker in workers:
+            if worker.alive:
+                worker.peers.set_cut(cut=cut)
+
+    cut(cut=True)
+    return partial(cut, cut=False)

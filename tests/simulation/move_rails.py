@@ -1,0 +1,165 @@
+"""What keeps moves safe, switched off one by one: as ``rails``, for what plans and carries out moves.
+
+To find seeds anew: ``python -m tests.simulation.move_rails``.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from msgspec.structs import replace
+
+from loadline.client.fence import Epochs
+from loadline.client.holds import Holds
+from loadline.client.ownership import Owner, Owners
+from loadline.core.rescheduler import Rescheduler
+from loadline.core.rescheduling.columns import GIVES, IN_SLOTS, OUT_SLOTS, TAKES
+from loadline.core.rescheduling.measures import SLOTS_IN, SLOTS_OUT
+from loadline.core.rescheduling.view import View
+from loadline.errors import BusUnavailable
+from loadline.sim.chaos.engine import StandIn
+from loadline.sim.chaos.keeper import Keeper
+from loadline.sim.chaos.play import Verdict as Played
+from loadline.sim.chaos.play import play
+from loadline.sim.engine import EngineEvent, Request
+from loadline.sim.world import peers
+from loadline.sim.world.intake import Intake
+from loadline.sim.world.mover import Mover
+from loadline.sim.world.peers import Handover, Said
+from loadline.wire.messages import MigrateCommand
+from tests.simulation.rails import Rail, around, both, find, instead
+
+
+def claim_anything(_old: Any, owners: Owners, request_id: str, worker: str, incarnation: int, hop: int) -> bool:
+    """Whoever claims gets it, if it was ever here."""
+    if owners.owner(request_id) is not None:
+        owners._owners[request_id] = Owner(worker, incarnation, hop)
+    return True
+
+
+def run_unasked(_old: Any, intake: Intake, request: Request, arrival: Any) -> Any:
+    """A destination runs what it is handed at once."""
+
+    async def run() -> None:
+        del intake._arrivals[request.request_id, request.hop]
+        intake._settle(request.request_id)
+        if intake._host.holds.answered(request.request_id, request.hop, taken=True) == "run":
+            intake._host.run(request)
+        arrival.keep(result=True)
+
+    return run()
+
+
+async def resume_unasked(_old: Any, mover: Mover, command: MigrateCommand, taken: Request, hop: int) -> Any:
+    """A source that hears nothing takes the handover for failed."""
+    its, host = command.destination, mover._host
+    handover = Handover(replace(taken, hop=hop), its.incarnation)
+    try:
+        said = await peers.ask(host.peers, peers.handover_to(its.worker), handover, Said)
+    except BusUnavailable:
+        said = Said(yes=False)
+    if host.holds.answered(taken.request_id, hop, taken=not said.yes) == "run":
+        host.run(replace(taken, hop=hop))
+    return "" if said.yes else "destination_lost"
+
+
+def take_and_go_on(_old: Any, engine: StandIn, request_id: str, now_ms: float) -> Request | None:
+    """A source goes on with what it hands over."""
+    one = engine._running.get(request_id)
+    if one is None:
+        return None
+    engine._events.append(EngineEvent("taken", request_id, now_ms))
+    return replace(one.request, generated_tokens=min(one.generated(now_ms), one.request.osl_tokens - 1))
+
+
+def forget_at_once(_old: Any, _holds: Holds, _request_id: str, _hop: int) -> bool:
+    """Whatever comes is news."""
+    return True
+
+
+def look_away(_old: Any, keeper: Keeper) -> None:
+    """The frontend never asks what workers have."""
+    keeper._timeline.after(60_000.0, keeper._look_around)
+
+
+def everybody(view: View) -> Any:
+    """Whoever is known takes requests in."""
+    return view.columns.alive | True
+
+
+def plan_always(old: Any, planner: Rescheduler, heard: Any, now: int) -> Any:
+    """Who has led goes on as if it did."""
+    leadership = planner.state.leadership
+    phase, leadership.phase = leadership.phase, "leading"
+    found = old(planner, heard, now)
+    leadership.phase = phase
+    return found
+
+
+@contextlib.contextmanager
+def as_many_as_they_say() -> Iterator[None]:
+    """Who has slots has them all filled."""
+
+    def free_in(view: View) -> Any:
+        return np.where(view.moving(GIVES) > 0.0, 0.0, view.measure(SLOTS_IN) - view.moving(IN_SLOTS))
+
+    def free_out(view: View) -> Any:
+        return np.where(view.moving(TAKES) > 0.0, 0.0, view.measure(SLOTS_OUT) - view.moving(OUT_SLOTS))
+
+    with _slots(free_in, free_out):
+        yield
+
+
+@contextlib.contextmanager
+def no_chains_looked_for() -> Iterator[None]:
+    """Who gives requests away takes some in, and the other way round."""
+
+    def free_in(view: View) -> Any:
+        return np.minimum(view.measure(SLOTS_IN), view.knobs.moves_per_worker_max) - view.moving(IN_SLOTS)
+
+    def free_out(view: View) -> Any:
+        return np.minimum(view.measure(SLOTS_OUT), view.knobs.moves_per_worker_max) - view.moving(OUT_SLOTS)
+
+    with _slots(free_in, free_out):
+        yield
+
+
+def _slots(free_in: Any, free_out: Any) -> contextlib.ExitStack:
+    """Have the slots that workers have reckoned in another way."""
+    stack = contextlib.ExitStack()
+    for name, value in (("free_in", property(free_in)), ("free_out", property(free_out)), ("take", _take_nothing)):
+        stack.enter_context(patch.object(View, name, value))
+    return stack
+
+
+def _take_nothing(*_args: Any) -> None:
+    """What a pair takes is not there for the next one still."""
+
+
+RAILS: dict[str, Rail] = {
+    "owners: compare and set": Rail(around(Owners, "claim", claim_anything), 0, "I20-once"),
+    "holds: a hop is used once": Rail(around(Holds, "_is_new", forget_at_once), 0, "I20-once"),
+    "destination: claims first": Rail(around(Intake, "_find_out", run_unasked), 0, "I20-owner"),
+    "source: claims first": Rail(around(Mover, "_handed", resume_unasked), 0, "I20-owner"),
+    "source: stops first": Rail(around(StandIn, "take", take_and_go_on), 0, "I20-stopped"),
+    "worker: earlier terms": Rail(instead(Epochs, "hear", value=True), 3, "I21-stale"),
+    "frontend: looks for what is lost": Rail(around(Keeper, "_look_around", look_away), 0, "L6-served"),
+    "planner: only a leader, within its lease": Rail(
+        both(instead(Rescheduler, "_may", value=True), around(Rescheduler, "plan", plan_always)), 0, "I21-fence"
+    ),
+    "planner: to who is ready": Rail(lambda: patch.object(View, "serving", property(everybody)), 0, "I21-where"),
+    "planner: no chains": Rail(no_chains_looked_for, 0, "I21-chain"),
+    "planner: not too many": Rail(as_many_as_they_say, 0, "I21-bounds"),
+}
+
+
+def broken(name: str, seed: int) -> Played:
+    """What a seed comes to without a rail."""
+    with RAILS[name].off():
+        return play(seed)
+
+
+if __name__ == "__main__":
+    find(RAILS, broken)

@@ -1,0 +1,354 @@
+"""A small fleet in virtual time that moves are measured in: the production agent, real engines, and a frontend.
+
+An iteration takes 10 ms and, in general, 1 ms for each request in it; the objective is 50 ms, and the agent knows both.
+Prompts are computed in no time by a worker of their own, so that what is seen is seen of decode.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core import events as ev
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.effects import AnyEffect, SendMigrate
+from loadline.core.events import AnyEvent
+from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.models.tpot import TpotSweep
+from loadline.core.moves import Move
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.planning.planners.static import StaticKnobs
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.settings import ModelKnobs, Settings
+from loadline.sim.engine import Engine
+from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
+from loadline.sim.profiles import LinearProfile
+from loadline.sim.serving.gateway import Gateway
+from loadline.sim.serving.routing import Station, least_loaded
+from loadline.sim.serving.served import Served
+from loadline.sim.world.agent import AgentProcess, Watcher
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.mover import MoverKnobs
+from loadline.sim.world.peers import Claim, Owned
+from loadline.sim.world.store import Store
+from loadline.sim.world.timeline import START_MS, Timeline
+from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.traces import Arrival
+from loadline.wire.subjects import Subjects
+
+ITL_MS: Final = 50.0
+ALPHA_MS: Final = 10.0
+BATCH_MAX: Final = 256
+PACKED_MAX: Final = 31
+"""Requests that who packs gives a worker: one more, and it is over 0.85 of the objective."""
+WARM_MS: Final = 3_000.0
+"""The agent leads by then, and has heard all workers."""
+ISL_TOKENS: Final = (100, 900)
+OSL_TOKENS: Final = 200.0
+_OSL_MAX: Final = 2_000
+POOLS: Final = (
+    PoolKnobs("prefill", "prefill", replicas_max=8),
+    PoolKnobs("decode", "decode", replicas_max=256),
+)
+EVERYTHING: Final = ReschedulingKnobs(
+    enable_rescheduling=True,
+    rescheduling_policies=(
+        "decode_load",
+        "prefill_failover",
+        "decode_failover",
+        "binpacking_mitigation",
+        "binpacking_consolidation",
+    ),
+    rescheduling_decode_load_threshold=0.9,
+    rescheduling_load_balance_threshold=0.2,
+)
+"""All policies of decode workers."""
+
+Route = Callable[[Sequence[Station], Arrival, int], Station]
+
+
+class Phase(NamedTuple):
+    """Requests arrive at a steady rate."""
+
+    seconds: float
+    per_s: float
+
+
+class Asked(NamedTuple):
+    """A migrate command."""
+
+    at_ms: float
+    move: Move
+
+
+class Hop(NamedTuple):
+    """A request has another owner."""
+
+    request_id: str
+    source: str
+    destination: str
+    at_ms: float
+
+
+class ToyKnobs(Struct, frozen=True):
+    """What there is."""
+
+    workers: int = 6
+    slots: int = 1
+    """Requests that a worker takes in at a time, and gives away."""
+    copy_ms: tuple[float, float] = (400.0, 1_000.0)
+    """A move takes a time between these."""
+    moving: ReschedulingKnobs = EVERYTHING
+    beta_ms: float = 1.0
+    """What each request adds to an iteration."""
+    kv_blocks: int = 4_000
+    units_of: int = 0
+    """So many workers are a unit, each with a rank of it; 0: there are none."""
+    route: Route = least_loaded
+    seed: int = 0
+
+
+class _Took(Struct, frozen=True):
+    copying_ms: float
+    downtime_ms: float = 0.0
+
+
+class _Frontend(Gateway):
+    """Notes who takes over what."""
+
+    hops: list[Hop]
+
+    async def _claimed(self, claim: Claim) -> Owned:
+        before = self._owners.owner(claim.request_id)
+        owned = await super()._claimed(claim)
+        if owned.yes and before is not None and before.worker != claim.worker:
+            self.hops.append(Hop(claim.request_id, before.worker, claim.worker, self._timeline.now_ms))
+        return owned
+
+
+class ToyWorker(WorkerProcess):
+    """A worker that may say of itself that it must not be given work, and may be a rank of several."""
+
+    schedulable = True
+
+    def sampled(self) -> list[WorkerSample]:
+        """What it reports: the requests are of its first rank."""
+        first = replace(self.mover.sampled(self.engine.load()), schedulable=self.schedulable)
+        ranks = range(1, self.record.data_parallel_size)
+        idle = WorkerSample(0, 0, kv_blocks_used=0, kv_blocks_total=1, waiting_requests=0, running_requests=0)
+        return [first, *(replace(idle, rank=rank, decode_tokens=0) for rank in ranks)]
+
+    def _report(self) -> None:
+        if self._timeline.now_ms >= self.muted_until_ms:
+            report = self._life.report(self.sampled(), START_MS + int(self._timeline.now_ms))
+            self._say(self._load_subject, report)
+
+
+class Toy(Watcher):
+    """The fleet, three seconds old. Times in virtual ms since its start.
+
+    Args:
+        knobs: What there is.
+    """
+
+    def __init__(self, knobs: ToyKnobs) -> None:
+        self.knobs = knobs
+        self.timeline = Timeline(knobs.seed)
+        self.bus, self.store = Bus(self.timeline), Store(self.timeline)
+        self.asked: list[Asked] = []
+        self.hops: list[Hop] = []
+        self.served = Served()
+        self.busy: list[int] = []
+        """Decode workers with requests, as of every second of load."""
+        model = _model(knobs)
+        fleet = FleetKnobs((_pool_fleet(knobs, "prefill", 1), _pool_fleet(knobs, "decode", knobs.workers)))
+        self._pools = pools_of(fleet, model)
+        self.gateway = _Frontend(
+            self.timeline, "m", self._pools, fleet, self.bus.port(), objectives=model.objectives, served=self.served
+        )
+        self.gateway.hops = self.hops
+        self.gateway._policy = knobs.route
+        self._luck = self.timeline.luck("copy")
+        self._arriving = self.timeline.luck("arrivals")
+        self.prefill = self._worker("prefill", 0)
+        self.decode = {f"decode-{n:02}": self._worker("decode", n) for n in range(knobs.workers)}
+        self.agent = AgentProcess(
+            self.timeline,
+            Settings("agent", "all", (model,), tpot_profiles={"m": _tpot(knobs)}),
+            self.bus.port(),
+            self.store.port(),
+            watcher=self,
+        )
+        self.timeline.run(WARM_MS)
+
+    def after_turn(
+        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+    ) -> None:
+        """Note what is asked of workers."""
+        del agent, events, now
+        self.asked += [Asked(self.timeline.now_ms, one.move) for one in effects if isinstance(one, SendMigrate)]
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def pass_ms(self, wait_ms: float) -> None:
+        """Let time pass."""
+        self.timeline.run(self.timeline.now_ms + wait_ms)
+
+    def pass_until(self, over: Callable[[], bool], most_ms: float) -> float:
+        """Let time pass until something is so, looking every 10 ms; gives how long that took."""
+        began_ms = self.timeline.now_ms
+        while not over() and self.timeline.now_ms < began_ms + most_ms:
+            self.pass_ms(10.0)
+        return self.timeline.now_ms - began_ms
+
+    def play(self, *phases: Phase) -> None:
+        """Requests arrive by chance, one phase after the other."""
+        began_ms, luck = self.timeline.now_ms, self._arriving
+        for phase in phases:
+            at_ms = began_ms
+            while (at_ms := at_ms + luck.expovariate(phase.per_s) * 1_000.0) < began_ms + phase.seconds * 1_000.0:
+                osl = min(2 + int(luck.expovariate(1.0 / OSL_TOKENS)), _OSL_MAX)
+                self.timeline.at(at_ms, partial(self.gateway.arrive, Arrival(0.0, luck.randint(*ISL_TOKENS), osl)))
+            began_ms += phase.seconds * 1_000.0
+        while self.timeline.now_ms < began_ms:
+            self.pass_ms(1_000.0)
+            self.busy.append(sum(bool(worker.held) for worker in self.decode.values()))
+
+    def give(self, count: int, *names: str, isl_tokens: int = 500, osl_tokens: int = 10_000) -> None:
+        """Have so many requests run at each of some workers, half a second from now."""
+        route, self.gateway._policy = self.gateway._policy, _in_turn(names)
+        for _ in range(count * len(names)):
+            self.gateway.arrive(Arrival(0.0, isl_tokens, osl_tokens))
+        self.pass_ms(500.0)
+        self.gateway._policy = route
+
+    def drain(self, name: str) -> None:
+        """An operator has a worker drained."""
+        self.agent.inbox.put(ev.DrainRequested("m", "decode", name, "toy"))
+
+    def leave_unanswered(self, name: str) -> None:
+        """A worker never answers a migrate command."""
+
+        async def say_nothing(_payload: bytes) -> None:
+            return None
+
+        self.bus.answer(self.decode[name].bus, Subjects("loadline").migrate(name), say_nothing)
+
+    # -- what came of it -----------------------------------------------------------------------------------------------
+
+    def commands(self) -> Counter[str]:
+        """What became of the commands, by outcome and reason."""
+        found: Counter[str] = Counter()
+        tally = self.agent.controller.state.rescheduling.tallies.get("m")
+        for name, count in ({} if tally is None else tally.commands).items():
+            found[name.partition(":")[2]] += count
+        return found
+
+    def refused_share(self) -> float:
+        """Of the commands, those that their source refused, or that moved nothing since their destination did."""
+        found = self.commands()
+        refused = sum(n for name, n in found.items() if name.startswith("refused") or "destination_refused" in name)
+        return refused / max(found["planned"], 1)
+
+    def rebounds(self, within_ms: float = 10_000.0) -> list[tuple[Hop, Hop]]:
+        """Requests that came back to where they were so shortly before."""
+        found: list[tuple[Hop, Hop]] = []
+        left: dict[tuple[str, str], Hop] = {}
+        for hop in self.hops:
+            before = left.get((hop.request_id, hop.destination))
+            if before is not None and hop.at_ms - before.at_ms <= within_ms:
+                found.append((before, hop))
+            left[hop.request_id, hop.source] = hop
+        return found
+
+    def reversals(self, within_ms: float = 10_000.0) -> int:
+        """Commands the other way round than one of so shortly before."""
+        return sum(
+            any(
+                (one.move.source, one.move.destination) == (two.move.destination, two.move.source)
+                and 0.0 < one.at_ms - two.at_ms <= within_ms
+                for two in self.asked
+            )
+            for one in self.asked
+        )
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def _worker(self, pool: str, number: int) -> ToyWorker:
+        made = self._pools[pool]
+        units = self.knobs.units_of if pool == "decode" else 0
+        record = WorkerRecord(
+            "m",
+            pool,
+            f"{pool}-{number:02}",
+            made.role,
+            START_MS,
+            unit=f"unit-{number // units}" if units else "",
+            data_parallel_size=units or 1,
+            kv_blocks_total=made.engine.kv_blocks_total,
+            block_size_tokens=made.engine.block_size_tokens,
+        )
+        mover = MoverKnobs(self._copy, self.knobs.slots, self.knobs.slots)
+        return ToyWorker(
+            self.timeline,
+            record,
+            Engine(made.engine, made.timing),
+            self.bus.port(),
+            self.store.port(),
+            peers=self.bus.port(),
+            knobs=WorkerKnobs(mover=mover),
+            on_event=self.gateway.happened,
+            on_change=self.gateway.changed,
+        )
+
+    def _copy(self, _tokens: float, _tokens_per_ms: float) -> _Took:
+        return _Took(self._luck.uniform(*self.knobs.copy_ms))
+
+
+def packed(stations: Sequence[Station], _arrival: Arrival, _chosen: int) -> Station:
+    """The fullest that stays within the objective; where there is none, the emptiest."""
+    fitting = [one for one in stations if len(one.numbers) < PACKED_MAX]
+    if not fitting:
+        return min(stations, key=lambda one: (len(one.numbers), one.name))
+    return min(fitting, key=lambda one: (-len(one.numbers), one.name))
+
+
+def _in_turn(names: Sequence[str]) -> Route:
+    def route(stations: Sequence[Station], _arrival: Arrival, chosen: int) -> Station:
+        name = names[chosen % len(names)]
+        return next((one for one in stations if one.name == name), stations[0])
+
+    return route
+
+
+def _model(knobs: ToyKnobs) -> ModelKnobs:
+    # As much as it takes: 131,072 bytes of a token, and 700 tokens in the mean time of a move.
+    mean_ms = sum(knobs.copy_ms) / 2.0
+    moving = replace(knobs.moving, link_gbytes_per_s=131_072.0 * 700.0 / (mean_ms * 1e6))
+    return ModelKnobs(
+        "m",
+        POOLS,
+        planner="static",
+        objectives=ObjectiveKnobs(ttft_ms=2_000.0, itl_ms=ITL_MS),
+        static=StaticKnobs({"prefill": 1, "decode": knobs.workers}),
+        rescheduling=moving,
+    )
+
+
+def _tpot(knobs: ToyKnobs) -> TpotSweep:
+    return TpotSweep((1.0, 256.0), (8.0, 8.0), (ALPHA_MS + knobs.beta_ms, ALPHA_MS + 256.0 * knobs.beta_ms))
+
+
+def _pool_fleet(knobs: ToyKnobs, name: str, workers: int) -> PoolFleetKnobs:
+    decode = LinearProfile(ALPHA_MS, knobs.beta_ms, 0.1, 1e-6)
+    return PoolFleetKnobs(
+        name,
+        knobs.kv_blocks,
+        linear=decode,
+        max_batch_requests=BATCH_MAX,
+        max_batched_tokens=1_000_000,
+        workers=workers,
+    )

@@ -1,0 +1,227 @@
+"""The scenarios that moves are measured in. Each gives what it found; times are virtual, of one seed."""
+
+import random
+from collections import Counter
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core.rescheduling.knobs import PolicyName, ReschedulingKnobs
+from loadline.sim.serving.routing import least_loaded, round_robin
+from loadline.traces import Arrival
+from tests.support.toy import EVERYTHING, Phase, Route, Toy, ToyKnobs, packed
+
+ROOMY: Final = 40_000
+"""KV blocks that nothing here fills."""
+LONG: Final = 3_000
+"""Output tokens of requests that outlast what is measured, for 30 s and more."""
+NOTHING: Final = replace(EVERYTHING, enable_rescheduling=False)
+BURSTS: Final = {
+    "on 10 s, off 10 s": (Phase(10, 10), Phase(10, 0.5)),
+    "on 30 s, off 30 s": (Phase(30, 12), Phase(30, 0.5)),
+    "dense, 10/s for 5 s": (Phase(5, 10), Phase(5, 2)),
+}
+_PATIENCE_MS: Final = 120_000.0
+
+
+class Loaded(Struct, frozen=True):
+    """What came of a load with all policies on, beside the same load with none."""
+
+    requests: int
+    moved: int
+    commands: Counter[str]
+    refused_share: float
+    busy: float
+    """Workers with requests, on average."""
+    busy_still: float
+    """The same where nothing moves."""
+    itl_p95_ms: float
+    itl_p95_still_ms: float
+
+    @property
+    def moved_share(self) -> float:
+        """Of all requests."""
+        return self.moved / self.requests
+
+
+def loaded(*phases: Phase, route: Route = least_loaded, copy_ms: tuple[float, float] = (400.0, 1_000.0)) -> Loaded:
+    """Six workers with a slot each way under a load."""
+    moving, still = (
+        Toy(ToyKnobs(moving=knobs, route=route, copy_ms=copy_ms, seed=7)) for knobs in (EVERYTHING, NOTHING)
+    )
+    for toy in (moving, still):
+        toy.play(*phases)
+    return Loaded(
+        moving.served.requests,
+        len({hop.request_id for hop in moving.hops}),
+        moving.commands(),
+        moving.refused_share(),
+        sum(moving.busy) / len(moving.busy),
+        sum(still.busy) / len(still.busy),
+        moving.served.itl().p95 or 0.0,
+        still.served.itl().p95 or 0.0,
+    )
+
+
+class Consolidated(Struct, frozen=True):
+    """How eight workers of four requests each were emptied. Times since the first command, in ms."""
+
+    waited_ms: float
+    """Until the first command."""
+    four_ms: float
+    """Until four had requests."""
+    two_ms: float
+    """Until two had: all that fits in one would be 31 requests."""
+    commands: Counter[str]
+    refused_share: float
+
+
+def consolidated(slots: int = 1, copy_ms: float = 1_000.0) -> Consolidated:
+    """Eight workers with four requests each and nobody who asks for more."""
+    toy = Toy(ToyKnobs(workers=8, slots=slots, copy_ms=(copy_ms, copy_ms), kv_blocks=ROOMY, route=round_robin))
+    for _ in range(32):
+        toy.gateway.arrive(Arrival(0.0, 500, 10_000))
+    waited_ms = toy.pass_until(lambda: bool(toy.asked), _PATIENCE_MS)
+    first_ms = toy.asked[0].at_ms
+    four_ms, two_ms = (_until_busy(toy, count) - first_ms for count in (4, 2))
+    return Consolidated(waited_ms, four_ms, two_ms, toy.commands(), toy.refused_share())
+
+
+def _until_busy(toy: Toy, count: int) -> float:
+    toy.pass_until(lambda: sum(bool(one.held) for one in toy.decode.values()) <= count, _PATIENCE_MS)
+    return toy.timeline.now_ms
+
+
+class Drained(Struct, frozen=True):
+    """How one of ten workers was emptied of 200 requests."""
+
+    took_ms: float
+    received: Counter[str]
+    """Requests by destination."""
+    slots_most: int
+    """Most requests that were on their way to one destination."""
+    commands: Counter[str]
+    refused_share: float
+
+
+def drained(*, moves: bool = True, also: tuple[str, ...] = ()) -> Drained:
+    """One of ten workers, which takes 200 requests, drains; ``also``: others that drain with it."""
+    knobs = replace(EVERYTHING, rescheduling_policies=(), migrate_drains=moves)
+    toy = Toy(ToyKnobs(workers=10, moving=knobs, copy_ms=(500.0, 500.0), kv_blocks=ROOMY, beta_ms=0.1))
+    toy.give(200, "decode-00", osl_tokens=2_000)
+    for name in ("decode-00", *also):
+        toy.drain(name)
+    most = 0
+
+    def over() -> bool:
+        nonlocal most
+        flights = toy.agent.controller.state.rescheduling.flights.of_model("m")
+        coming = Counter(one.move.destination.worker for one in flights for _ in range(one.slots))
+        most = max(most, *coming.values()) if coming else most
+        return not toy.decode["decode-00"].held
+
+    took_ms = toy.pass_until(over, 600_000.0)
+    received = Counter(hop.destination for hop in toy.hops if hop.source == "decode-00")
+    return Drained(took_ms, received, most, toy.commands(), toy.refused_share())
+
+
+def _only(policy: PolicyName, **knobs: float) -> ReschedulingKnobs:
+    return replace(EVERYTHING, rescheduling_policies=(policy,), **knobs)
+
+
+def hung(after_ms: int) -> float:
+    """A worker says nothing more from a moment on, ``after_ms`` after a report: ms until it is asked to move."""
+    toy = Toy(ToyKnobs(moving=_only("decode_failover"), kv_blocks=ROOMY))
+    toy.give(8, "decode-00")
+    toy.pass_ms(500.0 + after_ms)
+    toy.decode["decode-00"].muted_until_ms = float("inf")
+    return toy.pass_until(lambda: bool(toy.asked), _PATIENCE_MS)
+
+
+def unschedulable() -> float:
+    """A worker says that it must not be given work: virtual ms from its report to the command, 0.5 on the bus."""
+    toy = Toy(ToyKnobs(moving=_only("decode_failover"), kv_blocks=ROOMY))
+    toy.give(8, "decode-00")
+    worker, now_ms = toy.decode["decode-00"], toy.timeline.now_ms
+    worker.schedulable = False
+    worker._report()
+    toy.pass_until(lambda: bool(toy.asked), _PATIENCE_MS)
+    return toy.asked[0].at_ms - now_ms
+
+
+class Unit(Struct, frozen=True):
+    """What became of a unit of four ranks, the first of which had something happen to it."""
+
+    first_ms: float
+    """Until one of the others was asked to move; inf: none was."""
+    left: dict[str, int]
+    """Requests of each of the others after 30 s."""
+    inside: int
+    """Moves to one of them."""
+    known: bool
+    """Whether the first is registered still."""
+
+
+def unit(*, lost: bool) -> Unit:
+    """Its process ends (``lost``), or it is cut off from the store, so that its lease runs out, and still reports."""
+    toy = Toy(ToyKnobs(workers=12, units_of=4, moving=_only("decode_failover"), kv_blocks=ROOMY))
+    ranks = list(toy.decode)[:4]
+    toy.give(4, *ranks)
+    now_ms, first = toy.timeline.now_ms, toy.decode[ranks[0]]
+    if lost:
+        first.end()
+    else:
+        first.store.set_cut(cut=True)
+    toy.pass_ms(30_000.0)
+    return Unit(
+        min((one.at_ms for one in toy.asked), default=float("inf")) - now_ms,
+        {name: len(toy.decode[name].held) for name in ranks[1:]},
+        sum(one.move.destination.worker in ranks for one in toy.asked),
+        ranks[0] in toy.agent.controller.state.fleet.models["m"].pools["decode"].workers,
+    )
+
+
+class Pair(Struct, frozen=True):
+    """When a source got its first command, and when its first request was gone: virtual ms."""
+
+    asked_ms: float
+    gone_ms: float
+
+
+def pairs(silent: str = "") -> dict[str, Pair]:
+    """Fifty of a hundred workers are overloaded at once; gives what became of each but the silent one.
+
+    Args:
+        silent: This one never answers a command.
+    """
+    toy = Toy(
+        ToyKnobs(workers=100, moving=_only("decode_load", moves_max=10_000), copy_ms=(100.0, 100.0), kv_blocks=2_000)
+    )
+    if silent:
+        toy.leave_unanswered(silent)
+    toy.give(60, *list(toy.decode)[:50], osl_tokens=200)
+    toy.pass_ms(2_500.0)
+    asked_ms = {one.move.source.worker: one.at_ms for one in reversed(toy.asked)}
+    gone_ms = {hop.source: hop.at_ms for hop in reversed(toy.hops)}
+    return {name: Pair(at_ms, gone_ms[name]) for name, at_ms in sorted(asked_ms.items()) if name != silent}
+
+
+def static(seed: int) -> Toy:
+    """Unequal loads that nobody adds to, for half a minute, balanced from 0.3 on as soon as two are 0.1 apart."""
+    draw = random.Random(seed)
+    knobs = _only("decode_load", rescheduling_decode_load_threshold=0.3, rescheduling_load_balance_threshold=0.1)
+    slots, copy_ms = draw.choice(((1, (400.0, 1_000.0)), (4, (400.0, 1_000.0)), (4, (50.0, 50.0))))
+    toy = Toy(ToyKnobs(moving=knobs, slots=slots, copy_ms=copy_ms, kv_blocks=2_000, beta_ms=0.05, seed=seed))
+    for name in toy.decode:
+        toy.give(draw.randint(1, 25), name, isl_tokens=draw.randint(200, 1_000), osl_tokens=LONG)
+    toy.pass_ms(30_000.0)
+    return toy
+
+
+def fed(per_s: float = 20.4, seconds: float = 60.0) -> Toy:
+    """The same thresholds under load that is always given to the fullest: whoever routes works against them."""
+    knobs = _only("decode_load", rescheduling_decode_load_threshold=0.3, rescheduling_load_balance_threshold=0.1)
+    toy = Toy(ToyKnobs(moving=knobs, slots=4, copy_ms=(50.0, 50.0), kv_blocks=2_000, route=packed, seed=7))
+    toy.play(Phase(seconds, per_s))
+    return toy

@@ -1,0 +1,327 @@
+"""Simulated workers that move requests: one owner at every moment, whatever fails in between."""
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.client.ownership import Owners
+from loadline.core.moves import MoveEnd
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
+from loadline.sim.serving.transfer import Link
+from loadline.sim.world import peers
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.mover import NO_MOVES, MoverKnobs
+from loadline.sim.world.peers import Claim, Owned
+from loadline.sim.world.store import Store
+from loadline.sim.world.tasks import Task
+from loadline.sim.world.timeline import Timeline
+from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.messages import (
+    DrainCommand,
+    LoadReport,
+    MigrateCommand,
+    MigrateReply,
+    MigrationReport,
+)
+from loadline.wire.subjects import Subjects
+from tests.support.simulated import LINEAR
+
+SUBJECTS = Subjects("loadline")
+# A GB in a second, 1 MB a token: 1 ms for each token.
+MOVER = MoverKnobs(Link(1.0, 0.0, 1_000_000).live_copy)
+LENGTH = 1_000
+
+
+class Bench:
+    """A frontend, two workers, and somebody who commands."""
+
+    def __init__(self, mover: MoverKnobs = MOVER, kv_blocks: int = 1_000) -> None:
+        self.timeline = Timeline()
+        self.bus, self.peers, self.store = Bus(self.timeline), Bus(self.timeline, purpose="peers"), Store(self.timeline)
+        self.owners = Owners()
+        self.said: list[MigrationReport] = []
+        self.samples: dict[str, WorkerSample] = {}
+        self.ended: list[str] = []
+        self.frontend = self.peers.port()
+        self.asking = self.bus.port()
+        self.mover = mover
+        self.kv_blocks = kv_blocks
+        Task(self.frontend.answer(peers.claims_of("m"), peers.answering(Claim, self._claimed)))
+        self.bus.listen(self.asking, SUBJECTS.all_of("migration"), self._reported)
+        self.bus.listen(self.asking, SUBJECTS.all_of("load"), self._sampled)
+        self.a, self.b = self.worker("a"), self.worker("b")
+        self.pass_ms(100.0)
+
+    def worker(self, name: str, incarnation: int = 1) -> WorkerProcess:
+        return WorkerProcess(
+            self.timeline,
+            WorkerRecord("m", "p", name, "decode", incarnation),
+            Engine(EngineKnobs("decode", self.kv_blocks), LINEAR),
+            self.bus.port(),
+            self.store.port(),
+            peers=self.peers.port(),
+            knobs=WorkerKnobs(mover=self.mover),
+            on_event=self._happened,
+            on_change=lambda _worker: None,
+        )
+
+    async def _claimed(self, claim: Claim) -> Owned:
+        yes = self.owners.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
+        owner = self.owners.owner(claim.request_id)
+        return Owned(yes, owner.worker, owner.incarnation) if owner else Owned(yes)
+
+    def _happened(self, worker: WorkerProcess, event: EngineEvent) -> None:
+        if event.kind == "finished":
+            assert self.owner(event.request_id) == worker.record.worker
+            self.owners.end(event.request_id)
+            self.ended.append(event.request_id)
+
+    def _reported(self, _subject: str, payload: bytes) -> None:
+        said = decode_as(MigrationReport, payload)
+        assert not isinstance(said, Rejected)
+        self.said.append(said)
+
+    def _sampled(self, _subject: str, payload: bytes) -> None:
+        said = decode_as(LoadReport, payload)
+        assert not isinstance(said, Rejected)
+        self.samples[said.worker] = said.samples[-1]
+
+    def pass_ms(self, wait_ms: float) -> None:
+        """Let time pass; at no moment two workers run the same request."""
+        until_ms = self.timeline.now_ms + wait_ms
+        while self.timeline.now_ms < until_ms:
+            self.timeline.run(min(self.timeline.now_ms + 1.0, until_ms))
+            runs = [name for worker in (self.a, self.b) if worker.alive for name in running(worker)]
+            assert len(runs) == len(set(runs))
+
+    def give(self, name: str, worker: WorkerProcess, isl_tokens: int = LENGTH, osl_tokens: int = 2_000) -> None:
+        hop = self.owners.assign(name, worker.record.worker, worker.record.incarnation)
+        assert worker.submit(Request(name, isl_tokens, osl_tokens, 1, prefilled=True, hop=hop))
+
+    def owner(self, name: str) -> str:
+        owner = self.owners.owner(name)
+        return owner.worker if owner else ""
+
+    def command(self, number: int = 1, **changes: object) -> list[MigrateReply]:
+        """What comes back to a command to move all from a to b, within 10 ms."""
+        ends = (MoveEnd("p", "a", 1), MoveEnd("p", "b", 1))
+        command = MigrateCommand(
+            str(number), "m", 7, *ends, "test", "NUM_REQ", "LCR", -1, requests_max=4, ttl_ms=20_000
+        )
+        command = replace(command, **changes)
+        replies: list[MigrateReply] = []
+
+        async def ask() -> None:
+            reply = decode_as(MigrateReply, await self.asking.request(SUBJECTS.migrate("a"), encode(command), 1.0))
+            assert not isinstance(reply, Rejected)
+            replies.append(reply)
+
+        Task(ask())
+        self.pass_ms(10.0)
+        return replies
+
+    @property
+    def phases(self) -> list[str]:
+        return [one.phase for one in self.said]
+
+
+def running(worker: WorkerProcess) -> list[str]:
+    return [one.request_id for one in worker.engine.candidates()]
+
+
+def test_requests_move_while_they_go_on_and_end_where_they_have_gone() -> None:
+    bench = Bench()
+    bench.give("x", bench.a)
+    bench.give("y", bench.a)
+    bench.pass_ms(50.0)
+    assert [(one.accepted, one.requests) for one in bench.command()] == [(True, 2)]
+    assert running(bench.a) == ["x", "y"]  # they go on
+    bench.pass_ms(5_000.0)
+    assert (running(bench.a), sorted(running(bench.b)), bench.owner("x")) == ([], ["x", "y"], "b")
+    assert bench.phases[:4] == ["admitted", "copying", "admitted", "copying"]
+    assert bench.phases[4:] == ["switched", "switched", "done", "done", "done"]
+    last = bench.said[-1]
+    assert (last.moved, last.failed, last.requests) == (2, 0, 2)
+    assert last.tokens > 2 * LENGTH
+    bench.pass_ms(60_000.0)
+    assert sorted(bench.ended) == ["x", "y"]
+    assert bench.b.engine._batch.kv_tokens() == 0
+
+
+def test_a_moved_request_stands_still_for_its_last_part_alone() -> None:
+    bench = Bench()
+    bench.give("x", bench.a)
+    bench.command()
+    was_here = 0
+    for _ in range(1_500):
+        bench.pass_ms(1.0)
+        was_here += running(bench.a) == ["x"]
+    assert 990 <= was_here <= 1_100  # a thousand tokens, a ms each, and those that came meanwhile
+    (x,) = bench.b.engine.candidates()
+    assert x.hops == 1
+    assert x.output_tokens > 100
+
+
+def test_workers_say_how_many_they_can_move() -> None:
+    bench = Bench()
+    for number in range(6):
+        bench.give(f"r{number}", bench.a)
+    bench.command()
+    bench.pass_ms(1_000.0)
+    a, b = bench.samples["a"], bench.samples["b"]
+    assert (a.migration_slots_in, a.migration_slots_out) == (4, 0)
+    assert (b.migration_slots_in, b.migration_slots_out) == (0, 4)
+    assert [one.reason for one in bench.command(2)] == ["no_slots"]
+    bench.pass_ms(20_000.0)
+    assert bench.samples["b"].migration_slots_in == 4
+
+
+def test_a_worker_that_drains_gives_all_away_and_then_is_drained() -> None:
+    bench = Bench()
+    for number in range(6):
+        bench.give(f"r{number}", bench.a, osl_tokens=5_000)
+    drain = DrainCommand("d", "m", "p", "a", "decode", 1, 7, 60_000)
+    Task(bench.asking.request(SUBJECTS.drain("a"), encode(drain), 1.0))
+    bench.pass_ms(10.0)
+    assert bench.samples["a"].migration_slots_in == 0
+    assert bench.samples["a"].migration_slots_out == 6
+    for number in (1, 2):
+        assert bench.command(number)[0].accepted
+        bench.pass_ms(4_000.0)
+    assert not bench.a.alive
+    assert sorted(running(bench.b)) == [f"r{number}" for number in range(6)]
+
+
+def test_a_worker_without_a_mover_refuses() -> None:
+    bench = Bench(NO_MOVES)
+    bench.give("x", bench.a)
+    assert [one.reason for one in bench.command()] == ["unsupported"]
+    bench.pass_ms(1_000.0)
+    assert bench.samples["a"].migration_slots_out is None
+
+
+def test_a_destination_that_has_no_room_keeps_nothing() -> None:
+    bench = Bench()
+    bench.give("x", bench.a)
+    bench.b.mover.intake.refuses = True
+    bench.command()
+    bench.pass_ms(5_000.0)
+    assert (running(bench.a), bench.owner("x")) == (["x"], "a")
+    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "destination_refused")
+
+
+def test_a_request_that_could_never_fit_is_not_taken_in() -> None:
+    bench = Bench()
+    bench.b.engine = Engine(EngineKnobs("decode", 100), LINEAR)
+    bench.give("x", bench.a, isl_tokens=100, osl_tokens=3_000)
+    bench.command()
+    bench.pass_ms(5_000.0)
+    assert running(bench.a) == ["x"]
+    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "destination_refused")
+
+
+def test_who_was_preempted_keeps_its_tokens_when_it_moves() -> None:
+    bench = Bench(kv_blocks=150)
+    for number in range(4):
+        bench.give(f"r{number}", bench.a, isl_tokens=500, osl_tokens=1_500)
+    bench.pass_ms(3_000.0)
+    progress = {name: held.generated for name, held in bench.a.engine._held.items() if not held.cached}
+    assert max(progress.values()) > 50
+    assert bench.command(order="FCW", value=4)[0].requests == len(progress)
+    bench.pass_ms(20.0)
+    came = {name: held.request for name, held in bench.b.engine._held.items()}
+    assert {name: request.generated_tokens for name, request in came.items()} == progress
+    assert not any(request.prefilled for request in came.values())
+    bench.pass_ms(60_000.0)
+    assert len(bench.ended) == 4
+
+
+def test_a_copy_that_hangs_is_withdrawn_at_the_deadline_and_its_slots_are_free_again() -> None:
+    bench = Bench()
+    bench.give("x", bench.a, osl_tokens=5_000)
+    bench.a.mover.hangs = True
+    bench.command(ttl_ms=2_000)
+    bench.pass_ms(1_900.0)
+    assert bench.phases == ["admitted", "copying"]
+    bench.pass_ms(4_000.0)
+    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "deadline")
+    assert running(bench.a) == ["x"]
+    assert (bench.samples["a"].migration_slots_out, bench.samples["b"].migration_slots_in) == (4, 4)
+
+
+def test_a_request_that_ends_first_is_not_moved() -> None:
+    bench = Bench()
+    bench.give("x", bench.a, osl_tokens=20)
+    bench.command()
+    bench.pass_ms(5_000.0)
+    assert bench.ended == ["x"]
+    assert (bench.said[-1].phase, bench.said[-1].reason) == ("aborted", "finished")
+
+
+def switching(bench: Bench) -> None:
+    """Let a move come to where the request runs nowhere."""
+    bench.command()
+    for _ in range(3_000):
+        bench.pass_ms(1.0)
+        if bench.a.holds.claims():
+            return
+    raise AssertionError("it never stopped")
+
+
+def test_a_destination_that_dies_before_it_has_it_leaves_it_at_the_source() -> None:
+    bench = Bench()
+    bench.give("x", bench.a)
+    switching(bench)
+    bench.b.end()
+    bench.pass_ms(5_000.0)
+    assert (running(bench.a), bench.owner("x")) == (["x"], "a")
+    assert bench.said[-1].reason == "destination_lost"
+
+
+@pytest.mark.parametrize("wait_ms", range(8))
+def test_a_destination_that_is_cut_off_in_the_middle_of_a_switch_leaves_one_owner(wait_ms: int) -> None:
+    bench = Bench()
+    bench.give("x", bench.a, osl_tokens=5_000)
+    switching(bench)
+    bench.pass_ms(float(wait_ms) / 2)
+    bench.b.peers.set_cut(cut=True)
+    bench.pass_ms(10_000.0)
+    owner = bench.owner("x")
+    bench.b.peers.set_cut(cut=False)
+    bench.pass_ms(10_000.0)
+    assert bench.owner("x") == owner
+    assert {"a": running(bench.a), "b": running(bench.b)} == {"a": [], "b": []} | {owner: ["x"]}
+    assert bench.said[-1].phase == ("done" if owner == "b" else "aborted")
+
+
+def test_without_the_frontend_nobody_runs_it_and_with_it_somebody_does() -> None:
+    bench = Bench()
+    bench.give("x", bench.a)
+    switching(bench)
+    bench.frontend.set_cut(cut=True)
+    bench.pass_ms(30_000.0)
+    assert running(bench.a) == running(bench.b) == []
+    bench.frontend.set_cut(cut=False)
+    bench.pass_ms(60_000.0)
+    assert bench.ended == ["x"]
+
+
+def test_a_command_of_an_earlier_leader_and_one_for_another_life_are_refused() -> None:
+    bench = Bench()
+    bench.give("x", bench.a)
+    assert [one.reason for one in bench.command(1, source=MoveEnd("p", "a", 0))] == ["gone"]
+    assert bench.command(2, source=MoveEnd("p", "a", 2)) == []  # that life would answer
+    bench.command(3, epoch=9, value=0)
+    assert [one.reason for one in bench.command(4, epoch=8)] == ["stale_epoch"]
+
+
+def test_the_same_command_again_begins_nothing() -> None:
+    bench = Bench()
+    bench.give("x", bench.a)
+    assert bench.command() == bench.command()
+    bench.pass_ms(5_000.0)
+    assert bench.phases == ["admitted", "copying", "switched", "done", "done", "done"]
+    assert bench.command()[0].accepted
+    bench.pass_ms(3_000.0)
+    assert len(bench.phases) == 6
