@@ -3,59 +3,25 @@
 import asyncio
 import contextlib
 import re
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from loadline.adapters.nats_bus import NatsBus
-from loadline.config import NatsKnobs
 from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
 from loadline.core.targets import PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.scalers.local_config import read
-from loadline.wire.codec import Codec, Rejected, encode
+from loadline.wire.codec import encode
 from loadline.wire.messages import DrainCommand, DrainReply
 from loadline.wire.subjects import Subjects
 from tests.support.decisions import decision
+from tests.support.documents import Document, agent
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "clients.md").read_text("utf-8")
-PROGRAMS = {name: code for code, name in re.findall(r"```python\n(# (\w+)\.py.*?)```", DOCUMENT, re.DOTALL)}
-
-
-@contextmanager
-def running(directory: Path, name: str, nats_url: str, etcd_url: str, root: str) -> Iterator["subprocess.Popen[str]"]:
-    code = PROGRAMS[name].replace("nats://127.0.0.1:4222", nats_url).replace("http://127.0.0.1:2379", etcd_url)
-    script = directory / f"{name}.py"
-    script.write_text(code.replace('"loadline"', f'"{root}"'), "utf-8")
-    process = subprocess.Popen([sys.executable, "-W", "error", str(script)], stdout=subprocess.PIPE, text=True)
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@asynccontextmanager
-async def agent(nats_url: str, root: str) -> AsyncIterator[tuple[NatsBus, list[object]]]:
-    bus, heard = NatsBus(NatsKnobs(servers=(nats_url,)), name="test-agent"), list[object]()
-    codec = Codec(Subjects(root), 262_144)
-    await bus.connect(lambda _connected: None)
-    try:
-        for kind in ("load", "traffic", "applied", "drained"):
-            await bus.subscribe(Subjects(root).all_of(kind), lambda *frame: heard.append(codec.decode(*frame)))
-        async with asyncio.timeout(60):
-            yield bus, heard
-    finally:
-        await bus.close()
-    assert not any(isinstance(event, Rejected) for event in heard)
+DOCUMENT = Document("clients.md")
 
 
 def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
@@ -67,7 +33,7 @@ def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
                 await bus.publish(Subjects(own_name).decision("llama"), announced)
                 return any(isinstance(event, DecisionAnswered) and event.status == "done" for event in heard)
 
-            with running(tmp_path, "scaler", nats_url, etcd_url, own_name) as process:
+            with DOCUMENT.running(tmp_path, "scaler", nats_url, etcd_url, own_name) as process:
                 await until_async(done, "done")
                 process.kill()  # what it has not said by now it never will
                 assert process.stdout is not None
@@ -79,7 +45,7 @@ def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
 def test_worker(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with agent(nats_url, own_name) as (bus, heard):
-            with running(tmp_path, "worker", nats_url, etcd_url, own_name) as process:
+            with DOCUMENT.running(tmp_path, "worker", nats_url, etcd_url, own_name) as process:
                 await until(lambda: any(isinstance(event, LoadReported) for event in heard), "load")
                 incarnation = next(event.incarnation for event in heard if isinstance(event, LoadReported))
                 command = DrainCommand("d", "llama", "decode", "decode-1", "decode", incarnation, 1, 60_000)
@@ -101,7 +67,7 @@ def test_worker(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
 def test_frontend(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with agent(nats_url, own_name) as (_, heard):
-            with running(tmp_path, "frontend", nats_url, etcd_url, own_name) as process:
+            with DOCUMENT.running(tmp_path, "frontend", nats_url, etcd_url, own_name) as process:
                 await until(lambda: process.poll() is not None, "the end")
                 assert process.returncode == 0
 
@@ -119,7 +85,7 @@ def test_frontend(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -
 
 
 def test_the_local_scaler_takes_the_configuration_that_is_shown(tmp_path: Path) -> None:
-    [shown] = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
+    [shown] = re.findall(r"```toml\n(.*?)```", DOCUMENT.text, re.DOTALL)
     path = tmp_path / "local.toml"
     path.write_text(shown, "utf-8")
     knobs = read(path)

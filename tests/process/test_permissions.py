@@ -32,11 +32,16 @@ EVERYWHERE = ("somewhere.else", "$SYS.REQ.SERVER.PING", "_INBOX.other", "_INBOX_
 # Role -> what it may publish, and a sample of what it may not.
 MAY_PUBLISH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "agent": (
-        (SUBJECTS.decision("llama"), SUBJECTS.drain("decode-1"), SUBJECTS.status("agent-1")),
+        (
+            SUBJECTS.decision("llama"),
+            SUBJECTS.drain("decode-1"),
+            SUBJECTS.migrate("decode-1"),
+            SUBJECTS.status("agent-1"),
+        ),
         (SUBJECTS.load("llama", "decode", "decode-1"), SUBJECTS.applied("llama"), SUBJECTS.api("pause")),
     ),
     "worker-llama-decode": (
-        (SUBJECTS.load("llama", "decode", "decode-1"), SUBJECTS.drained("decode-1")),
+        (SUBJECTS.load("llama", "decode", "decode-1"), SUBJECTS.drained("decode-1"), SUBJECTS.migration("decode-1")),
         (
             SUBJECTS.decision("llama"),
             SUBJECTS.applied("llama"),
@@ -75,11 +80,11 @@ MAY_PUBLISH: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # Role -> a sample of what it may listen to, and of what it may not.
 MAY_HEAR: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "agent": (
-        (*map(SUBJECTS.all_of, ("load", "traffic", "applied", "drained")), "$SRV.PING", "_INBOX_agent.x"),
+        (*map(SUBJECTS.all_of, ("load", "traffic", "applied", "drained", "migration")), "$SRV.PING", "_INBOX_agent.x"),
         ("_INBOX.x", "_INBOX_operator.x", ">"),
     ),
     "worker-llama-decode": (
-        (SUBJECTS.drain("decode-1"),),
+        (SUBJECTS.drain("decode-1"), SUBJECTS.migrate("decode-1")),
         (SUBJECTS.decision("llama"), SUBJECTS.all_of("load"), "_INBOX_agent.>"),
     ),
     "frontend-llama": ((), (SUBJECTS.decision("llama"), SUBJECTS.traffic("llama", "frontend-1"))),
@@ -164,19 +169,23 @@ def test_a_worker_with_a_user_of_its_own_speaks_for_itself_alone(tmp_path: Path)
     start = text.index('user: "worker-llama-decode"')
     end = text.index('user: "frontend-llama"')
     narrowed = text[start:end].replace(".*", ".decode-1")
-    assert narrowed.count(".decode-1") == 3
+    assert narrowed.count(".decode-1") == 5
 
     async def scenario(server: NatsServer) -> None:
         async with bus_for(nats_login(server, "worker-llama-decode", tmp_path)) as bus:
             await bus.publish(SUBJECTS.load("llama", "decode", "decode-1"), b"{}")
             await bus.publish(SUBJECTS.drained("decode-1"), b"{}")
             await bus.subscribe(SUBJECTS.drain("decode-1"), lambda _subject, _data: None)
-            others = (SUBJECTS.load("llama", "decode", "decode-2"), SUBJECTS.drained("decode-2"))
+            others = (
+                SUBJECTS.load("llama", "decode", "decode-2"),
+                SUBJECTS.drained("decode-2"),
+                SUBJECTS.migration("decode-2"),
+            )
             for number, subject in enumerate(others, start=1):
                 await bus.publish(subject, b"{}")
                 await refused(bus, number, subject)
             await bus.subscribe(SUBJECTS.drain("decode-2"), lambda _subject, _data: None)
-            await refused(bus, 3, "another worker's drain commands")
+            await refused(bus, 4, "another worker's drain commands")
 
     with secured_nats(tmp_path / "server", text[:start] + narrowed + text[end:]) as server:
         asyncio.run(scenario(server))

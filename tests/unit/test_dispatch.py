@@ -9,7 +9,7 @@ from loadline.core.models.engine import ObjectiveKnobs
 from loadline.core.observed import WorkerRecord
 from loadline.core.scalars import Role, WorkerPhase
 from loadline.demo.dispatch import SILENT_S, Dispatcher
-from loadline.demo.link import ResultBatch, Submission
+from loadline.demo.link import Claim, Owned, ResultBatch, Submission
 from loadline.demo.served import Latencies, Served, Summary
 from loadline.sim.engine import EngineEvent
 
@@ -21,6 +21,7 @@ def record(name: str, role: Role, incarnation: int = 1, state: WorkerPhase = "re
 
 
 P1, P2, D1 = record("p1", "prefill"), record("p2", "prefill"), record("d1", "decode")
+D2 = record("d2", "decode")
 
 
 def fleet(*records: WorkerRecord) -> tuple[Dispatcher, Served]:
@@ -153,11 +154,97 @@ def test_what_never_fits_is_counted_as_lost() -> None:
     assert (summary.lost, summary.refused) == (1, 1)
 
 
+def decoding(dispatcher: Dispatcher, osl_tokens: int = 11) -> str:
+    """A request that has come to ``d1``; gives its name there."""
+    dispatcher.arrive(1, 100, osl_tokens, 0.0)
+    name = deliver(dispatcher)["p1"][0].request.request_id
+    dispatcher.heard(say(P1, EngineEvent("first_token", name, 100.0)), 200.0)
+    return deliver(dispatcher)["d1"][0].request.request_id
+
+
+def claim(worker: WorkerRecord, name: str, hop: int) -> Claim:
+    return Claim(name, worker.worker, worker.incarnation, hop)
+
+
+def test_a_request_that_was_claimed_ends_at_its_new_owner_and_what_the_former_one_says_is_void() -> None:
+    dispatcher, served = fleet(P1, D1, D2)
+    name = decoding(dispatcher)
+    ours = Owned(taken=True, worker="d2", incarnation=1)
+    assert dispatcher.claim(claim(D2, name, 1)) == ours
+    assert dispatcher.claim(claim(D2, name, 1)) == ours, "asked again"
+    assert dispatcher.claim(claim(D1, name, 1)) == Owned(taken=False, worker="d2", incarnation=1)
+    finished = EngineEvent("finished", name, 500.0)
+    dispatcher.heard(say(D1, finished), 600.0)
+    dispatcher.heard(say(D2, finished), 600.0)
+    assert (served.finished, served.moved) == (0, 1), "of hop 0"
+    dispatcher.heard(replace(say(D2, finished), hops={name: 1}), 600.0)
+    dispatcher.heard(replace(say(D2, finished), hops={name: 1}), 600.0)
+    summary = account(dispatcher, served)
+    assert (summary.finished, summary.moved, summary.retried, summary.lost) == (1, 1, 0, 0)
+    assert dispatcher.claim(claim(D1, name, 2)) == Owned(taken=False), "it is over"
+
+
+def test_a_source_that_has_its_request_again_has_not_moved_it() -> None:
+    dispatcher, served = fleet(P1, D1, D2)
+    name = decoding(dispatcher)
+    assert dispatcher.claim(claim(D1, name, 1)).taken
+    assert dispatcher.claim(claim(D2, name, 1)) == Owned(taken=False, worker="d1", incarnation=1)
+    dispatcher.heard(replace(say(D1, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
+    assert (served.finished, served.moved) == (1, 0)
+
+
+def test_who_is_not_known_owns_nothing() -> None:
+    dispatcher, _ = fleet(P1, D1)
+    name = decoding(dispatcher)
+    d1 = Owned(taken=False, worker="d1", incarnation=1)
+    assert dispatcher.claim(claim(D2, name, 1)) == d1
+    assert dispatcher.claim(claim(record("d1", "decode", incarnation=2), name, 1)) == d1
+    assert dispatcher.claim(claim(D1, "other", 1)) == Owned(taken=False)
+
+
+def test_a_request_whose_new_owner_dies_starts_again_and_no_old_claim_reaches_it() -> None:
+    dispatcher, served = fleet(P1, D1, D2)
+    name = decoding(dispatcher)
+    assert dispatcher.claim(claim(D2, name, 1)).taken
+    dispatcher.heard(say(D1, held=[]), 300.0)
+    wait(dispatcher, 2.5)
+    dispatcher.heard(say(D1, held=[]), 300.0)
+    assert served.retried == 0, "its former owner need not have it"
+    dispatcher.heard(say(D2, leaving=True), 400.0)
+    assert (served.retried, dispatcher.queued) == (1, 1)
+    assert dispatcher.claim(claim(D1, name, 2)) == Owned(taken=False)
+
+
+def test_the_load_of_workers_follows_what_moves() -> None:
+    dispatcher, _ = fleet(P1, D1, D2)
+    name = decoding(dispatcher)
+    dispatcher.claim(claim(D2, name, 1))
+    assert decoding(dispatcher), "the next one goes to who gave it away"
+
+
+def move(
+    rng: random.Random,
+    dispatcher: Dispatcher,
+    workers: list[WorkerRecord],
+    holds: dict[str, set[str]],
+    hops: dict[str, int],
+) -> None:
+    """Some requests are handed over; who of the two is heard first has them, the other one has lost."""
+    for source, destination in (workers, workers[::-1]):
+        for request in [one for one in sorted(holds[source.worker]) if rng.random() < 0.1]:
+            holds[source.worker].remove(request)
+            hops[request] = hops.get(request, 0) + 1
+            for one in rng.sample((source, destination), 2):
+                if dispatcher.claim(claim(one, request, hops[request])).taken:
+                    holds[one.worker].add(request)
+
+
 def test_nothing_is_lost_or_doubled_under_random_faults() -> None:
-    """Lost messages, deaths, rebirths and leavings at random; then calm: all requests end, each once."""
+    """Lost messages, deaths, rebirths, leavings and moves at random; then calm: all requests end, each once."""
     rng = random.Random(11)
     dispatcher, served = fleet()
-    alive = {one.worker: one for one in (P1, P2, D1)}
+    alive = {one.worker: one for one in (P1, P2, D1, D2)}
+    hops: dict[str, int] = {}
     holds: dict[str, set[str]] = {name: set() for name in alive}
     for turn in range(3_000):
         calm = turn >= 2_000
@@ -173,11 +260,13 @@ def test_nothing_is_lost_or_doubled_under_random_faults() -> None:
         for worker, submissions in deliver(dispatcher).items():
             if calm or rng.random() > 0.1:
                 holds[worker].update(submission.request.request_id for submission in submissions)
+        move(rng, dispatcher, [alive["d1"], alive["d2"]], holds, hops)
         for name, one in alive.items():
             ended = [request for request in sorted(holds[name]) if rng.random() < 0.3]
             holds[name].difference_update(ended)
             kind: Literal["first_token", "finished"] = "first_token" if one.role == "prefill" else "finished"
             batch = say(one, *(EngineEvent(kind, request, float(turn)) for request in ended), held=sorted(holds[name]))
+            batch = replace(batch, hops={request: hops[request] for request in ended if request in hops})
             if calm or rng.random() > 0.1:
                 dispatcher.heard(batch, float(turn))
         dispatcher.pass_time(TICK_S, float(turn))
@@ -185,6 +274,7 @@ def test_nothing_is_lost_or_doubled_under_random_faults() -> None:
     summary = account(dispatcher, served)
     assert (summary.finished, summary.in_flight, summary.queued) == (2_000, 0, 0)
     assert summary.retried > 100
+    assert summary.moved > 100
 
 
 def test_percentiles_are_exact_to_one_percent() -> None:
@@ -196,3 +286,14 @@ def test_percentiles_are_exact_to_one_percent() -> None:
         percentile_ms = latencies.percentile_ms(share)
         assert percentile_ms is not None
         assert 1.0 <= percentile_ms / (share * 1_000) <= 1.011
+
+
+def test_a_request_that_came_without_its_cache_is_not_handed_over_again_by_the_decode_worker_that_computes_it() -> None:
+    dispatcher, served = fleet(P1, D1, D2)
+    name = decoding(dispatcher)
+    assert dispatcher.claim(claim(D2, name, 1)).taken
+    dispatcher.heard(replace(say(D2, EngineEvent("first_token", name, 400.0)), hops={name: 1}), 450.0)
+    assert (dispatcher.queued, dispatcher.in_flight) == (0, 1), "it is at one place"
+    dispatcher.heard(replace(say(D2, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
+    summary = account(dispatcher, served)
+    assert (summary.finished, summary.lost, summary.queued, summary.in_flight) == (1, 0, 0, 0)

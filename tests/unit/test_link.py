@@ -13,29 +13,28 @@ from loadline.demo.link import (
     pack,
     result_subject,
     submit_subject,
-    unpack_results,
-    unpack_submissions,
+    unpack,
 )
 from loadline.sim.engine import EngineEvent, Request
 
 
 def test_messages_survive_the_wire() -> None:
     work = SubmitBatch("g", [Submission(Request("g.1.1", 10, 20, 1, prefilled=True), 12.5)])
-    assert unpack_submissions(pack(work)) == work
+    assert unpack(SubmitBatch, pack(work)) == work
     for held in (None, [], ["g.1.1"]):
         results = ResultBatch("w", 1, [EngineEvent("finished", "g.1.1", 99.25)], held, leaving=True)
-        assert unpack_results(pack(results)) == results
+        assert unpack(ResultBatch, pack(results)) == results
 
 
 @pytest.mark.parametrize("payload", [b"", b"{}", b"\xc1", b"\x81" * 100_000, msgspec.msgpack.encode({"gateway": "g"})])
 def test_anything_else_is_refused(payload: bytes) -> None:
-    assert unpack_submissions(payload) is None
-    assert unpack_results(payload) is None
+    assert unpack(SubmitBatch, payload) is None
+    assert unpack(ResultBatch, payload) is None
 
 
 def test_a_full_batch_fits_into_a_frame_and_one_more_item_is_refused() -> None:
     one = Submission(Request("gateway-1a1f8a453d1.1000000.10", 100_000, 100_000, 1, prefilled=True), 1e12)
-    assert unpack_submissions(pack(SubmitBatch("g", [one] * (ITEMS_MAX + 1)))) is None
+    assert unpack(SubmitBatch, pack(SubmitBatch("g", [one] * (ITEMS_MAX + 1)))) is None
     assert len(pack(SubmitBatch("g", [one] * ITEMS_MAX))) < NatsKnobs().frame_bytes_max
 
 

@@ -3,9 +3,23 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 
-from loadline.core.status import AgentStatus, DecisionSummary, ModelStatus, PoolStatus, TrafficStatus
-from loadline.demo.view import LiveView, PlainView, last_decision
+from loadline.core.moves import MoveEnd, MoveFailure, MovePhase
+from loadline.core.status import (
+    AgentStatus,
+    DecisionSummary,
+    MigrationStatus,
+    ModelStatus,
+    MoveStatus,
+    PoolStatus,
+    TrafficStatus,
+)
+from loadline.demo.moved import LINES_MAX
+from loadline.demo.view import MOVES_SHOWN, LiveView, PlainView, last_decision
+from loadline.demo.watch import Watch
+from loadline.wire.codec import encode
+from loadline.wire.messages import MigrationReport
 
 DECISION = DecisionSummary("id", "m", 1, 7, 0, "applied", {"prefill": 1, "decode": 5}, ("decode:kv_usage_high",))
 
@@ -63,3 +77,85 @@ def test_plain_lines_have_each_pool() -> None:
     assert lines[1] == (
         "m: prefill 1 of 1 (KV 4%, 0 waiting, 4 running); decode 3 +2 -2 of 5 (KV 98%, 17 waiting, 158 running)"
     )
+
+
+def moving() -> AgentStatus:
+    """Six moves in flight."""
+    move = MoveStatus("c", "decode-7", "decode-2", "decode_load", "copying", 400, 3, 1)
+    migrations = MigrationStatus(6, (move,) * 6, {}, {"decode_load": 40, "drain": 5}, {}, {}, 2, ("a", "b"))
+    whole = status(None)
+    return replace(whole, models=(replace(whole.models[0], migrations=migrations),))
+
+
+def test_the_live_view_has_moves_in_flight_and_totals() -> None:
+    rich_console = pytest.importorskip("rich.console")
+    view = LiveView("the demo")
+    view.status(moving())
+    out = io.StringIO()
+    rich_console.Console(file=out, width=120).print(view._draw())
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert "migrations: 6 in flight, 45 requests moved, 2 workers do not answer" in lines
+    assert lines.count("  decode-7 -> decode-2 (decode_load) copying, 1 of 3 requests") == MOVES_SHOWN
+
+
+def test_plain_lines_have_the_moves_of_a_model_where_there_may_be_any() -> None:
+    lines: list[str] = []
+    with PlainView("the demo", lines.append) as view:
+        view.status(moving())
+    assert lines[1].endswith("running); migrations: 6 in flight, 45 requests moved, 2 workers do not answer")
+
+
+class Told:
+    """What a demo tells: a view of lines, and the word of workers on their moves."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.watch = Watch(PlainView("", self.lines.append))
+        self.reports = 0
+        self.news()
+
+    def report(self, phase: MovePhase, moved: int = 0, failed: int = 0, reason: MoveFailure = "", to: int = 2) -> bytes:
+        self.reports += 1
+        ends = MoveEnd("decode", "decode-7", 1), MoveEnd("decode", f"decode-{to}", 1)
+        said = MigrationReport(
+            f"c{self.reports}", "m", 1, *ends, "decode_load", phase, moved + failed, moved, failed, reason=reason
+        )
+        return encode(said)
+
+    def hear(self, payload: bytes) -> None:
+        self.watch.moved("", payload)
+
+    def news(self) -> list[str]:
+        """Lines that a status brings, without those about the agent."""
+        self.lines.clear()
+        self.watch.offer("", encode(status(None)))
+        return [line for line in self.lines if "move" in line]
+
+
+def test_what_was_moved_is_told_once_with_the_next_status() -> None:
+    told = Told()
+    done = told.report("done", moved=3)
+    for _ in range(3):
+        told.hear(done)
+    told.hear(told.report("copying"))
+    told.hear(told.report("done", moved=2, failed=1, reason="finished"))
+    assert told.news() == ["5 requests moved decode-7 -> decode-2 (decode_load)"]
+    told.hear(done)
+    assert told.news() == []
+
+
+def test_what_did_not_move_is_told_with_its_reason_unless_it_had_ended() -> None:
+    told = Told()
+    told.hear(told.report("aborted", failed=2, reason="destination_refused"))
+    told.hear(told.report("aborted", failed=2, reason="finished"))
+    told.hear(b"nonsense")
+    assert told.news() == ["2 requests did not move decode-7 -> decode-2 (decode_load): destination_refused"]
+
+
+def test_many_moves_are_a_few_lines() -> None:
+    told = Told()
+    for number in range(2_000):
+        told.hear(told.report("done", moved=1, to=number))
+    *lines, rest = told.news()
+    assert len(lines) == LINES_MAX
+    assert rest == f"{2_000 - LINES_MAX} more requests moved"

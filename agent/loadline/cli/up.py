@@ -68,7 +68,8 @@ def up(options: argparse.Namespace) -> int:
 def summary(result: Result, decisions: int, options: Options) -> str:
     """What came of a run, for a person."""
     served = result.served
-    requests = f"{served.finished} served of {served.arrived}, {served.lost} lost, {served.retried} retried"
+    ended = f"{served.finished} served of {served.arrived}, {served.lost} lost"
+    requests = f"{ended}, {served.retried} retried, {served.moved} moved"
     ttft = f"TTFT {defaults.TTFT_MS:g} ms ({_share(served.ttft_attainment)})"
     itl = f"ITL {defaults.ITL_MS:g} ms ({_share(served.itl_attainment)})"
     lines = [

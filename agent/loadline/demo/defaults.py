@@ -35,3 +35,7 @@ WORKERS_MIN = 2
 WORKERS_MAX = 8
 SCALE_UP_WINDOW_MS = 1_000  # real; 20 s of virtual time, in which a burst is told from a wave
 ADJUSTMENT_INTERVAL_MS = 2_000  # real; 40 s of virtual time, shorter than the waves of the load
+
+LINK_GBYTES_PER_S = 10.0
+LINK_LATENCY_MS = 1.0
+KV_BYTES_PER_TOKEN = 163_840  # 80 layers, 8 KV heads of 128, keys and values of one byte

@@ -3,6 +3,8 @@
 A request is at one place at a time: waiting here for a role, or given to one worker under an id of its own for that
 attempt (``<gateway>.<number>.<attempt>``). Only the current attempt counts. A worker that falls silent, leaves, comes
 back as another incarnation, or does not hold what it was given, loses it: the request starts again from its prompt.
+
+Workers move requests among themselves, under the same id. Who has one is known here, by claims: see ``ownership``.
 """
 
 from collections import deque
@@ -10,9 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from loadline.client.ownership import Owner, Owners
 from loadline.core.observed import WorkerRecord
 from loadline.core.scalars import Role
-from loadline.demo.link import HEARTBEAT_S, ITEMS_MAX, ResultBatch, Submission
+from loadline.demo.link import HEARTBEAT_S, ITEMS_MAX, Claim, Owned, ResultBatch, Submission
 from loadline.demo.served import Served
 from loadline.sim.engine import EngineEvent, Request
 
@@ -69,6 +72,7 @@ class Dispatcher:
         self._served = served
         self._waiting: dict[Role, deque[Task]] = {role: deque() for role in roles}
         self._peers: dict[str, _Peer] = {}
+        self._owners = Owners()
         self._patience_s = 0.0  # our own time, which stands still while nobody can be heard
 
     @property
@@ -139,14 +143,16 @@ class Dispatcher:
             del peer.outbox[:count]
 
     def heard(self, batch: ResultBatch, now_ms: float) -> None:
-        """What a worker said. Results of an older incarnation or of an attempt that was given up change nothing."""
+        """What a worker said. That of an older incarnation, a former owner or a given up attempt is void."""
         peer = self._peers.get(batch.worker)
         if peer is None or peer.incarnation != batch.incarnation:
             return
         peer.heard_s, peer.suspect_until_s = self._patience_s, 0.0
         for event in batch.events:
+            if not self._owners.accepts(event.request_id, batch.hops.get(event.request_id, 0)):
+                continue
             if (task := self._task_of(peer, event)) is not None:
-                self._advance(task, event)
+                self._advance(task, event, peer)
         if batch.leaving:
             peer.suspect_until_s = self._patience_s + _SUSPECT_S
             self._lose(peer, now_ms)
@@ -155,6 +161,18 @@ class Dispatcher:
             old_s = self._patience_s - _MISSING_S
             missing = [name for name, task in peer.tasks.items() if name not in held and task.given_s < old_s]
             self._lose(peer, now_ms, missing)
+
+    def claim(self, claim: Claim) -> Owned:
+        """Whether a worker owns a request from now on, which another one has handed over, or that one has again."""
+        before = self._owners.owner(claim.request_id)
+        peer = self._peers.get(claim.worker)
+        if before is None or peer is None or peer.incarnation != claim.incarnation:
+            return _owned(before, taken=False)
+        taken = self._owners.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
+        if taken and before.worker != claim.worker:
+            self._served.moved += 1
+            self._hold(peer, claim.request_id, self._take(self._peers[before.worker], claim.request_id))
+        return _owned(self._owners.owner(claim.request_id), taken=taken)
 
     def _candidates(self, role: Role) -> Iterable[_Peer]:
         return (
@@ -169,27 +187,38 @@ class Dispatcher:
     def _give(self, task: Task, peer: _Peer) -> None:
         handed_over = peer.role == "decode"
         task.attempt += 1
-        task.given_s = self._patience_s
         name = f"{self._gateway}.{task.number}.{task.attempt}"
         request = Request(name, task.isl_tokens, task.osl_tokens, int(handed_over), prefilled=handed_over)
-        if not peer.tasks:
-            peer.heard_s = self._patience_s
-        peer.tasks[name] = task
-        peer.tokens += task.isl_tokens
+        self._owners.assign(name, peer.name, peer.incarnation)
+        self._hold(peer, name, task)
         # A request that had to wait for a worker reaches it when the worker is there, not before.
         peer.outbox.append(Submission(request, max(task.due_ms, peer.ready_ms)))
 
-    def _task_of(self, peer: _Peer, event: EngineEvent) -> Task | None:
-        """The task that the event is about; with its end at this worker it is taken from it."""
-        stays = event.kind == "preempted" or (event.kind == "first_token" and peer.role != "prefill")
-        if stays:
-            return peer.tasks.get(event.request_id)
-        task = peer.tasks.pop(event.request_id, None)
-        if task is not None:
-            peer.tokens -= task.isl_tokens
+    def _hold(self, peer: _Peer, name: str, task: Task) -> None:
+        """The worker has it from now on."""
+        if not peer.tasks:
+            peer.heard_s = self._patience_s
+        task.given_s = self._patience_s
+        peer.tasks[name] = task
+        peer.tokens += task.isl_tokens
+
+    def _take(self, peer: _Peer, name: str) -> Task:
+        """The worker has it no longer."""
+        task = peer.tasks.pop(name)
+        peer.tokens -= task.isl_tokens
         return task
 
-    def _advance(self, task: Task, event: EngineEvent) -> None:
+    def _task_of(self, peer: _Peer, event: EngineEvent) -> Task | None:
+        """The task that the event is about; with its end at this worker it is taken from it."""
+        name = event.request_id
+        if name not in peer.tasks:
+            return None
+        if event.kind == "preempted" or (event.kind == "first_token" and peer.role != "prefill"):
+            return peer.tasks[name]
+        self._owners.end(name)
+        return self._take(peer, name)
+
+    def _advance(self, task: Task, event: EngineEvent, peer: _Peer) -> None:
         if event.kind == "refused":
             self._served.refused += 1
         elif event.kind == "preempted":
@@ -199,7 +228,8 @@ class Dispatcher:
         else:
             # The user's first token stays the first one: what is computed again after a loss delays those that follow.
             task.first_token_ms = event.at_ms if task.first_token_ms is None else task.first_token_ms
-            if "decode" in self._roles:
+            # A decode worker says it too, of a request that came to it without its cache; it has it already.
+            if peer.role == "prefill":
                 self._hand_over(task, event.at_ms)
 
     def _hand_over(self, task: Task, at_ms: float) -> None:
@@ -218,8 +248,8 @@ class Dispatcher:
     def _lose(self, peer: _Peer, now_ms: float, names: Sequence[str] | None = None) -> None:
         """The worker does not have these requests (all, if none are named): they start again, before all others."""
         for name in reversed(list(peer.tasks) if names is None else names):
-            task = peer.tasks.pop(name)
-            peer.tokens -= task.isl_tokens
+            task = self._take(peer, name)
+            self._owners.end(name)
             task.due_ms = now_ms
             self._served.retried += 1
             self._waiting[self._roles[0]].appendleft(task)
@@ -231,3 +261,7 @@ class Dispatcher:
         for peer in list(self._peers.values()):
             if not peer.routable and not peer.tasks and peer.suspect_until_s <= self._patience_s:
                 del self._peers[peer.name]
+
+
+def _owned(owner: Owner | None, *, taken: bool) -> Owned:
+    return Owned(taken) if owner is None else Owned(taken, owner.worker, owner.incarnation)

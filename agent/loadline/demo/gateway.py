@@ -30,12 +30,15 @@ from loadline.demo import defaults
 from loadline.demo.dispatch import Dispatcher
 from loadline.demo.link import (
     TICK_S,
+    Claim,
+    ResultBatch,
     SubmitBatch,
     VirtualClock,
+    claim_subject,
     pack,
     result_subject,
     submit_subject,
-    unpack_results,
+    unpack,
 )
 from loadline.demo.served import Served, Summary
 from loadline.demo.setup import ROLES
@@ -114,11 +117,19 @@ class Gateway:
 
     def hear(self, _subject: str, payload: bytes) -> None:
         """A worker said what it did."""
-        batch = unpack_results(payload)
+        batch = unpack(ResultBatch, payload)
         if batch is None:
             _log.warning("result_refused", bytes=len(payload))
             return
         self._dispatcher.heard(batch, self._clock.now_ms())
+
+    async def claimed(self, payload: bytes) -> bytes | None:
+        """A worker wants to own a request."""
+        claim = unpack(Claim, payload)
+        if claim is None:
+            _log.warning("claim_refused", bytes=len(payload))
+            return None
+        return pack(self._dispatcher.claim(claim))
 
     async def tick(self) -> None:
         """Let arrive what is due, route, send, and report."""
@@ -187,6 +198,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> Summa
         frontend = await stack.enter_async_context(Frontend(options.model, options.name, bus=bus, root=options.root))
         gateway = Gateway(options, arrivals, bus, frontend)
         await bus.subscribe(result_subject(options.root, gateway.name), gateway.hear)
+        await bus.answer(claim_subject(options.root, gateway.name), gateway.claimed)
         follow = store.follow(
             prefix,
             gateway.registry.read,

@@ -3,10 +3,13 @@
 A request goes to ``<root>.demo.submit.<worker>``, what becomes of it comes back on ``<root>.demo.result.<gateway>``.
 One message carries everything of a tick. Messages may be lost: a worker says regularly what it holds, and what it
 should hold and does not is sent again by the gateway.
+
+A request that moves is announced on ``<root>.demo.room.<worker>``, handed over on ``<root>.demo.offer.<worker>``, and
+claimed on ``<root>.demo.claim.<gateway>``; each is answered.
 """
 
 import time
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -42,17 +45,60 @@ class SubmitBatch(Struct, frozen=True):
 
 
 class ResultBatch(Struct, frozen=True):
-    """What a worker did. ``held`` is everything it holds after that; ``leaving``: it will do nothing more."""
+    """What a worker did. ``held`` is everything it holds after that; ``leaving``: it will do nothing more.
+
+    ``hops`` are those of the requests that were moved, see ``client.ownership``; the others have hop 0.
+    """
 
     worker: Name
     incarnation: int
     events: Annotated[list[EngineEvent], Meta(max_length=2 * ITEMS_MAX)]
     held: Annotated[list[str], Meta(max_length=2 * ITEMS_MAX)] | None = None
     leaving: bool = False
+    hops: Annotated[dict[str, int], Meta(max_length=2 * ITEMS_MAX)] = {}
 
 
-_submissions = msgspec.msgpack.Decoder(SubmitBatch)
-_results = msgspec.msgpack.Decoder(ResultBatch)
+class Room(Struct, frozen=True):
+    """May a request with so many tokens of cache come within ``ttl_ms``? With 0: it will not. Answered by ``Said``."""
+
+    request_id: str
+    incarnation: int
+    tokens: int
+    ttl_ms: int
+
+
+class Offer(Struct, frozen=True):
+    """A request that was stopped, for this life of a worker to claim and run. Answered by ``Said``: it owns it."""
+
+    gateway: Name
+    incarnation: int
+    submission: Submission
+
+
+class Said(Struct, frozen=True):
+    """The answer of a worker to ``Room`` and ``Offer``."""
+
+    yes: bool
+
+
+class Claim(Struct, frozen=True):
+    """A worker wants to own a request under a hop. Answered by ``Owned``."""
+
+    request_id: str
+    worker: Name
+    incarnation: int
+    hop: int
+
+
+class Owned(Struct, frozen=True):
+    """Whether the claim was taken, and who owns the request; nobody where it is over."""
+
+    taken: bool
+    worker: str = ""
+    incarnation: int = 0
+
+
+_M = TypeVar("_M", bound=Struct)
 
 
 def submit_subject(root: str, worker: str) -> str:
@@ -65,23 +111,30 @@ def result_subject(root: str, gateway: str) -> str:
     return f"{root}.demo.result.{encode_token(gateway)}"
 
 
-def pack(message: SubmitBatch | ResultBatch) -> bytes:
+def room_subject(root: str, worker: str) -> str:
+    """Where a worker says whether it has room for a request of another one."""
+    return f"{root}.demo.room.{encode_token(worker)}"
+
+
+def offer_subject(root: str, worker: str) -> str:
+    """Where a worker is handed over requests of others."""
+    return f"{root}.demo.offer.{encode_token(worker)}"
+
+
+def claim_subject(root: str, gateway: str) -> str:
+    """Where a gateway says who owns its requests."""
+    return f"{root}.demo.claim.{encode_token(gateway)}"
+
+
+def pack(message: Struct) -> bytes:
     """A message's bytes."""
     return msgspec.msgpack.encode(message)
 
 
-def unpack_submissions(payload: bytes) -> SubmitBatch | None:
-    """A batch of work; None when it is not one."""
+def unpack(kind: type[_M], payload: bytes) -> _M | None:
+    """A message of that kind; None when it is not one."""
     try:
-        return _submissions.decode(payload)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-
-
-def unpack_results(payload: bytes) -> ResultBatch | None:
-    """A batch of results; None when it is not one."""
-    try:
-        return _results.decode(payload)
+        return msgspec.msgpack.decode(payload, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 

@@ -48,7 +48,7 @@ class Summary(Struct, frozen=True):
 
     ``lost`` is what has arrived and is nowhere: not finished, not at a worker, not waiting. ``refused`` is the part of
     it that no worker could ever have held. ``retried`` counts new starts after a worker or a message was lost,
-    ``preempted`` how often an engine ran out of blocks.
+    ``preempted`` how often an engine ran out of blocks, ``moved`` how often a request went on at another worker.
     """
 
     arrived: int
@@ -59,6 +59,7 @@ class Summary(Struct, frozen=True):
     refused: int
     retried: int
     preempted: int
+    moved: int
     ttft_attainment: float | None
     itl_attainment: float | None
     slo_attainment: float | None
@@ -81,6 +82,7 @@ class Served:
         self.finished = 0
         self.refused = 0
         self.preempted = 0
+        self.moved = 0
         self._objectives = objectives
         self._ttft = Latencies()
         self._itl = Latencies()
@@ -120,6 +122,7 @@ class Served:
             refused=self.refused,
             retried=self.retried,
             preempted=self.preempted,
+            moved=self.moved,
             ttft_attainment=share(self._ttft_met),
             itl_attainment=share(self._itl_met),
             slo_attainment=share(self._both_met),

@@ -8,12 +8,17 @@ from typing import Literal
 
 from msgspec import Struct
 
+from loadline.core.rescheduling.knobs import PolicyName
 from loadline.core.scalars import Role
 from loadline.demo import defaults
 
 Mode = Literal["disaggregated", "aggregated"]
 FIRST_AGENT = "agent-1"
 ROLES: dict[Mode, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
+POLICIES: dict[Mode, tuple[PolicyName, ...]] = {
+    "disaggregated": ("decode_load", "prefill_failover", "decode_failover"),
+    "aggregated": ("neutral_load", "neutral_failover"),
+}
 
 
 class Demo(Struct, frozen=True):
@@ -100,6 +105,13 @@ scale_down_window_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
 [models.guard]
 stabilisation_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
 warm_up_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
+
+[models.rescheduling]
+enable_rescheduling = true
+rescheduling_policies = {_texts(POLICIES[self.mode])}
+rescheduling_decode_load_threshold = 0.9
+rescheduling_neutral_load_threshold = 0.9
+rescheduling_load_balance_threshold = 0.2
 {"".join(self._agent_pool(role) for role in ROLES[self.mode])}"""
 
     def _agent_pool(self, role: Role) -> str:

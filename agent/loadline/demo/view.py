@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 from loadline.core.status import AgentStatus, ModelStatus, PoolStatus
 
 LINES_KEPT = 12
+MOVES_SHOWN = 4
 PLAIN_INTERVAL_MS = 5_000
 
 
@@ -55,7 +56,8 @@ class PlainView:
         if status.at_ms - self._shown_at_ms >= PLAIN_INTERVAL_MS:
             self._shown_at_ms = status.at_ms
             for model in status.models:
-                self._write(f"{model.model}: " + "; ".join(_pool_line(pool) for pool in model.pools))
+                parts = [*(_pool_line(pool) for pool in model.pools), *moves(model)[:1]]
+                self._write(f"{model.model}: " + "; ".join(parts))
 
     def line(self, text: str) -> None:
         """At once."""
@@ -112,6 +114,7 @@ class LiveView:
                     str(pool.running_requests),
                 )
             parts += [table, Text(traffic(model)), Text(last_decision(model), style="bold")]
+            parts += [Text(line) for line in moves(model)]
             parts += [Text(f"  {text}", style="dim") for text in model.hold[:4]]
         parts += [Text(line) for line in self._lines]
         return Group(*parts)
@@ -139,6 +142,22 @@ def last_decision(model: ModelStatus) -> str:
         return "no decision yet"
     targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
     return f"decision #{decision.sequence} {decision.state}: {targets} ({', '.join(decision.reasons)})"
+
+
+def moves(model: ModelStatus) -> list[str]:
+    """Requests that move between workers and those that have, and a line for some of the moves in flight."""
+    status = model.migrations
+    if status is None:
+        return []
+    total = f"migrations: {status.in_flight} in flight, {sum(status.requests.values())} requests moved"
+    silent = f", {status.silent} workers do not answer" if status.silent else ""
+    return [
+        total + silent,
+        *(
+            f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}, {one.moved} of {one.requests} requests"
+            for one in status.moves[:MOVES_SHOWN]
+        ),
+    ]
 
 
 def _or_dot(count: int) -> str:

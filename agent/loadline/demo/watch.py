@@ -8,10 +8,11 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.core.decisions.ledger import summarise
 from loadline.core.status import AgentStatus, DecisionSummary
+from loadline.demo.moved import Moved
 from loadline.demo.stack import Options, Result, Stack
 from loadline.demo.view import View
 from loadline.wire.codec import Rejected, decode_as
-from loadline.wire.messages import DrainReport, ScalingDecision
+from loadline.wire.messages import DrainReport, MigrationReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 FLEET_S = 30.0
@@ -29,6 +30,7 @@ class Watch:
         self._known: dict[str, tuple[str, str]] = {}
         self._leader = ""
         self._drained: set[str] = set()
+        self._moved = Moved()
 
     def offer(self, _subject: str, payload: bytes) -> None:
         """Take a published status."""
@@ -43,6 +45,8 @@ class Watch:
                 self._decision(model.model, model.decision)
             if all(pool.desired and pool.ready >= pool.desired for pool in model.pools):
                 self.populated.set()
+        for line in self._moved.lines():
+            self._view.line(line)
         self._view.status(status)
 
     def announced(self, _subject: str, payload: bytes) -> None:
@@ -57,6 +61,12 @@ class Watch:
         if not isinstance(report, Rejected) and report.worker not in self._drained:
             self._drained.add(report.worker)
             self._view.line(f"{report.worker} is drained")
+
+    def moved(self, _subject: str, payload: bytes) -> None:
+        """Take a worker's word on a move; what has ended is told with the next status, for there may be many."""
+        report = decode_as(MigrationReport, payload)
+        if not isinstance(report, Rejected):
+            self._moved.take(report)
 
     def _decision(self, model: str, decision: DecisionSummary) -> None:
         self.decisions = max(self.decisions, decision.sequence)
@@ -91,6 +101,7 @@ async def watch(options: Options, view: View) -> tuple[Result, int] | None:
             await bus.subscribe(Subjects(options.root).all_of("status"), seen.offer)
             await bus.subscribe(Subjects(options.root).all_of("decision"), seen.announced)
             await bus.subscribe(Subjects(options.root).all_of("drained"), seen.drained)
+            await bus.subscribe(Subjects(options.root).all_of("migration"), seen.moved)
             await _unless(stop, seen.populated.wait(), FLEET_S)
             if not stop.is_set():
                 view.line("the load begins")

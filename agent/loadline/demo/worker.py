@@ -8,7 +8,6 @@ requests again elsewhere.
 
 import argparse
 import asyncio
-import heapq
 import signal
 import sys
 import time
@@ -17,120 +16,22 @@ from pathlib import Path
 
 from loadline.adapters.logs import bounded, configure
 from loadline.adapters.nats_bus import NatsBus
+from loadline.client.moves import SLOTS
 from loadline.client.resources import wait_at_most
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.observed import WorkerRecord
 from loadline.demo import defaults
-from loadline.demo.link import (
-    DECODE_LAG_S,
-    HEARTBEAT_S,
-    ITEMS_MAX,
-    LAG_S,
-    TICK_S,
-    ResultBatch,
-    Submission,
-    VirtualClock,
-    pack,
-    result_subject,
-    submit_subject,
-    unpack_submissions,
-)
-from loadline.errors import BusUnavailable, DataError
-from loadline.sim.engine import Engine, EngineEvent, EngineKnobs
+from loadline.demo.link import TICK_S, VirtualClock, submit_subject
+from loadline.demo.porter import Porter
+from loadline.demo.station import Station
+from loadline.errors import DataError
+from loadline.sim.engine import Engine, EngineKnobs
 from loadline.sim.profiles import MeasuredProfile
+from loadline.sim.serving.transfer import Link
 from loadline.wire.messages import DrainCommand
 
 _log = bounded("demo_worker")
-# Work that a gateway sent before it saw the drain is still on its way for about a tick.
-_QUIET_S = 0.3
-_GATEWAYS_MAX = 16
-
-
-class Station:
-    """The engine, its inbox and its outboxes: takes submissions from gateways and sends back what became of them."""
-
-    def __init__(self, record: WorkerRecord, engine: Engine, clock: VirtualClock, bus: NatsBus, root: str) -> None:
-        self._record = record
-        self.engine = engine
-        self._clock = clock
-        self._lag_s = DECODE_LAG_S if record.role == "decode" else LAG_S
-        self._bus = bus
-        self._root = root
-        self._due: list[tuple[float, int, Submission]] = []  # what has not yet come, in virtual time
-        self._count = 0
-        self._owners: dict[str, str] = {}  # request -> gateway, until the gateway was told of its end
-        self._outboxes: dict[str, list[EngineEvent]] = {}
-        self._said_s = 0.0
-        self._taken_s = 0.0
-        self._emptied: asyncio.Event | None = None
-
-    async def drain(self) -> None:
-        """Wait until nothing is inside or under way, and everybody was told."""
-        self._taken_s = time.monotonic()
-        self._emptied = asyncio.Event()
-        await self._emptied.wait()
-
-    def take(self, _subject: str, payload: bytes) -> None:
-        """A gateway sent work."""
-        batch = unpack_submissions(payload)
-        if batch is None or (batch.gateway not in self._outboxes and len(self._outboxes) >= _GATEWAYS_MAX):
-            _log.warning("work_refused", bytes=len(payload))
-            return
-        self._taken_s = time.monotonic()
-        self._outboxes.setdefault(batch.gateway, [])
-        for submission in batch.submissions:
-            name = submission.request.request_id
-            if name not in self._owners and len(self._owners) < ITEMS_MAX:
-                self._owners[name] = batch.gateway
-                self._count += 1
-                heapq.heappush(self._due, (submission.at_ms, self._count, submission))
-
-    async def tick(self) -> None:
-        """Let the engine run up to now, and tell the gateways."""
-        now_ms = self._clock.now_ms(behind_s=self._lag_s)
-        while self._due and self._due[0][0] <= now_ms:
-            at_ms, _, submission = heapq.heappop(self._due)
-            try:
-                self.engine.submit(submission.request, at_ms)
-            except ValueError as error:
-                # Left to itself: the gateway misses it among what is held.
-                del self._owners[submission.request.request_id]
-                _log.warning("request_refused", error=str(error))
-        for event in self.engine.advance(now_ms):
-            self._outboxes[self._owners[event.request_id]].append(event)
-        await self._tell()
-        if self._emptied is not None and not self._owners and time.monotonic() - self._taken_s > _QUIET_S:
-            self._emptied.set()
-
-    async def say_leaving(self) -> None:
-        """Tell all gateways that nothing more will come."""
-        for gateway in self._outboxes:
-            await self._send(gateway, leaving=True)
-
-    async def _tell(self) -> None:
-        beat = time.monotonic() - self._said_s >= HEARTBEAT_S
-        if beat:
-            self._said_s = time.monotonic()
-        for gateway, events in self._outboxes.items():
-            if events or beat:
-                await self._send(gateway, beat=beat)
-
-    async def _send(self, gateway: str, *, beat: bool = False, leaving: bool = False) -> None:
-        events = self._outboxes[gateway][:ITEMS_MAX]
-        ended = {event.request_id for event in events if self._is_end(event)}
-        held = [name for name, owner in self._owners.items() if owner == gateway] if beat else None
-        batch = ResultBatch(self._record.worker, self._record.incarnation, events, held, leaving)
-        try:
-            await self._bus.publish(result_subject(self._root, gateway), pack(batch))
-        except BusUnavailable:
-            return  # it stays in the outbox
-        del self._outboxes[gateway][: len(events)]
-        for name in ended:
-            del self._owners[name]
-
-    def _is_end(self, event: EngineEvent) -> bool:
-        return event.kind in ("finished", "refused") or (event.kind == "first_token" and self._record.role == "prefill")
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -156,7 +57,10 @@ async def run(options: argparse.Namespace) -> None:
     )
     engine = Engine(knobs, MeasuredProfile(options.prefill_profile, options.decode_profile))
     bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{record.worker}")
-    station = Station(record, engine, VirtualClock(options.speed), bus, options.root)
+    clock = VirtualClock(options.speed)
+    station = Station(record, engine, clock, bus, options.root)
+    link = Link(options.link_gbytes_per_s, defaults.LINK_LATENCY_MS, options.kv_bytes_per_token)
+    porter = Porter(station, record, clock, bus, options.root, link=link)
 
     async def emptied(_command: DrainCommand) -> None:
         await station.drain()
@@ -165,6 +69,7 @@ async def run(options: argparse.Namespace) -> None:
         await bus.connect(lambda connected: _log.info("nats", connected=connected))
         stack.push_async_callback(bus.close)
         await bus.subscribe(submit_subject(options.root, record.worker), station.take)
+        await stack.enter_async_context(porter)
         worker = await stack.enter_async_context(
             Worker(
                 record,
@@ -176,8 +81,12 @@ async def run(options: argparse.Namespace) -> None:
                 on_drain=emptied,
                 report_interval_ms=options.report_interval_ms,
                 lease_ttl_s=options.lease_ttl_s,
+                mover=porter,
+                slots_in=options.slots_in,
+                slots_out=options.slots_out,
             )
         )
+        await porter.serve(worker)
         await _serve(station, worker, stop, options.start_delay_s)
         await station.say_leaving()
 
@@ -217,6 +126,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--gpus", type=int, default=defaults.GPUS_PER_WORKER)
     add("--report-interval-ms", type=int, default=defaults.REPORT_INTERVAL_MS)
     add("--lease-ttl-s", type=int, default=defaults.LEASE_TTL_S)
+    add("--slots-in", type=int, default=SLOTS, help="requests it takes in from other workers at a time")
+    add("--slots-out", type=int, default=SLOTS, help="requests it gives away at a time, while it does not drain")
+    add("--link-gbytes-per-s", type=float, default=defaults.LINK_GBYTES_PER_S, help="KV cache to other workers")
+    add("--kv-bytes-per-token", type=int, default=defaults.KV_BYTES_PER_TOKEN)
     return parser.parse_args(arguments)
 
 

@@ -1,0 +1,15 @@
+"""What several tests of processes begin with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.demo_fleet import Fleet
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> Iterator[Fleet]:
+    made = Fleet(tmp_path, nats_url, etcd_url, own_name)
+    yield made
+    made.stop()

@@ -1,0 +1,142 @@
+"""An agent moves the requests of a real demo fleet: whoever drains is emptied, whoever dies, each request ends once."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadline.rig.rig import AgentProcess, Rig
+from loadline.wire.codec import encode
+from loadline.wire.messages import DrainOrder, OperatorReply
+from tests.support.agents import LEASE_TTL_S, assert_replays
+from tests.support.demo_fleet import MODEL, PATIENCE_S, Fleet, account, begun
+from tests.support.leader import Leader, leader_at
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+SLOWLY = ("--speed", "5")
+ROOT = "loadline"
+MODELS = f"""
+[[models]]
+name = "{MODEL}"
+planner = "static"
+[models.guard]
+warm_up_ms = 500
+[models.rescheduling]
+enable_rescheduling = true
+rescheduling_decode_load_metric = "num_requests"
+rescheduling_decode_load_threshold = 0.0
+rescheduling_load_balance_threshold = 2.0
+rescheduling_req_select_rule = "NUM_REQ"
+rescheduling_req_select_value = 1
+[[models.pools]]
+name = "prefill"
+role = "prefill"
+replicas_min = 1
+replicas_max = 4
+[[models.pools]]
+name = "decode"
+role = "decode"
+replicas_min = 1
+replicas_max = 8
+"""
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def served(rig: Rig) -> Iterator[Fleet]:
+    made = Fleet(rig.directory, rig.nats.url, rig.etcd.url, ROOT)
+    yield made
+    made.stop()
+
+
+def start(rig: Rig, name: str) -> AgentProcess:
+    text = rig.config(
+        MODELS,
+        name,
+        agent={"root": ROOT, "namespace": ROOT},
+        leadership={"lease_ttl_s": LEASE_TTL_S, "margin_ms": 1_000},
+        fleet={"stale_after_ms": 1_500},
+    )
+    agent = rig.agent(text, name)
+    agent.wait_ready()
+    return agent
+
+
+def busy(leader: Leader, *names: str) -> bool:
+    """Whether these have work."""
+    workers = [f"{ROOT}-{name}" for name in names]
+    return all(name in leader.loads and leader.sample(name).running_requests for name in workers)
+
+
+def moved(leader: Leader, trigger: str) -> int:
+    """By moves that are over."""
+    ends = {report.command_id: report for report in leader.reports if report.phase == "done"}
+    return sum(report.moved for report in ends.values() if report.trigger == trigger)
+
+
+async def drain(leader: Leader, worker: str) -> None:
+    order = DrainOrder(MODEL, "decode", f"{ROOT}-{worker}", "a test")
+    reply = await leader.bus.request(f"{ROOT}.v1.api.drain", encode(order), 5)
+    assert msgspec.json.decode(reply, type=OperatorReply).accepted
+
+
+def test_a_worker_that_drains_is_emptied_by_moves_and_the_journal_replays(rig: Rig, served: Fleet) -> None:
+    agent = start(rig, "a")
+    served.worker("prefill", "prefill", *SLOWLY)
+    leaving = served.worker("decode", "d0", *SLOWLY)
+    for number in (1, 2):
+        served.worker("decode", f"d{number}", *SLOWLY)
+    gateway = served.gateway("--load", "2", "--requests-max", "300", *SLOWLY)
+
+    async def scenario() -> None:
+        async with leader_at(rig.nats.url, ROOT) as leader:
+            await until(lambda: begun(served) and busy(leader, "d0", "d1", "d2"), "all decode", deadline_s=PATIENCE_S)
+            await until(lambda: (leader.sample(f"{ROOT}-d0").running_requests or 0) > 3, "something to move")
+            await drain(leader, "d0")
+            await until(lambda: f"{ROOT}-d0" in leader.drained, "drained")
+            assert moved(leader, "drain") > 0
+
+    asyncio.run(scenario())
+    assert leaving.wait(PATIENCE_S) == 0, served.log("d0")
+    summary = account(served, gateway)
+    assert (summary["finished"], summary["lost"], summary["retried"]) == (300, 0, 0)
+    assert summary["moved"] > 0
+    assert agent.stop() == 0
+    assert_replays(rig, "a")
+
+
+def test_whoever_is_killed_leader_source_or_destination_each_request_ends_once(rig: Rig, served: Fleet) -> None:
+    agents = {name: start(rig, name) for name in ("a", "b")}
+    served.worker("prefill", "prefill", *SLOWLY)
+    living = {f"d{number}": served.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}
+    gateway = served.gateway("--load", "3", "--requests-max", "900", *SLOWLY)
+
+    async def scenario() -> None:
+        async with leader_at(rig.nats.url, ROOT) as leader:
+            await until(lambda: begun(served) and busy(leader, *living), "all decode", deadline_s=PATIENCE_S)
+            await until(lambda: moved(leader, "decode_load") > 3, "moves by load")
+            for victim in ("d0", "d1"):
+                seen = len(leader.reports)
+                await until(lambda: len(leader.reports) > seen, "a move")  # noqa: B023 - at once
+                living.pop(victim).kill()
+            agents["a"].kill()
+            before = moved(leader, "decode_load")
+            living["d4"] = served.worker("decode", "d4", *SLOWLY)
+            await until(lambda: moved(leader, "decode_load") > before, "the other agent moves", deadline_s=PATIENCE_S)
+
+    asyncio.run(scenario())
+    summary = account(served, gateway)
+    assert (summary["arrived"], summary["finished"], summary["lost"]) == (900, 900, 0)
+    assert summary["moved"] > 0
+    assert agents["b"].stop() == 0
+    for name in agents:
+        assert_replays(rig, name)

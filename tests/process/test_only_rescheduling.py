@@ -1,0 +1,142 @@
+"""An agent that only moves requests, beside one that only scales: real processes, real servers."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.status import AgentStatus
+from loadline.rig.rig import AgentProcess, Rig
+from loadline.wire.codec import encode
+from loadline.wire.messages import LoadReport, MigrateCommand, MigrateReply
+from loadline.wire.subjects import Subjects
+from tests.support.agents import assert_replays
+from tests.waiting import until
+
+pytestmark = pytest.mark.process
+
+SUBJECTS = Subjects("loadline")
+POOLS = 'pools = [{ name = "decode", role = "decode", replicas_max = 4 }]'
+MODEL = f'[[models]]\nname = "m"\nplanner = "static"\n{POOLS}\n'
+MOVES = """[models.rescheduling]
+enable_rescheduling = true
+rescheduling_decode_load_threshold = 0.9
+rescheduling_load_balance_threshold = 0.2
+"""
+BLOCKS = 1_000
+RECORDS = [
+    WorkerRecord("m", "decode", name, "decode", 1, kv_blocks_total=BLOCKS, block_size_tokens=16)
+    for name in ("d1", "d2")
+]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path) as made:
+        yield made
+
+
+def start(rig: Rig, name: str, models: str, only: str = "") -> AgentProcess:
+    agent = rig.agent(rig.config(models, name, agent={"only": only}), name)
+    agent.wait_ready()
+    return agent
+
+
+async def report(client: Client, sequence: int, hot: int) -> None:
+    for record, used in zip(RECORDS, (hot, 100), strict=True):
+        sample = WorkerSample(
+            sequence,
+            0,
+            kv_blocks_used=used,
+            waiting_requests=0,
+            running_requests=10,
+            migration_slots_in=2,
+            migration_slots_out=2,
+        )
+        report = LoadReport("m", "decode", record.worker, 1, [sample])
+        await client.publish(SUBJECTS.load("m", "decode", record.worker), encode(report))
+
+
+def ask(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loadline", *arguments, "--nats", rig.nats.url]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+def status(rig: Rig, *arguments: str) -> AgentStatus:
+    said = ask(rig, "status", "--json", *arguments)
+    assert said.returncode == 0, said.stderr
+    return msgspec.json.decode(said.stdout, type=AgentStatus)
+
+
+def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
+    scales = start(rig, "scales", MODEL)
+    moves = start(rig, "moves", MODEL + MOVES, only="rescheduling")
+    asyncio.run(rig.register(RECORDS))
+    commands: list[MigrateCommand] = []
+
+    async def obey(message: Msg) -> None:
+        command = msgspec.json.decode(message.data, type=MigrateCommand)
+        commands.append(command)
+        await message.respond(encode(MigrateReply(command.command_id, accepted=True, requests=1, tokens=500)))
+
+    async def scenario() -> None:
+        client = await nats.connect(rig.nats.url)
+        await client.subscribe(SUBJECTS.migrate("d1"), cb=obey)
+        sequence = 0
+
+        async def overloaded() -> bool:
+            nonlocal sequence
+            sequence += 1
+            await report(client, sequence, hot=BLOCKS - 10)
+            await asyncio.sleep(0.1)
+            return bool(commands)
+
+        async with asyncio.timeout(20):
+            while not await overloaded():
+                pass
+        await client.close()
+
+    asyncio.run(scenario())
+    assert {(one.source.worker, one.destination.worker, one.trigger) for one in commands} == {
+        ("d1", "d2", "decode_load")
+    }
+    mover, scaler = status(rig, "--only", "rescheduling"), status(rig)
+    assert (mover.agent, mover.leading, scaler.agent, scaler.leading) == ("moves", True, "scales", True)
+    assert scaler.models[0].migrations is None
+    found = mover.models[0].migrations
+    assert found is not None
+    assert any(key.startswith("decode_load:") for key in msgspec.to_builtins(found)["commands"])
+    why = ask(rig, "explain", "--only", "rescheduling")
+    assert "d1" in why.stdout
+    assert "d2" in why.stdout
+    code, text = moves.get("/metrics")
+    assert code == 200
+    assert "loadline_moves_total{" in text
+    assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
+    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "rescheduling")
+    assert refused.returncode == 1
+    assert moves.stop() == 0
+    assert scales.stop() == 0
+    assert_replays(rig, "moves")
+
+
+def test_a_second_one_takes_over(rig: Rig) -> None:
+    first = start(rig, "first", MODEL + MOVES, only="rescheduling")
+    second = start(rig, "second", MODEL + MOVES, only="rescheduling")
+    assert status(rig, "--only", "rescheduling").agent == "first"
+    assert first.stop() == 0
+
+    async def scenario() -> None:
+        await until(lambda: status(rig, "--only", "rescheduling").agent == "second", "a takeover", deadline_s=20)
+
+    asyncio.run(scenario())
+    assert status(rig, "--only", "rescheduling").leading
+    assert second.stop() == 0

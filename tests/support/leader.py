@@ -1,0 +1,82 @@
+"""What commands moves, as a leader does, over a real bus; hears how they go, and what workers report."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import NatsKnobs
+from loadline.core.events import LoadReported, MoveReported, TrafficReported, WorkerDrained
+from loadline.core.moves import MoveEnd
+from loadline.core.observed import WorkerSample
+from loadline.wire.codec import Codec, encode
+from loadline.wire.messages import MigrateCommand, MigrateReply
+from loadline.wire.subjects import Subjects
+
+
+class Leader:
+    """Of all models under one root."""
+
+    def __init__(self, bus: NatsBus, root: str) -> None:
+        self.bus = bus
+        self.subjects = Subjects(root)
+        self._codec = Codec(self.subjects, 262_144)
+        self.loads: dict[str, LoadReported] = {}
+        """The newest of each worker."""
+        self.reports: list[MoveReported] = []
+        self.drained: list[str] = []
+
+    def hear(self, subject: str, payload: bytes) -> None:
+        match self._codec.decode(subject, payload):
+            case MoveReported() as event:
+                self.reports.append(event)
+            case LoadReported() as event:
+                self.loads[event.worker] = event
+            case WorkerDrained() as event:
+                self.drained.append(event.worker)
+            case TrafficReported():
+                pass
+            case event:
+                pytest.fail(f"not understood: {event}")
+
+    def sample(self, worker: str) -> WorkerSample:
+        return self.loads[worker].samples[-1]
+
+    def end(self, worker: str) -> MoveEnd:
+        """The life of a worker that reported last."""
+        load = self.loads[worker]
+        return MoveEnd(load.pool, load.worker, load.incarnation)
+
+    def phases(self, command_id: str = "c") -> list[str]:
+        return [report.phase for report in self.reports if report.command_id == command_id]
+
+    async def move(self, source: str, destination: str, /, **changed: Any) -> MigrateReply:
+        """Command a move of all requests, or as is said."""
+        to = self.end(destination) if destination in self.loads else MoveEnd("p", destination, 1)
+        command = MigrateCommand(
+            "c", self.loads[source].model, 1, self.end(source), to, "decode_load", "NUM_REQ", "FCR", -1.0,
+            requests_max=64, ttl_ms=60_000,
+        )  # fmt: skip
+        command = replace(command, **changed)
+        reply = await self.bus.request(self.subjects.migrate(source), encode(command), 5)
+        return msgspec.json.decode(reply, type=MigrateReply)
+
+
+@asynccontextmanager
+async def leader_at(nats_url: str, root: str, timeout_s: float = 120.0) -> AsyncIterator[Leader]:
+    """A leader that listens, for so long at most."""
+    bus = NatsBus(NatsKnobs(servers=(nats_url,)), name="leader")
+    leader = Leader(bus, root)
+    try:
+        await bus.connect(lambda _connected: None)
+        for kind in ("load", "traffic", "migration", "drained"):
+            await bus.subscribe(leader.subjects.all_of(kind), leader.hear)
+        async with asyncio.timeout(timeout_s):
+            yield leader
+    finally:
+        await bus.close()
