@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tests.vectors import wva_queueing, wva_saturation
+from tests.vectors import llumnix_differences, llumnix_reckoning, llumnix_requests, wva_queueing, wva_saturation
 from tests.vectors.cases import Case
 from tests.vectors.dynamo_threshold import WHY
 
@@ -184,5 +184,83 @@ RULES = (
         "who has no count has no opinion: the original reads it as 0, and so as a wish to shrink",
         wva_saturation.lacks_a_target,
         wva_saturation.without_arbitration,
+    ),
+    Deviation(
+        "a move takes no more tokens than were asked for: the original's last request may be as large as all of them",
+        llumnix_requests.overshoots,
+        llumnix_requests.within_budget,
+    ),
+    Deviation(
+        "where every request is longer than what was asked for, the first moves alone: in the original none ever does",
+        llumnix_requests.finds_none,
+        llumnix_requests.first_alone,
+    ),
+    Deviation(
+        "nobody has room for a request, so none is sent: the original fills the last healthy worker over its cache",
+        llumnix_reckoning.has_no_room,
+        llumnix_reckoning.evacuated,
+    ),
+    Deviation(
+        "who fails and names no node or unit fails alone, with an alarm: in the original it takes all others that name "
+        "none with it, or nothing is done at all",
+        llumnix_reckoning.has_no_name,
+        llumnix_reckoning.evacuated,
+    ),
+    Deviation(
+        "silence is counted in ms: the original compares whole seconds",
+        llumnix_reckoning.is_silent_for_part_of_a_second,
+        llumnix_reckoning.evacuated,
+    ),
+    Deviation(
+        "the requests of a failing worker go to all that have slots and room, as many as these have: in the original "
+        "all go to one",
+        llumnix_reckoning.is_spread,
+        llumnix_reckoning.evacuated,
+    ),
+    Deviation(
+        "requests move between workers of one type: in the original bin packing sends decode to prefill",
+        llumnix_reckoning.crosses_types,
+        lambda case: {**case.expected, "pairs": [], "request_selection": []},
+    ),
+    Deviation(
+        "no worker gives to itself",
+        llumnix_reckoning.is_to_itself,
+        lambda case: {**case.expected, "pairs": [], "request_selection": []},
+    ),
+    Deviation(
+        "no worker gives away while it takes in: it would send on what has just come",
+        llumnix_reckoning.is_a_chain,
+        llumnix_reckoning.without_chain,
+    ),
+    Deviation(
+        "a move takes what it is for: half of what two workers are apart, or as many requests as bring the one within "
+        "its time per token and leave the other within it. In the original it is the same whatever the loads are",
+        llumnix_reckoning.is_sized,
+        llumnix_reckoning.sized,
+    ),
+    Deviation(
+        "of an engine without a cache nothing is known: in the original it is the fullest of all",
+        llumnix_differences.has_no_cache,
+        lambda _: {"value": None},
+    ),
+    Deviation(
+        "where nobody passes nothing moves: there is no second pass that leaves out filters",
+        llumnix_differences.falls_back,
+        llumnix_differences.without_fallback,
+    ),
+    Deviation(
+        "nobody waits for an answer: in the original all wait for the slowest",
+        llumnix_differences.is_waited_for,
+        lambda _: {"cycle_blocked_s": 0.0},
+    ),
+    Deviation(
+        "what was not answered may have begun all the same, and is called so",
+        llumnix_differences.is_unanswered,
+        lambda case: {**case.expected, "error": "unanswered"},
+    ),
+    Deviation(
+        "workers answer in a closed list of words, and nobody answers what is no command",
+        llumnix_differences.has_a_code,
+        llumnix_differences.in_words,
     ),
 )

@@ -4,19 +4,24 @@ from collections.abc import Iterable
 from typing import Any
 
 BOUNDS = {"min", "max", "gt", "lt", "not"}
+ONE_OF = "_one_of"
 
 
 def difference(expected: Any, got: Any, tolerance: float, place: str = "out", *, near_ms: float = 0.0) -> str | None:
     """Where and how an answer is another than expected; None where it is not.
 
     Numbers compare with a relative tolerance, times in ms (keys in ``_ms``) also by ``near_ms``, dicts by the expected
-    keys alone, lists one by one. A dict of bounds is what a number must keep to.
+    keys alone, lists one by one. A dict of bounds is what a number must keep to. What is expected of
+    ``x_one_of`` is that ``x`` is one of several.
     """
     if isinstance(expected, dict) and not (expected and BOUNDS.issuperset(expected)):
         if not isinstance(got, dict):
             return f"{place}: {got!r} is no object"
-        members = ((one, got.get(key, "missing"), tolerance, f"{place}.{key}") for key, one in expected.items())
-        return _first(members, near_ms)
+        alike = {key: one for key, one in expected.items() if not key.endswith(ONE_OF)}
+        members = ((one, got.get(key, "missing"), tolerance, f"{place}.{key}") for key, one in alike.items())
+        choices = ((key, many) for key, many in expected.items() if key.endswith(ONE_OF))
+        others = (_none_of(many, got, tolerance, place, key, near_ms=near_ms) for key, many in choices)
+        return _first(members, near_ms) or next(filter(None, others), None)
     if isinstance(expected, list):
         if not isinstance(got, list | tuple) or len(got) != len(expected):
             return f"{place}: {got!r} is not {expected!r}"
@@ -24,6 +29,14 @@ def difference(expected: Any, got: Any, tolerance: float, place: str = "out", *,
         return _first(((one, other, tolerance, f"{place}[{number}]") for number, (one, other) in pairs), near_ms)
     near = near_ms if place.endswith("_ms") else 0.0
     return None if _equal(expected, got, tolerance, near) else f"{place}: {got!r} is not {expected!r}"
+
+
+def _none_of(
+    many: list[Any], got: dict[str, Any], tolerance: float, place: str, key: str, *, near_ms: float
+) -> str | None:
+    found, where = got.get(key.removesuffix(ONE_OF), "missing"), f"{place}.{key}"
+    wrong = [difference(one, found, tolerance, where, near_ms=near_ms) for one in many]
+    return None if None in wrong else f"{where}: {found!r} is none of {many!r}"
 
 
 def _first(pairs: Iterable[tuple[Any, Any, float, str]], near_ms: float) -> str | None:

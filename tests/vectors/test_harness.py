@@ -28,6 +28,7 @@ VECTORS = Path(__file__).parent
         ({"not": 0}, None),
         (None, None),
         ({}, {"a": 1}),
+        ({"a_one_of": [1, 2]}, {"a": 2}),
     ],
 )
 def test_what_matches(expected: Any, got: Any) -> None:
@@ -52,6 +53,8 @@ def test_what_matches(expected: Any, got: Any) -> None:
         ({"gt": 1}, 1, "out: 1 is not"),
         ({"lt": 1}, 1, "out: 1 is not"),
         ({"not": 0}, 0, "out: 0 is not"),
+        ({"a_one_of": [1, 2]}, {"a": 3}, "out.a_one_of: 3 is none of [1, 2]"),
+        ({"a_one_of": [1]}, {}, "out.a_one_of: 'missing' is none of"),
     ],
 )
 def test_what_does_not_match(expected: Any, got: Any, says: str) -> None:

@@ -1,0 +1,316 @@
+"""Answers of the rescheduler to the cases of Llumnix on parts of it: metrics, filters, selectors, loop, commands."""
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from loadline.core.events import PauseChanged
+from loadline.core.move_look import Look
+from loadline.core.moves import Move
+from loadline.core.rescheduling.columns import Mask
+from loadline.core.rescheduling.filters import at_least, below, sound, unreserved
+from loadline.core.rescheduling.knobs import MetricName, ReschedulingKnobs
+from loadline.core.rescheduling.policies import policy
+from loadline.core.rescheduling.selectors import balance, empty
+from loadline.core.rescheduling.verdicts import Amount
+from loadline.core.rescheduling.view import METRICS, View
+from tests.support.belief import START
+from tests.support.movers import Movers
+from tests.vectors.answering import Answer, NotCovered, only
+from tests.vectors.llumnix_world import ROLES, groups, names, view_of, world_of
+
+KV: Final[MetricName] = "kv_cache_usage_ratio_projected"
+BYSTANDERS: Final = ({"id": "bystander 1"}, {"id": "bystander 2"})
+"""Where most are silent at once nobody fails: so some are not."""
+SAYS: Final[dict[str, Callable[[float], dict[str, Any]]]] = {
+    "base": lambda value: {"kv_blocks_used": round(1_000 * value)},
+    KV: lambda value: {"kv_blocks_used": round(1_000 * value)},
+    "decode_batch_size": lambda value: {"decode_batch_requests": value},
+    "num_waiting_requests": lambda value: {"waiting_requests": value},
+    "num_requests": lambda value: {"running_requests": value},
+    "all_prefills_tokens_num": lambda value: {"queued_prefill_tokens": value},
+    "all_decodes_tokens_num": lambda value: {"decode_tokens": value},
+}
+"""What a worker says whose metric has a value."""
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def _metric_name(given: dict[str, Any]) -> MetricName:
+    name = KV if given["metric"] == "base" else given["metric"]
+    if name not in METRICS:
+        raise NotCovered(f"{name} is a metric of one request that is dispatched: a router's")
+    return name
+
+
+def metric(case: dict[str, Any]) -> dict[str, Any]:
+    given = case["given"]
+    name = _metric_name(given)
+    only(given, "metric", "status", "mode", "tpot_profile")
+    world = world_of(given | {"instances": [{"id": "i", "status": given.get("status", {})}]}, case["shared"])
+    (view,) = (view_of(world, group) for group in groups(world) if len(group.board))
+    (value,) = view.metric(name).tolist()
+    return {"value": None if math.isnan(value) else value}
+
+
+def metric_order(case: dict[str, Any]) -> dict[str, bool]:
+    """Who comes first, whatever the two are called: of equals that depends on their names."""
+    given, name = case["given"], _metric_name(case["given"])
+    only(given, "metric", "a", "b")
+    first, second = _comes_first(name, given["a"], given["b"]), not _comes_first(name, given["b"], given["a"])
+    return {"a_less_b": first and second, "b_less_a": not first and not second, "equal": first is not second}
+
+
+def _comes_first(name: MetricName, value: float, other: float) -> bool:
+    """Whether the worker ``a`` of that value comes before the worker ``b`` of another."""
+    world = Movers()
+    world.join("a", 0, **SAYS[name](value))
+    world.join("b", 0, **SAYS[name](other))
+    view = _view(world)
+    order = view.ordered(np.ones(2, dtype=np.bool_), name, 2, descending=False)
+    return bool(view.board.keys[order[0]][1] == "a")
+
+
+def _view(world: Movers) -> View:
+    (group,) = (group for group in groups(world) if len(group.board))
+    return view_of(world, group)
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------
+
+
+class Looked:
+    """Who of some instances fails by itself, who with them, and who may take work in."""
+
+    def __init__(self, given: dict[str, Any], instances: list[dict[str, Any]], domain: str = "instance") -> None:
+        config = {key: given[key] for key in ("staleness_seconds",) if key in given} | {"failover_domain": domain}
+        world = world_of({"config": config, "instances": [*instances, *BYSTANDERS]}, {})
+        (knobs,) = world.settings.models
+        look = Look(world.controller.state, knobs, (), world.now)
+        look.judge(groups(world))
+        self.world, self._asked = world, [one["id"] for one in instances]
+        self.own, self.struck, self.serving, self.of_role = set(), set(), set(), {}
+        for group in groups(world):
+            own = look._own[group.name]
+            struck = look._domains.struck(group.board, own)
+            view = view_of(world, group, struck)
+            self.own |= self._of(names(group, own))
+            self.struck |= self._of(names(group, struck))
+            self.serving |= self._of(names(group, sound(view)))
+            self.of_role[group.board.role] = self._of(names(group, np.ones(len(group.board), dtype=np.bool_)))
+
+    def _of(self, found: list[str]) -> set[str]:
+        return set(found) & set(self._asked)
+
+    def without(self, kept: set[str]) -> list[str]:
+        """Those that were asked about and are not among these, in their order."""
+        return [name for name in self._asked if name not in kept]
+
+
+def filter_single(case: dict[str, Any]) -> dict[str, Any]:
+    given = case["given"]
+    kind = given["filter"]
+    if kind == "attribute":
+        return {"filtered_out": _is_reserved(given)}
+    if kind in {"metric_below", "not_metric_below"}:
+        return {"filtered_out": not _passes_metric(given)}
+    if kind not in {"schedulability", "staleness", "infer_type"}:
+        raise NotCovered(f"no filter {kind}")
+    only(given, "filter", "staleness_seconds", "instance", "infer_type")
+    looked, name = Looked(given, [given["instance"]]), given["instance"]["id"]
+    if kind == "infer_type":
+        return {"filtered_out": name not in looked.of_role[ROLES[given["infer_type"]]]}
+    return {"filtered_out": name not in looked.serving, "marks_needs_failover": name in looked.own}
+
+
+def _is_reserved(given: dict[str, Any]) -> bool:
+    only(given, "filter", "key", "rejected", "instance")
+    if given["key"] != "reserved":
+        raise NotCovered("what a worker is kept for is the only attribute that is filtered by")
+    looked = Looked({}, [given["instance"]])
+    (group,) = (group for group in groups(looked.world) if len(group.board))
+    refused = [given["rejected"]] if given["rejected"] else []
+    passes = unreserved(*refused)(view_of(looked.world, group))
+    return given["instance"]["id"] not in names(group, passes)
+
+
+def _passes_metric(given: dict[str, Any]) -> bool:
+    only(given, "filter", "metric", "threshold", "value")
+    name, threshold = _metric_name(given), given["threshold"]
+    world = Movers()
+    world.join("i", 0, **SAYS[name](given["value"]))
+    build = below if given["filter"] == "metric_below" else at_least
+    return bool(build(lambda _: name, lambda _: threshold)(_view(world)).all())
+
+
+def filter_chain(case: dict[str, Any]) -> dict[str, Any]:
+    given = case["given"]
+    only(given, "filters", "staleness_seconds", "instances")
+    looked = Looked(given, given["instances"])
+    kept = {one["id"] for one in given["instances"]}
+    for one in given["filters"]:
+        kind, _, value = one.partition("=")
+        if kind == "infer_type":
+            kept &= looked.of_role[ROLES[value]]
+        elif kind in {"schedulability", "staleness"}:
+            kept &= looked.serving
+        else:
+            raise NotCovered(f"no filter {one}")
+    return {"filtered_out": looked.without(kept)}
+
+
+def filter_global(case: dict[str, Any]) -> dict[str, Any]:
+    given = case["given"]
+    only(given, "filter", "domain", "instances", "staleness_seconds")
+    looked = Looked(given, given["instances"], given["domain"])
+    if given["filter"] == "failover":
+        return {"filtered_out": sorted(looked.struck)}
+    return {"filtered_out": looked.without(looked.struck)}
+
+
+def filter_flow(case: dict[str, Any]) -> dict[str, Any]:
+    given = case["given"]
+    only(given, "single", "global", "instances", "staleness_seconds")
+    (one,) = given["global"]
+    kind, _, domain = one.partition(":")
+    if kind != "failover" or not {"schedulability", "staleness"}.issuperset(given["single"]):
+        raise NotCovered("no answer for these filters")
+    looked = Looked(given, given["instances"], domain)
+    return {"remaining": sorted(looked.serving), "needs_failover": sorted(looked.own)}
+
+
+# -- selectors and policies --------------------------------------------------------------------------------------------
+
+
+def selector(case: dict[str, Any]) -> dict[str, Any]:
+    """Sources with destinations, wherever the amounts would allow it."""
+    given = case["given"]
+    only(given, "selector", "scope", "force_higher_to_lower", "src", "dst")
+    loads = {one["id"]: one["metrics"][KV] for one in (*given["src"], *given["dst"])}
+    units = {one["id"]: one.get("unit", "") for one in (*given["src"], *given["dst"])}
+    instances = [
+        {
+            "id": name,
+            "unit": units[name],
+            "status": {
+                "num_total_gpu_tokens": 1_000,
+                "num_used_gpu_tokens": round(1_000 * load),
+                "scheduler_running_to_decode_tokens_num": round(1_000 * load),
+            },
+        }
+        for name, load in loads.items()
+    ]
+    world = world_of({"instances": instances, "tpot_profile": "T1"}, case["shared"])
+    view = _view(world)
+    select = {"metric_balance": balance(KV, by_unit=given.get("scope") == "unit"), "aggregate": empty}
+    if given["selector"] not in select:
+        raise NotCovered(f"no selector {given['selector']}")
+    fits = Amount("NUM_REQ", "LR", 1.0, 1, 1)
+    sources, destinations = (_rows(view, [one["id"] for one in given[side]]) for side in ("src", "dst"))
+    found = select[given["selector"]](view, sources, destinations, lambda *_: fits)
+    ends = [(view.board.keys[source][1], view.board.keys[destination][1]) for source, destination, _ in found]
+    return {"pairs": [list(one) for one in ends]}
+
+
+def _rows(view: View, found: list[str]) -> Mask:
+    return np.asarray([name in found for _, name in view.board.keys], dtype=np.bool_)
+
+
+def policy_registry(case: dict[str, Any]) -> dict[str, Any]:
+    only(case["given"], "policies")
+    knobs = Movers().knobs
+    kinds = []
+    for name in case["given"]["policies"].split(","):
+        (one,) = {made for role in ROLES.values() if (made := policy(name, knobs, role)) is not None}
+        kinds.append("failover" if one.urgent else "load_balance")
+    return {"count": len(kinds), "kinds": kinds}
+
+
+# -- the loop and its commands -----------------------------------------------------------------------------------------
+
+
+def loop(case: dict[str, Any]) -> dict[str, Any]:
+    """How often all workers are looked at in a time, and whether that is within the bounds."""
+    given = case["given"]
+    only(given, "interval_ms", "run_ms")
+    world = Movers(ReschedulingKnobs(rescheduling_interval_ms=given["interval_ms"]))
+    memory = world.controller.state.rescheduling
+    dues = [memory.due["m"]]
+    while (world.controller.next_wake() or world.now) < START + given["run_ms"]:
+        world.now = max(world.controller.next_wake() or 0, world.now + 1)
+        world.tell()
+        dues.append(memory.due["m"])
+    cycles = sum(before != after for before, after in pairwise(dues))
+    return {"cycles": cycles}
+
+
+def execute(case: dict[str, Any]) -> dict[str, Any]:
+    given = case["given"]
+    return _blocked(given) if "agents" in given else _outcome(given)
+
+
+def _blocked(given: dict[str, Any]) -> dict[str, float]:
+    """How long whoever answers waits for the others, in virtual time."""
+    only(given, "pairs", "agents", "timeout_s")
+    world, silent = _failing(given["pairs"]), 1 if "never answers" in given["agents"] else 0
+    asked = _all_at_once(world)
+    assert len(asked) == given["pairs"]
+    world.now += 3
+    for move in asked[silent:]:
+        world.answer(move, requests=1)
+        world.phase(move, "done", moved=1)
+    answered_ms = world.now
+    world.tell(world.worker("later"))
+    while not world.tell(world.report("later", 10, 1, schedulable=False)):
+        world.now += 1
+    return {"cycle_blocked_s": (world.now - answered_ms) / 1_000.0}
+
+
+def _failing(count: int) -> Movers:
+    """So many workers that must give away one request, and as many that take it; nothing was asked yet."""
+    world = Movers()
+    world.tell(PauseChanged("m", paused=True))
+    for number in range(count):
+        world.join(f"ill{number:03}", 10, 1, schedulable=False)
+        world.join(f"sound{number:03}", 0, 0)
+    return world
+
+
+def _all_at_once(world: Movers) -> list[Move]:
+    """What is asked for when it is no more paused."""
+    return world.tell(PauseChanged("m", paused=False))
+
+
+def _outcome(given: dict[str, Any]) -> dict[str, Any]:
+    """What is noted of a command."""
+    only(given, "pairs", "servers")
+    world = _failing(given["pairs"])
+    asked = _all_at_once(world)
+    says = {"none listening": None, "answers success=false": False, "answers success=true": True}
+    if given["servers"] not in says:
+        raise NotCovered(f"no answer for {given['servers']}")
+    accepted = says[given["servers"]]
+    for move in asked:
+        world.answer(move, accepted=accepted, reason=None if accepted is not False else "nothing_to_move")
+    noted = world.controller.state.rescheduling.tally("m").commands
+    outcomes = [what.split(":")[1] for what, count in noted.items() for _ in range(count) if ":planned" not in what]
+    unanswered = "unanswered" in outcomes
+    return {"results": len(outcomes), "error": "unanswered" if unanswered else None, "success": accepted}
+
+
+ANSWERS: dict[str, Answer] = {
+    "llumnix.metric": metric,
+    "llumnix.metric_order": metric_order,
+    "llumnix.filter_single": filter_single,
+    "llumnix.filter_chain": filter_chain,
+    "llumnix.filter_global": filter_global,
+    "llumnix.filter_flow": filter_flow,
+    "llumnix.selector": selector,
+    "llumnix.policy_registry": policy_registry,
+    "llumnix.loop": loop,
+    "llumnix.execute": execute,
+}

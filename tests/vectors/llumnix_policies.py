@@ -1,0 +1,63 @@
+"""Answers of the rescheduler to the cases of Llumnix that are whole looks of its policies."""
+
+import math
+from typing import Any
+
+from loadline.core.events import PauseChanged
+from loadline.core.moves import Move
+from tests.support.movers import Movers
+from tests.vectors import llumnix_reckoning as reckoning
+from tests.vectors.answering import Answer
+from tests.vectors.llumnix_world import groups, view_of, world_of
+
+
+def policy_cycle(case: dict[str, Any]) -> dict[str, Any]:
+    """All policies once: the moves, what they take of requests, and the times that were predicted."""
+    given, shared = case["given"], case["shared"]
+    answers = [_cycle(given | {"instances": order}, shared) for order in _orders(given["instances"])]
+    first = answers[0]
+    if any(other != first for other in answers):
+        first["pairs"] = first["pairs_unordered"] = "these depend on who registered first"
+    return first
+
+
+def _orders(instances: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    half = len(instances) // 2
+    return [instances, instances[::-1], [*instances[half:], *instances[:half]]]
+
+
+def _cycle(given: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+    world = world_of(given, shared)
+    moves = world.tell(PauseChanged("m", paused=False))
+    pairs = [{"src": m.source.worker, "dst": m.destination.worker, "policy": m.trigger} for m in moves]
+    asked = {(move.rule, move.order, move.value) for move in moves}
+    return {
+        "pairs": pairs,
+        "pairs_unordered": sorted(pairs, key=lambda pair: sorted(pair.items())),
+        "request_selection": [list(one) for one in sorted(asked)],
+        "predicted_tpot": _predicted(world),
+        **_evacuation(given, moves),
+    }
+
+
+def _predicted(world: Movers) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for group in groups(world):
+        times = view_of(world, group).metric("predicted_tpot")
+        found |= {key[1]: float(time) for key, time in zip(group.board.keys, times, strict=True)}
+    return {name: time for name, time in found.items() if not math.isnan(time)}
+
+
+def _evacuation(given: dict[str, Any], moves: list[Move]) -> dict[str, Any]:
+    """What failover has come to: who gave, who took, and what is wrong with that, if anything is."""
+    asked = [move for move in moves if move.trigger.endswith("_failover")]
+    taken = [(move.source.worker, move.destination.worker, int(move.value)) for move in asked]
+    return {
+        "rules": sorted({f"{move.rule} {move.order}" for move in asked}),
+        "sources": sorted({source for source, _, _ in taken}),
+        "destinations": sorted({destination for _, destination, _ in taken}),
+        "wrong": reckoning.wrong(given, taken),
+    }
+
+
+ANSWERS: dict[str, Answer] = {"llumnix.policy_cycle": policy_cycle}

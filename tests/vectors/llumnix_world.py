@@ -1,0 +1,161 @@
+"""The fleets of Llumnix's cases as workers under a real controller, and what it sees of them."""
+
+from typing import Any, Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import PauseChanged
+from loadline.core.models.tpot import TpotSweep
+from loadline.core.move_look import Group
+from loadline.core.rescheduling.columns import Mask
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.rescheduling.view import View
+from loadline.core.scalars import Role
+from tests.support.belief import START
+from tests.support.movers import Movers
+from tests.vectors.answering import only
+
+ROLES: Final[dict[str, Role]] = {"prefill": "prefill", "decode": "decode", "neutral": "aggregated"}
+POOLS: Final = tuple(PoolKnobs(role, role) for role in ROLES.values())
+CONFIG: Final = {
+    "decode_load_threshold": "rescheduling_decode_load_threshold",
+    "neutral_load_threshold": "rescheduling_neutral_load_threshold",
+    "load_balance_threshold": "rescheduling_load_balance_threshold",
+    "scope": "rescheduling_load_balance_scope",
+    "failover_domain": "failover_domain",
+    "request_rule": "rescheduling_req_select_rule",
+    "request_order": "rescheduling_req_select_order",
+    "request_value": "rescheduling_req_select_value",
+    "tpot_slo": "tpot_slo",
+    "ceil": "tpot_migrate_out_ceil_threshold",
+    "floor": "tpot_migrate_out_floor_threshold",
+    "dispatch": "tpot_slo_dispatch_threshold",
+}
+INSTANCE: Final = (
+    "id", "infer_type", "schedulable", "age_ms", "node", "unit", "reserved", "status", "dp", "needs_failover",
+)  # fmt: skip
+TOTAL, USED, QUEUED = "num_total_gpu_tokens", "num_used_gpu_tokens", "num_uncomputed_tokens_all_waiting_prefills"
+BATCH, TOKENS = "scheduler_running_to_decode_requests_num", "scheduler_running_to_decode_tokens_num"
+STATUS: Final = {
+    TOTAL: "kv_blocks_total",
+    USED: "kv_blocks_used",
+    QUEUED: "queued_prefill_tokens",
+    TOKENS: "decode_tokens",
+    BATCH: "decode_batch_requests",
+    "num_uncomputed_tokens_scheduler_running_prefills": "active_prefill_tokens",
+    "num_unallocated_tokens_scheduler_running_prefills": "unallocated_prefill_tokens",
+    "hybrid_scheduler_waiting_to_decode_tokens_num": "waiting_to_decode_tokens",
+    "hybrid_scheduler_waiting_to_decode_requests_num": "waiting_to_decode_requests",
+    "num_waiting_requests": "waiting_requests",
+    "num_running_requests": "running_requests",
+}
+IN_CACHE: Final = {TOTAL, USED, QUEUED}
+STALENESS_S: Final = 60
+FAR_MS: Final = 200_000
+"""Stands for a worker that never reported."""
+REQUESTS: Final = 10
+"""Of a worker of which only tokens are told."""
+
+
+def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
+    """The instances as workers of three pools, one for each type, registered in their order.
+
+    Each has reported as long ago as is said. It is paused, so that nothing has moved yet.
+    """
+    config = given.get("config", {})
+    only(config, *CONFIG, "policies", "staleness_seconds")
+    silent_ms = max(100, 1_000 * config.get("staleness_seconds", STALENESS_S))
+    knobs = ReschedulingKnobs(
+        rescheduling_policies=tuple(config.get("policies", "decode_failover").split(",")),
+        suspect_after_ms=silent_ms,
+        consolidate_after_ms=0,
+        moves_max=10_000,
+        moves_per_worker_max=1_024,
+        **{CONFIG[key]: value for key, value in config.items() if key in CONFIG},
+    )
+    sweep = _sweep(shared, given["tpot_profile"]) if "tpot_profile" in given else None
+    world = Movers(knobs, POOLS, sweep, stale_after_ms=silent_ms)
+    world.tell(PauseChanged("m", paused=True))
+    end, times = START + 2 * FAR_MS, scale(given["instances"])
+    for one in given["instances"]:
+        only(one, *INSTANCE)
+        record = {"node": one.get("node", ""), "unit": one.get("unit", ""), "reserved": one.get("reserved", "")}
+        role = ROLES[one.get("infer_type", "decode")]
+        world.tell(world.worker(one["id"], role, data_parallel_size=one.get("dp", 1), **record))
+    for one in sorted(given["instances"], key=lambda one: -min(one.get("age_ms", 0), FAR_MS)):
+        world.now = end - int(min(one.get("age_ms", 0), FAR_MS))
+        _report(world, one, times)
+    world.now = end
+    world.controller.state.rescheduling.due["m"] = end  # all of it is looked at as soon as it is no more paused
+    return world
+
+
+def scale(instances: list[dict[str, Any]]) -> int:
+    """What is said of tokens and of the cache need not fit together there: shares stay, the cache is made larger."""
+    statuses = [one.get("status", {}) for one in instances]
+    ratios: list[int] = [100 * status.get(TOKENS, 0) // status[TOTAL] for status in statuses if status.get(TOTAL)]
+    return max([1, *ratios])
+
+
+def _report(world: Movers, one: dict[str, Any], times: int) -> None:
+    status, ranks = one.get("status", {}), one.get("dp", 1)
+    only(status, *STATUS)
+    said = {STATUS[key]: value * (times if key in IN_CACHE else 1) for key, value in status.items()}
+    running = status.get(BATCH, 0 if "num_waiting_requests" in status else REQUESTS)
+    first = world.said(
+        one["id"],
+        **{
+            "kv_blocks_total": 1_000 * times,
+            "kv_blocks_used": 0,
+            "decode_tokens": 0,
+            "running_requests": running,
+            "waiting_requests": 0,
+            "schedulable": one.get("schedulable", not one.get("needs_failover", False)),
+        }
+        | said,
+    )
+    idle = {"running_requests": 0, "decode_batch_requests": 0, "kv_blocks_used": 0, "decode_tokens": 0}
+    others = [
+        replace(first.samples[0], rank=rank, queued_prefill_tokens=0, kv_blocks_total=1, **idle)
+        for rank in range(1, ranks)
+    ]
+    world.tell(replace(first, samples=[*first.samples, *others]))
+
+
+def _sweep(shared: dict[str, Any], name: str) -> TpotSweep:
+    points = shared["meta"]["tpot_profiles"][name]
+    return TpotSweep(
+        tuple(float(point["batch"]) for point in points),
+        tuple(float(point["tokens_per_request"]) for point in points),
+        tuple(point["p50"] for point in points),
+    )
+
+
+def groups(world: Movers) -> list[Group]:
+    """The boards of workers between which requests can move, as they were last looked at."""
+    return world.controller._rescheduler._groups["m"]
+
+
+def view_of(world: Movers, group: Group, failing: Mask | None = None) -> View:
+    """A look at a group as it was before anything moved."""
+    state = world.controller.state
+    group.board.load([])
+    nobody = np.zeros(len(group.board), dtype=np.bool_)
+    return View(
+        group.board,
+        world.knobs,
+        failing=nobody if failing is None else failing,
+        leaving=nobody,
+        tpot=group.board.tpot,
+        itl_ms=state.fleet.models["m"].objectives.itl_ms,
+        fresh_after_ms=world.now - state.fleet.knobs.stale_after_ms,
+        left_ms=lambda: None,
+        now=world.now,
+    )
+
+
+def names(group: Group, mask: Mask) -> list[str]:
+    """Of some workers, in order."""
+    return sorted(key[1] for key, there in zip(group.board.keys, mask, strict=True) if there)
