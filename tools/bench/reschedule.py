@@ -1,0 +1,132 @@
+"""What the rescheduler takes to look at 100, 1,000 and 10,000 workers: a whole turn of the core with all policies.
+
+A quarter of the workers is prefill, the others decode in units of four ranks; 1 % must not be given
+work, and a fourteenth of the others is overloaded. A full pass looks at all of them, with no move in flight; a turn
+after one sample looks at what that changes. They may ask for as many moves as there are pairs, or for 64.
+Beside it: the loads of all workers computed and sorted in plain Python.
+
+  python -m tools.bench.reschedule [--quick]
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from loadline.core.belief.pool import PoolKnobs
+from loadline.core.events import AnyEvent
+from loadline.core.models.tpot import TpotSweep
+from loadline.core.rescheduling.flights import Flights
+from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.rig.measure import options, percentile, result, say
+from tests.support.movers import Movers
+
+SIZES: Final = (100, 1_000, 10_000)
+MOVES_MAX: Final = (10_000, 64)
+SLOTS: Final = 4
+FAILS: Final = 100
+"""Every so manyth worker must not be given work."""
+WARM: Final = 3
+BLOCKS: Final = 100_000
+POOLS: Final = (PoolKnobs("decode", "decode"), PoolKnobs("prefill", "prefill"))
+POLICIES: Final = (
+    "decode_load",
+    "neutral_load",
+    "prefill_failover",
+    "decode_failover",
+    "neutral_failover",
+    "binpacking_mitigation",
+    "binpacking_consolidation",
+)
+GRID: Final = [(batch, tokens) for batch in (1, 16, 64, 128, 256) for tokens in (8, 1_024, 8_192)]
+TPOT: Final = TpotSweep(
+    tuple(float(batch) for batch, _ in GRID),
+    tuple(float(tokens) for _, tokens in GRID),
+    tuple(10.0 + 0.1 * batch + 1e-5 * batch * tokens for batch, tokens in GRID),
+)
+
+
+def fleet(workers: int, moves_max: int) -> Movers:
+    """The workers, each of which has reported."""
+    draw = random.Random(workers)  # noqa: S311 - the same fleet every time
+    knobs = ReschedulingKnobs(
+        rescheduling_policies=POLICIES,
+        rescheduling_decode_load_threshold=0.7,
+        rescheduling_load_balance_threshold=0.1,
+        moves_max=moves_max,
+        suspect_after_ms=60_000,
+    )
+    world = Movers(knobs, POOLS, TPOT)
+    events: list[AnyEvent] = []
+    for number in range(workers):
+        pool = "prefill" if number % 4 == 0 else "decode"
+        node, unit = f"n{number // 8}", f"u{number // 4}"
+        events.append(world.worker(f"w{number}", pool, node=node, unit=unit))
+        batch = draw.randint(1, 200)
+        used = int(BLOCKS * draw.uniform(0.05, 0.75))
+        slots = {"migration_slots_in": SLOTS, "migration_slots_out": SLOTS}
+        world.said(f"w{number}", kv_blocks_total=BLOCKS, schedulable=number % FAILS > 0, **slots)
+        events.append(world.report(f"w{number}", used, batch))
+    world.tell(*events)
+    return world
+
+
+def pass_ms(world: Movers) -> float:
+    """A turn in which all workers are due, with nothing in flight."""
+    state = world.controller.state.rescheduling
+    state.flights = Flights()
+    world.now += 1
+    state.due["m"] = world.now
+    began_s = time.perf_counter()
+    world.controller.handle([], world.now)
+    return (time.perf_counter() - began_s) * 1e3
+
+
+def sample_ms(world: Movers) -> float:
+    """A turn in which one worker was heard."""
+    world.now += 1
+    draw = random.Random(world.now)  # noqa: S311
+    name = f"w{draw.randrange(len(world.records))}"
+    event = world.report(name, int(BLOCKS * draw.uniform(0.05, 0.95)), draw.randint(1, 200))
+    began_s = time.perf_counter()
+    world.controller.handle([event], world.now)
+    return (time.perf_counter() - began_s) * 1e3
+
+
+def plain_ms(world: Movers) -> float:
+    """Loads and order of all workers in plain Python."""
+    samples = list(world.samples.items())
+    began_s = time.perf_counter()
+    loads = [((one.kv_blocks_used or 0) + (one.queued_prefill_tokens or 0), name) for name, one in samples]
+    loads.sort()
+    return (time.perf_counter() - began_s) * 1e3
+
+
+def looks(look: Callable[[Movers], float], world: Movers, times: int) -> list[float]:
+    """So many looks, after some that are not counted."""
+    return [look(world) for _ in range(WARM + times)][WARM:]
+
+
+def main() -> None:
+    """Measure and print."""
+    rounds, times = (1, 15) if options(__doc__) else (3, 60)
+    for workers in SIZES:
+        for moves_max in MOVES_MAX:
+            passes: list[list[float]] = []
+            samples: list[list[float]] = []
+            plain: list[float] = []
+            world = fleet(workers, moves_max)
+            for _ in range(rounds):
+                passes.append(looks(pass_ms, world, times))
+                pairs = len(world.controller.state.rescheduling.flights.open)
+                samples.append(looks(sample_ms, world, 3 * times))
+                plain.append(percentile(looks(plain_ms, world, 5), 0.5))
+            for what, found in (("pass", passes), ("one sample", samples)):
+                middle = [percentile(one, 0.5) for one in found]
+                p99 = round(percentile([ms for one in found for ms in one], 0.99), 3)
+                say(f"{what} of {workers} workers, at most {moves_max} requests: {middle[-1]:.3f} ms, p99 {p99} ms")
+                result(f"{what}, {workers} workers, {moves_max} requests", "ms", middle, plain, p99=p99, pairs=pairs)
+
+
+if __name__ == "__main__":
+    main()
