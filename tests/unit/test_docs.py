@@ -15,8 +15,12 @@ from loadline.app import settings
 from loadline.cli.main import main, parser
 from loadline.config import load, parse, validate
 from loadline.core.learned import Learned
+from loadline.core.moves import MoveFailure, MoveRefusal
 from loadline.core.observed import WorkerRecord
 from loadline.core.report import SENTENCES, Code, Rejection
+from loadline.core.rescheduling.flights import FlightPhase
+from loadline.core.rescheduling.verdicts import SENTENCES as MOVE_SENTENCES
+from loadline.core.rescheduling.verdicts import MoveCode
 from loadline.core.status import ConditionName, ConditionReason
 from loadline.core.targets import Decision
 from loadline.sim.compare.baselines import BASELINES
@@ -99,7 +103,7 @@ def test_the_example_is_simulated_as_shown(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_every_example_fits_the_fleets_beside_it() -> None:
     examples = ROOT / "docs" / "examples"
-    fleets = [examples / "fleet.toml", examples / "serving.toml"]
+    fleets = [examples / name for name in ("fleet.toml", "serving.toml", "moving.toml")]
     configs = [path for path in sorted(examples.glob("*.toml")) if path not in fleets]
     assert configs
     for path in configs:
@@ -191,6 +195,16 @@ def test_what_is_shown_passes_the_agents_codec() -> None:
 def test_every_reason_is_explained() -> None:
     table = {cells[0].strip("`"): cells[1] for cells in rows(section(OPERATIONS, "Reasons"))}
     assert table == {str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", SENTENCES[code]) for code in Code}
+
+
+def test_every_reason_of_a_move_is_explained() -> None:
+    text = section(OPERATIONS, "Moves")
+    codes = {cells[0].strip("`"): cells[1] for cells in rows(text) if cells[0].strip("`") in set(MoveCode)}
+    assert codes == {
+        str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentence) for code, sentence in MOVE_SENTENCES.items()
+    }
+    said = set(re.findall(r"`(\w+)`", text))
+    assert {*get_args(MoveRefusal), *get_args(MoveFailure), *get_args(FlightPhase)} - {""} <= said
 
 
 def test_every_refusal_is_explained() -> None:
