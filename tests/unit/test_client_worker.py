@@ -13,7 +13,7 @@ from loadline.client.worker import Samples, Worker
 from loadline.core.events import LoadReported, WorkerDrained
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.scalars import Role
-from loadline.ports import Entry, Write
+from loadline.ports import Change, Entry, Write
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
@@ -264,6 +264,23 @@ def test_a_drain_that_failed_is_tried_again_by_the_next_command() -> None:
             assert len(made.drains) == 2
 
     asyncio.run(scenario())
+
+
+def test_who_leaves_says_so_before_its_key_goes() -> None:
+    states: list[str] = []
+
+    def written(changes: list[Change]) -> None:
+        records = [msgspec.json.decode(one.entry.value, type=WorkerRecord) for one in changes if one.entry is not None]
+        states.extend(record.state for record in records)
+
+    async def scenario() -> None:
+        async with bench() as made:
+            made.store.server.on_write = written
+            await made.worker.ready()
+            await until(lambda: made.state == "ready", "ready")
+
+    asyncio.run(scenario())
+    assert states[-2:] == ["ready", "draining"]
 
 
 def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:

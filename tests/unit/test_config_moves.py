@@ -33,7 +33,17 @@ def test_what_is_switched_on_and_plausible_has_no_warning() -> None:
             "rescheduling_req_select_value",
             "1 or more",
         ),
+        (
+            'rescheduling_req_select_rule = "RATIO"\nrescheduling_req_select_value = 1024',
+            "rescheduling_req_select_value",
+            "a share from 0 to 1",
+        ),
         (f"{GOOD}enable_adaptive_pd = true", "tpot_profiling_data_path", "decode_profile"),
+        (
+            f'{GOOD}rescheduling_decode_load_metric = "predicted_tpot"',
+            "tpot_profiling_data_path",
+            "decode_profile",
+        ),
         ('failover_domain = "rack"', "failover_domain", "instance-unit"),
         ('rescheduling_policies = ["decode_loda"]', "rescheduling_policies", "decode_load"),
     ],
@@ -53,11 +63,20 @@ def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy:
         (f"{GOOD}instance_staleness_seconds = 4", "no longer than suspect_after_ms"),
         (f'{GOOD}rescheduling_policies = ["decode_failover"]', "decode_load is not among them"),
         ("enable_rescheduling = true", "Set rescheduling_decode_load_threshold = 0.9"),
+        ("enable_rescheduling = true\nrescheduling_decode_load_threshold = 80", "80 times a cache"),
+        (f"{GOOD}rescheduling_load_balance_threshold = 20", "hardly ever so far apart"),
+        (f"{GOOD}hops_max = 0", "move nothing"),
     ],
 )
 def test_what_hardly_has_the_effect_that_was_meant_is_a_warning(knobs: str, said: str) -> None:
     (warning,) = validate(config(knobs))
     assert said in warning
+
+
+def test_loads_that_are_no_shares_are_not_judged_as_such() -> None:
+    knobs = 'enable_rescheduling = true\nrescheduling_decode_load_metric = "num_requests"\n'
+    assert validate(config(knobs)) == []
+    assert validate(config(f"{knobs}rescheduling_decode_load_threshold = 80")) == []
 
 
 def test_linear_parameters_tell_times_per_token() -> None:

@@ -4,6 +4,7 @@ from loadline.core.effects import RevokeWorkerLease, SendDrain
 from loadline.core.events import (
     BusConnectionChanged,
     DrainRequested,
+    LeaseRenewalFailed,
     RegistryRead,
     WorkerDeregistered,
     WorkerDrained,
@@ -66,6 +67,29 @@ def test_an_order_to_drain_outlives_the_leader_that_took_it() -> None:
     other.tell(BusConnectionChanged(connected=True))
     other.tell(RegistryRead([RegisteredWorker(record, 5) for record in world.workers.values()]))
     assert [e.worker for e in other.effects if isinstance(e, SendDrain)] == ["d1"]
+
+
+def on_the_way_again(*, meanwhile_empty: bool) -> list[str]:
+    """Who is asked to drain by an agent that lost its lease in the midst of a drain, and then leads again."""
+    world = booted()
+    world.run(10)
+    world.tell(DrainRequested("m", "decode", "d1", "me"))
+    world.run(2)
+    assert world.controller.state.drains.open["m\0decode\0d1"].accepted
+    lease = world.controller.state.leadership.lease_id
+    world.tell(LeaseRenewalFailed("all", lease, lost=True))
+    assert not world.controller.leading
+    if meanwhile_empty:
+        world.tell(WorkerDrained("m", "decode", "d1", 1))
+    world.effects.clear()
+    world.run(10)
+    assert world.controller.leading
+    return [e.worker for e in world.effects if isinstance(e, SendDrain)]
+
+
+def test_a_drain_goes_on_where_the_agent_that_began_it_leads_again() -> None:
+    assert on_the_way_again(meanwhile_empty=False) == ["d1"]
+    assert on_the_way_again(meanwhile_empty=True) == []
 
 
 def test_workers_above_the_decided_count_are_drained_with_an_alarm() -> None:

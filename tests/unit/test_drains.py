@@ -1,6 +1,7 @@
 """A worker's way out."""
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.core.belief.fleet import Fleet
 from loadline.core.belief.pool import PoolKnobs
@@ -73,6 +74,18 @@ def test_victims_are_those_that_are_cheapest_to_lose() -> None:
     assert [v.worker for v in choose_victims(pool, 99)] == order
     assert choose_victims(pool, 2) == [Victim("starting", 1), Victim("idle", 1)]
     assert choose_victims(pool, 0) == []
+
+
+def test_where_requests_move_those_are_cheapest_to_lose_that_have_the_fewest_that_must_stay() -> None:
+    fleet = fleet_of(PoolKnobs("decode", "decode"))
+    pool = fleet.models["m"].pools["decode"]
+    for name, running, staying in (("many", 9, 0), ("few", 3, 0), ("guided", 2, 2), ("fixed", 1, 0)):
+        fleet.register(registered(name), START)
+        said = replace(sample(1, 0.1 * running, 0, running), unmovable_requests=staying)
+        fleet.report(reported(name, said), START)
+    moves = [v.worker for v in choose_victims(pool, 99, lambda worker: worker.record.worker != "fixed")]
+    assert moves == ["few", "many", "fixed", "guided"]
+    assert [v.worker for v in choose_victims(pool, 99)] == ["fixed", "guided", "few", "many"]
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------

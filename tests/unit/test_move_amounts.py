@@ -57,14 +57,20 @@ def test_half_in_whatever_load_is_counted(metric: MetricName, threshold: float, 
 
 
 def test_a_share_is_of_the_source() -> None:
-    knobs = replace(LOAD, rescheduling_req_select_rule="RATIO")
-    (move,) = asked(
-        knobs,
-        {"used": 1_800, "running": 9, "kv_blocks_total": 2_000},
-        {"used": 300, "kv_blocks_total": 1_000},
-    )
+    world = Movers(replace(LOAD, rescheduling_req_select_rule="RATIO"))
+    world.tell(world.worker("cold"), world.worker("hot", kv_blocks_total=2_000))
+    world.tell(world.report("cold", 300, 1))
+    (move,) = world.tell(world.report("hot", 1_800, 9, kv_blocks_total=2_000))
     assert move.rule == "RATIO"
     assert move.value == pytest.approx(0.15)
+
+
+def test_a_worker_whose_record_does_not_say_how_large_its_cache_is_is_asked_for_tokens() -> None:
+    world = Movers(replace(LOAD, rescheduling_req_select_rule="RATIO"))
+    world.join("cold", 300, 1)
+    (move,) = world.join("hot", 900, 9)
+    assert move.rule == "TOKEN"
+    assert move.value == pytest.approx(300.0)
 
 
 def test_a_share_of_an_unknown_cache_is_said_in_tokens() -> None:
@@ -93,14 +99,14 @@ def test_no_more_moves_than_there_is_room_for() -> None:
     assert asked(LOAD, {"used": 1_000, "running": 10}, {"used": 750}) == []
 
 
-@pytest.mark.parametrize(("give", "take", "most"), [(2, 9, 2), (9, 3, 3), (0, 9, None), (9, 0, None), (9, 9, 9)])
+@pytest.mark.parametrize(("give", "take", "most"), [(2, 9, 2), (9, 3, 3), (0, 9, None), (9, 0, None), (9, 9, 8)])
 def test_no_more_requests_move_than_both_have_slots_for(give: int, take: int, most: int | None) -> None:
     moves = asked(
         LOAD,
         {"used": 900, "running": 9, "migration_slots_out": give},
         {"used": 100, "migration_slots_in": take},
     )
-    assert [move.requests_max for move in moves] == ([] if most is None else [most])
+    assert [move.requests_max for move in moves] == ([] if most is None else [most])  # 400 tokens are four, or eight
 
 
 def test_requests_that_must_stay_are_not_counted_on() -> None:

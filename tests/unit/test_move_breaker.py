@@ -92,3 +92,25 @@ def test_a_new_life_of_it_is_asked_at_once() -> None:
     world.now += 1
     assert world.tell(world.worker("ill", incarnation=2)) == []
     assert pairs(world.tell(world.report("ill", 10, 1, schedulable=False))) == [("ill", "a")]
+
+
+def test_commands_of_one_round_are_one_silence() -> None:
+    world = Movers(KNOBS)
+    for number in range(9):
+        world.join(f"w{number}", 0, 0, migration_slots_in=1)
+    world.join("ill", 90, 9)
+    moves = world.tell(world.said("ill", schedulable=False))
+    assert len(moves) == 9
+    world.now += 5_000
+    for move in moves:
+        world.answer(move, accepted=None)
+        world.now += 10
+    assert peer(world, "ill").failures == 1
+    assert peer(world, "ill").shut_until_ms <= world.now + KNOBS.breaker_ms
+
+
+def test_who_reports_of_a_move_has_answered_it() -> None:
+    world, move = ill()
+    world.answer(move, accepted=None)
+    world.phase(move, "admitted")
+    assert (peer(world, "ill").failures, peer(world, "ill").shut_until_ms) == (0, 0)

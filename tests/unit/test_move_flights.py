@@ -171,8 +171,21 @@ def test_reports_come_faster_than_the_answer() -> None:
 def test_a_move_is_over_when_its_source_is_gone() -> None:
     world, command_id = moved()
     world.leave("hot")
+    world.wait(world.knobs.suspect_after_ms, silent=("hot",))
+    assert flight(world, command_id) is not None
+    world.wait(1_000, silent=("hot",))
     assert flight(world, command_id) is None
     assert outcomes(world)["decode_load:lost:source_lost"] == 1
+
+
+def test_a_source_that_is_only_cut_off_from_the_store_says_how_its_move_ends() -> None:
+    world, command_id = moved()
+    found = flight(world, command_id)
+    assert found is not None
+    world.leave("hot")
+    world.wait(2 * world.knobs.suspect_after_ms)
+    world.phase(found.move, "done", moved=1, tokens=50)
+    assert outcomes(world)["decode_load:done"] == 1
 
 
 def test_a_new_life_of_the_source_has_no_part_in_moves_of_the_old_one() -> None:

@@ -124,3 +124,36 @@ def test_of_policies_that_are_gone_nothing_is_kept() -> None:
     settings = replace(world.settings, models=(replace(model, rescheduling=replace(LOAD, enable_rescheduling=True)),))
     world.tell(SettingsChanged(Raw(encode(settings))))
     assert not any(key.endswith("failover") for key in looks)
+
+
+def test_a_move_of_the_leader_before_is_followed_for_as_long_as_moves_are_given() -> None:
+    world = Movers(replace(LOAD, move_ttl_ms=300_000))
+    world.join("a", 400, 4)
+    world.join("b", 100, 1)
+    world.tell(report("of-old", epoch=6))
+    world.wait(300_000)
+    assert "of-old" in open_flights(world)
+    world.wait(3_000)
+    assert "of-old" not in open_flights(world)
+
+
+def test_what_an_earlier_life_says_does_not_speak_for_one_that_has_vanished() -> None:
+    world = Movers(FAILOVER)
+    for name in ("a0", "a1", "b0"):
+        world.tell(world.worker(name, node=name[0], incarnation=2))
+        world.tell(world.report(name, 10, 1))
+    ghost = replace(world.said("a0"), incarnation=1)
+    world.leave("a0")
+    asked = []
+    for _ in range(6):
+        asked += world.wait(1_000, silent=("a0",))
+        world.tell(ghost)
+    assert pairs(asked)[:1] == [("a1", "b0")]
+
+
+def test_names_of_nodes_that_are_gone_are_forgotten() -> None:
+    world = Movers(LOAD)
+    planner = world.controller._rescheduler
+    for life in range(1, 6_001):
+        world.tell(world.worker("a", incarnation=life, node=f"n{life}"), world.report("a", 10, 1))
+    assert len(planner._nodes) < 5_000

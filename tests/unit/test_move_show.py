@@ -52,9 +52,9 @@ def test_an_explanation_has_every_pair_that_was_looked_at_and_why() -> None:
     world.join("b", 100, 1)
     (look,) = query.explain_moves(world.controller.state, "", "")
     assert show.policy_look(look).splitlines()[1:] == [
-        "  3 requests with 133 tokens are asked to move",
+        "  up to 3 requests, some 150 tokens, are asked to move",
         "  1 could give requests away, 1 could take some in",
-        "    a -> b: 3 requests with 133 tokens are asked to move",
+        "    a -> b: up to 3 requests, some 150 tokens, are asked to move",
     ]
 
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from loadline.core.events import PauseChanged
-from loadline.core.move_look import Look
 from loadline.core.moves import Move
 from loadline.core.rescheduling.columns import Mask
 from loadline.core.rescheduling.filters import at_least, below, sound, unreserved
 from loadline.core.rescheduling.knobs import MetricName, ReschedulingKnobs
 from loadline.core.rescheduling.policies import policy
 from loadline.core.rescheduling.selectors import balance, empty
+from loadline.core.rescheduling.suspects import suspects
 from loadline.core.rescheduling.verdicts import Amount
 from loadline.core.rescheduling.view import METRICS, View
 from tests.support.belief import START
@@ -90,13 +90,13 @@ class Looked:
         config = {key: given[key] for key in ("staleness_seconds",) if key in given} | {"failover_domain": domain}
         world = world_of({"config": config, "instances": [*instances, *BYSTANDERS]}, {})
         (knobs,) = world.settings.models
-        look = Look(world.controller.state, knobs, (), world.now)
-        look.judge(groups(world))
+        boards = {group.name: group.board for group in groups(world)}
+        found = suspects(boards, knobs.rescheduling, (), world.controller.state.bus_since_ms, world.now)
         self.world, self._asked = world, [one["id"] for one in instances]
         self.own, self.struck, self.serving, self.of_role = set(), set(), set(), {}
         for group in groups(world):
-            own = look._own[group.name]
-            struck = look._domains.struck(group.board, own)
+            own = found.own[group.name]
+            struck = found.domains.struck(group.board, own)
             view = view_of(world, group, struck)
             self.own |= self._of(names(group, own))
             self.struck |= self._of(names(group, struck))

@@ -51,7 +51,7 @@ def _predicted(world: Movers) -> dict[str, float]:
 def _evacuation(given: dict[str, Any], moves: list[Move]) -> dict[str, Any]:
     """What failover has come to: who gave, who took, and what is wrong with that, if anything is."""
     asked = [move for move in moves if move.trigger.endswith("_failover")]
-    taken = [(move.source.worker, move.destination.worker, int(move.value)) for move in asked]
+    taken = [(move.source.worker, move.destination.worker, move.requests_max) for move in asked]
     return {
         "rules": sorted({f"{move.rule} {move.order}" for move in asked}),
         "sources": sorted({source for source, _, _ in taken}),

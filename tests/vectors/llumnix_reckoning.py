@@ -10,7 +10,7 @@ Instance = dict[str, Any]
 Taken = Iterable[tuple[str, str, int]]
 """Source, destination, requests."""
 
-DISPATCH, TPOT_SLO_MS, LEAST_TOKENS = 0.85, 50.0, 1_024.0
+DISPATCH, TPOT_SLO_MS, LEAST_TOKENS, GAP = 0.85, 50.0, 1_024.0, 0.7
 PACKING: Final = ("binpacking_mitigation", "binpacking_consolidation")
 
 
@@ -228,7 +228,7 @@ def _selection(case: Case, pairs: list[dict[str, str]]) -> list[list[Any]]:
 def _balanced(given: dict[str, Any], source: Instance, destination: Instance) -> tuple[str, str, float]:
     """Half of what the two are apart, as far as the destination stays below the threshold.
 
-    The least is more than half where the source keeps what the destination had.
+    The least is more than half as long as it leaves the two less than the least difference apart the other way round.
     """
     config, times = given.get("config", {}), scale(given["instances"])
     threshold = config.get("decode_load_threshold", 1.0)
@@ -238,7 +238,9 @@ def _balanced(given: dict[str, Any], source: Instance, destination: Instance) ->
     apart = times * (_room(destination) - _room(source))
     used = times * (_status(source, USED) + _status(source, QUEUED))
     each = max(used, _status(source, TOKENS)) / source.get("status", {}).get(BATCH, REQUESTS)
-    return "TOKEN", "SR", min(max(apart / 2.0, min(LEAST_TOKENS, apart - each)), room)
+    least_apart = times * config.get("load_balance_threshold", GAP) * _status(source, TOTAL)
+    most = (apart + min(least_apart, apart)) / 2.0 - each
+    return "TOKEN", "SR", min(max(apart / 2.0, min(LEAST_TOKENS, most)), room)
 
 
 def _packed(

@@ -88,7 +88,9 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
         world.now = end - int(min(one.get("age_ms", 0), FAR_MS))
         _report(world, one, times)
     world.now = end
-    world.controller.state.rescheduling.due["m"] = end  # all of it is looked at as soon as it is no more paused
+    memory = world.controller.state.rescheduling
+    memory.due["m"] = end  # all of it is looked at as soon as it is no more paused
+    memory.turned_at_ms, memory.hearing_since_ms = end, -1  # and it was listened to all the time
     return world
 
 

@@ -1,9 +1,10 @@
 """A key in the store under a lease, step by step: whoever awaits the steps brings the loop and the clock."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum, auto
 
-from loadline.errors import StoreUnavailable
+from loadline.errors import LoadlineError, StoreUnavailable
 from loadline.ports import Compare, Entry, Store, Write
 
 
@@ -57,7 +58,7 @@ class LeasedKey:
         self._replace_lost = replace_lost
 
     def withdraw(self) -> None:
-        """Revoke the lease with the next step, and register no more."""
+        """Write what was to be written and revoke the lease with the next step, and register no more."""
         self._withdrawn = True
 
     async def step(self, now_s: float) -> Step:
@@ -72,6 +73,7 @@ class LeasedKey:
         if not self._withdrawn:
             return await self._keep(now_s)
         self.gone = now_s > self._lease_ends_s  # so it is over even if the store does not answer
+        await self._say_last()
         return await self._revoke(Step.REVOKED)
 
     async def _keep(self, now_s: float) -> Step:
@@ -103,6 +105,13 @@ class LeasedKey:
                 return False
             self._revision = held.mod_revision if held is not None else 0
         raise StoreUnavailable(f"{self.key} is being written by another")
+
+    async def _say_last(self) -> None:
+        """Write what is new before the key goes: who leaves says so first, and is not taken for one that failed."""
+        if self._lease_id and self._written is not None and self._written != self._wanted:
+            with suppress(LoadlineError):
+                await self._put(self._wanted)
+            self._written = self._wanted  # one try: the lease is given up in any case
 
     async def _held(self) -> Entry | None:
         entries = (await self._store.read(self.key)).entries  # by prefix: decode-1 is one of decode-17 too

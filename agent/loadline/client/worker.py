@@ -204,10 +204,9 @@ class Worker:
         emptied = False
         while not emptied:
             command = await self._commands.get()
+            self._register("draining")
             if self.record.role == "decode":
                 self._registration.withdraw()
-            else:
-                self._register("draining")
             if self._says_slots:
                 await self.report_now()  # it has more slots now: at 1 Hz it would be half a second late
             emptied = await self._emptied(command)
@@ -240,5 +239,6 @@ class Worker:
             await asyncio.sleep(DRAINED_INTERVAL_MS / 1_000)
 
     async def _leave(self) -> None:
+        self._register("draining")
         self._registration.withdraw()
         await wait_at_most(self._registration.gone, LEAVE_TIMEOUT_S)

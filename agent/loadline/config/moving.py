@@ -11,6 +11,10 @@ from loadline.errors import ConfigError
 _REPORT_MS: Final = 1_000
 """How often workers report, where nobody says otherwise."""
 _LOADS: Final = {"decode": "decode_load", "aggregated": "neutral_load"}
+_KV: Final = "kv_cache_usage_ratio_projected"
+_TPOT: Final = "predicted_tpot"
+_SHARE_MAX: Final = 3.0
+"""Of its cache that a worker is asked for: more waits nowhere for long, and a larger share was meant in per cent."""
 _WORDS: Final = {"decode": "decode", "aggregated": "neutral"}
 
 
@@ -41,20 +45,34 @@ def check_moves(model: ModelKnobs, place: str) -> None:
         if getattr(knobs, low) > getattr(knobs, high):
             problem = f"{getattr(knobs, low):g} is above {high} {getattr(knobs, high):g}"
             raise ConfigError(f"{here}.{low}", problem, f"Lower it or raise {high}.")
-    if knobs.rescheduling_req_select_rule == "NUM_REQ" and 0.0 <= knobs.rescheduling_req_select_value < 1.0:
-        problem = f"{knobs.rescheduling_req_select_value:g} requests are none, and the rule is NUM_REQ"
-        raise ConfigError(f"{here}.rescheduling_req_select_value", problem, "Give 1 or more, or -1 for all.")
+    _check_value(knobs, here)
     if knobs.enable_rescheduling:
         _check_tpot(model, knobs, here)
 
 
+def _check_value(knobs: ReschedulingKnobs, here: str) -> None:
+    rule, value, key = (
+        knobs.rescheduling_req_select_rule,
+        knobs.rescheduling_req_select_value,
+        f"{here}.rescheduling_req_select_value",
+    )
+    if rule == "NUM_REQ" and 0.0 <= value < 1.0:
+        raise ConfigError(
+            key, f"{value:g} requests are none, and the rule is NUM_REQ", "Give 1 or more, or -1 for all."
+        )
+    if rule == "RATIO" and value > 1.0:
+        problem = f"{value:g} is more than a whole cache, and the rule is RATIO"
+        raise ConfigError(key, problem, "Give a share from 0 to 1, or 0 for half the difference.")
+
+
 def _check_tpot(model: ModelKnobs, knobs: ReschedulingKnobs, here: str) -> None:
-    packing = [name for name in knobs.policies if name in PACKING]
-    if not packing or knobs.tpot_profiling_data_path:
+    by_tpot = [name for name in knobs.policies if name in PACKING]
+    by_tpot += [name for role, name in _LOADS.items() if name in knobs.policies and _metric(knobs, role) == _TPOT]
+    if not by_tpot or knobs.tpot_profiling_data_path:
         return
     for pool in model.pools:
         if pool.role != "prefill" and not pool.decode_profile and pool.linear is None:
-            problem = f"nothing tells the time per output token of pool {pool.name}, which {packing[0]} goes by"
+            problem = f"nothing tells the time per output token of pool {pool.name}, which {by_tpot[0]} goes by"
             remedy = "Give the pool a decode_profile or a table linear, or name a profile."
             raise ConfigError(f"{here}.tpot_profiling_data_path", problem, remedy)
 
@@ -69,13 +87,11 @@ def move_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     missing = [name for role, name in _LOADS.items() if _has(model, role) and name not in knobs.policies]
     for name in missing:
         yield f"{here}.rescheduling_policies: {name} is not among them, so load stays where it is. Add it."
+    if knobs.hops_max == 0:
+        yield f"{here}.hops_max: 0 lets load and packing move nothing. Set 1 or more."
     for role, name in _LOADS.items():
-        thresholds = _thresholds(knobs, role), knobs.rescheduling_load_balance_threshold
-        if name in knobs.policies and _has(model, role) and thresholds == _thresholds_of_old(role):
-            yield (
-                f"{here}.rescheduling_load_balance_threshold: with {thresholds[0]:g} and {thresholds[1]:g} a cache is "
-                f"full before anything leaves it. Set rescheduling_{_WORDS[role]}_load_threshold = 0.9 and this to 0.2."
-            )
+        if name in knobs.policies and _has(model, role):
+            yield from _load_warnings(knobs, role, here)
     if knobs.suspect_after_ms < 2 * _REPORT_MS:
         yield (
             f"{here}.suspect_after_ms: {knobs.suspect_after_ms} ms is less than two reports of a worker that reports "
@@ -86,6 +102,31 @@ def move_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
             f"{here}.instance_staleness_seconds: {knobs.instance_staleness_seconds} s is no longer than "
             f"suspect_after_ms, and some samples stay the same for so long. Set it well above."
         )
+
+
+def _load_warnings(knobs: ReschedulingKnobs, role: str, here: str) -> Iterator[str]:
+    """Thresholds that are no loads of the metric."""
+    if _metric(knobs, role) != _KV:
+        return
+    key, least = f"{here}.rescheduling_{_WORDS[role]}_load_threshold", knobs.rescheduling_load_balance_threshold
+    threshold = _thresholds(knobs, role)
+    if (threshold, least) == _thresholds_of_old(role):
+        yield (
+            f"{here}.rescheduling_load_balance_threshold: with {threshold:g} and {least:g} a cache is full before "
+            f"anything leaves it. Set rescheduling_{_WORDS[role]}_load_threshold = 0.9 and this to 0.2."
+        )
+    elif threshold > _SHARE_MAX:
+        yield f"{key}: {threshold:g} is {threshold:g} times a cache, for it is a share. Set 0.9 or so."
+    elif least >= 1.0:
+        yield (
+            f"{here}.rescheduling_load_balance_threshold: {least:g} is a share of a cache, and two workers are hardly "
+            "ever so far apart. Set 0.2 or so."
+        )
+
+
+def _metric(knobs: ReschedulingKnobs, role: str) -> str:
+    decode = role == "decode"
+    return knobs.rescheduling_decode_load_metric if decode else knobs.rescheduling_neutral_load_metric
 
 
 def _thresholds(knobs: ReschedulingKnobs, role: str) -> float:

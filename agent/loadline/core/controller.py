@@ -91,6 +91,8 @@ class Controller:
             if type(event) is ev.SettingsChanged:
                 self._obey(turn, event)
                 continue
+            if type(event) is ev.DrainRequested and self.settings.only_rescheduling:
+                continue  # whoever scales the fleet drains
             follow = HANDLERS[type(event)](turn, event)
             if follow:
                 effects += follow

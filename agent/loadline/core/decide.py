@@ -1,6 +1,7 @@
 """From the picture of one model to a decision, or to a hold: plan, guard, look for obstacles, propose, explain."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from loadline.core.belief.fleet import Model
 from loadline.core.belief.pool import Pool
+from loadline.core.belief.worker import Worker
 from loadline.core.conditions import conditions
 from loadline.core.decisions.drains import choose_victims
 from loadline.core.effects import Effect, FitForecast, RaiseAlarm
@@ -314,8 +316,14 @@ class Decider:
         leaving = self.state.drains.of_pool(model, pool.name)
         surplus = max(0, pool.ready + pool.starting - replicas)
         moves = self._knobs[model].rescheduling
-        moved = moves.enable_rescheduling and moves.migrate_drains
-        return (*leaving, *choose_victims(pool, surplus, moved=moved))
+        gives = partial(self._gives, model) if moves.enable_rescheduling and moves.migrate_drains else None
+        return (*leaving, *choose_victims(pool, surplus, gives))
+
+    def _gives(self, model: str, worker: Worker) -> bool:
+        """Whether a worker has ever had a slot for requests that it gives away."""
+        peers, record = self.state.rescheduling.peers.get(model), worker.record
+        peer = None if peers is None else peers.find(record.pool, record.worker)
+        return peer is not None and peer.incarnation == record.incarnation and peer.slots_out_most > 0
 
     def _explanation(  # noqa: PLR0917 - one argument for each part of an explanation
         self,

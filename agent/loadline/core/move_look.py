@@ -1,7 +1,6 @@
-"""One look at the workers of a model: who fails, who leaves, what each policy wants moved, and why or why not."""
+"""One look at the workers of a model: who fails, who leaves, and what each policy wants moved."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -10,21 +9,23 @@ from msgspec.structs import replace
 from loadline.core.belief.pool import Pool
 from loadline.core.effects import Effect, RaiseAlarm, SendMigrate
 from loadline.core.moves import Move, MoveEnd
-from loadline.core.rescheduling.board import Board, Key
+from loadline.core.rescheduling.amounts import Fits
+from loadline.core.rescheduling.board import Board
 from loadline.core.rescheduling.columns import Mask
-from loadline.core.rescheduling.domains import NOTHING, Member, domains_of, nameless
-from loadline.core.rescheduling.measures import REQUESTS
-from loadline.core.rescheduling.memory import Fallen
+from loadline.core.rescheduling.domains import Member, nameless
+from loadline.core.rescheduling.looks import PAIRS_KEPT, Looks
+from loadline.core.rescheduling.memory import key_of
 from loadline.core.rescheduling.packing import Packing
 from loadline.core.rescheduling.policies import Policy
 from loadline.core.rescheduling.selectors import Verdict
-from loadline.core.rescheduling.verdicts import Amount, MoveCode, PairLook, PolicyLook, Refusal
+from loadline.core.rescheduling.suspects import suspects
+from loadline.core.rescheduling.verdicts import Amount, MoveCode, PairLook, Refusal
 from loadline.core.rescheduling.view import View
 from loadline.core.settings import ModelKnobs
 from loadline.core.state import State
 
-PAIRS_KEPT: Final = 16
-"""Of one look of a policy: more than people read."""
+ANY_HOPS = 2**53
+"""Requests of workers that fail or leave are moved however often they were."""
 
 Pair = tuple[int, int]
 """Rows of a source and a destination."""
@@ -44,69 +45,50 @@ class Look:
     Args:
         state: All that is known.
         knobs: What the model is told.
+        groups: Its workers.
         elsewhere: Workers that fail or have vanished and are on none of its boards.
+        hearing_since_ms: Since when all that workers say is heard.
         now: Time in ms.
     """
 
-    def __init__(self, state: State, knobs: ModelKnobs, elsewhere: Sequence[Member], now: int) -> None:
+    def __init__(  # noqa: PLR0917 - one argument for each fact
+        self,
+        state: State,
+        knobs: ModelKnobs,
+        groups: Sequence[Group],
+        elsewhere: Sequence[Member],
+        hearing_since_ms: int,
+        now: int,
+    ) -> None:
         self._state = state
-        self._memory = state.rescheduling
+        self._memory = memory = state.rescheduling
         self._model = state.fleet.models[knobs.name]
         self._advises, self._knobs = knobs.no_operation, knobs.rescheduling
-        self._elsewhere = elsewhere
+        self._groups = groups
         self._now = now
-        self._domains = NOTHING
-        self._own: dict[str, Mask] = {}
-        self._silent: Refusal | None = None
-        self._others_fail = False  # than at the last look
+        self._suspects = suspects(
+            {group.name: group.board for group in groups}, knobs.rescheduling, elsewhere, hearing_since_ms, now
+        )
+        before = memory.failing.pop(knobs.name, [])
+        if self._suspects.fallen:
+            memory.failing[knobs.name] = self._suspects.fallen
+        self._others_fail = self._suspects.fallen != before  # than at the last look
+        self._looks = Looks(memory, knobs.name, self._suspects.doubt, now, advises=knobs.no_operation)
         self._leaving = self._on_their_way_out()
         self._effects: list[Effect] = []
 
-    # -- who fails, and who leaves -------------------------------------------------------------------------------------
+    # -- who fails alone, and who leaves -------------------------------------------------------------------------------
 
-    def judge(self, groups: Sequence[Group]) -> list[Effect]:
-        """Find out who fails by itself, and what else fails with it; gives alarms."""
-        silences = [self._silence(group.board) for group in groups]
-        silent = sum(int(one.sum()) for one in silences)
-        alive = sum(int(group.board.columns.alive.sum()) for group in groups)
-        if 2 * silent > alive:
-            self._silent = Refusal.of(MoveCode.TOO_MANY_SILENT, silent=silent, workers=alive)
-            silences = [np.zeros_like(one) for one in silences]
-        self._own = {group.name: self._fails(group.board, one) for group, one in zip(groups, silences, strict=True)}
-        boards = [(group.board, self._own[group.name]) for group in groups]
-        before = self._memory.failing.pop(self._model.name, [])
-        fallen = [
-            Fallen(record.node, record.unit, record.data_parallel_size > 1)
-            for board, own in boards
-            for record in (board.workers[row].record for row in board.in_order(own))
-        ]
-        if fallen:
-            self._memory.failing[self._model.name] = fallen
-        self._others_fail = fallen != before
-        if self._elsewhere or fallen:
-            self._domains = domains_of(boards, self._elsewhere, self._knobs.failover_domain)
-        return [alarm for group in groups for alarm in self._nameless(group)]
-
-    def _silence(self, board: Board) -> Mask:
-        """Who is silent, since we can hear."""
-        columns = board.columns
-        heard_ms = np.maximum(columns.seen_at_ms, self._state.bus_since_ms)
-        found: Mask = columns.alive & (self._now - heard_ms >= self._knobs.suspect_after_ms)
-        return found
-
-    def _fails(self, board: Board, silent: Mask) -> Mask:
-        columns = board.columns
-        hung_ms = self._knobs.instance_staleness_seconds * 1_000
-        hung = (columns.measures[REQUESTS] > 0.0) & (self._now - columns.changed_at_ms >= hung_ms)
-        found: Mask = columns.alive & (silent | hung | ~columns.schedulable)
-        return found
+    def alarms(self) -> list[Effect]:
+        """That workers fail alone for want of the names of what they would fail with; once for each group."""
+        return [alarm for group in self._groups for alarm in self._nameless(group)]
 
     def _nameless(self, group: Group) -> list[Effect]:
-        key = _key(self._model.name, group.name)
+        key = key_of(self._model.name, group.name)
         if key in self._memory.nameless:
             return []
         domain, board = self._knobs.failover_domain, group.board
-        rows = np.flatnonzero(nameless(board, self._own[group.name], domain))
+        rows = np.flatnonzero(nameless(board, self._suspects.own[group.name], domain))
         if not len(rows):
             return []
         self._memory.nameless[key] = None
@@ -116,19 +98,28 @@ class Look:
         )
         return [RaiseAlarm("failover_domain_unknown", self._model.name, text)]
 
-    def _on_their_way_out(self) -> set[Key]:
+    def _on_their_way_out(self) -> set[MoveEnd]:
         """Workers that drain, or will if what is being committed or announced becomes true."""
         entry = self._state.ledger.entries.get(self._model.name)
         decisions = () if entry is None else (entry.pending, entry.decision)
         named = {
-            (target.pool, victim.worker)
+            MoveEnd(target.pool, victim.worker, victim.incarnation)
             for decision in decisions
             if decision is not None
             for target in decision.targets
             for victim in target.victims
         }
-        open_ones = self._state.drains.open.values()
-        return named | {(drain.pool, drain.worker) for drain in open_ones if drain.model == self._model.name}
+        open_ones = (drain for drain in self._state.drains.open.values() if drain.model == self._model.name)
+        return named | {MoveEnd(drain.pool, drain.worker, drain.incarnation) for drain in open_ones}
+
+    def _leaves(self, board: Board) -> Mask:
+        """Who of a board is on its way out, in this life of its name."""
+        found = np.zeros(len(board), dtype=np.bool_)
+        for end in self._leaving:
+            row = board.rows.get((end.pool, end.worker))
+            if row is not None and board.end(row) == end:
+                found[row] = True
+        return found
 
     # -- what moves ----------------------------------------------------------------------------------------------------
 
@@ -143,9 +134,7 @@ class Look:
                 return []
             about = np.zeros(len(board), dtype=np.bool_)
             about[list(rows)] = True
-        failing = self._domains.struck(board, self._own[group.name])
-        leaving = np.zeros(len(board), dtype=np.bool_)
-        leaving[[board.rows[key] for key in self._leaving if key in board.rows]] = True
+        failing, leaving = self._suspects.domains.struck(board, self._suspects.own[group.name]), self._leaves(board)
         view: View | None = None
         for one in group.policies:
             if view is None:
@@ -158,7 +147,7 @@ class Look:
     def _has_news(self) -> bool:
         """Whether slots have become free in this turn."""
         flights = self._memory.flights.of_model(self._model.name)
-        return any(flight.since_ms == self._now and flight.phase in {"switched", "done"} for flight in flights)
+        return any(flight.freed_at_ms == self._now for flight in flights)
 
     def _view(self, group: Group, failing: Mask, leaving: Mask) -> View:
         return View(
@@ -189,9 +178,9 @@ class Look:
         destinations = one.destinations(view) & (view.free_in >= 1.0)
         refusal, packing = None, self._packing(one, group, view, idle=not sources.any())
         if not sources.any():
-            refusal = self._nobody_gives(one, group)
+            refusal = self._looks.nobody_gives(one, group.name, view, whole=about is None)
             if refusal is not None:
-                self._explain(one, group, sources, destinations, [], refusal)
+                self._looks.note(one, group.name, view, sources, destinations, [], refusal)
             return False
         if packing is not None:
             sources, refusal = packing.allowed(view, sources, destinations, self._now)
@@ -204,7 +193,7 @@ class Look:
                 pairs += self._choose(one, view, giving, taking, looked)
         if about is not None and not (looked or one.urgent):
             return False  # nothing concerned those that were heard
-        self._explain(one, group, sources, destinations, looked, refusal)
+        self._looks.note(one, group.name, view, sources, destinations, looked, refusal)
         if self._advises or not pairs:
             return False
         if packing is not None:
@@ -215,7 +204,7 @@ class Look:
         """What is remembered of a policy that waits before it acts, as of now; ``idle``: nobody could give."""
         if not one.patient:
             return None
-        packing = self._memory.packing.setdefault(_key(self._model.name, group.name), Packing())
+        packing = self._memory.packing.setdefault(key_of(self._model.name, group.name), Packing())
         packing.judge(view, self._now)
         if idle:
             packing.since_ms = -1
@@ -227,8 +216,8 @@ class Look:
         flights = self._memory.flights.of_model(self._model.name)
         under_way = sum(flight.slots for flight in flights)
         between = {(flight.move.source, flight.move.destination) for flight in flights if not flight.ended}
-        for verdict in one.select(view, sources, destinations, one.fits):
-            found = self._bounded(view, verdict, under_way, between)
+        for verdict in one.select(view, sources, destinations, _once(one.fits, between)):
+            found = self._bounded(verdict[2], under_way)
             if isinstance(found, Amount) and not self._advises:
                 self._ask(one, view, verdict, found)
                 between.add((view.board.end(verdict[0]), view.board.end(verdict[1])))
@@ -237,27 +226,22 @@ class Look:
                 pairs.append(verdict[:2])
                 view.take(verdict[0], verdict[1], found.requests, found.tokens)
             if len(looked) < PAIRS_KEPT:
-                looked.append(self._pair(view, verdict, found))
+                source, destination = (view.board.keys[row][1] for row in verdict[:2])
+                looked.append(self._looks.pair(source, destination, found))
             if isinstance(found, Refusal) and found.code is MoveCode.MOVES_MAX:
                 break
         return pairs
 
-    def _bounded(
-        self, view: View, verdict: Verdict, under_way: int, between: set[tuple[MoveEnd, MoveEnd]]
-    ) -> Amount | Refusal:
+    def _bounded(self, found: Amount | Refusal, under_way: int) -> Amount | Refusal:
         """What of a pair may be asked for beside what is in flight."""
-        source, destination, found = verdict
         if isinstance(found, Refusal):
             return found
         left = self._knobs.moves_max - under_way
         if left < 1:
             return Refusal.of(MoveCode.MOVES_MAX, requests=under_way)
-        if between and (view.board.end(source), view.board.end(destination)) in between:
-            return Refusal(MoveCode.IN_FLIGHT)
         if found.requests <= left:
             return found
-        value = float(left) if found.rule == "NUM_REQ" else found.value
-        return replace(found, requests=left, value=value, tokens=found.tokens * left // found.requests)
+        return replace(found, requests=left, tokens=found.tokens * left // found.requests)
 
     def _ask(self, one: Policy, view: View, verdict: Verdict, amount: Amount) -> None:
         state, name, knobs = self._state, self._model.name, self._knobs
@@ -274,54 +258,22 @@ class Look:
             value=amount.value,
             requests_max=amount.requests,
             tokens_max=amount.tokens_max,
-            hops_max=knobs.hops_max,
+            hops_max=ANY_HOPS if one.urgent else knobs.hops_max,
         )
         self._memory.flights.begin(move, amount.requests, amount.tokens, knobs.move_ttl_ms, self._now)
         self._memory.tally(name).note(one.name, "planned")
         self._effects.append(SendMigrate(move, knobs.move_ttl_ms, knobs.answer_ms))
 
-    # -- why -----------------------------------------------------------------------------------------------------------
 
-    def _nobody_gives(self, one: Policy, group: Group) -> Refusal | None:
-        """Why a policy has no source; None: that is told as long as it never had one, and not again after it had."""
-        if one.urgent and self._silent is not None:
-            return self._silent
-        known = _key(self._model.name, group.name, one.name) in self._memory.looks
-        return None if known else Refusal(MoveCode.NO_SOURCE)
+def _once(fits: Fits, between: set[tuple[MoveEnd, MoveEnd]]) -> Fits:
+    """The same, but nothing between two workers of which a move is in flight."""
 
-    def _pair(self, view: View, verdict: Verdict, found: Amount | Refusal) -> PairLook:
-        source, destination = (view.board.keys[row][1] for row in verdict[:2])
-        if isinstance(found, Refusal):
-            return PairLook(source, destination, found.code, found.numbers)
-        code = MoveCode.ADVISED if self._advises else MoveCode.PLANNED
-        return PairLook(source, destination, code, {"requests": float(found.requests), "tokens": float(found.tokens)})
+    def fits_once(view: View, source: int, destination: int) -> Amount | Refusal:
+        if between and (view.board.end(source), view.board.end(destination)) in between:
+            return Refusal(MoveCode.IN_FLIGHT)
+        return fits(view, source, destination)
 
-    def _explain(  # noqa: PLR0917 - one argument for each part of it
-        self,
-        one: Policy,
-        group: Group,
-        sources: Mask,
-        destinations: Mask,
-        looked: list[PairLook],
-        refusal: Refusal | None,
-    ) -> None:
-        planned = next((pair for pair in looked if pair.code in {MoveCode.PLANNED, MoveCode.ADVISED}), None)
-        first = planned or next(iter(looked), None)
-        if refusal is None and first is None:
-            refusal = Refusal(MoveCode.NO_DESTINATION)
-        code, numbers = (refusal.code, refusal.numbers) if refusal is not None else (first.code, first.numbers)  # type: ignore[union-attr]  # there is one of the two
-        look = PolicyLook(
-            self._model.name,
-            one.name,
-            group.name,
-            self._now,
-            code,
-            numbers,
-            int(sources.sum()),
-            int(destinations.sum()),
-            tuple(looked),
-        )
-        self._memory.looks[_key(self._model.name, group.name, one.name)] = look
+    return fits_once
 
 
 def _sides(sources: Mask, destinations: Mask, about: Mask | None) -> list[tuple[Mask, Mask]]:
@@ -339,7 +291,3 @@ def _soon_ready_ms(pools: Mapping[str, Pool], now: int) -> float | None:
         if pool.start_ups_ms and (pool.gaps or pool.starting)
     ]
     return min((float(at_ms - now) for at_ms in expected if at_ms >= now), default=None)
-
-
-def _key(*names: str) -> str:
-    return "\0".join(names)

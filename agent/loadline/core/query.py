@@ -1,5 +1,7 @@
 """Questions to a state: how is it, and why. Reading changes nothing."""
 
+from msgspec.structs import replace
+
 from loadline.core.belief.fleet import Model
 from loadline.core.decisions.ledger import summarise
 from loadline.core.planning.books import books_of
@@ -7,7 +9,7 @@ from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, FITTED
 from loadline.core.planning.planners.sizing import profile_problem
 from loadline.core.report import Explanation
 from loadline.core.rescheduling.summary import emptied, looks, summary
-from loadline.core.rescheduling.verdicts import PolicyLook
+from loadline.core.rescheduling.verdicts import MoveCode, PolicyLook
 from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.state import State, limited
 from loadline.core.status import AgentStatus, DecisionSummary, ModelStatus
@@ -116,7 +118,8 @@ def explain(state: State, decision_id: str, model: str) -> list[Explanation]:
 
 def explain_moves(state: State, decision_id: str, model: str) -> list[PolicyLook]:
     """What the policies of every model (or of one) last saw; of one decision: nothing, for it is not about moves."""
-    return [] if decision_id else looks(state.rescheduling, model)
+    found = [] if decision_id else looks(state.rescheduling, model)
+    return [replace(one, code=MoveCode.PAUSED, numbers={}) if one.model in state.paused else one for one in found]
 
 
 def decisions(state: State) -> list[DecisionSummary]:

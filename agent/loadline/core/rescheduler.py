@@ -14,7 +14,7 @@ from loadline.core.move_look import Group, Look
 from loadline.core.rescheduling.board import Board, Names
 from loadline.core.rescheduling.domains import Member
 from loadline.core.rescheduling.flights import Flight
-from loadline.core.rescheduling.memory import Fallen
+from loadline.core.rescheduling.memory import Fallen, key_of
 from loadline.core.rescheduling.peers import Peers
 from loadline.core.rescheduling.policies import DRAIN, policy
 from loadline.core.settings import ModelKnobs, Settings
@@ -22,6 +22,8 @@ from loadline.core.state import State
 
 WHOLE_MAX: Final = 10
 """Models whose workers are all looked at in one turn, the longest due first: 10 of 100 workers take some 10 ms."""
+NAMES_SPARE: Final = 4_096
+"""Names of nodes and units that are kept beside those that the workers can have: each is a node and a unit at most."""
 SWEEP_MS: Final = 1_000
 """How often it is looked who has gone silent, where nobody plans."""
 
@@ -57,6 +59,8 @@ class Rescheduler:
         """Look at the models of which something was heard, and at those that are due; gives what is to be asked."""
         memory = self.state.rescheduling
         memory.forget_vanished(now)
+        memory.listen(now)
+        self._renumber()
         if not self.state.leading:
             self._groups.clear()  # what is heard meanwhile is not followed
             memory.failing.clear()
@@ -72,6 +76,12 @@ class Rescheduler:
                 effects += self._look(name, now, whole=name in whole, settled=name in new)
         return effects
 
+    def _renumber(self) -> None:
+        """Forget the numbers of nodes and units that are long gone; the boards take in all their workers anew."""
+        if len(self._nodes) + len(self._units) > 2 * self.state.fleet.workers + NAMES_SPARE:
+            self._nodes, self._units = Names(), Names()
+            self._groups.clear()
+
     # -- what is in flight ---------------------------------------------------------------------------------------------
 
     def _close(self, now: int) -> list[Effect]:
@@ -79,22 +89,29 @@ class Rescheduler:
         memory = self.state.rescheduling
         lost = memory.flights.expire(now)
         for flight in lost:
-            memory.tally(flight.move.model).note(flight.move.trigger, "lost", "deadline")
+            memory.tally(flight.move.model).lose(flight, "deadline", now)
         for flight in [flight for flight in memory.flights.open.values() if not flight.ended]:
-            if self._without_source(flight):
+            if self._without_source(flight, now):
                 del memory.flights.open[flight.move.command_id]
-                memory.tally(flight.move.model).note(flight.move.trigger, "lost", "source_lost")
+                memory.tally(flight.move.model).lose(flight, "source_lost", now)
         return [
             RaiseAlarm("move_lost", flight.move.model, f"{flight.move.source.worker} never said how its move ended")
             for flight in lost
         ]
 
-    def _without_source(self, flight: Flight) -> bool:
-        """Whether nobody is left who could say how it ends. One whose destination is gone is ended by its source."""
-        source = flight.move.source
-        pool = self.state.fleet.models[flight.move.model].pools.get(source.pool)
+    def _without_source(self, flight: Flight, now: int) -> bool:
+        """Whether nobody is left who could say how it ends. One whose destination is gone is ended by its source.
+
+        One that is only cut off from the store may be heard still, or it is lost at its deadline.
+        """
+        model, source = flight.move.model, flight.move.source
+        pool = self.state.fleet.models[model].pools.get(source.pool)
         worker = None if pool is None else pool.workers.get(source.worker)
-        return worker is None or worker.record.incarnation != source.incarnation
+        if worker is not None:
+            return worker.record.incarnation != source.incarnation
+        gone = self.state.rescheduling.vanished.get(key_of(model, source.pool, source.worker))
+        since_ms = now - self._knobs[model].rescheduling.suspect_after_ms if model in self._knobs else now
+        return gone is None or gone.incarnation != source.incarnation or gone.heard_at_ms < since_ms
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -112,8 +129,11 @@ class Rescheduler:
         if not self._may(name, now):
             memory.failing.pop(name, None)  # what is not looked at is not known
             return []
-        look = Look(self.state, knobs, self._members(name, knobs.rescheduling.suspect_after_ms, now), now)
-        effects = look.judge(groups)
+        hearing_since_ms = max(self.state.bus_since_ms, memory.hearing_since_ms)
+        gone_since_ms = now - knobs.rescheduling.suspect_after_ms
+        elsewhere = self._members(name, gone_since_ms, hearing=hearing_since_ms < gone_since_ms)
+        look = Look(self.state, knobs, groups, elsewhere, hearing_since_ms, now)
+        effects = look.alarms()
         for group, rows in zip(groups, heard, strict=True):
             effects += look.plan(group, None if whole else rows)
         return effects
@@ -149,10 +169,13 @@ class Rescheduler:
 
     # -- who fails elsewhere -------------------------------------------------------------------------------------------
 
-    def _members(self, name: str, suspect_after_ms: int, now: int) -> list[Member]:
-        """Workers of other models that fail, and those of all that have vanished and are heard no more."""
+    def _members(self, name: str, gone_since_ms: int, *, hearing: bool) -> list[Member]:
+        """Workers of other models that fail, and those of all that have vanished and were not heard since.
+
+        Where we were not ``hearing`` ourselves for so long, nobody has vanished for good.
+        """
         memory = self.state.rescheduling
-        gone = (one for one in memory.vanished.values() if now - one.heard_at_ms > suspect_after_ms)
+        gone = (one for one in memory.vanished.values() if hearing and one.heard_at_ms < gone_since_ms)
         fallen = [
             *(one for model, failing in memory.failing.items() if model != name for one in failing),
             *(Fallen(one.node, one.unit, one.parallel) for one in gone),

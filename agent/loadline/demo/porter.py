@@ -129,7 +129,8 @@ class Porter:
         offer = Offer(stopped.gateway, command.destination.incarnation, moved)
         said = await self._ask(offer_subject(self._root, command.destination.worker), offer, Said, _HANDED_OVER_S)
         if said is not None and said.yes:
-            self._station.forget(request_id)
+            if self._station.holds.answered(request_id, hop, taken=False) == "drop":
+                self._station.forget(request_id)
             return True
         return await self._find_out(replace(stopped, request=request), command)
 
@@ -137,10 +138,12 @@ class Porter:
         """Claim it for ourselves: whether the destination has it after all."""
         request, its = stopped.request, command.destination
         owned = await self._claim(stopped.gateway, request.request_id, request.hop)
-        if self._station.holds.answered(request.request_id, request.hop, taken=owned.taken) == "run":
+        act = self._station.holds.answered(request.request_id, request.hop, taken=owned.taken)
+        if act == "run":
             self._station.go_on(Submission(request, stopped.at_ms))
             return False
-        self._station.forget(request.request_id)
+        if act == "drop":  # else it has come back meanwhile, under a later hop
+            self._station.forget(request.request_id)
         if (owned.worker, owned.incarnation) != (its.worker, its.incarnation):
             raise MoveRefused("withdrawn", "its gateway has taken it back")
         return True

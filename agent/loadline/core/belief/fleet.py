@@ -171,7 +171,7 @@ class Fleet(Struct):
         """The worker is on its way out: it is no supply any more."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers[name]
-        worker.draining, worker.drain_over = True, False
+        worker.draining, worker.drain_over, worker.handed_over = True, False, False
         pool.place(worker, now)
 
     def release(self, model: str, pool_name: str, name: str, now: int) -> None:
@@ -185,6 +185,13 @@ class Fleet(Struct):
             pool.place(worker, now)
         else:
             self._remove(pool, name, now)
+
+    def hand_over(self, model: str, pool_name: str, name: str, now: int) -> None:
+        """Its drain is somebody else's now, and goes on."""
+        worker = self.models[model].pools[pool_name].workers.get(name)
+        if worker is not None:
+            worker.handed_over = worker.draining
+            self.end_drain(model, pool_name, name, now)
 
     def end_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """The drain is over. What is still registered stays listed, and is no supply, until its key goes."""

@@ -57,6 +57,8 @@ class Worker(Struct, omit_defaults=True, gc=False):
     draining: bool = False
     drain_over: bool = False
     """Nothing more is expected of its drain: it is forgotten as soon as its key goes."""
+    handed_over: bool = False
+    """Its drain is over for us alone: another agent goes on with it, and so do we if we lead again."""
     unschedulable: bool = False
     """A rank of it says that it must not be given work."""
     late: bool = False

@@ -7,6 +7,7 @@
 Victims are chosen once, when the decision is made, and named in it, so that whoever takes over goes on with the same.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -64,16 +65,18 @@ class Finished(Struct, frozen=True):
     took_ms: int
 
 
-def choose_victims(pool: Pool, count: int, *, moved: bool = False) -> list[Victim]:
+def choose_victims(pool: Pool, count: int, gives: Callable[[Worker], bool] | None = None) -> list[Victim]:
     """The ``count`` workers that are cheapest to lose: still starting, then least work, then newest, then by name.
 
-    Where requests are ``moved`` work is what must stay and be waited for, and then what is to be copied.
+    Where requests are moved ``gives`` tells of whom. Work is then what must stay and be waited for, and after that what
+    is to be copied.
     """
 
     def cost(worker: Worker) -> tuple[bool, int, int, int, str]:
         load, record = worker.measure(), worker.record
         requests = load.running + load.waiting
-        work = (_staying(worker, requests), load.kv_micro) if moved else (requests, load.kv_micro)
+        moves = gives is not None and gives(worker)
+        work = (_staying(worker) if moves else requests, load.kv_micro)
         return (worker.standing == "ready", *work, -record.incarnation, record.worker)
 
     standing = [worker for worker in pool.workers.values() if worker.standing != "out"]
@@ -81,12 +84,9 @@ def choose_victims(pool: Pool, count: int, *, moved: bool = False) -> list[Victi
     return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
 
 
-def _staying(worker: Worker, requests: int) -> int:
-    """Requests that cannot be moved: those that must stay, or all of a worker that moves none."""
-    said = [sample for sample in worker.latest if sample is not None]
-    if not any(sample.migration_slots_out is not None for sample in said):
-        return requests
-    return sum(sample.unmovable_requests or 0 for sample in said)
+def _staying(worker: Worker) -> int:
+    """Requests that cannot be moved."""
+    return sum(sample.unmovable_requests or 0 for sample in worker.latest if sample is not None)
 
 
 class Drains(Struct):
@@ -114,7 +114,7 @@ class Drains(Struct):
             return Rejection.UNKNOWN_WORKER
         if worker.record.incarnation != victim.incarnation:
             return Rejection.UNKNOWN_INCARNATION
-        if worker.drain_over and not again:
+        if worker.drain_over and not (again or worker.handed_over):
             return None
         known = self.open.get(_key(model, pool_name, name))
         if known is not None and known.incarnation == victim.incarnation:
@@ -206,7 +206,7 @@ class Drains(Struct):
         Who has accepted is on its way whoever leads; who has not is a worker like any other, until it is asked again.
         """
         for drain in self.open.values():
-            end = fleet.end_drain if drain.accepted else fleet.release
+            end = fleet.hand_over if drain.accepted else fleet.release
             end(drain.model, drain.pool, drain.worker, now)
         self.open.clear()
 

@@ -19,6 +19,12 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     state = turn.state
     moves.left(turn, event)
     if not state.leading:
+        pool = state.fleet.locate(event.model, event.pool)
+        worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
+        if worker is not None and worker.record.incarnation == event.incarnation:
+            worker.handed_over = (
+                False  # whoever leads has emptied it: should we lead again, there is nothing to go on with
+            )
         return
     why = state.drains.drained(event, state.fleet, turn.now)
     if why is None:

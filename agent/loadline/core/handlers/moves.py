@@ -9,7 +9,7 @@ from loadline.core.handlers.turn import Turn
 from loadline.core.moves import MoveEnd
 from loadline.core.report import Rejection
 from loadline.core.rescheduling.flights import Flight, FlightPhase
-from loadline.core.rescheduling.memory import Tally, Vanished
+from loadline.core.rescheduling.memory import Tally, Vanished, key_of
 from loadline.core.rescheduling.peers import Peer
 
 
@@ -38,8 +38,8 @@ def _silent(turn: Turn, flight: Flight, peer: Peer | None) -> list[Effect]:
     knobs = turn.state.reschedules.get(flight.move.model)
     if peer is None or knobs is None or not turn.state.bus_connected:
         return []  # without the bus nobody can answer
-    peer.silent(knobs.breaker_ms, knobs.breaker_max_ms, turn.now)
-    if peer.failures > 1:
+    news = peer.silent(knobs.breaker_ms, knobs.breaker_max_ms, flight.sent_at_ms, turn.now)
+    if not news or peer.failures > 1:
         return []
     text = f"{flight.move.source.worker} did not answer a migrate command: it is asked again in {knobs.breaker_ms} ms"
     return [RaiseAlarm("move_unanswered", flight.move.model, text)]
@@ -51,12 +51,11 @@ def move_reported(turn: Turn, event: MoveReported) -> None:
     if event.model not in state.fleet.models:
         state.reject(Rejection.UNKNOWN_MODEL)
         return
-    if event.model not in state.reschedules or (
-        event.command_id not in state.rescheduling.flights.open and not _adoptable(turn, event)
-    ):
+    knobs = state.reschedules.get(event.model)
+    if knobs is None or (event.command_id not in state.rescheduling.flights.open and not _adoptable(turn, event)):
         return  # others move its requests, or it is of a life or a term that we know nothing of
     before = _stage(state.rescheduling.flights.open.get(event.command_id))
-    flight = state.rescheduling.flights.reported(event, turn.now)
+    flight = state.rescheduling.flights.reported(event, knobs.move_ttl_ms, turn.now)
     if flight is None:
         return  # a repeat: a source says three times how a move has ended
     if state.leading:  # all agents hear it, one counts
@@ -67,11 +66,17 @@ def move_reported(turn: Turn, event: MoveReported) -> None:
         if flight.ended:
             tally.note(flight.move.trigger, event.phase, event.reason)
             tally.end(flight)
-    if event.reason == "destination_refused":
-        peer = _peer(turn, flight, flight.move.destination)
-        if peer is not None:
-            peer.passed_over = True
+    _note_peers(turn, event, flight)
     turn.change(event.model)
+
+
+def _note_peers(turn: Turn, event: MoveReported, flight: Flight) -> None:
+    """A source that reports is there, whether its answer was heard or not."""
+    source, destination = (_peer(turn, flight, end) for end in (flight.move.source, flight.move.destination))
+    if source is not None:
+        source.answered()
+    if event.reason == "destination_refused" and destination is not None:
+        destination.passed_over = True
 
 
 def _adoptable(turn: Turn, event: MoveReported) -> bool:
@@ -90,18 +95,20 @@ def _stage(flight: Flight | None) -> tuple[FlightPhase, int] | None:
 
 def _spend(tally: Tally, before: tuple[FlightPhase, int] | None, flight: Flight, now: int) -> None:
     """Count how long a move was in the phase that it was in before."""
-    if before is not None:
-        phase, since_ms = before
-        tally.spend(phase, now - since_ms, left=flight.phase != phase)
+    if before is not None and before[0] != flight.phase:
+        tally.spend(before[0], now - before[1])
 
 
 def vanish(turn: Turn, model: str, gone: Iterable[Worker]) -> None:
-    """Remember workers whose leases were lost while they were at work: what shares their node or unit may fail too."""
+    """Remember workers whose leases were lost while they were at work: what shares their node or unit may fail too.
+
+    And what they still say of moves counts, as long as they are heard.
+    """
     vanished = turn.state.rescheduling.vanished
     for worker in gone if turn.state.reschedules else ():
         record = worker.record
-        if record.state == "ready" and not worker.draining and (record.node or record.unit):
-            key = _key(model, record.pool, record.worker)
+        if record.state == "ready" and not worker.draining:
+            key = key_of(model, record.pool, record.worker)
             vanished.pop(key, None)  # the newest is the last
             vanished[key] = Vanished(
                 record.incarnation, record.node, record.unit, record.data_parallel_size > 1, turn.now, worker.seen_at_ms
@@ -110,12 +117,12 @@ def vanish(turn: Turn, model: str, gone: Iterable[Worker]) -> None:
 
 def come_back(turn: Turn, model: str, pool: str, worker: str) -> None:
     """A worker of that name is registered again."""
-    turn.state.rescheduling.vanished.pop(_key(model, pool, worker), None)
+    turn.state.rescheduling.vanished.pop(key_of(model, pool, worker), None)
 
 
 def left(turn: Turn, event: WorkerDrained) -> None:
     """A worker was emptied and left: it has not vanished."""
-    key = _key(event.model, event.pool, event.worker)
+    key = key_of(event.model, event.pool, event.worker)
     known = turn.state.rescheduling.vanished.get(key)
     if known is not None and known.incarnation == event.incarnation:
         del turn.state.rescheduling.vanished[key]
@@ -123,7 +130,7 @@ def left(turn: Turn, event: WorkerDrained) -> None:
 
 def heard_of(turn: Turn, event: LoadReported) -> None:
     """A worker that is not registered reports: it is only cut off from the store."""
-    known = turn.state.rescheduling.vanished.get(_key(event.model, event.pool, event.worker))
+    known = turn.state.rescheduling.vanished.get(key_of(event.model, event.pool, event.worker))
     if known is not None and known.incarnation == event.incarnation:
         known.heard_at_ms = turn.now
 
@@ -137,7 +144,3 @@ def _peer(turn: Turn, flight: Flight, end: MoveEnd) -> Peer | None:
         return None
     memory.touched.setdefault(model, []).append(end)
     return peer
-
-
-def _key(*names: str) -> str:
-    return "\0".join(names)

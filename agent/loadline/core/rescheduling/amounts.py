@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from loadline.core.models.tpot import predicted_tpot
-from loadline.core.moves import MoveOrder, MoveRule
+from loadline.core.moves import ALL_REQUESTS, MoveOrder, MoveRule
 from loadline.core.rescheduling.columns import Numbers
 from loadline.core.rescheduling.knobs import MetricName
 from loadline.core.rescheduling.measures import NEED, TOTAL
@@ -43,7 +44,8 @@ def by_load(metric: MetricName, threshold: float) -> Fits:
     def fits(view: View, source: int, destination: int) -> Amount | Refusal:
         load, knobs = view.metric(metric), view.knobs
         each, apart = view.tokens_each(source), float(load[source] - load[destination])
-        tokens = _tokens(metric, apart, each, float(view.measure(TOTAL)[[source, destination]].min()))
+        total = float(view.measure(TOTAL)[[source, destination]].min())
+        tokens = _tokens(metric, apart, each, total)
         if apart < knobs.rescheduling_load_balance_threshold - _ROUNDING or tokens <= each:
             least = max(knobs.rescheduling_load_balance_threshold, apart * each / tokens)
             loads = {"source": float(load[source]), "destination": float(load[destination])}
@@ -57,7 +59,8 @@ def by_load(metric: MetricName, threshold: float) -> Fits:
         if space < each:
             return Refusal.of(MoveCode.NO_ROOM, tokens=each, room=max(space, 0.0))
         count = slots(view, source, destination)
-        return _sized(view, source, tokens, space, count)
+        least = _tokens(metric, knobs.rescheduling_load_balance_threshold, each, total)
+        return _sized(view, source, tokens, min(least, tokens), space, count)
 
     return fits
 
@@ -72,8 +75,11 @@ def _tokens(metric: MetricName, apart: float, each: float, total: float) -> floa
     return min(apart * (1.0 if in_tokens else each), TOKENS_MAX)
 
 
-def _sized(view: View, source: int, apart: float, space: float, count: int) -> Amount:
-    """Half of so many tokens; a least amount takes no more than leaves the source as much as the destination had."""
+def _sized(view: View, source: int, apart: float, least_apart: float, space: float, count: int) -> Amount:  # noqa: PLR0917 - one argument for each fact
+    """Half of so many tokens that two workers are ``apart``, or the least amount that is asked for.
+
+    That least takes no more than leaves the two less than ``least_apart`` the other way round: else it would come back.
+    """
     knobs, total, each = view.knobs, float(view.measure(TOTAL)[source]), view.tokens_each(source)
     rule, order, least = (
         knobs.rescheduling_req_select_rule,
@@ -81,15 +87,17 @@ def _sized(view: View, source: int, apart: float, space: float, count: int) -> A
         knobs.rescheduling_req_select_value,
     )
     tokens_max = None if np.isnan(space) else int(space)
-    if rule == "RATIO" and np.isnan(total):  # of a cache that is not known there is no share
-        rule, least = "TOKEN", 0.0
+    most = (apart + least_apart) / 2.0 - each
     if rule == "NUM_REQ":
-        value = least
-        tokens = each * (count if least < 0 else min(least, count))
-    else:
-        floor = least * total if rule == "RATIO" else least
-        tokens = min(max(apart / 2.0, min(floor, apart - each)), np.inf if np.isnan(space) else space)
-        value = tokens / total if rule == "RATIO" else tokens
+        count = min(count, max(int(most / each), 1), count if least < 0.0 else max(int(least), 1))
+        return Amount(rule, order, least, count, int(each * count), tokens_max)
+    if rule == "RATIO" and not view.board.says_total(source):  # it knows no share of a cache that it does not know
+        rule, least = "TOKEN", 0.0
+    floor = least * total if rule == "RATIO" else least
+    tokens = min(max(apart / 2.0, min(floor, most)), np.inf if np.isnan(space) else space)
+    value = tokens / total if rule == "RATIO" else tokens
+    # Orders that take short ones first take more of them: twice as many as there are on average.
+    count = min(count, max(int(np.ceil(2.0 * tokens / each)), 1))
     return Amount(rule, order, value, count, int(min(tokens, each * count)), tokens_max)
 
 
@@ -109,8 +117,9 @@ def _hardly_pays(view: View, tokens: float) -> Refusal | None:
 
 
 def as_many_as_fit(view: View, source: int, destination: int) -> Amount | Refusal:
-    """All requests that there are slots and room for: the source has to be empty."""
-    return _counted(view, source, destination, "LR", slots(view, source, destination))
+    """All requests that there are slots and room for, those that wait first: the source has to be empty."""
+    found = _counted(view, source, destination, "LR", slots(view, source, destination))
+    return found if isinstance(found, Refusal) else replace(found, value=ALL_REQUESTS)
 
 
 def before_they_end(view: View, source: int, destination: int) -> Amount | Refusal:
@@ -132,7 +141,7 @@ def into_the_fullest(view: View, source: int, destination: int) -> Amount | Refu
 
 def _packed(view: View, source: int, destination: int, most: int) -> Amount | Refusal:
     each = view.tokens_each(source)
-    why = _hardly_pays(view, each)
+    why = _waits(view) or _hardly_pays(view, each)
     if why is not None:
         return why
     takes = takes_in(view, destination, each, most)

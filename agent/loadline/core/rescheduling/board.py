@@ -56,6 +56,9 @@ class Names:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._numbers)
+
     def number(self, name: str) -> int:
         """The number of a name."""
         return self._numbers.setdefault(name, len(self._numbers)) if name else -1
@@ -108,6 +111,11 @@ class Board:
         found: Rows = np.flatnonzero(rows)
         return found[np.argsort(self.ranks[found])].tolist() if len(found) else []
 
+    def says_total(self, row: int) -> bool:
+        """Whether the record of a worker says how large its cache is: a share is of what it says itself."""
+        record = self.workers[row].record
+        return bool(record.kv_blocks_total and record.block_size_tokens)
+
     def end(self, row: int) -> MoveEnd:
         """A worker as one end of a move."""
         record = self.workers[row].record
@@ -158,7 +166,7 @@ class Board:
         for flight in flights:
             if flight.phase == "unknown":
                 continue  # nobody knows that it has begun
-            left, going = flight.requests - flight.failed, not flight.ended
+            going = not flight.ended
             for end, requests, tokens, slots, busy in (
                 (flight.move.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, GIVES),
                 (flight.move.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, TAKES),
@@ -166,9 +174,9 @@ class Board:
                 row = self.rows.get((end.pool, end.worker))
                 if row is None or self.workers[row].record.incarnation != end.incarnation:
                     continue
-                if going or self._whole.seen_at_ms[row] <= flight.ended_at_ms:
-                    moving[requests, row] += left
-                    moving[tokens, row] += flight.tokens
+                left, held = flight.unfelt(int(self._whole.seen_at_ms[row]))
+                moving[requests, row] += left
+                moving[tokens, row] += held
                 moving[slots, row] += flight.slots
                 moving[busy, row] += going
                 self._loaded.append(row)
@@ -197,7 +205,8 @@ class Board:
         whole.measures[:, row] = said if known else [np.nan if value == UNKNOWN else value for value in said]
         whole.measures[SLOTS_IN, row], whole.measures[SLOTS_OUT, row] = peer.slots_in, peer.slots_out
         whole.alive[row] = worker.registered and not worker.draining and record.state == "ready"
-        whole.draining[row] = worker.draining and not worker.drain_over
+        leaves = worker.draining or record.state == "draining"  # asked by us, or by whoever else scales the fleet
+        whole.draining[row] = leaves and not worker.drain_over
         whole.schedulable[row] = not worker.wants_no_work()
         if record is not self._records[row]:
             self._records[row] = record

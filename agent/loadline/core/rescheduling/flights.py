@@ -9,7 +9,7 @@ said before would have it planned again.
 """
 
 import hashlib
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from msgspec import Struct, field
 
@@ -17,13 +17,12 @@ from loadline.core.events import MoveAnswered, MoveReported
 from loadline.core.moves import Move
 
 FlightPhase = Literal["asked", "unknown", "accepted", "admitted", "copying", "switched", "done", "aborted"]
+_PHASES: Final[tuple[FlightPhase, ...]] = get_args(FlightPhase)
 ENDED: Final[frozenset[FlightPhase]] = frozenset({"done", "aborted"})
 SETTLE_MS: Final = 5_000
 """An ended move counts no longer than this at a worker that does not report."""
 _ADOPTED_MAX: Final = 64
 """Of moves that a leader of before began a worker has no more, and none has more requests."""
-_ADOPTED_MS: Final = 30_000
-"""A move that a leader of before began ends by then, as far as we know."""
 _GRACE_MS: Final = 2_000
 """A source's last report may take so long: it counts its time from when the command arrived."""
 _DIGITS: Final = 16
@@ -39,11 +38,14 @@ class Flight(Struct):
     sent_at_ms: int
     ends_by_ms: int
     phase: FlightPhase = "asked"
+    """The furthest that one of its requests has come."""
     moved: int = 0
     failed: int = 0
     since_ms: int = 0
     """When it came into its phase."""
     ended_at_ms: int = -1
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+    """When more had moved, how many in all, and with how many tokens."""
 
     @property
     def slots(self) -> int:
@@ -53,6 +55,18 @@ class Flight(Struct):
         if self.phase == "asked":
             return self.move.requests_max
         return max(self.requests - self.moved - self.failed, 0)
+
+    @property
+    def freed_at_ms(self) -> int:
+        """When slots were last free again."""
+        return max(self.ended_at_ms, self.steps[-1][0] if self.steps else -1)
+
+    def unfelt(self, seen_at_ms: int) -> tuple[int, int]:
+        """Requests and tokens that a worker which was last heard then has not told of yet, be it as come or as gone."""
+        moved, copied = next(((step[1], step[2]) for step in reversed(self.steps) if step[0] < seen_at_ms), (0, 0))
+        there = self.requests - moved
+        left, tokens = there - self.failed, max(self.tokens - copied, 0)
+        return left, tokens if self.ended or not there else tokens * left // there
 
     @property
     def ended(self) -> bool:
@@ -103,27 +117,33 @@ class Flights(Struct):
             flight.tokens = event.tokens
         return flight
 
-    def reported(self, event: MoveReported, now: int) -> Flight | None:
-        """A source reported; gives the move if that is news. One that nobody here began is followed all the same."""
+    def reported(self, event: MoveReported, ttl_ms: int, now: int) -> Flight | None:
+        """A source reported; gives the move if that is news.
+
+        One that a leader of before began is followed all the same, for the ``ttl_ms`` that moves are given.
+        """
         flight = self.open.get(event.command_id)
         over = event.phase in ENDED
         if flight is None:
             if over or sum(one.move.source == event.source for one in self.open.values()) >= _ADOPTED_MAX:
                 return None
-            flight = self._adopt(event, now)
+            flight = self._adopt(event, ttl_ms, now)
         elif flight.ended or flight.has_heard(event):
             return None
-        flight.phase, flight.since_ms = event.phase, now
+        if _PHASES.index(event.phase) > _PHASES.index(flight.phase):
+            flight.phase, flight.since_ms = event.phase, now
         flight.requests = min(event.requests, flight.move.requests_max)
-        flight.moved = min(event.moved, flight.requests)
+        moved, flight.moved = flight.moved, min(event.moved, flight.requests)
         flight.failed = min(event.failed, flight.requests - flight.moved)
+        if flight.moved > moved:
+            flight.steps.append((now, flight.moved, event.tokens))
         if over:
             flight.ended_at_ms, flight.tokens = now, event.tokens
             if event.phase == "aborted":
                 del self.open[event.command_id]  # nothing has changed at either worker
         return flight
 
-    def _adopt(self, event: MoveReported, now: int) -> Flight:
+    def _adopt(self, event: MoveReported, ttl_ms: int, now: int) -> Flight:
         move = Move(
             event.command_id,
             event.model,
@@ -136,7 +156,10 @@ class Flights(Struct):
             0.0,
             requests_max=_ADOPTED_MAX,
         )
-        flight = self.open[event.command_id] = Flight(move, event.requests, event.tokens, now, now + _ADOPTED_MS)
+        ends_by_ms = now + ttl_ms + _GRACE_MS
+        flight = self.open[event.command_id] = Flight(
+            move, event.requests, event.tokens, now, ends_by_ms, "accepted", since_ms=now
+        )
         return flight
 
     def expire(self, now: int) -> list[Flight]:

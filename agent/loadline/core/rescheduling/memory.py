@@ -13,6 +13,8 @@ from loadline.core.rescheduling.peers import Peers
 from loadline.core.rescheduling.policies import DRAIN
 from loadline.core.rescheduling.verdicts import PolicyLook
 
+STALL_MS: Final = 1_000
+"""An agent that has something to do and does nothing for so long stood still."""
 VANISHED_MS: Final = 60_000
 """A worker that vanished counts as failing, for what it shares its node or unit with, no longer than this."""
 TRIGGERS: Final = frozenset((*get_args(PolicyName), DRAIN))
@@ -62,9 +64,9 @@ class Tally(Struct):
         what = ":".join(word for word in (_known(policy), outcome, reason) if word)
         self.commands[what] = self.commands.get(what, 0) + 1
 
-    def spend(self, phase: FlightPhase, took_ms: int, *, left: bool) -> None:
-        """A move was so long in a phase, and has left it now or not."""
-        self.phases[phase] = self.phases.get(phase, 0) + left
+    def spend(self, phase: FlightPhase, took_ms: int) -> None:
+        """A move was so long in a phase, and has left it."""
+        self.phases[phase] = self.phases.get(phase, 0) + 1
         self.phases_ms[phase] = self.phases_ms.get(phase, 0) + took_ms
 
     def end(self, flight: Flight) -> None:
@@ -73,6 +75,11 @@ class Tally(Struct):
         if flight.moved:
             self.requests[trigger] = self.requests.get(trigger, 0) + flight.moved
             self.tokens[trigger] = self.tokens.get(trigger, 0) + flight.tokens
+
+    def lose(self, flight: Flight, reason: str, now: int) -> None:
+        """Of a move nobody will ever say how it ended."""
+        self.note(flight.move.trigger, "lost", reason)
+        self.spend(flight.phase, now - flight.since_ms)
 
     def empty(self, took_ms: int) -> None:
         """A worker was drained."""
@@ -88,6 +95,10 @@ class Memory(Struct):
     """By model."""
     due: dict[str, int] = field(default_factory=dict)
     """When all workers of a model are looked at next."""
+    turned_at_ms: int = -1
+    """When it was last looked at anything."""
+    hearing_since_ms: int = -1
+    """When we last stood still: what workers said meanwhile may be waiting still."""
     touched: dict[str, list[MoveEnd]] = field(default_factory=dict)
     """Workers of which something was remembered since their model was last looked at."""
     failing: dict[str, list[Fallen]] = field(default_factory=dict)
@@ -139,10 +150,22 @@ class Memory(Struct):
                 return
             del self.vanished[key]
 
+    def listen(self, now: int) -> None:
+        """Note whether we stood still since the last turn: something was due, and nothing happened."""
+        due_ms = min(self.due.values(), default=now)
+        if self.turned_at_ms >= 0 and now - max(self.turned_at_ms, due_ms) > STALL_MS:
+            self.hearing_since_ms = now
+        self.turned_at_ms = now
+
     def next_wake(self) -> int | None:
         """When something is due."""
         wakes = [min(self.due.values(), default=None), self.flights.next_wake()]
         return min((wake for wake in wakes if wake is not None), default=None)
+
+
+def key_of(*names: str) -> str:
+    """Names as one key; none of them has such a character."""
+    return "\0".join(names)
 
 
 def _known(trigger: str) -> str:

@@ -28,7 +28,9 @@ class Peer(Struct, omit_defaults=True, gc=False):
     shut_until_ms: int = 0
     """It does not answer, and is not asked until then."""
     failures: int = 0
-    """Commands in a row that it did not answer."""
+    """Times in a row that it did not answer."""
+    silent_at_ms: int = -1
+    """When that was last noted."""
     passed_over: bool = False
     """It refused, and is asked again when it has reported."""
 
@@ -50,10 +52,17 @@ class Peer(Struct, omit_defaults=True, gc=False):
         """It answers."""
         self.failures = self.shut_until_ms = 0
 
-    def silent(self, breaker_ms: int, breaker_max_ms: int, now: int) -> None:
-        """It did not answer: leave it alone for a while, longer each time."""
+    def silent(self, breaker_ms: int, breaker_max_ms: int, sent_at_ms: int, now: int) -> bool:
+        """It did not answer: leave it alone for a while, longer each time; says whether that is news.
+
+        Not of a command that was sent before it was known: several may have been on their way.
+        """
+        if sent_at_ms <= self.silent_at_ms:
+            return False
+        self.silent_at_ms = now
         self.shut_until_ms = now + min(breaker_ms << min(self.failures, 16), breaker_max_ms)
         self.failures += 1
+        return True
 
 
 class Peers(Struct):

@@ -48,6 +48,8 @@ class Policy(Struct, frozen=True):
     """All who may give are looked at whenever anybody is heard: a slot that has become free is used at once."""
     patient: bool = False
     """It looks when all workers are due, and once more before it acts."""
+    metric: Metric | None = None
+    """Where there is one, workers of which it is not known take no part."""
 
 
 def policy(name: PolicyName | str, knobs: ReschedulingKnobs, role: Role) -> Policy | None:
@@ -72,7 +74,12 @@ def _by_load(name: str, knobs: ReschedulingKnobs) -> Policy:
     destinations = sound if anybody else all_of(sound, below(metric, lambda _view: threshold))
     name_of = metric(knobs)
     return Policy(
-        name, sources, destinations, balance(name_of, by_unit=by_unit), by_load(name_of, 0.0 if anybody else threshold)
+        name,
+        sources,
+        destinations,
+        balance(name_of, by_unit=by_unit),
+        by_load(name_of, 0.0 if anybody else threshold),
+        metric=metric,
     )
 
 
@@ -121,6 +128,7 @@ _PACKING: Final[Mapping[str, Policy]] = {
         all_of(sound, unreserved("prefill"), _UNDER_DISPATCH),
         fill,
         until_within,
+        metric=_tpot,
     ),
     "binpacking_consolidation": Policy(
         "binpacking_consolidation",
@@ -134,5 +142,6 @@ _PACKING: Final[Mapping[str, Policy]] = {
         empty,
         into_the_fullest,
         patient=True,
+        metric=_tpot,
     ),
 }

@@ -75,10 +75,14 @@ def spread(metric: MetricName) -> Selector:
         # Who can take the least comes first: what it leaves is shared out over those that come after it.
         takers = takers[np.argsort(places[takers], kind="stable")]
         for turn in range(len(givers)):
+            # Hundreds may fail at once: who has nothing left to give, or to take in, is not looked at again.
             giving = [giver for giver in givers.tolist() if view.can_give(giver)]
-            for place, taker in enumerate(takers.tolist() if giving else ()):
+            takers = takers[view.free_in[takers] >= 1.0]
+            if not (giving and len(takers)):
+                return
+            for place, taker in enumerate(takers.tolist()):
                 giver = giving[(place + turn) % len(giving)]
-                if view.can_give(giver) and view.can_take(taker):
+                if view.can_give(giver):
                     view.share = np.ceil(_left(view, givers) / (len(takers) - place))
                     yield giver, taker, fits(view, giver, taker)
 

@@ -27,11 +27,14 @@ class MoveCode(StrEnum):
     NOT_EMPTIED = "not_emptied"
     TOO_MANY_SILENT = "too_many_silent"
     GIVEN_WORK = "given_work"
+    LOAD_UNKNOWN = "load_unknown"
+    NO_SLOTS = "no_slots"
+    PAUSED = "paused"
 
 
 SENTENCES: Final[dict[MoveCode, str]] = {
-    MoveCode.PLANNED: "{requests:g} requests with {tokens:.0f} tokens are asked to move",
-    MoveCode.ADVISED: "{requests:g} requests with {tokens:.0f} tokens would be asked to move: no_operation is set",
+    MoveCode.PLANNED: "up to {requests:g} requests, some {tokens:.0f} tokens, are asked to move",
+    MoveCode.ADVISED: "up to {requests:g} requests, some {tokens:.0f} tokens, would have to move: no_operation is set",
     MoveCode.GAP_TOO_SMALL: "the loads {source:.3g} and {destination:.3g} are not {least:g} apart",
     MoveCode.NO_ROOM: "a request has {tokens:.0f} tokens, the destination has room for {room:.0f}",
     MoveCode.FINISHES_SOONER: "to copy a request takes {copy_ms:.0f} ms, and it has {left_ms:.0f} ms left on average",
@@ -43,6 +46,9 @@ SENTENCES: Final[dict[MoveCode, str]] = {
     MoveCode.TOO_SOON: "a worker could have been emptied for {age_ms:g} ms, {needed_ms:g} ms are needed",
     MoveCode.NOT_EMPTIED: "the others have room for {room:g} of {requests:g} requests of the worker",
     MoveCode.TOO_MANY_SILENT: "{silent:g} of {workers:g} workers are silent: it is rather that we do not hear",
+    MoveCode.LOAD_UNKNOWN: "{unknown:g} of {workers:g} workers do not say what the metric needs: load is not known",
+    MoveCode.NO_SLOTS: "{workers:g} workers have to give requests away, and none can now: they do so, or refused",
+    MoveCode.PAUSED: "the model is paused: its requests stay where they are",
     MoveCode.GIVEN_WORK: "workers that could be emptied are given work: each was in the last {within_ms:g} ms",
 }
 """One sentence for each code, filled from its numbers."""

@@ -203,7 +203,7 @@ class View:
         known = values == values  # noqa: PLR0124 - false of NaN
         found, keys = found[known], -values[known] if descending else values[known]
         if most < len(found):  # of thousands only some are needed: to find the last of them is ten times as fast
-            among = keys <= np.partition(keys, most - 1)[most - 1] if most else np.zeros_like(known)
+            among = keys <= np.partition(keys, most - 1)[most - 1] if most else np.zeros(len(keys), dtype=np.bool_)
             found, keys = found[among], keys[among]
         return found[np.lexsort((self.board.ranks[found], keys))][:most]
 

@@ -248,10 +248,9 @@ class WorkerProcess:
         if self.draining or not self.alive:
             return
         self.draining = self.mover.moves.draining = True
+        self._register("draining")
         if self.record.role == "decode":
             self._withdraw()
-        else:
-            self._register("draining")
         self._on_change(self)
         self.go_on()
         if self._knobs.mover.supported:
