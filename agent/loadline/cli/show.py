@@ -121,7 +121,9 @@ def summary(status: ModelStatus) -> list[str]:
         lines.append("asleep: the first request that a frontend reports wakes it")
     lines += moves(status.migrations) if status.migrations is not None else []
     if status.emptied.count:
-        lines.append(f"emptied: {status.emptied.count} workers, {status.emptied.mean_ms / 1000:.1f} s on average")
+        lines.append(
+            f"emptied: {_many(status.emptied.count, 'worker')}, {status.emptied.mean_ms / 1000:.1f} s on average"
+        )
     lines += [f"cost: {sum(costs):g} an hour"] if (costs := _costs(status)) else []
     lines += [floor(pool) for pool in status.pools if pool.floor]
     lines += [condition(one) for one in status.conditions]
@@ -185,7 +187,8 @@ def moves(status: MigrationStatus) -> list[str]:
     lines += [move(one) for one in status.moves[:MOVES_SHOWN]]
     if status.silent:
         some = ", ".join(status.silent_workers[:MOVES_SHOWN])
-        lines.append(f"{status.silent} do not answer when they are asked to move requests: {some}")
+        who = "worker does" if status.silent == 1 else "workers do"
+        lines.append(f"{status.silent} {who} not answer when asked to move requests: {some}")
     return lines
 
 
@@ -193,8 +196,12 @@ def move(one: MoveStatus) -> str:
     """One move that is in flight."""
     return (
         f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}: "
-        f"{one.moved} of {one.requests} requests, {one.age_ms / 1000:.1f} s"
+        f"{one.moved} of {_many(one.requests, 'request')}, {one.age_ms / 1000:.1f} s"
     )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _moment(at_ms: int) -> str:
