@@ -38,7 +38,11 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, runs: str, text: str) -> Late:
         return commands.add_parser(name, help=text, description=text, runs=runs)
 
-    add("up", "up.up", "See it work: servers, agent, scaler and a demo fleet on a real trace.")
+    add(
+        "up",
+        "up.up",
+        "See it work: servers, agent, scaler and a demo fleet on a real trace. Requests move between workers.",
+    )
     add("simulate", "simulate.simulate", "Try a configuration on a trace, in virtual time.")
     add("compare", "compare.compare", "Compare configurations on a trace, next to what is possible.")
     add("forecast", "forecast.forecast", "Score the predictors on the load of a trace.")
