@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.config import Config, describe, load, parse, validate
 from loadline.config.tpot_profiles import read_tpot
@@ -78,12 +79,35 @@ def test_an_agent_that_only_moves_has_a_leader_of_its_own_and_something_to_move(
 
 def test_it_is_said_what_will_move() -> None:
     said = describe(config(GOOD))
-    assert "Requests move between workers: the requests of workers that drain, and what decode_load" in said
+    assert (
+        "Requests move between workers: those of workers that drain, and those that are chosen by decode_load" in said
+    )
+    assert (
+        "silent for 4 s fails, and with it all data-parallel ranks of its unit: failover_domain is instance-unit"
+        in said
+    )
     assert "the saturation planner decides" in said
-    alone = describe(config(GOOD, 'only = "rescheduling"'))
-    assert "somebody else's to decide" in alone
-    assert "planner decides" not in alone
     assert "move" not in describe(config("enable_rescheduling = false"))
+    nothing = describe(config(f"{GOOD}rescheduling_policies = []\nmigrate_drains = false"))
+    assert "No request moves: rescheduling_policies is empty, and migrate_drains is false." in nothing
+    advised = describe(config(GOOD, pools=f"no_operation = true\n{POOLS}"))
+    assert "Requests would move (no_operation is set) between workers" in advised
+
+
+def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
+    knobs = f"{GOOD}[decisions]\nttl_ms = 1000\n[fleet]\ngpu_budget_max = 4"
+    decode = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }]'
+    only = 'only = "rescheduling"'
+    said = describe(config(knobs, only, decode))
+    assert "Model m: how many workers it has is somebody else's to decide." in said
+    assert not [word for word in ("shrink", "decision", "drain.", "GPUs", "planner", "Pool") if word in said]
+    assert validate(config(knobs, only, decode)) == []
+    assert len(validate(config(knobs, "", decode))) == 2
+    two = config(GOOD, only)
+    other = parse(f'[[models]]\nname = "n"\n{POOLS}\n', "n").models
+    assert "Model n: nothing is done, for enable_rescheduling is not set." in describe(
+        replace(two, models=(*two.models, *other))
+    )
 
 
 def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Path) -> None:
