@@ -37,6 +37,9 @@ def test_what_is_switched_on_and_plausible_has_no_warning() -> None:
         (f"{GOOD}enable_adaptive_pd = true", "tpot_profiling_data_path", "decode_profile"),
         ('failover_domain = "rack"', "failover_domain", "instance-unit"),
         ('rescheduling_policies = ["decode_loda"]', "rescheduling_policies", "decode_load"),
+        ("no_operation = true", "no_operation", "a key of [[models]]"),
+        ("colocated_rescheduling_mode = true", "colocated_rescheduling_mode", "an agent that scales moves"),
+        ("standalone_rescheduling_mode = true", "standalone_rescheduling_mode", "--only rescheduling"),
     ],
 )
 def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy: str) -> None:
@@ -44,6 +47,13 @@ def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy:
         validate(config(knobs))
     assert caught.value.place.startswith(f"models[0].rescheduling.{place}")
     assert remedy in caught.value.remedy
+
+
+def test_a_section_in_the_wrong_place_is_told_where_it_belongs() -> None:
+    with pytest.raises(ConfigError, match=r"Write it in a model: \[models\.rescheduling\]"):
+        parse(f"[rescheduling]\n{GOOD}", "loadline.toml")
+    with pytest.raises(ConfigError, match='Write one of "", rescheduling'):
+        config(GOOD, 'only = "scaling"')
 
 
 @pytest.mark.parametrize(
@@ -122,6 +132,13 @@ def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Pa
     )
     sweep = settings(load(path)).tpot_profiles["m"]
     assert (sweep.batch_requests, sweep.tokens_per_request, sweep.tpot_ms) == ((4.0, 8.0), (100.0, 100.0), (9.5, 11.0))
+
+
+def test_a_profile_that_is_not_there_is_told_with_its_key(tmp_path: Path) -> None:
+    missing = tmp_path / "none.json"
+    with pytest.raises(DataError) as caught:
+        settings(config(f'{GOOD}tpot_profiling_data_path = "{missing}"'))
+    assert str(caught.value).startswith(f"models[0].rescheduling.tpot_profiling_data_path: {missing}: cannot be read")
 
 
 @pytest.mark.parametrize(
