@@ -110,11 +110,13 @@ def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
     only = 'only = "rescheduling"'
     said = describe(config(knobs, only, decode))
     assert "Model m: how many workers it has is somebody else's to decide." in said
-    assert not [word for word in ("shrink", "decision", "drain.", "GPUs", "planner", "Pool") if word in said]
+    assert not [word for word in ("shrink", "decision", "drain", "GPUs", "planner", "Pool") if word in said]
     assert validate(config(knobs, only, decode)) == []
     assert len(validate(config(knobs, "", decode))) == 2
     two = config(GOOD, only)
     other = parse(f'[[models]]\nname = "n"\n{POOLS}\n', "n").models
+    nothing = describe(config(f"{GOOD}rescheduling_policies = []", only))
+    assert "No request moves: rescheduling_policies is empty." in nothing
     assert "Model n: nothing is done, for enable_rescheduling is not set." in describe(
         replace(two, models=(*two.models, *other))
     )
