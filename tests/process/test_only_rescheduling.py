@@ -121,8 +121,13 @@ def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
     assert code == 200
     assert "loadline_moves_total{" in text
     assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
-    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "rescheduling")
-    assert refused.returncode == 1
+    told = ask(rig, "status", "--only", "rescheduling").stdout
+    assert "m (moves requests only, default, priority 100)" in told
+    assert not [word for word in ("planner", "desired", "pending", "asleep", "missing") if word in told]
+    assert "desired" in ask(rig, "status").stdout
+    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "rescheduling")  # it drains nobody
+    assert refused.returncode == 2
+    assert "unrecognized arguments: --only" in refused.stderr
     assert moves.stop() == 0
     assert scales.stop() == 0
     assert_replays(rig, "moves")
@@ -132,6 +137,10 @@ def test_a_second_one_takes_over(rig: Rig) -> None:
     first = start(rig, "first", MODEL + MOVES, only="rescheduling")
     second = start(rig, "second", MODEL + MOVES, only="rescheduling")
     assert status(rig, "--only", "rescheduling").agent == "first"
+    nobody = ask(rig, "status")
+    assert nobody.returncode == 1
+    assert nobody.stderr.endswith("Start one, or add --only rescheduling if it is that one that runs.\n")
+    assert ask(rig, "explain").stderr.endswith("Is one running and leading? `loadline status` tells.\n")
     assert first.stop() == 0
 
     async def scenario() -> None:

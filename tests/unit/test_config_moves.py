@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from loadline.config import Config, describe, load, parse, validate
 from loadline.config.tpot_profiles import read_tpot
@@ -46,6 +47,9 @@ def test_what_is_switched_on_and_plausible_has_no_warning() -> None:
         ),
         ('failover_domain = "rack"', "failover_domain", "instance-unit"),
         ('rescheduling_policies = ["decode_loda"]', "rescheduling_policies", "decode_load"),
+        ("no_operation = true", "no_operation", "a key of [[models]]"),
+        ("colocated_rescheduling_mode = true", "colocated_rescheduling_mode", "an agent that scales moves"),
+        ("standalone_rescheduling_mode = true", "standalone_rescheduling_mode", "--only rescheduling"),
     ],
 )
 def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy: str) -> None:
@@ -53,6 +57,13 @@ def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy:
         validate(config(knobs))
     assert caught.value.place.startswith(f"models[0].rescheduling.{place}")
     assert remedy in caught.value.remedy
+
+
+def test_a_section_in_the_wrong_place_is_told_where_it_belongs() -> None:
+    with pytest.raises(ConfigError, match=r"Write it in a model: \[models\.rescheduling\]"):
+        parse(f"[rescheduling]\n{GOOD}", "loadline.toml")
+    with pytest.raises(ConfigError, match='Write one of "", rescheduling'):
+        config(GOOD, 'only = "scaling"')
 
 
 @pytest.mark.parametrize(
@@ -97,12 +108,37 @@ def test_an_agent_that_only_moves_has_a_leader_of_its_own_and_something_to_move(
 
 def test_it_is_said_what_will_move() -> None:
     said = describe(config(GOOD))
-    assert "Requests move between workers: the requests of workers that drain, and what decode_load" in said
+    assert (
+        "Requests move between workers: those of workers that drain, and those that are chosen by decode_load" in said
+    )
+    assert (
+        "silent for 4 s fails, and with it all data-parallel ranks of its unit: failover_domain is instance-unit"
+        in said
+    )
     assert "the saturation planner decides" in said
-    alone = describe(config(GOOD, 'only = "rescheduling"'))
-    assert "somebody else's to decide" in alone
-    assert "planner decides" not in alone
     assert "move" not in describe(config("enable_rescheduling = false"))
+    nothing = describe(config(f"{GOOD}rescheduling_policies = []\nmigrate_drains = false"))
+    assert "No request moves: rescheduling_policies is empty, and migrate_drains is false." in nothing
+    advised = describe(config(GOOD, pools=f"no_operation = true\n{POOLS}"))
+    assert "Requests would move (no_operation is set) between workers" in advised
+
+
+def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
+    knobs = f"{GOOD}[decisions]\nttl_ms = 1000\n[fleet]\ngpu_budget_max = 4"
+    decode = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }]'
+    only = 'only = "rescheduling"'
+    said = describe(config(knobs, only, decode))
+    assert "Model m: how many workers it has is somebody else's to decide." in said
+    assert not [word for word in ("shrink", "decision", "drain", "GPUs", "planner", "Pool") if word in said]
+    assert validate(config(knobs, only, decode)) == []
+    assert len(validate(config(knobs, "", decode))) == 2
+    two = config(GOOD, only)
+    other = parse(f'[[models]]\nname = "n"\n{POOLS}\n', "n").models
+    nothing = describe(config(f"{GOOD}rescheduling_policies = []", only))
+    assert "No request moves: rescheduling_policies is empty." in nothing
+    assert "Model n: nothing is done, for enable_rescheduling is not set." in describe(
+        replace(two, models=(*two.models, *other))
+    )
 
 
 def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Path) -> None:
@@ -117,6 +153,13 @@ def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Pa
     )
     sweep = settings(load(path)).tpot_profiles["m"]
     assert (sweep.batch_requests, sweep.tokens_per_request, sweep.tpot_ms) == ((4.0, 8.0), (100.0, 100.0), (9.5, 11.0))
+
+
+def test_a_profile_that_is_not_there_is_told_with_its_key(tmp_path: Path) -> None:
+    missing = tmp_path / "none.json"
+    with pytest.raises(DataError) as caught:
+        settings(config(f'{GOOD}tpot_profiling_data_path = "{missing}"'))
+    assert str(caught.value).startswith(f"models[0].rescheduling.tpot_profiling_data_path: {missing}: cannot be read")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from loadline.app import settings
 from loadline.cli.main import main, parser
 from loadline.config import load, parse, validate
+from loadline.config.tpot_profiles import read_tpot
 from loadline.core.learned import Learned
 from loadline.core.moves import MoveFailure, MoveRefusal
 from loadline.core.observed import WorkerRecord
@@ -112,6 +113,12 @@ def test_every_example_fits_the_fleets_beside_it() -> None:
         assert [one for one in validate(config) if "divides by 8 GPUs" not in one] == []
         for fleet in map(read_fleet, fleets):
             pools_of(fleet, model_of(fleet, settings(config)))
+
+
+def test_the_example_of_times_per_output_token_is_read(tmp_path: Path) -> None:
+    (text,) = blocks(ROOT / "docs" / "profiles.md", "json")
+    (tmp_path / "tpot.json").write_text(text, "utf-8")
+    assert len(read_tpot(tmp_path / "tpot.json").tpot_ms) == text.count("p50")
 
 
 def test_every_baseline_is_explained() -> None:

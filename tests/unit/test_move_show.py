@@ -34,9 +34,17 @@ def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
     first = said.index("moves: 2 in flight; requests moved: 5 by decode_load, 40 by drain")
     assert said[first + 1 : first + 4] == [
         "  decode-7 -> decode-2 (decode_load) copying: 1 of 3 requests, 1.2 s",
-        "1 do not answer when they are asked to move requests: secret-worker-name",
+        "1 worker does not answer when asked to move requests: secret-worker-name",
         "emptied: 4 workers, 3.0 s on average",
     ]
+
+
+def test_one_is_one() -> None:
+    one = replace(MOVES, silent=2, moves=(MoveStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
+    said = "\n".join(lines(one, Timing(1, 3_000)))
+    assert "copying: 0 of 1 request, " in said
+    assert "2 workers do not answer when asked" in said
+    assert "emptied: 1 worker, 3.0 s on average" in said
 
 
 def test_a_model_whose_requests_stay_is_shown_without_moves() -> None:

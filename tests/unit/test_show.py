@@ -10,7 +10,7 @@ from loadline.core.settings import ModelKnobs, Settings
 from tests.support.belief import START
 
 
-def lines(planner: str) -> list[str]:
+def lines(planner: str, *, only_moves: bool = False) -> list[str]:
     pools = (PoolKnobs("big", "aggregated", accelerator="dgx"), PoolKnobs("small", "aggregated"))
     model = ModelKnobs(
         "chat",
@@ -23,7 +23,8 @@ def lines(planner: str) -> list[str]:
     )
     accelerators = (AcceleratorKnobs("dgx", "h100"),)
     made = Controller(Settings("a", "all", (model,), accelerators=accelerators))
-    return show.model(status(made.settings, made.state, "0", START, START).models[0]).splitlines()
+    (found,) = status(made.settings, made.state, "0", START, START).models
+    return show.model(found, only_moves=only_moves).splitlines()
 
 
 def test_a_model_is_shown_with_whose_it_is_and_what_it_is_to_meet() -> None:
@@ -31,6 +32,14 @@ def test_a_model_is_shown_with_whose_it_is_and_what_it_is_to_meet() -> None:
     assert said[0] == "chat (queueing planner, team-a, priority 1, class premium)"
     assert "  objectives: ttft_ms 300, itl_ms 25, attainment 0" in said
     assert "  accelerators: big h100" in said
+
+
+def test_an_agent_that_only_moves_requests_says_nothing_of_how_many_workers_there_should_be() -> None:
+    said = lines("queueing", only_moves=True)
+    assert said[0] == "chat (moves requests only, team-a, priority 1, class premium)"
+    assert said[1].split() == [word for word in show.HEADER if word not in {"desired", "pending"}]
+    assert not [line for line in said if line.strip().startswith(("asleep", "missing", "objectives"))]
+    assert [line for line in lines("queueing") if line.strip().startswith(("asleep", "missing", "objectives"))]
 
 
 def test_objectives_that_the_planner_does_not_obey_are_not_shown() -> None:

@@ -152,6 +152,16 @@ def test_what_did_not_move_is_told_with_its_reason_unless_it_had_ended() -> None
     assert told.news() == ["2 requests did not move decode-7 -> decode-2 (decode_load): destination_refused"]
 
 
+def test_one_request_is_one() -> None:
+    told = Told()
+    told.hear(told.report("done", moved=1))
+    told.hear(told.report("aborted", failed=1, reason="failed"))
+    assert told.news() == [
+        "1 request moved decode-7 -> decode-2 (decode_load)",
+        "1 request did not move decode-7 -> decode-2 (decode_load): failed",
+    ]
+
+
 def test_many_moves_are_a_few_lines() -> None:
     told = Told()
     for number in range(2_000):

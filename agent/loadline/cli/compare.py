@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from loadline import report
 from loadline.cli import inputs, progress, show
 from loadline.cli.parallel import simulate_all
+from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.settings import Settings
 from loadline.errors import ConfigError
 from loadline.sim.compare.baselines import BASELINES, baseline
@@ -87,11 +88,12 @@ def _baselines(asked: list[str] | None) -> list[str]:
 def _named(
     stems: list[str], configs: list[Settings], wanted: list[str], fleet: FleetKnobs, trace: Trace
 ) -> Iterator[tuple[str, Settings, Kind]]:
-    """Every run: its name, what it obeys and its kind."""
+    """Every run: its name, what it obeys and its kind. A fixed count foresees nothing, so it has one run."""
     names = unique([*wanted, *stems])
     for name, settings in zip(names[len(wanted) :], configs, strict=True):
         yield name, settings, "config"
-        yield name, settings, "clairvoyant"
+        if model_of(fleet, settings).planner != StaticPlanner.name:
+            yield name, settings, "clairvoyant"
     for name in wanted:
         yield name, baseline(name, configs[0], fleet, trace), "baseline"
 

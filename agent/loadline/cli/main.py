@@ -38,15 +38,19 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, runs: str, text: str) -> Late:
         return commands.add_parser(name, help=text, description=text, runs=runs)
 
-    add("up", "up.up", "See it work: servers, agent, scaler and a demo fleet on a real trace.")
+    add(
+        "up",
+        "up.up",
+        "See it work: servers, agent, scaler and a demo fleet on a real trace. Requests move between workers.",
+    )
     add("simulate", "simulate.simulate", "Try a configuration on a trace, in virtual time.")
     add("compare", "compare.compare", "Compare configurations on a trace, next to what is possible.")
     add("forecast", "forecast.forecast", "Score the predictors on the load of a trace.")
     add("fit", "fit.fit", "Fit the four numbers of an engine to a profiler's sweeps.")
     _only(_config(add("run", "serve.run", "Run the agent.")), "do nothing but that: somebody else scales")
     _only(_config(add("check", "serve.check", "Check a configuration and say what it will do.")), "of an agent alone")
-    _asking(add("status", "operate.status", "Show models, pools and the last decisions."))
-    explain = _asking(add("explain", "operate.explain", "Show why a decision was made, or why none is."))
+    _asking_either(add("status", "operate.status", "Show models, pools and the last decisions."))
+    explain = _asking_either(add("explain", "operate.explain", "Show why a decision was made, or why none is."))
     explain.add_argument("decision", nargs="?", default="", metavar="DECISION-ID", help="default: the newest")
     explain.add_argument("--model", default="", help="only this model")
     explain.add_argument("--journal", type=Path, metavar="PATH", help="look in a journal, without a running agent")
@@ -57,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     for name in ("model", "pool", "worker"):
         drain.add_argument(name)
     for name in ("pause", "resume"):
-        sub = _asking(add(name, f"operate.{name}", f"{name.capitalize()} the decisions of a model."))
+        sub = _asking_either(add(name, f"operate.{name}", f"{name.capitalize()} the decisions and moves of a model."))
         sub.add_argument("model")
     add("version", "version.version", "Print the version.")
     return root
@@ -79,4 +83,8 @@ def _asking(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     where.add_argument("--nats", metavar="URL", help="default: nats://127.0.0.1:4222")
     where.add_argument("--root", help="first tokens of every subject; default: loadline")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    return _only(parser, "ask the agent that does nothing but that")
+    return parser
+
+
+def _asking_either(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    return _only(_asking(parser), "ask the agent that does nothing but that")

@@ -33,7 +33,7 @@ def status(options: argparse.Namespace) -> int:
     others = range(1, first.parts)
     rest = [_ask(options, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
     answer = whole([first, *rest])
-    return _print(options, answer, show.status(answer))
+    return _print(options, answer, show.status(answer, only_moves=bool(_where(options).only)))
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -60,14 +60,14 @@ def drain(options: argparse.Namespace) -> int:
 
 
 def pause(options: argparse.Namespace) -> int:
-    """Stop deciding for a model."""
-    done = f"{options.model} is paused: its fleet stays as it is"
+    """Stop deciding for a model, and moving its requests."""
+    done = f"{options.model} is paused: its fleet and its requests stay as they are"
     return _order(options, "pause", PauseCommand(options.model, _who()), done)
 
 
 def resume(options: argparse.Namespace) -> int:
-    """Decide for a model again."""
-    done = f"{options.model} is resumed: the planner decides again"
+    """Decide for a model again, and move its requests."""
+    done = f"{options.model} is resumed: its fleet and its requests may change again"
     return _order(options, "resume", PauseCommand(options.model, _who()), done)
 
 
@@ -92,19 +92,42 @@ def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
     return 0
 
 
-def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
-    knobs, root, only = NatsKnobs(), "loadline", options.only or ""
+class _Where(Struct, frozen=True):
+    """Who is asked: by which server, under which root, and what that agent alone does."""
+
+    nats: NatsKnobs
+    root: str
+    only: str
+
+
+def _where(options: argparse.Namespace) -> _Where:
+    knobs, root, only = NatsKnobs(), "loadline", ""
     if options.config is not None:
         config = load(options.config)
         check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
-        knobs, root, only = config.nats, config.agent.root, only or config.agent.only
+        knobs, root, only = config.nats, config.agent.root, config.agent.only
     if options.nats:
         check_servers((options.nats,), "--nats", ("nats", "tls"))
         knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
-    return asyncio.run(_request(knobs, Subjects(options.root or root).api(method, only), payload, kind))
+    if "only" not in options:  # an agent that only moves requests takes no such order
+        return _Where(knobs, options.root or root, "")
+    return _Where(knobs, options.root or root, options.only or only)
 
 
-async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T]) -> T:
+def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
+    where = _where(options)
+    subject, remedy = Subjects(where.root).api(method, where.only), _remedy(method, where.only)
+    return asyncio.run(_request(where.nats, subject, payload, kind, remedy))
+
+
+def _remedy(method: str, only: str) -> str:
+    """What to do where nobody answers: all agents answer for their status, only the leader the rest."""
+    if method != "status":
+        return f"Is one running and leading? `loadline status{f' --only {only}' if only else ''}` tells."
+    return "Start one." if only else "Start one, or add --only rescheduling if it is that one that runs."
+
+
+async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T], remedy: str) -> T:
     logs.configure("auto", "error")  # what a connection lacks is told below, once and in a sentence
     bus = NatsBus(knobs, name="loadline cli")
     try:
@@ -116,7 +139,6 @@ async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T]
         try:
             data = await bus.request(subject, payload, TIMEOUT_S)
         except BusUnavailable as error:
-            remedy = "Is an agent running and leading? `loadline status` tells."
             raise LoadlineError(f"no agent answers on {subject}: {error}. {remedy}") from error
     finally:
         await bus.close()

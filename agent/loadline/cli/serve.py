@@ -53,7 +53,8 @@ def _read(options: argparse.Namespace) -> Config:
 
 def _warnings(config: Config) -> list[str]:
     """What looks wrong, here where it is read."""
-    return [*validate(config), *warmup.warnings(config), *_solver_warnings(config)]
+    scaling = [] if config.agent.only else [*warmup.warnings(config), *_solver_warnings(config)]
+    return [*validate(config), *scaling]
 
 
 def _solver_warnings(config: Config) -> Iterator[str]:

@@ -32,6 +32,9 @@ HEADER = (
     "running",
 )
 
+_OF_SCALING = frozenset({"desired", "pending"})
+"""Of the header: counts that only whoever decides them knows."""
+
 
 def printable(text: str) -> str:
     """Without what a terminal would obey: names and details come from whoever may publish."""
@@ -47,8 +50,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def status(agent: AgentStatus) -> str:
-    """An agent and its models."""
+def status(agent: AgentStatus, *, only_moves: bool = False) -> str:
+    """An agent and its models; ``only_moves``: it leaves it to somebody else how many workers there are."""
     role = f"leads, epoch {agent.epoch}" if agent.leading else f"stands by; {agent.leader or 'nobody'} leads"
     links = [f"NATS {_link(agent.bus_connected)}", f"etcd {_link(agent.store_connected)}"]
     lines = [f"agent {agent.agent} {agent.version}: {role}; {', '.join(links)}; up {agent.uptime_ms / 1000:.0f} s"]
@@ -56,7 +59,7 @@ def status(agent: AgentStatus) -> str:
     lines += [f"restart the agent for {', '.join(agent.restart_for)}"] if agent.restart_for else []
     lines += [gpus(agent.gpus)] if agent.gpus is not None else []
     lines += ["\n".join(supply(one) for one in agent.supplies)] if agent.supplies else []
-    return "\n\n".join([*lines, *(model(each) for each in agent.models)])
+    return "\n\n".join([*lines, *(model(each, only_moves=only_moves) for each in agent.models)])
 
 
 def gpus(budget: GpuBudgetStatus) -> str:
@@ -77,8 +80,9 @@ def supply(one: SupplyStatus) -> str:
     return text + (f"; waiting: {waiting}" if waiting else "")
 
 
-def model(status: ModelStatus) -> str:
+def model(status: ModelStatus, *, only_moves: bool = False) -> str:
     """One model: pools, traffic, decision, and why nothing is decided."""
+    left_out = _OF_SCALING if only_moves else ()
     rows = [HEADER] + [
         (
             pool.pool,
@@ -93,14 +97,16 @@ def model(status: ModelStatus) -> str:
     whose = [status.namespace, f"priority {status.priority}"]
     whose += [f"class {status.service_class}"] if status.service_class else []
     flags = [word for word, on in (("paused", status.paused), ("advises only", status.no_operation)) if on]
-    title = f"{status.model} ({', '.join([f'{status.planner} planner', *whose, *flags])})"
-    return "\n".join([title, table(rows), *(f"  {line}" for line in summary(status))])
+    does = "moves requests only" if only_moves else f"{status.planner} planner"
+    title = f"{status.model} ({', '.join([does, *whose, *flags])})"
+    shown = [[cell for name, cell in zip(HEADER, row, strict=True) if name not in left_out] for row in rows]
+    return "\n".join([title, table(shown), *(f"  {line}" for line in summary(status, only_moves=only_moves))])
 
 
-def summary(status: ModelStatus) -> list[str]:
-    """Objectives, accelerators, traffic, last decision and hold, a line each."""
+def summary(status: ModelStatus, *, only_moves: bool = False) -> list[str]:
+    """Objectives, accelerators, traffic, last decision, moves and hold, a line each."""
     traffic, decision = status.traffic, status.decision
-    aims = [f"{key} {value:g}" for key, value in status.objectives.items()]
+    aims = [] if only_moves else [f"{key} {value:g}" for key, value in status.objectives.items()]
     types = [f"{pool.pool} {pool.accelerator_type}" for pool in status.pools if pool.accelerator_type]
     lines = [f"objectives: {', '.join(aims)}"] if aims else []
     lines += [f"accelerators: {', '.join(types)}"] if types else []
@@ -117,15 +123,17 @@ def summary(status: ModelStatus) -> list[str]:
         targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
         why = ", ".join(decision.reasons)
         lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
-    if not any(pool.desired for pool in status.pools):
+    if not only_moves and not any(pool.desired for pool in status.pools):
         lines.append("asleep: the first request that a frontend reports wakes it")
     lines += moves(status.migrations) if status.migrations is not None else []
     if status.emptied.count:
-        lines.append(f"emptied: {status.emptied.count} workers, {status.emptied.mean_ms / 1000:.1f} s on average")
+        lines.append(
+            f"emptied: {_many(status.emptied.count, 'worker')}, {status.emptied.mean_ms / 1000:.1f} s on average"
+        )
     lines += [f"cost: {sum(costs):g} an hour"] if (costs := _costs(status)) else []
-    lines += [floor(pool) for pool in status.pools if pool.floor]
+    lines += [floor(pool) for pool in status.pools if pool.floor and not only_moves]
     lines += [condition(one) for one in status.conditions]
-    lines += [f"missing: {sentence}" for sentence in status.missing]
+    lines += [f"missing: {sentence}" for sentence in status.missing if not only_moves]
     lines += [f"now: {sentence}" for sentence in status.hold]
     return lines
 
@@ -185,7 +193,8 @@ def moves(status: MigrationStatus) -> list[str]:
     lines += [move(one) for one in status.moves[:MOVES_SHOWN]]
     if status.silent:
         some = ", ".join(status.silent_workers[:MOVES_SHOWN])
-        lines.append(f"{status.silent} do not answer when they are asked to move requests: {some}")
+        who = "worker does" if status.silent == 1 else "workers do"
+        lines.append(f"{status.silent} {who} not answer when asked to move requests: {some}")
     return lines
 
 
@@ -193,8 +202,12 @@ def move(one: MoveStatus) -> str:
     """One move that is in flight."""
     return (
         f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}: "
-        f"{one.moved} of {one.requests} requests, {one.age_ms / 1000:.1f} s"
+        f"{one.moved} of {_many(one.requests, 'request')}, {one.age_ms / 1000:.1f} s"
     )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _moment(at_ms: int) -> str:

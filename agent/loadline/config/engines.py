@@ -48,12 +48,19 @@ def read_tpots(config: Config) -> dict[str, TpotSweep]:
     Raises:
         DataError: One cannot be used.
     """
-    named = ((model.name, model.rescheduling) for model in config.models)
+    named = ((index, model.name, model.rescheduling) for index, model in enumerate(config.models))
     return {
-        name: read_tpot(Path(knobs.tpot_profiling_data_path))
-        for name, knobs in named
+        name: _read_tpot(knobs.tpot_profiling_data_path, f"models[{index}].rescheduling.tpot_profiling_data_path")
+        for index, name, knobs in named
         if knobs.enable_rescheduling and knobs.tpot_profiling_data_path
     }
+
+
+def _read_tpot(path: str, place: str) -> TpotSweep:
+    try:
+        return read_tpot(Path(path))
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error
 
 
 def read_engines(config: Config) -> dict[str, dict[str, EngineProfile]]:

@@ -29,6 +29,13 @@ _PATTERNS: Final = {
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
     r"^[A-Za-z0-9_-]+$": " of letters, digits, - and _",
 }
+_ELSEWHERE: Final = {
+    "rescheduling": "Write it in a model: [models.rescheduling].",
+    "no_operation": "It is a key of [[models]], and stops decisions and moves.",
+    "colocated_rescheduling_mode": "Leave it out: an agent that scales moves requests too.",
+    "standalone_rescheduling_mode": "Leave it out, and run the agent with --only rescheduling.",
+}
+"""Keys that people look for in another place, or that became something else."""
 S = TypeVar("S", bound=Struct)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -118,7 +125,7 @@ def legal(kind: inspect.Type) -> str:
         case inspect.BoolType():
             text = "true or false"
         case inspect.LiteralType():
-            text = "one of " + ", ".join(map(str, kind.values))
+            text = "one of " + ", ".join(str(value) or '""' for value in kind.values)
         case inspect.IntType():
             text = "a whole number" + _span(kind)
         case inspect.FloatType():
@@ -170,7 +177,8 @@ def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"{place}{key}", "is not a key that is known here", did_you_mean(key, fields))
+            remedy = _ELSEWHERE.get(key) or did_you_mean(key, fields)
+            raise ConfigError(f"{place}{key}", "is not a key that is known here", remedy)
         _check_value(value, fields[key], types[key], f"{place}{key}")
     for field in fields.values():
         if field.required and field.name not in table:

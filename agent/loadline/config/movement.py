@@ -1,20 +1,41 @@
 """What the agent will do with the requests of a model, in plain sentences."""
 
 from collections.abc import Iterator
+from typing import Final
 
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.config.durations import duration
+from loadline.core.rescheduling.knobs import FailoverDomain
+from loadline.core.settings import ModelKnobs
+
+_FAIL_WITH_IT: Final[dict[FailoverDomain, str]] = {
+    "instance": "and nothing fails with it",
+    "node": "and with it all on its node",
+    "instance-unit": "and with it all data-parallel ranks of its unit",
+    "node-unit": "and with it all on its node, and all data-parallel ranks of the units of these",
+}
 
 
-def about_moves(knobs: ReschedulingKnobs) -> Iterator[str]:
-    """A sentence for what moves, and one for who fails together; none where nothing moves."""
+def about_moves(model: ModelKnobs, *, drains: bool) -> Iterator[str]:
+    """A sentence for what moves, and one for who fails together; none where rescheduling is off.
+
+    Args:
+        model: What it is told.
+        drains: Whether the agent drains workers: one that only moves requests knows of no drain.
+    """
+    knobs = model.rescheduling
     if not knobs.enable_rescheduling:
         return
-    drains = "the requests of workers that drain, and " if knobs.migrate_drains else ""
+    whose = ["those of workers that drain"] if drains and knobs.migrate_drains else []
+    whose += [f"those that are chosen by {', '.join(knobs.policies)}"] if knobs.policies else []
+    if not whose:
+        yield f"No request moves: rescheduling_policies is empty{', and migrate_drains is false' if drains else ''}."
+        return
+    move = "would move (no_operation is set)" if model.no_operation else "move"
     yield (
-        f"Requests move between workers: {drains}what {', '.join(knobs.policies) or 'no policy'} want moved, at most "
-        f"{knobs.moves_max} at a time, all workers looked at every {knobs.rescheduling_interval_ms} ms."
+        f"Requests {move} between workers: {', and '.join(whose)}; at most {knobs.moves_max} at a time. All workers "
+        f"are looked at every {duration(knobs.rescheduling_interval_ms)}."
     )
     yield (
-        f"A worker that is silent for {knobs.suspect_after_ms} ms is failing; what fails with it is told by "
-        f"{knobs.failover_domain}."
+        f"A worker that is silent for {duration(knobs.suspect_after_ms)} fails, "
+        f"{_FAIL_WITH_IT[knobs.failover_domain]}: failover_domain is {knobs.failover_domain}."
     )

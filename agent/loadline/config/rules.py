@@ -59,36 +59,46 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
     _check_times(config)
     refuse_duplicates((model.name for model in config.models), "models", "model")
     check_names(config)
-    warnings = [*_agent_warnings(config), *fleet_budget_warnings(config.fleet, config.models), *name_warnings(config)]
+    warnings = [*_agent_warnings(config), *name_warnings(config)]
+    scaling = [*_decision_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         _check_model(model, place, planners)
         check_moves(model, place)
         warnings += move_warnings(model, place)
-        warnings += [*_model_warnings(model, place), *idle_warnings(model, place)]
-        if model.planner == "threshold":
-            check_thresholds(model, f"{place}.threshold")
-            warnings += threshold_warnings(config, model, f"{place}.threshold")
-        elif model.planner == "static":
-            _check_static(model, f"{place}.static.replicas")
-            if not model.static.replicas:
-                warnings.append(
-                    f"{place}.static.replicas: no pool has a count, so nothing changes. Write one for each."
-                )
-        elif model.planner == "saturation":
-            check_saturation(model.saturation, f"{place}.saturation")
-            warnings += saturation_warnings(model.saturation, f"{place}.saturation")
-        elif model.planner == "hpa":
-            _check_hpa(model, f"{place}.hpa")
-        elif model.planner in BY_TRAFFIC:
-            if model.planner == "hybrid":
-                check_hybrid(model, f"{place}.hybrid")
-            _check_windows(config.fleet.traffic_window_ms, model, place)
-            warnings += profile_warnings(model, place)
+        scaling += [*_model_warnings(model, place), *idle_warnings(model, place)]
+        scaling += _judge_planner(config, model, place)
     check_fleet_budget(config.fleet, config.models)
     check_supplies(config)
     check_only(config)
-    return [*warnings, *supply_warnings(config), *floor_warnings(config)]
+    scaling += [*supply_warnings(config), *floor_warnings(config)]
+    # Of an agent that leaves the number of workers to somebody else, what is said of it means nothing.
+    return warnings if config.agent.only else [*warnings, *scaling]
+
+
+def _judge_planner(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
+    """Warnings about the planner of a model.
+
+    Raises:
+        ConfigError: What it is told contradicts itself.
+    """
+    if model.planner == "threshold":
+        check_thresholds(model, f"{place}.threshold")
+        yield from threshold_warnings(config, model, f"{place}.threshold")
+    elif model.planner == "static":
+        _check_static(model, f"{place}.static.replicas")
+        if not model.static.replicas:
+            yield f"{place}.static.replicas: no pool has a count, so nothing changes. Write one for each."
+    elif model.planner == "saturation":
+        check_saturation(model.saturation, f"{place}.saturation")
+        yield from saturation_warnings(model.saturation, f"{place}.saturation")
+    elif model.planner == "hpa":
+        _check_hpa(model, f"{place}.hpa")
+    elif model.planner in BY_TRAFFIC:
+        if model.planner == "hybrid":
+            check_hybrid(model, f"{place}.hybrid")
+        _check_windows(config.fleet.traffic_window_ms, model, place)
+        yield from profile_warnings(model, place)
 
 
 def _check_agent(config: Config) -> None:
@@ -245,17 +255,20 @@ def _agent_warnings(config: Config) -> Iterator[str]:
             f"etcd.timeout_ms: one slow call of {config.etcd.timeout_ms} ms loses a lease that is sure for "
             f"{leading_ms} ms. Lower it or raise leadership.lease_ttl_s."
         )
+    if config.runtime.batch_max > config.runtime.inbox_frames_max:
+        yield (
+            f"runtime.batch_max: never {config.runtime.batch_max} frames wait, as inbox_frames_max is "
+            f"{config.runtime.inbox_frames_max}. Lower it or raise inbox_frames_max."
+        )
+
+
+def _decision_warnings(config: Config) -> Iterator[str]:
     least_ms = config.drain.ttl_ms + _DRAIN_SLACK_MS
     if config.decisions.ttl_ms <= least_ms:
         yield (
             f"decisions.ttl_ms: {config.decisions.ttl_ms} ms is less than a drain may take, drain.ttl_ms "
             f"{config.drain.ttl_ms} ms and a minute around it, so a decision may expire while its drain is fine. "
             f"Set it above {least_ms}."
-        )
-    if config.runtime.batch_max > config.runtime.inbox_frames_max:
-        yield (
-            f"runtime.batch_max: never {config.runtime.batch_max} frames wait, as inbox_frames_max is "
-            f"{config.runtime.inbox_frames_max}. Lower it or raise inbox_frames_max."
         )
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from loadline.config.durations import duration
 from loadline.config.knobs import Config
 from loadline.config.layers import written_of
 from loadline.config.movement import about_moves
@@ -12,7 +13,7 @@ from loadline.core.belief.pool import PoolKnobs
 from loadline.core.planning.supplies import DEFAULT, UNLIMITED
 from loadline.core.settings import ModelKnobs
 
-_SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
+_SECOND_MS = 1_000
 
 
 def describe(config: Config) -> str:
@@ -22,24 +23,16 @@ def describe(config: Config) -> str:
         if not config.agent.only:
             lines += _about_model(model)
         elif model.rescheduling.enable_rescheduling:
-            lines.append(
-                f"Model {model.name}: its requests move; how many workers it has is somebody else's to decide."
-            )
-        lines += [f"  {line}" for line in about_moves(model.rescheduling)]
+            lines.append(f"Model {model.name}: how many workers it has is somebody else's to decide.")
+        else:
+            lines.append(f"Model {model.name}: nothing is done, for enable_rescheduling is not set.")
+        lines += [f"  {line}" for line in about_moves(model, drains=not config.agent.only)]
         lines += _about_layers(config, f"models[{index}].")
     return "\n".join(lines)
 
 
-def duration(ms: float) -> str:
-    """A time in the largest unit that keeps it short, such as ``30 s``."""
-    for unit_ms, unit in ((_HOUR_MS, "h"), (_MINUTE_MS, "min"), (_SECOND_MS, "s")):
-        if ms >= unit_ms and ms % (unit_ms / 10) == 0:
-            return f"{ms / unit_ms:g} {unit}"
-    return f"{ms:g} ms"
-
-
 def _about_agent(config: Config) -> Iterator[str]:
-    agent, http, journal, lead, drain = config.agent, config.http, config.journal, config.leadership, config.drain
+    agent, http, journal, lead = config.agent, config.http, config.journal, config.leadership
     name = f"Agent {agent.name}" if agent.name else "The agent, named after its host and process,"
     yield f"{name} hears {agent.root}.v1.> on NATS at {', '.join(config.nats.servers)}."
     yield f"It keeps /loadline/{agent.namespace}/ in etcd at {', '.join(config.etcd.endpoints)}."
@@ -47,23 +40,29 @@ def _about_agent(config: Config) -> Iterator[str]:
         f"A leader that dies is replaced within {duration(lead.lease_ttl_s * _SECOND_MS + lead.retry_ms)}; "
         f"it stops deciding {duration(lead.margin_ms)} before its lease may end."
     )
-    yield (
-        f"A worker that is silent for {duration(config.fleet.stale_after_ms)} is not fresh; nothing shrinks while "
-        f"fewer than {config.fleet.quorum_ratio:.0%} of the ready workers are fresh."
-    )
-    yield (
-        f"A decision that no scaler has applied after {duration(config.decisions.ttl_ms)} expires; "
-        f"a worker may take {duration(drain.ttl_ms)} to drain."
-    )
-    yield from (f"All models together: {line}" for line in _about_budget(config.fleet))
-    yield from _about_supplies(config)
-    yield from _about_cost(config)
+    if not agent.only:
+        yield from _about_scaling(config)
     yield f"HTTP: {f'http://{http.host}:{http.port}' if http.port else 'no port is opened'}."
     yield (
         f"Journal: {journal.directory}, {journal.bytes_max / 2**20:g} MiB at most."
         if journal.directory
         else "Journal: none, so this run cannot be replayed."
     )
+
+
+def _about_scaling(config: Config) -> Iterator[str]:
+    """What is said of all models together, where the agent decides how many workers they have."""
+    yield (
+        f"A worker that is silent for {duration(config.fleet.stale_after_ms)} is not fresh; nothing shrinks while "
+        f"fewer than {config.fleet.quorum_ratio:.0%} of the ready workers are fresh."
+    )
+    yield (
+        f"A decision that no scaler has applied after {duration(config.decisions.ttl_ms)} expires; "
+        f"a worker may take {duration(config.drain.ttl_ms)} to drain."
+    )
+    yield from (f"All models together: {line}" for line in _about_budget(config.fleet))
+    yield from _about_supplies(config)
+    yield from _about_cost(config)
 
 
 def _about_supplies(config: Config) -> Iterator[str]:

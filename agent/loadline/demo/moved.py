@@ -13,6 +13,11 @@ _Pair = tuple[str, str, str, str]
 """Source, destination, policy, and why nothing moved."""
 
 
+def requests(count: int, which: str = "") -> str:
+    """So many requests, in words."""
+    return f"{count} {which}request{'' if count == 1 else 's'}"
+
+
 class Moved:
     """Collects moves that have ended until somebody wants to tell them."""
 
@@ -32,19 +37,19 @@ class Moved:
             del self._known[next(iter(self._known))]
         why = report.reason if report.phase == "aborted" else ""
         pair = (report.source.worker, report.destination.worker, report.trigger, why)
-        requests = report.failed if why else report.moved
+        count = report.failed if why else report.moved
         if pair in self._requests or len(self._requests) < LINES_MAX:
-            self._requests[pair] = self._requests.get(pair, 0) + requests
+            self._requests[pair] = self._requests.get(pair, 0) + count
         elif not why:
-            self._more += requests
+            self._more += count
 
     def lines(self) -> list[str]:
         """What has ended since this was last asked: a pair of workers a line, and how many moved elsewhere."""
         found = [
-            f"{count} requests {'did not move' if why else 'moved'} {source} -> {destination} ({policy})"
+            f"{requests(count)} {'did not move' if why else 'moved'} {source} -> {destination} ({policy})"
             + (f": {why}" if why else "")
             for (source, destination, policy, why), count in self._requests.items()
         ]
-        found += [f"{self._more} more requests moved"] if self._more else []
+        found += [f"{requests(self._more, 'more ')} moved"] if self._more else []
         self._requests, self._more = {}, 0
         return found

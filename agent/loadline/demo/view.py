@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from loadline.core.status import AgentStatus, ModelStatus, PoolStatus
+from loadline.demo.moved import requests
 
 LINES_KEPT = 12
 MOVES_SHOWN = 4
@@ -149,12 +150,13 @@ def moves(model: ModelStatus) -> list[str]:
     status = model.migrations
     if status is None:
         return []
-    total = f"migrations: {status.in_flight} in flight, {sum(status.requests.values())} requests moved"
-    silent = f", {status.silent} workers do not answer" if status.silent else ""
+    total = f"migrations: {status.in_flight} in flight, {requests(sum(status.requests.values()))} moved"
+    who = "worker does" if status.silent == 1 else "workers do"
+    silent = f", {status.silent} {who} not answer" if status.silent else ""
     return [
         total + silent,
         *(
-            f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}, {one.moved} of {one.requests} requests"
+            f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}, {one.moved} of {requests(one.requests)}"
             for one in status.moves[:MOVES_SHOWN]
         ),
     ]

@@ -19,7 +19,7 @@ class Compared(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """All runs, in the order of the configurations: each before its clairvoyant run, the baselines last."""
+    """In the order of the configurations: each before its clairvoyant run, where it has one, the baselines last."""
 
     work_bound: WorkBound
     runs: list[Compared]
