@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -12,14 +13,18 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from loadline.adapters.nats_bus import NatsBus
+from loadline.config import NatsKnobs
 from loadline.core.observed import WorkerRecord, WorkerSample
 from loadline.core.status import AgentStatus
+from loadline.errors import BusUnavailable
 from loadline.rig.rig import AgentProcess, Rig
 from loadline.wire.codec import encode
-from loadline.wire.messages import LoadReport, MigrateCommand, MigrateReply
+from loadline.wire.messages import DrainOrder, LoadReport, MigrateCommand, MigrateReply, OperatorReply
 from loadline.wire.subjects import Subjects
 from tests.support.agents import assert_replays
-from tests.waiting import until
+from tests.support.moving_worker import moving_worker
+from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 
@@ -131,6 +136,41 @@ def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
     assert moves.stop() == 0
     assert scales.stop() == 0
     assert_replays(rig, "moves")
+
+
+def test_who_is_drained_by_the_one_is_emptied_by_the_other(rig: Rig) -> None:
+    its: dict[str, object] = {"root": "both", "namespace": "both"}
+    model = MODEL.replace('name = "decode", role', 'name = "p", role')
+    agents = [
+        rig.agent(rig.config(model, "scales", agent=its), "scales"),
+        rig.agent(rig.config(model + MOVES, "moves", agent={**its, "only": "rescheduling"}), "moves"),
+    ]
+
+    async def scenario() -> None:
+        bus = NatsBus(NatsKnobs(servers=(rig.nats.url,)), name="operator")
+        await bus.connect(lambda _connected: None)
+        async with (
+            moving_worker(rig.nats.url, rig.etcd.url, "both", "w1") as first,
+            moving_worker(rig.nats.url, rig.etcd.url, "both", "w2") as second,
+        ):
+            first.copied.set()
+
+            async def accepted() -> bool:
+                order = encode(DrainOrder("m", "p", "w1", "a test"))
+                with suppress(BusUnavailable):
+                    reply = await bus.request("both.v1.api.drain", order, 2)
+                    return msgspec.json.decode(reply, type=OperatorReply).accepted
+                return False
+
+            await until_async(accepted, "the worker drains")
+            await until(lambda: len(second.held) == 4 and not first.held, "all is moved")
+        await bus.close()
+
+    asyncio.run(scenario())
+    for agent in agents:
+        assert agent.stop() == 0
+    for name in ("scales", "moves"):
+        assert_replays(rig, name)
 
 
 def test_a_second_one_takes_over(rig: Rig) -> None:

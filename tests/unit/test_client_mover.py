@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
@@ -309,5 +310,44 @@ def test_a_worker_that_leaves_ends_what_it_has_begun() -> None:
         assert len(made.engine.withdrawn) == 2
         assert await made.worker._moving.answer(encode(replace(COMMAND, command_id="d"))) is None
         assert made.phases()[-1] == "copying", "it says nothing of what it does not know"
+
+    asyncio.run(scenario())
+
+
+def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
+    async def scenario() -> None:
+        async with bench() as made:
+            odd: Any = [
+                Candidate("numpy", np.int64(100), np.int64(5)),  # type: ignore[arg-type]
+                Candidate("negative", -4, 5),
+                Candidate("none", None, 5),  # type: ignore[arg-type]
+                {"request_id": "a dict"},
+                Candidate("numpy", 1, 1),
+            ]
+            made.engine.candidates = odd
+            with capture_logs() as logs:
+                reply = await made.command()
+            assert (reply.accepted, reply.requests, reply.tokens) == (True, 1, 105)
+            assert [log["candidate"][:12] for log in logs if log["event"] == "candidate_ignored"] == [
+                "'negative'",
+                "Candidate(re",
+                "{'request_id",
+                "'numpy'",
+            ]
+            made.engine.copied.set()
+            made.engine.switched.set()
+            await until(lambda: made.phases()[-1:] == ["done"], "moved")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("refused", [MoveRefused("my own reason"), MoveRefused("failed", None)])  # type: ignore[arg-type]
+def test_reasons_that_are_not_in_the_list_are_told_as_a_detail(refused: MoveRefused) -> None:
+    async def scenario() -> None:
+        async with bench() as made:
+            made.engine.refuses = {"a": refused, "b": refused}
+            await made.command()
+            await until(lambda: made.phases()[-1:] == ["aborted"], "aborted")
+            assert made.reports()[-1].reason == "failed"
 
     asyncio.run(scenario())

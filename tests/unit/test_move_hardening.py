@@ -1,12 +1,18 @@
 """Reports that cannot be true, workers that are silent or come back, settings that change: nothing of it spreads."""
 
+from typing import Any
+
+import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
 from loadline.core.controller import Controller
 from loadline.core.events import BusConnectionChanged, MoveReported, RegistryRead, SettingsChanged, WorkerDrained
+from loadline.core.move_look import Look
 from loadline.core.moves import Move, MoveEnd
 from loadline.core.observed import RegisteredWorker
+from loadline.core.rescheduling import policies
+from loadline.core.rescheduling.amounts import as_many_as_fit
 from loadline.core.rescheduling.flights import Flight
 from loadline.core.rescheduling.knobs import ReschedulingKnobs
 from loadline.wire.codec import encode
@@ -42,9 +48,7 @@ def test_one_worker_cannot_fill_the_memory_with_moves() -> None:
     world, _ = asked()
     for number in range(1_000):
         world.tell(report(f"c{number}"))
-    flights = open_flights(world).values()
-    assert len(flights) == 64
-    assert max(flight.slots for flight in flights) == 64
+    assert sum(flight.slots for flight in open_flights(world).values()) == world.knobs.moves_per_worker_max
 
 
 def test_a_report_of_another_move_under_the_same_id_changes_nothing() -> None:
@@ -157,3 +161,117 @@ def test_names_of_nodes_that_are_gone_are_forgotten() -> None:
     for life in range(1, 6_001):
         world.tell(world.worker("a", incarnation=life, node=f"n{life}"), world.report("a", 10, 1))
     assert len(planner._nodes) < 5_000
+
+
+def many(command_id: str, requests: int, *, source: str = "a", tokens: int = 5) -> MoveReported:
+    ends = MoveEnd("decode", source, 1), MoveEnd("decode", "b", 1)
+    return MoveReported(command_id, "m", 7, *ends, "decode_load", "copying", requests, 0, 0, tokens, 5)
+
+
+def test_more_moves_than_there_are_slots_leave_none_free_and_nothing_else() -> None:
+    world = Movers(FAILOVER)
+    world.join("a", 0, 8, migration_slots_out=4)
+    world.join("b", 0, 0)
+    world.join("c", 0, 0)
+    world.tell(many("of-old", 6))
+    assert world.tell(world.said("a", schedulable=False)) == []
+    world.join("ill", 10, 1)
+    assert pairs(world.tell(world.said("ill", schedulable=False))) == [("ill", "c")]
+
+
+def test_one_destination_of_which_nothing_is_known_among_others_that_are_not_asked() -> None:
+    world = Movers(FAILOVER)
+    world.join("a", 10, 2, migration_slots_out=2)
+    world.join("b", 10, 1)
+    world.join("c", 10, 1)
+    world.join("d", 0, 1, kv_blocks_total=None, kv_blocks_used=None)
+    assert len(world.tell(world.said("a", schedulable=False))) == 2
+    assert world.wait(1_000) == []
+
+
+def test_a_source_that_makes_up_moves_holds_up_nobody_for_long() -> None:
+    world = Movers(replace(FAILOVER, moves_max=64))
+    for name in ("evil", "a", "b", "c"):
+        world.join(name, 10, 2)
+    for number in range(100):
+        world.tell(many(f"made-up-{number}", 64, source="evil"))
+    assert sum(flight.requests for flight in open_flights(world).values()) == world.knobs.moves_per_worker_max
+    assert len(world.tell(world.said("a", schedulable=False))) > 0
+
+
+def test_moves_to_workers_that_there_are_not_are_not_followed() -> None:
+    world, move = asked()
+    its = replace(report("elsewhere"), destination=MoveEnd("decode", "nobody", 1))
+    world.tell(its, replace(its, command_id="other", destination=MoveEnd("decode", "b", 9)))
+    assert open_flights(world).keys() == {move.command_id}
+
+
+def test_what_is_said_of_a_move_after_its_end_does_not_begin_it_anew() -> None:
+    world, move = asked()
+    world.answer(move)
+    world.phase(move, "aborted", failed=1, reason="destination_refused")
+    world.phase(move, "copying")
+    assert [flight.ended for flight in open_flights(world).values()] == [True]
+    world.wait(6_000)
+    assert move.command_id not in open_flights(world)
+
+
+def test_moves_of_one_source_that_never_ended_are_one_alarm() -> None:
+    world = Movers(FAILOVER)
+    for name in ("a", "b"):
+        world.join(name, 10, 2)
+    world.tell(*(many(f"of-old-{number}", 1) for number in range(5)))
+    world.wait(world.knobs.move_ttl_ms + 3_000)
+    assert [alarm.text for alarm in world.alarms] == ["a never said how 5 moves of it ended"]
+
+
+def test_a_fault_holds_the_moves_of_its_model_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Movers(LOAD)
+    world.join("a", 100, 1)
+    world.join("b", 100, 1)
+
+    def fails(*_args: object) -> None:
+        raise ValueError("kth(=-3) out of bounds (2)")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Look, "plan", fails)
+        assert world.wait(3_000) == []
+        assert [(alarm.kind, alarm.text) for alarm in world.alarms] == [
+            ("rescheduling_failed", "ValueError: kth(=-3) out of bounds (2)")
+        ]
+        wake_ms = world.controller.next_wake()
+        assert wake_ms is not None
+        assert wake_ms > world.now
+    assert pairs(world.tell(world.report("a", 900, 9))) == [("a", "b")]
+
+
+def test_the_order_in_which_workers_were_first_heard_does_not_matter_to_a_replay() -> None:
+    world = Movers(LOAD)
+    world.tell(world.worker("a"), world.worker("b"))
+    later = Controller(world.settings)
+    later.restore(world.controller.snapshot())
+    events = [world.report("b", 10, 1), world.report("a", 10, 1)]
+    for controller in (world.controller, later):
+        controller.handle(events, world.now + 1)
+    assert world.controller.snapshot() == later.snapshot()
+
+
+def test_hundreds_that_fail_in_a_full_fleet_take_no_time() -> None:
+    world = Movers(replace(FAILOVER, moves_max=10_000))
+    events = [world.worker(f"w{number}") for number in range(600)]
+    reports = [world.report(f"w{number}", 995 if number % 3 else 900, 3, migration_slots_in=4) for number in range(600)]
+    world.tell(*events, *reports)
+    ill = [world.said(f"w{number}", schedulable=False) for number in range(600) if number % 3 == 0]
+    looked = 0
+
+    def count(*args: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return as_many_as_fit(*args)
+
+    with pytest.MonkeyPatch.context() as counted:
+        counted.setattr(policies, "as_many_as_fit", count)
+        world.controller._rescheduler._groups.clear()
+        world.tell(*ill)
+        world.tell(world.said("w1"))
+    assert looked <= 16 * 600

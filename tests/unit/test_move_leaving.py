@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.client.moves import Moves
-from loadline.core.events import DrainRequested, WorkerRegistered
+from loadline.core.events import DrainRequested, WorkerDrained, WorkerRegistered
 from loadline.core.moves import ALL_REQUESTS, Move
 from loadline.core.observed import RegisteredWorker
 from loadline.core.rescheduling.knobs import ReschedulingKnobs
@@ -70,6 +70,30 @@ def test_a_worker_that_others_drain_is_emptied() -> None:
     world.join("leaves", 30, 3)
     (move,) = drained_by_others(world, "leaves")
     assert (move.trigger, *pairs([move])[0]) == ("drain", "leaves", "other")
+
+
+def test_a_decode_worker_that_others_drain_is_emptied_after_its_key_is_gone() -> None:
+    world = Movers(replace(LOAD, rescheduling_policies=()))
+    world.join("leaves", 30, 3)
+    drained_by_others(world, "leaves")
+    world.leave("leaves")
+    (move,) = world.join("other", 0, 0)
+    assert pairs([move]) == [("leaves", "other")]
+    world.tell(WorkerDrained("m", "decode", "leaves", 1))
+    assert "leaves" not in world.controller.state.fleet.models["m"].pools["decode"].workers
+
+
+def test_one_that_others_drain_and_that_is_heard_no_more_is_gone() -> None:
+    world = Movers(LOAD)
+    world.join("leaves", 30, 3)
+    drained_by_others(world, "leaves")
+    world.leave("leaves")
+    workers = world.controller.state.fleet.models["m"].pools["decode"].workers
+    world.join("other", 0, 0)
+    world.wait(3_000, silent=("leaves",))
+    assert "leaves" in workers
+    world.wait(10_000, silent=("leaves",))
+    assert "leaves" not in workers
 
 
 def test_nothing_moves_to_a_worker_that_others_drain() -> None:

@@ -130,7 +130,7 @@ def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
 
 
 def test_only_so_many_are_listed_and_all_are_counted() -> None:
-    world, _ = asked()
+    world, _ = asked(moves_per_worker_max=1_000)
     for number in range(LISTED_MAX + 6):
         source = MoveEnd("decode", "ab"[number % 2], 1)
         world.tell(report(command_id=f"c{number}", source=source))

@@ -2,22 +2,28 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, get_args
+
+from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
 from loadline.client.moves import Moves, Part
 from loadline.client.resources import running, wait_at_most
 from loadline.core.moves import MoveFailure
 from loadline.core.rescheduling.requests import Candidate
+from loadline.core.scalars import TOKENS_MAX
 from loadline.errors import LoadlineError
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import MigrateCommand, MigrationReport
 
 # A request has four reports at most, and a worker moves 64 requests at most: this many wait where the bus is slow.
 _REPORTS_MAX: Final = 1_024
+_SHOWN_MAX: Final = 100
+
+_FAILURES: Final = frozenset(get_args(MoveFailure)) - {""}
 
 _log = bounded("mover")
 
@@ -31,9 +37,11 @@ class MoveRefused(LoadlineError):
     """
 
     def __init__(self, reason: MoveFailure = "destination_refused", detail: str = "") -> None:
-        super().__init__(detail or reason)
-        self.reason: MoveFailure = reason
-        self.detail = detail
+        known = reason in _FAILURES
+        self.reason: MoveFailure = reason if known else "failed"
+        """One that is not in the list would make the report unreadable."""
+        self.detail = str(detail or "") if known else f"{reason}: {detail}"
+        super().__init__(self.detail or self.reason)
 
 
 class Mover(Protocol):
@@ -120,9 +128,10 @@ class Moving:
         reply = self._moves.answer(command, self._candidates(command), self._now_ms())
         if reply is None:
             return None
+        answer = encode(reply)
         if self._mover is not None:
             self._begin(self._mover, command)
-        return encode(reply)
+        return answer
 
     def _begin(self, mover: Mover, command: MigrateCommand) -> None:
         for part in self._moves.begin(command.command_id):
@@ -138,7 +147,7 @@ class Moving:
         if self._mover is None:
             return ()
         try:
-            return self._mover.select(command)
+            return _sound(self._mover.select(command), self._worker)
         except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs this command
             _log.error("select_failed", worker=self._worker, exc_info=error)
             return ()
@@ -204,6 +213,25 @@ class Moving:
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1_000)
+
+
+def _sound(candidates: Iterable[Candidate], worker: str) -> list[Candidate]:
+    """Those with an id of their own and tokens that can be counted, as engines count them: also NumPy's numbers."""
+    found: dict[str, Candidate] = {}
+    for one in candidates:
+        try:
+            tokens = int(one.prompt_tokens), int(one.output_tokens)
+            name = one.request_id
+            twice = name in found
+        except (AttributeError, TypeError, ValueError) as error:
+            _log.error("candidate_ignored", worker=worker, candidate=repr(one)[:_SHOWN_MAX], problem=str(error))
+            continue
+        if min(tokens) < 0 or max(tokens) > TOKENS_MAX or twice:
+            problem = "its id is there twice" if twice else f"it has {tokens[0]} and {tokens[1]} tokens"
+            _log.error("candidate_ignored", worker=worker, candidate=repr(name)[:_SHOWN_MAX], problem=problem)
+            continue
+        found[name] = replace(one, prompt_tokens=tokens[0], output_tokens=tokens[1])
+    return list(found.values())
 
 
 def _late(command: MigrateCommand) -> MoveRefused:

@@ -15,20 +15,15 @@ _FAIL_WITH_IT: Final[dict[FailoverDomain, str]] = {
 }
 
 
-def about_moves(model: ModelKnobs, *, drains: bool) -> Iterator[str]:
-    """A sentence for what moves, and one for who fails together; none where rescheduling is off.
-
-    Args:
-        model: What it is told.
-        drains: Whether the agent drains workers: one that only moves requests knows of no drain.
-    """
+def about_moves(model: ModelKnobs) -> Iterator[str]:
+    """A sentence for what moves, and one for who fails together; none where rescheduling is off."""
     knobs = model.rescheduling
     if not knobs.enable_rescheduling:
         return
-    whose = ["those of workers that drain"] if drains and knobs.migrate_drains else []
+    whose = ["those of workers that drain"] if knobs.migrate_drains else []
     whose += [f"those that are chosen by {', '.join(knobs.policies)}"] if knobs.policies else []
     if not whose:
-        yield f"No request moves: rescheduling_policies is empty{', and migrate_drains is false' if drains else ''}."
+        yield "No request moves: rescheduling_policies is empty, and migrate_drains is false."
         return
     move = "would move (no_operation is set)" if model.no_operation else "move"
     yield (

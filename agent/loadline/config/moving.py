@@ -18,15 +18,13 @@ _SHARE_MAX: Final = 3.0
 _WORDS: Final = {"decode": "decode", "aggregated": "neutral"}
 
 
-def check_only(config: Config) -> None:
-    """Refuse an agent that is to do nothing but what no model wants.
-
-    Raises:
-        ConfigError: Nothing of it is switched on.
-    """
+def only_warnings(config: Config) -> Iterator[str]:
+    """That an agent is to do nothing but what no model wants: whoever switches moves off may come to that."""
     if config.agent.only and not any(model.rescheduling.enable_rescheduling for model in config.models):
-        remedy = "Set enable_rescheduling = true in [models.rescheduling], or leave `only` out."
-        raise ConfigError("agent.only", "is rescheduling, and no model has it switched on", remedy)
+        yield (
+            "agent.only: is rescheduling, and no model has it switched on, so this agent does nothing. Set "
+            "enable_rescheduling = true in [models.rescheduling], or leave `only` out."
+        )
 
 
 def check_moves(model: ModelKnobs, place: str) -> None:

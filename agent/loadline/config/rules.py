@@ -8,7 +8,7 @@ from loadline.config.budgets import budget_warnings, check_budget, check_fleet_b
 from loadline.config.idle import idle_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.config.layers import placed, written_of
-from loadline.config.moving import check_moves, check_only, move_warnings
+from loadline.config.moving import check_moves, move_warnings, only_warnings
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
 from loadline.config.schedules import check_schedules, schedule_warnings
@@ -59,7 +59,7 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
     _check_times(config)
     refuse_duplicates((model.name for model in config.models), "models", "model")
     check_names(config)
-    warnings = [*_agent_warnings(config), *name_warnings(config)]
+    warnings = [*_agent_warnings(config), *name_warnings(config), *only_warnings(config)]
     scaling = [*_decision_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
@@ -70,7 +70,6 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
         scaling += _judge_planner(config, model, place)
     check_fleet_budget(config.fleet, config.models)
     check_supplies(config)
-    check_only(config)
     scaling += [*supply_warnings(config), *floor_warnings(config)]
     # Of an agent that leaves the number of workers to somebody else, what is said of it means nothing.
     return warnings if config.agent.only else [*warnings, *scaling]

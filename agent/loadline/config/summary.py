@@ -26,7 +26,7 @@ def describe(config: Config) -> str:
             lines.append(f"Model {model.name}: how many workers it has is somebody else's to decide.")
         else:
             lines.append(f"Model {model.name}: nothing is done, for enable_rescheduling is not set.")
-        lines += [f"  {line}" for line in about_moves(model, drains=not config.agent.only)]
+        lines += [f"  {line}" for line in about_moves(model)]
         lines += _about_layers(config, f"models[{index}].")
     return "\n".join(lines)
 

@@ -214,7 +214,10 @@ class Look:
         """Ask for what a policy chooses, and add what it looked at; gives the pairs between which something moves."""
         pairs: list[Pair] = []
         flights = self._memory.flights.of_model(self._model.name)
-        under_way = sum(flight.slots for flight in flights)
+        # What sources say of moves of a leader before counts too, but leaves room: nobody can hold up all others by it.
+        adopted = sum(flight.slots for flight in flights if flight.adopted)
+        under_way = sum(flight.slots for flight in flights if not flight.adopted)
+        under_way += min(adopted, self._knobs.moves_max // 2)
         between = {(flight.move.source, flight.move.destination) for flight in flights if not flight.ended}
         for verdict in one.select(view, sources, destinations, _once(one.fits, between)):
             found = self._bounded(verdict[2], under_way)

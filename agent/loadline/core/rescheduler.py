@@ -4,6 +4,7 @@ When a worker is heard its model is looked at in the same turn, as far as that w
 ``rescheduling_interval_ms`` all of it is. What was asked for counts from that moment on, so nothing is planned twice.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,6 +25,8 @@ WHOLE_MAX: Final = 10
 """Models whose workers are all looked at in one turn, the longest due first: 10 of 100 workers take some 10 ms."""
 NAMES_SPARE: Final = 4_096
 """Names of nodes and units that are kept beside those that the workers can have: each is a node and a unit at most."""
+FAULT_MAX: Final = 200
+"""Characters of a fault that are told."""
 SWEEP_MS: Final = 1_000
 """How often it is looked who has gone silent, where nobody plans."""
 
@@ -52,6 +55,7 @@ class Rescheduler:
             model, knobs = self.state.fleet.models[name], self.state.fleet.knobs
             if self.state.due[name] <= now:
                 model.sweep(now, knobs)
+                self.state.fleet.forget_silent(model, now)
                 self.state.due[name] = now + SWEEP_MS
             model.settle(now, knobs)
 
@@ -73,7 +77,25 @@ class Rescheduler:
         new = self._knobs.keys() & set(heard)
         for name in self._knobs:
             if name in whole or name in new:
-                effects += self._look(name, now, whole=name in whole, settled=name in new)
+                effects += self._try(name, now, whole=name in whole, settled=name in new)
+        return effects
+
+    def _try(self, name: str, now: int, *, whole: bool, settled: bool) -> list[Effect]:
+        """Look at a model. A fault in that holds the moves of this model, and nothing else."""
+        memory = self.state.rescheduling
+        begun = set(memory.flights.open)
+        try:
+            effects = self._look(name, now, whole=whole, settled=settled)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, scaling would stop for it too, and again after a restart
+            for command_id in memory.flights.open.keys() - begun:
+                del memory.flights.open[command_id]  # nobody will be asked
+            self._groups.pop(name, None)
+            self.state.count("rescheduling_failures")
+            if name in memory.faults:
+                return []
+            memory.faults[name] = None
+            return [RaiseAlarm("rescheduling_failed", name, f"{type(fault).__name__}: {fault}"[:FAULT_MAX])]
+        memory.faults.pop(name, None)
         return effects
 
     def _renumber(self) -> None:
@@ -94,9 +116,10 @@ class Rescheduler:
             if self._without_source(flight, now):
                 del memory.flights.open[flight.move.command_id]
                 memory.tally(flight.move.model).lose(flight, "source_lost", now)
+        sources = Counter((flight.move.model, flight.move.source.worker) for flight in lost)
         return [
-            RaiseAlarm("move_lost", flight.move.model, f"{flight.move.source.worker} never said how its move ended")
-            for flight in lost
+            RaiseAlarm("move_lost", model, f"{worker} never said how {_moves(count)} ended")
+            for (model, worker), count in sorted(sources.items())
         ]
 
     def _without_source(self, flight: Flight, now: int) -> bool:
@@ -182,3 +205,7 @@ class Rescheduler:
         ]
         nodes, units = self._nodes, self._units
         return [Member(nodes.number(one.node), units.number(one.unit), one.parallel) for one in fallen]
+
+
+def _moves(count: int) -> str:
+    return "its move" if count == 1 else f"{count} moves of it"

@@ -141,6 +141,7 @@ def initial_state(settings: Settings) -> State:
         fleet=Fleet(
             knobs=fleet,
             models={model.name: new_model(settings, model) for model in knobs},
+            follows=settings.only_rescheduling,
         ),
         leadership=Leadership(settings.scope, settings.leadership),
         ledger=Ledger(settings.decisions),

@@ -274,7 +274,11 @@ class Performer:
             return MoveAnswered(move.command_id, move.model, None, detail=str(error))
         reply = decode_as(MigrateReply, payload)
         if isinstance(reply, Rejected):
-            return MoveAnswered(move.command_id, move.model, None, detail=reply.detail)
+            return MoveAnswered(move.command_id, move.model, None, detail=f"its answer is {reply.detail}")
+        if reply.command_id != move.command_id:
+            return MoveAnswered(move.command_id, move.model, None, detail=f"it answers {reply.command_id}")
+        if reply.accepted and not reply.requests:
+            return MoveAnswered(move.command_id, move.model, accepted=False, reason="nothing_to_move")
         return MoveAnswered(
             move.command_id, move.model, reply.accepted, reply.reason, reply.requests, reply.tokens, reply.detail
         )

@@ -66,6 +66,8 @@ class Fleet(Struct):
     models: dict[str, Model]
     workers: int = 0
     strangers: Strangers = field(default_factory=Strangers)
+    follows: bool = False
+    """Whether others decide who leaves: workers are on their way out when they say so."""
 
     def locate(self, model: str, pool: str) -> Pool | Rejection:
         """The pool of that name."""
@@ -134,12 +136,26 @@ class Fleet(Struct):
                 record, registered.lease_id, registered_at_ms=now, latest=[None] * record.data_parallel_size
             )
             pool.workers[record.worker] = worker
+            self._follow(worker)
             pool.place(worker, now)
             return None
         known.record, known.lease_id, known.registered = record, registered.lease_id, True
         known.latest = (known.latest + [None] * record.data_parallel_size)[: record.data_parallel_size]
+        self._follow(known)
         pool.place(known, now)
         return None
+
+    def _follow(self, worker: Worker) -> None:
+        """Where others drain it is on its way out as soon as it says so, and kept until it is empty or silent."""
+        if self.follows:
+            worker.draining, worker.drain_over = worker.record.state == "draining", False
+
+    def forget_silent(self, model: Model, now: int) -> None:
+        """Those that others drained, and that are neither registered nor heard any more, are gone."""
+        for pool in model.pools.values():
+            for name, worker in list(pool.workers.items()) if self.follows else ():
+                if worker.draining and not worker.registered and now - worker.seen_at_ms > self.knobs.stale_after_ms:
+                    self.end_drain(model.name, pool.name, name, now)
 
     def deregister(self, model: str, pool_name: str, name: str, now: int) -> Rejection | None:
         """A worker's key is gone. One that drains is kept until its drain ends: it still has work."""

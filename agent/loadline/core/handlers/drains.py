@@ -18,13 +18,13 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     """A worker is empty: its drain is over."""
     state = turn.state
     moves.left(turn, event)
-    if not state.leading:
+    if state.fleet.follows or not state.leading:
         pool = state.fleet.locate(event.model, event.pool)
         worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
         if worker is not None and worker.record.incarnation == event.incarnation:
-            worker.handed_over = (
-                False  # whoever leads has emptied it: should we lead again, there is nothing to go on with
-            )
+            worker.handed_over = False  # should we lead again there is nothing to go on with
+            if state.fleet.follows:
+                state.fleet.end_drain(event.model, event.pool, event.worker, turn.now)
         return
     why = state.drains.drained(event, state.fleet, turn.now)
     if why is None:

@@ -26,7 +26,7 @@ def move_answered(turn: Turn, event: MoveAnswered) -> list[Effect]:
         _spend(tally, before, flight, turn.now)
     if event.accepted is None:
         tally.note(policy, "unanswered")
-        return _silent(turn, flight, peer)
+        return _silent(turn, event, flight, peer)
     if peer is not None:
         peer.answered()
         peer.passed_over = not event.accepted
@@ -34,14 +34,18 @@ def move_answered(turn: Turn, event: MoveAnswered) -> list[Effect]:
     return []
 
 
-def _silent(turn: Turn, flight: Flight, peer: Peer | None) -> list[Effect]:
+def _silent(turn: Turn, event: MoveAnswered, flight: Flight, peer: Peer | None) -> list[Effect]:
     knobs = turn.state.reschedules.get(flight.move.model)
     if peer is None or knobs is None or not turn.state.bus_connected:
         return []  # without the bus nobody can answer
     news = peer.silent(knobs.breaker_ms, knobs.breaker_max_ms, flight.sent_at_ms, turn.now)
     if not news or peer.failures > 1:
         return []
-    text = f"{flight.move.source.worker} did not answer a migrate command: it is asked again in {knobs.breaker_ms} ms"
+    why = f" ({event.detail})" if event.detail else ""
+    text = (
+        f"{flight.move.source.worker} gave no answer to a migrate command{why}: it is asked again in "
+        f"{knobs.breaker_ms} ms"
+    )
     return [RaiseAlarm("move_unanswered", flight.move.model, text)]
 
 
@@ -55,7 +59,8 @@ def move_reported(turn: Turn, event: MoveReported) -> None:
     if knobs is None or (event.command_id not in state.rescheduling.flights.open and not _adoptable(turn, event)):
         return  # others move its requests, or it is of a life or a term that we know nothing of
     before = _stage(state.rescheduling.flights.open.get(event.command_id))
-    flight = state.rescheduling.flights.reported(event, knobs.move_ttl_ms, turn.now)
+    flights, most = state.rescheduling.flights, knobs.moves_per_worker_max
+    flight = flights.reported(event, knobs.move_ttl_ms, most, turn.now)
     if flight is None:
         return  # a repeat: a source says three times how a move has ended
     if state.leading:  # all agents hear it, one counts
@@ -80,12 +85,14 @@ def _note_peers(turn: Turn, event: MoveReported, flight: Flight) -> None:
 
 
 def _adoptable(turn: Turn, event: MoveReported) -> bool:
-    """Whether a move that we did not ask for may be true: of a worker that we know, and of a term that there was."""
-    state, source = turn.state, event.source
-    pool = state.fleet.models[event.model].pools.get(source.pool)
-    worker = None if pool is None else pool.workers.get(source.worker)
-    known = worker is not None and worker.record.incarnation == source.incarnation
-    return known and not (state.leading and event.epoch > state.leadership.epoch)
+    """Whether a move that we did not ask for may be true: between workers that we know, of a term that there was."""
+    state, pools = turn.state, turn.state.fleet.models[event.model].pools
+    for end in (event.source, event.destination):
+        pool = pools.get(end.pool)
+        worker = None if pool is None else pool.workers.get(end.worker)
+        if worker is None or worker.record.incarnation != end.incarnation:
+            return False
+    return not (state.leading and event.epoch > state.leadership.epoch)
 
 
 def _stage(flight: Flight | None) -> tuple[FlightPhase, int] | None:

@@ -134,7 +134,7 @@ class Board:
         news = [(pool.name, name) for pool in self.pools.values() for name in _news(pool, settled=settled)]
         begun, heard = Begun(flights), self._everybody() if self._fresh else news
         self._fresh = False
-        for key in heard:
+        for key in sorted(heard):  # who is met is remembered in this order, whoever was heard first
             worker = self.pools[key[0]].workers.get(key[1])
             if worker is not None:
                 self._take(key, worker, begun, now)

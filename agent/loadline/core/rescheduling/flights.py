@@ -21,8 +21,6 @@ _PHASES: Final[tuple[FlightPhase, ...]] = get_args(FlightPhase)
 ENDED: Final[frozenset[FlightPhase]] = frozenset({"done", "aborted"})
 SETTLE_MS: Final = 5_000
 """An ended move counts no longer than this at a worker that does not report."""
-_ADOPTED_MAX: Final = 64
-"""Of moves that a leader of before began a worker has no more, and none has more requests."""
 _GRACE_MS: Final = 2_000
 """A source's last report may take so long: it counts its time from when the command arrived."""
 _DIGITS: Final = 16
@@ -44,6 +42,8 @@ class Flight(Struct):
     since_ms: int = 0
     """When it came into its phase."""
     ended_at_ms: int = -1
+    adopted: bool = False
+    """A leader of before began it, as far as its source says."""
     steps: list[tuple[int, int, int]] = field(default_factory=list)
     """When more had moved, how many in all, and with how many tokens."""
 
@@ -117,17 +117,20 @@ class Flights(Struct):
             flight.tokens = event.tokens
         return flight
 
-    def reported(self, event: MoveReported, ttl_ms: int, now: int) -> Flight | None:
+    def reported(self, event: MoveReported, ttl_ms: int, requests_max: int, now: int) -> Flight | None:
         """A source reported; gives the move if that is news.
 
-        One that a leader of before began is followed all the same, for the ``ttl_ms`` that moves are given.
+        One that a leader of before began is followed all the same, for the ``ttl_ms`` that moves are given. So a source
+        can make up moves, but of no more than the ``requests_max`` that it may give away at a time.
         """
         flight = self.open.get(event.command_id)
         over = event.phase in ENDED
         if flight is None:
-            if over or sum(one.move.source == event.source for one in self.open.values()) >= _ADOPTED_MAX:
+            said = (one for one in self.open.values() if one.move.source == event.source and not one.ended)
+            left = requests_max - sum(one.requests for one in said)
+            if over or left < 1:
                 return None
-            flight = self._adopt(event, ttl_ms, now)
+            flight = self._adopt(event, ttl_ms, min(left, max(event.requests, 1)), now)
         elif flight.ended or flight.has_heard(event):
             return None
         if _PHASES.index(event.phase) > _PHASES.index(flight.phase):
@@ -139,11 +142,9 @@ class Flights(Struct):
             flight.steps.append((now, flight.moved, event.tokens))
         if over:
             flight.ended_at_ms, flight.tokens = now, event.tokens
-            if event.phase == "aborted":
-                del self.open[event.command_id]  # nothing has changed at either worker
         return flight
 
-    def _adopt(self, event: MoveReported, ttl_ms: int, now: int) -> Flight:
+    def _adopt(self, event: MoveReported, ttl_ms: int, requests_max: int, now: int) -> Flight:
         move = Move(
             event.command_id,
             event.model,
@@ -154,11 +155,11 @@ class Flights(Struct):
             "NUM_REQ",
             "LCR",
             0.0,
-            requests_max=_ADOPTED_MAX,
+            requests_max=requests_max,
         )
         ends_by_ms = now + ttl_ms + _GRACE_MS
         flight = self.open[event.command_id] = Flight(
-            move, event.requests, event.tokens, now, ends_by_ms, "accepted", since_ms=now
+            move, requests_max, event.tokens, now, ends_by_ms, "accepted", since_ms=now, adopted=True
         )
         return flight
 

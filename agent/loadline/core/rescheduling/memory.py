@@ -111,6 +111,8 @@ class Memory(Struct):
     """The last one of each policy and group that had a reason to look."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     """By model."""
+    faults: dict[str, None] = field(default_factory=dict)
+    """Models that could not be looked at when they were last."""
     nameless: dict[str, None] = field(default_factory=dict)
     """Groups of which people were told that workers do not name what they fail with."""
 
@@ -122,7 +124,14 @@ class Memory(Struct):
         """A model is none of ours any more."""
         for flight in self.flights.of_model(model):
             del self.flights.open[flight.move.command_id]
-        by_model: tuple[dict[str, Any], ...] = (self.peers, self.due, self.touched, self.failing, self.tallies)
+        by_model: tuple[dict[str, Any], ...] = (
+            self.peers,
+            self.due,
+            self.touched,
+            self.failing,
+            self.tallies,
+            self.faults,
+        )
         for remembered in by_model:
             remembered.pop(model, None)
         by_group: tuple[dict[str, Any], ...] = (self.packing, self.looks, self.nameless)

@@ -67,26 +67,40 @@ def spread(metric: MetricName) -> Selector:
     """All sources give to all destinations, the least loaded first, each its part, as far as slots and room go."""
 
     def select(view: View, sources: Mask, destinations: Mask, fits: Fits) -> Iterator[Verdict]:
-        givers = np.flatnonzero(sources)
+        givers = np.flatnonzero(sources & (view.free_out >= 1.0) & (view.movable >= 1.0))
+        if not len(givers):
+            return
         givers = givers[np.lexsort((view.board.ranks[givers], -view.movable[givers]))]
         places = _places(view, min(view.tokens_each(giver) for giver in givers.tolist()))
-        most = int(_left(view, givers))
-        takers = _takers(view, destinations & (places >= 1.0), metric, most)
+        takers = _takers(view, destinations & (places >= 1.0), metric, int(_left(view, givers)))
         # Who can take the least comes first: what it leaves is shared out over those that come after it.
         takers = takers[np.argsort(places[takers], kind="stable")]
-        for turn in range(len(givers)):
-            # Hundreds may fail at once: who has nothing left to give, or to take in, is not looked at again.
-            giving = [giver for giver in givers.tolist() if view.can_give(giver)]
-            takers = takers[view.free_in[takers] >= 1.0]
-            if not (giving and len(takers)):
-                return
-            for place, taker in enumerate(takers.tolist()):
-                giver = giving[(place + turn) % len(giving)]
-                if view.can_give(giver):
-                    view.share = np.ceil(_left(view, givers) / (len(takers) - place))
-                    yield giver, taker, fits(view, giver, taker)
+        try:
+            yield from _shared_out(view, givers, takers, fits)
+        finally:
+            view.share = np.inf  # it binds no other policy
 
     return select
+
+
+def _shared_out(view: View, givers: Rows, takers: Rows, fits: Fits) -> Iterator[Verdict]:
+    """Pairs in turns, in each of which every taker is offered another giver."""
+    in_vain = 0
+    for turn in range(len(givers)):
+        # Hundreds may fail at once: who has nothing left to give, or to take in, is not looked at again.
+        giving = [giver for giver in givers.tolist() if view.can_give(giver)]
+        takers = takers[view.free_in[takers] >= 1.0]
+        if not (giving and len(takers)) or in_vain == TRIES:
+            return
+        in_vain += 1
+        for place, taker in enumerate(takers.tolist()):
+            giver = giving[(place + turn) % len(giving)]
+            if view.can_give(giver):
+                view.share = np.ceil(_left(view, givers) / (len(takers) - place))
+                verdict = fits(view, giver, taker)
+                yield giver, taker, verdict
+                if isinstance(verdict, Amount):
+                    in_vain = 0
 
 
 def _both(
