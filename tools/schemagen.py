@@ -24,8 +24,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision, "learned": Learned}
 STEPS: Final[dict[str, type[Struct]]] = {"step_input": StepInput, "step_output": StepOutput}
 
+_ALONE: Final = "Of the agent that only moves requests."
+
 # Channel -> (tokens after <root>.v1, what the agent does, message, reply, sentence).
-CHANNELS: Final[dict[str, tuple[str, str, str, str, str]]] = {
+CHANNELS: dict[str, tuple[str, str, str, str, str]] = {
     "load": ("load.{model}.{pool}.{worker}", "receive", "load_report", "", "Workers report their load."),
     "traffic": ("traffic.{model}.{frontend}", "receive", "traffic_report", "", "Frontends report what they served."),
     "decision": ("decision.{model}", "send", "scaling_decision", "", "The agent announces a committed decision."),
@@ -48,6 +50,15 @@ CHANNELS: Final[dict[str, tuple[str, str, str, str, str]]] = {
     "api_resume": ("api.resume", "receive", "pause_command", "operator_reply", "Resume a model."),
     "api_announce": ("api.announce", "receive", "announce_request", "operator_reply", "A scaler asks for what stands."),
     "api_drain": ("api.drain", "receive", "drain_order", "operator_reply", "Empty one worker."),
+}
+# What an agent that only moves requests answers, beside one that scales.
+CHANNELS |= {
+    f"api_rescheduling_{what}": (
+        f"api.rescheduling-{what}",
+        *CHANNELS[f"api_{what}"][1:4],
+        f"{CHANNELS[f'api_{what}'][4]} {_ALONE}",
+    )
+    for what in ("status", "explain", "pause", "resume")
 }
 
 

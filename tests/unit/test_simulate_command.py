@@ -28,6 +28,16 @@ def test_it_prints_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.err == ""
 
 
+def test_a_fleet_that_cannot_move_what_is_to_move_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moves = CONFIG + "[models.rescheduling]\nenable_rescheduling = true\nrescheduling_decode_load_threshold = 0.9\n"
+    assert main(["simulate", *written(tmp_path, config=moves)]) == 0
+    assert "the fleet has no table [migration], so none can" in capsys.readouterr().err
+    assert main(["simulate", *written(tmp_path, config=moves, fleet=FLEET + "[migration]\n")]) == 0
+    assert "[migration]" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("judged", "ttft"), [("", "300"), ("ttft_ms = 400.0", "400")])
 def test_requests_are_judged_by_what_is_planned_for_unless_the_fleet_says_otherwise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], judged: str, ttft: str

@@ -115,7 +115,11 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: FleetKnobs) -
             print(printable(f"loadline: warning: {path}: {warning}"), file=sys.stderr)
         found = settings_of(config)
     with _of(Path(f"{options.fleet} with {path}")):
-        pools_of(fleet_knobs, model_of(fleet_knobs, found))
+        model = model_of(fleet_knobs, found)
+        pools_of(fleet_knobs, model)
+    if model.rescheduling.enable_rescheduling and fleet_knobs.migration is None:
+        problem = "requests are to move, and the fleet has no table [migration], so none can"
+        print(printable(f"loadline: warning: {options.fleet} with {path}: {problem}"), file=sys.stderr)
     return found
 
 
