@@ -25,8 +25,9 @@ check: venv
 	PYTHONPATH=agent $(BIN)/lint-imports
 	$(BIN)/python tools/schemagen.py --check
 
+# A file of tests stays in one process: its tests share what is made once for them.
 test: venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 schemas: venv
 	$(BIN)/python tools/schemagen.py
