@@ -1,4 +1,4 @@
-"""The set that CI plays: a hundred seeds, an hour each, with faults; and the seeds that once broke something."""
+"""The set that CI plays: a hundred seeds, half an hour each, with faults; and the seeds that once broke something."""
 
 import multiprocessing
 import os
@@ -16,6 +16,8 @@ from loadline.sim.chaos.strikes import STRIKES
 from tests.simulation.rails import CI_SEEDS
 
 CHUNK = 10
+HOURS = 0.5
+"""Of each seed: a hundred whole hours took six minutes of two cores, and more seeds find more than longer ones."""
 SEEDS = Path(__file__).parent / "seeds"
 KEPT = sorted(SEEDS.glob("*.json"))
 
@@ -27,7 +29,7 @@ def plays() -> Iterator[Plays]:
     """All plays, under way in processes of their own."""
     jobs = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield {seed: pool.submit(play, seed) for seed in CI_SEEDS}
+        yield {seed: pool.submit(play, seed, HOURS) for seed in CI_SEEDS}
         pool.shutdown(cancel_futures=True)
 
 
@@ -35,8 +37,10 @@ def plays() -> Iterator[Plays]:
 def test_no_invariant_breaks(first: int, plays: Plays) -> None:
     for seed in range(first, first + CHUNK):
         verdict = plays[seed].result()
-        assert verdict.violation is None, f"{verdict.violation}\n  again: python tools/chaos.py --seeds {seed}"
-        assert verdict.hours == 1.0
+        assert verdict.violation is None, (
+            f"{verdict.violation}\n  again: python tools/chaos.py --seeds {seed} --hours {HOURS}"
+        )
+        assert verdict.hours == HOURS
 
 
 def test_much_happens_in_these_hours(plays: Plays) -> None:
@@ -46,8 +50,8 @@ def test_much_happens_in_these_hours(plays: Plays) -> None:
     total = Counter[str]()
     for verdict in verdicts:
         total.update(verdict.counts)
-    least = {"decisions": 3_000, "lives": 500, "SendDrain": 1_000, "samples_replayed": 100, "RevokeWorkerLease": 10}
-    least |= {"requests": 300_000, "begun again": 10_000, "moves switched": 15_000, "moves aborted": 4_000}
+    least = {"decisions": 1_500, "lives": 250, "SendDrain": 500, "samples_replayed": 50, "RevokeWorkerLease": 5}
+    least |= {"requests": 150_000, "begun again": 5_000, "moves switched": 7_000, "moves aborted": 2_000}
     assert {what: total[what] for what in least if total[what] < least[what]} == {}
 
 

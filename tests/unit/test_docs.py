@@ -234,7 +234,7 @@ def test_every_alarm_is_explained() -> None:
 
 def test_every_subject_of_the_asyncapi_document_is_described() -> None:
     addresses = re.findall(
-        r"address: '?\{root\}\.v1\.([a-z]+(?:\.[a-z]+)?)", (ROOT / "schemas" / "asyncapi.yaml").read_text("utf-8")
+        r"address: '?\{root\}\.v1\.([a-z]+(?:\.[a-z-]+)?)", (ROOT / "schemas" / "asyncapi.yaml").read_text("utf-8")
     )
     assert addresses
     for address in addresses:
