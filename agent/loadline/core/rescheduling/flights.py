@@ -63,6 +63,8 @@ class Flight(Struct):
 
     def unfelt(self, seen_at_ms: int) -> tuple[int, int]:
         """Requests and tokens that a worker which was last heard then has not told of yet, be it as come or as gone."""
+        if not (self.steps or self.failed):
+            return self.requests, self.tokens
         moved, copied = next(((step[1], step[2]) for step in reversed(self.steps) if step[0] < seen_at_ms), (0, 0))
         there = self.requests - moved
         left, tokens = there - self.failed, max(self.tokens - copied, 0)
