@@ -139,7 +139,7 @@ class ReschedulingKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="Move between all pools of a role, where engines can read each other's KV cache.")
     ] = False
     hops_max: Annotated[
-        int, Meta(ge=0, le=1_000, description="A request that was moved so often stays where it is.")
+        int, Meta(ge=0, le=1_000, description="A request that was moved so often is moved no more by load or packing.")
     ] = 3
     breaker_ms: Annotated[
         int, Meta(ge=1, le=3_600_000, description="A worker that does not answer is not asked for so long; doubles.")
