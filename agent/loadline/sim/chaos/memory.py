@@ -1,13 +1,15 @@
 """What is remembered of one life of an agent, to judge it by: made of what it was told, not of what it believes."""
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from msgspec import json
 
 from loadline.core import events as ev
 from loadline.core.decisions.drains import Finished
 from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
-from loadline.core.settings import ModelKnobs
+from loadline.core.settings import ModelKnobs, Settings
 from loadline.core.targets import Decision
 from loadline.sim.chaos.flights import Flights
 from loadline.sim.world.agent import AgentProcess
@@ -97,6 +99,8 @@ class Memory:
                     self.answers.append(event)
                 case ev.WorkerDrained(model=model, pool=pool, worker=worker):
                     self.drained.add((model, pool, worker))
+                case ev.SettingsChanged(settings=settings):
+                    self._forget_all_but({model.name for model in json.decode(settings, type=Settings).models})
                 case ev.DrainAnswered():
                     self._hear_drain(event)
                 case ev.MoveAnswered() | ev.MoveReported():
@@ -196,6 +200,13 @@ class Memory:
             self.quorate_since_ms.pop(pool, None)
         else:
             self.quorate_since_ms.setdefault(pool, now)
+
+    def _forget_all_but(self, models: Collection[str]) -> None:
+        """A model that was taken out begins anew when it comes back."""
+        by_pool: tuple[dict[PoolKey, Any], ...] = (self.proposals, self.quorate_since_ms)
+        for remembered in by_pool:
+            for pool in [pool for pool in remembered if pool[0] not in models]:
+                del remembered[pool]
 
     def propose(self, pool: PoolKey, count: int, now: int) -> None:
         """Remember what was proposed for a pool."""
