@@ -1,4 +1,4 @@
-"""Write schemas/, docs/configuration.md and docs/fleet.md, which are derived from the Structs in the code."""
+"""Write schemas/ and the generated pages of docs/reference, which are derived from the Structs in the code."""
 
 import argparse
 import json
@@ -142,8 +142,8 @@ def outputs() -> dict[Path, str]:
         **schemas,
         Path("schemas/config.json"): json_schema(Config, "config"),
         Path("schemas/asyncapi.yaml"): asyncapi(),
-        Path("docs/configuration.md"): reference(),
-        Path("docs/fleet.md"): fleet_reference(),
+        Path("docs/reference/configuration.md"): reference(),
+        Path("docs/reference/fleet-file.md"): fleet_reference(),
     }
 
 
@@ -154,7 +154,8 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=ROOT, help="project folder (default: this one)")
     args = parser.parse_args()
     wanted = outputs()
-    files = [*args.into.glob("schemas/*"), args.into / "docs/configuration.md", args.into / "docs/fleet.md"]
+    pages = (args.into / "docs/reference" / name for name in ("configuration.md", "fleet-file.md"))
+    files = [*args.into.glob("schemas/*"), *pages]
     there = {path.relative_to(args.into): path.read_text(encoding="utf-8") for path in files if path.is_file()}
     stray = sorted(there.keys() - wanted.keys())
     stale = sorted(path for path, text in wanted.items() if there.get(path) != text)

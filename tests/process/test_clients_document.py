@@ -1,4 +1,4 @@
-"""The programs in docs/clients.md are run as they stand there, but for the addresses and the root."""
+"""The programs in docs/reference/clients.md are run as they stand there, but for the addresses and the root."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 
-DOCUMENT = Document("clients.md")
+DOCUMENT = Document("reference/clients.md")
 
 
 def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:

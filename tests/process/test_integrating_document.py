@@ -1,4 +1,4 @@
-"""The engine in docs/integrating-an-engine.md: whoever is killed while requests move, each is served once and whole."""
+"""The engine in docs/how-to/integrate-an-engine.md: each request is served once, whichever process is killed."""
 
 import asyncio
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
-DOCUMENT = Document("integrating-an-engine.md")
+DOCUMENT = Document("how-to/integrate-an-engine.md")
 
 
 @pytest.mark.parametrize(

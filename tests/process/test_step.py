@@ -1,4 +1,4 @@
-"""`loadline step` as its caller has it: lines through pipes, and what docs/co-simulation.md shows, as it stands."""
+"""`loadline step` through pipes, and the programs in docs/how-to/co-simulate.md."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.support.cosim import TOML, Toy, settings
 
 pytestmark = pytest.mark.process
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "co-simulation.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "how-to" / "co-simulate.md").read_text("utf-8")
 PROGRAM, LIBRARY = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 TIMEOUT_S = 60
 STEP = [sys.executable, "-W", "error", "-m", "loadline", "step", "--config"]

@@ -82,7 +82,7 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are(expression: str)
 
 
 def test_what_the_documents_say_to_watch_has_an_alert_or_a_panel() -> None:
-    text = (DEPLOY.parent / "docs" / "operations.md").read_text("utf-8")
+    text = (DEPLOY.parent / "docs" / "reference" / "operations.md").read_text("utf-8")
     [table] = re.findall(r"Watch these\..*?rules\.yaml", text, re.DOTALL)
     told = [row.partition(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
     names = [name for row in told for name in re.findall(r"`(loadline_\w+)`", row)]

@@ -32,14 +32,16 @@ from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadR
 from loadline.wire.subjects import Subjects
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-PROTOCOL = (ROOT / "docs" / "protocol.md").read_text("utf-8")
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
+DOCS = ROOT / "docs"
+REFERENCE, EXPLANATION = DOCS / "reference", DOCS / "explanation"
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+PROTOCOL = (REFERENCE / "protocol.md").read_text("utf-8")
+OPERATIONS = (REFERENCE / "operations.md").read_text("utf-8")
 KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision, "learned": Learned}
 # Big answers, shown by `loadline status --json` and the like rather than printed into a document.
 NOT_SHOWN = {"agent_status", "explain_reply", "decisions_reply"}
 
-with_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+with_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -91,7 +93,7 @@ def test_fleets_are_valid(document: Path, tmp_path: Path) -> None:
 
 
 def test_the_example_is_simulated_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    document = ROOT / "docs" / "simulation.md"
+    document = EXPLANATION / "simulation.md"
     [command] = re.findall(r"loadline (simulate .*)", blocks(document, "console")[0])
     monkeypatch.chdir(ROOT)
     assert main(shlex.split(command)) == 0
@@ -103,7 +105,7 @@ def test_the_example_is_simulated_as_shown(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_every_example_fits_the_fleets_beside_it() -> None:
-    examples = ROOT / "docs" / "examples"
+    examples = DOCS / "examples"
     fleets = [examples / name for name in ("fleet.toml", "serving.toml", "moving.toml")]
     configs = [path for path in sorted(examples.glob("*.toml")) if path not in fleets]
     assert configs
@@ -116,18 +118,18 @@ def test_every_example_fits_the_fleets_beside_it() -> None:
 
 
 def test_the_example_of_times_per_output_token_is_read(tmp_path: Path) -> None:
-    (text,) = blocks(ROOT / "docs" / "profiles.md", "json")
+    (text,) = blocks(REFERENCE / "profiles.md", "json")
     (tmp_path / "tpot.json").write_text(text, "utf-8")
     assert len(read_tpot(tmp_path / "tpot.json").tpot_ms) == text.count("p50")
 
 
 def test_every_baseline_is_explained() -> None:
-    text = section((ROOT / "docs" / "simulation.md").read_text("utf-8"), "The baselines")
+    text = section((EXPLANATION / "simulation.md").read_text("utf-8"), "The baselines")
     assert [cells[0].strip("`") for cells in rows(text)] == list(BASELINES)
 
 
 def test_every_key_of_a_fleet_is_explained() -> None:
-    assert (ROOT / "docs" / "fleet.md").read_text("utf-8") == fleet_reference()
+    assert (REFERENCE / "fleet-file.md").read_text("utf-8") == fleet_reference()
 
 
 @with_each_document
@@ -168,7 +170,7 @@ def test_make_targets_exist(document: Path) -> None:
 
 def test_every_message_is_shown_and_is_valid() -> None:
     shown = re.findall(r"<!-- message: (\w+) -->\n```json\n(.*?)```", PROTOCOL, re.DOTALL)
-    assert len(shown) == len(blocks(ROOT / "docs" / "protocol.md", "json"))
+    assert len(shown) == len(blocks(REFERENCE / "protocol.md", "json"))
     assert {name for name, _ in shown} == KINDS.keys() - NOT_SHOWN
     for name, text in shown:
         schema = json.loads((ROOT / "schemas" / f"{name}.v1.json").read_text("utf-8"))

@@ -22,7 +22,7 @@ from loadline.errors import ConfigError
 from loadline.forecast import arima, available, door, forecast, last_value, packages, require
 from loadline.forecast.base import Band, Predictor, Task, Values
 
-DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "forecasting.md").read_text("utf-8")
+DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "explanation" / "forecasting.md").read_text("utf-8")
 RISING: Final = tuple(float(value) for value in range(10, 30))
 
 

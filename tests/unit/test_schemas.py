@@ -70,10 +70,10 @@ def test_check_names_what_is_stale_stray_or_missing(tmp_path: Path) -> None:
     assert schemagen("--into", str(tmp_path)).stdout == "", "a second run writes nothing"
     (tmp_path / "schemas/load_report.v1.json").write_text("{}")
     (tmp_path / "schemas/of_yesterday.v1.json").write_text("{}")
-    (tmp_path / "docs/configuration.md").unlink()
+    (tmp_path / "docs/reference/configuration.md").unlink()
     done = schemagen("--check", "--into", str(tmp_path))
     assert done.returncode == 1
-    for name in ("schemas/load_report.v1.json", "schemas/of_yesterday.v1.json", "docs/configuration.md"):
+    for name in ("schemas/load_report.v1.json", "schemas/of_yesterday.v1.json", "docs/reference/configuration.md"):
         assert f"{name} is out of date: run `make schemas`" in done.stderr
     assert schemagen("--into", str(tmp_path)).returncode == 0
     assert schemagen("--check", "--into", str(tmp_path)).returncode == 0

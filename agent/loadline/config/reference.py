@@ -1,4 +1,4 @@
-"""The reference of all keys as Markdown, from the knobs themselves: docs/configuration.md."""
+"""The reference of all keys as Markdown, from the knobs themselves: docs/reference/configuration.md."""
 
 import json
 from collections.abc import Iterator

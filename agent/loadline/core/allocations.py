@@ -14,7 +14,7 @@ from msgspec import Struct
 from loadline.core.scalars import WORKERS_MAX, Role
 
 SaturationPolicy = Literal["none", "priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
-"""Who gets what is left of a supply when it cannot serve all: see docs/allocation.md."""
+"""Who gets what is left of a supply when it cannot serve all: see docs/explanation/allocation.md."""
 
 
 class Option(Struct, frozen=True):

@@ -233,7 +233,9 @@ async def serve(knobs: LocalKnobs) -> None:
 def main() -> int:
     """Run the program; 0 after a stop, 2 where the configuration cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m loadline.scalers.local", description="Workers as local processes.")
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="TOML file; see docs/clients.md")
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="TOML file; see docs/reference/clients.md"
+    )
     arguments = parser.parse_args()
     logs.configure("auto", "info")
     try:

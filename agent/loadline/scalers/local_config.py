@@ -74,7 +74,9 @@ def read(path: Path) -> LocalKnobs:
     except msgspec.ValidationError as error:
         place = re.search(r"`\$\.?(.*)`$", str(error))
         problem = str(error).split(" - at ")[0]
-        raise ConfigError(place[1] if place else str(path), problem, "See docs/clients.md for every key.") from error
+        raise ConfigError(
+            place[1] if place else str(path), problem, "See docs/reference/clients.md for every key."
+        ) from error
     except ValueError as error:
         raise ConfigError(str(path), f"it is no TOML: {error}", "Correct the line that it names.") from error
     for model in knobs.models:

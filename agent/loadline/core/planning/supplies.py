@@ -23,7 +23,8 @@ class AllocationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="GPUs that there are, by type of accelerator; a type that is not named is not limited."),
     ] = {}
     policy: Annotated[
-        SaturationPolicy, Meta(description="Who gets what is left when not all can be served: docs/allocation.md.")
+        SaturationPolicy,
+        Meta(description="Who gets what is left when not all can be served: docs/explanation/allocation.md."),
     ] = "priority_round_robin"
     delayed_best_effort: Annotated[
         bool, Meta(description="Leftovers are given only after models of all priorities were tried in full.")

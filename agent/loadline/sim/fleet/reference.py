@@ -1,4 +1,4 @@
-"""The reference of a fleet file as Markdown, from the knobs themselves: docs/fleet.md."""
+"""The reference of a fleet file as Markdown, from the knobs themselves: docs/reference/fleet-file.md."""
 
 from loadline.config.reference import HEADER, tables
 from loadline.sim.fleet import FleetKnobs
@@ -9,7 +9,7 @@ _HEAD = f"""# Fleet file
 
 The engines of a simulation in TOML: what `--fleet` of `loadline simulate` and `loadline compare` names. Pools have the
 names that they have in the configuration, which holds their roles, bounds and GPUs. Unknown keys are refused. A pool
-needs either both profiles or `linear`. [simulation.md](simulation.md) says what is made of it.
+needs either both profiles or `linear`. [simulation.md](../explanation/simulation.md) says what is made of it.
 
 {HEADER}"""
 
