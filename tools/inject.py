@@ -26,8 +26,8 @@ import msgspec
 from loadline.adapters.logs import configure
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.core.observed import WorkerRecord
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Role
 from loadline.demo.inject import SHAPES, Place, SampleAt, inject_load, inject_trace, sample_of, shape_value
 from loadline.errors import BusUnavailable, LoadlineError
 

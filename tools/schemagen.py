@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from loadline.config import Config
 from loadline.config.reference import reference
-from loadline.core.learned import Learned
-from loadline.core.observed import WorkerRecord
-from loadline.core.targets import Decision
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.messages import MESSAGES
 from loadline.wire.steps import StepInput, StepOutput

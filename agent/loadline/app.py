@@ -21,7 +21,7 @@ from loadline.adapters.process_fitter import ProcessFitter
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
-from loadline.core.query import lacks_movers, missing
+from loadline.core.queries.status import lacks_movers, missing
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
@@ -166,7 +166,7 @@ class Agent:
         state, told = controller.state, controller.settings
         found: list[str] = []
         for knobs in told.models:
-            found += [] if told.only_rescheduling else missing(state.fleet.models[knobs.name], knobs, now)
+            found += [] if told.only_migration else missing(state.fleet.models[knobs.name], knobs, now)
             found += lacks_movers(state, knobs)
         return found[:MISSING_MAX]
 

@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from loadline.core.allocations import Allocation, Problem
-from loadline.core.forecasts import Forecast, Question
+from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.forecasts import Forecast, Question
 
 
 class Clock(Protocol):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from loadline.core.observed import Histogram, TrafficSample, WorkerRecord, WorkerSample
-from loadline.core.report import Rejection
-from loadline.core.status import AgentStatus
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.samples import Histogram, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.wire import codec
 from loadline.wire.codec import (
     Codec,

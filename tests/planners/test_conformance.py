@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import ForecastFitted, TrafficReported
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import TrafficSample, WorkerSample
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.report import Opinion
-from loadline.core.scalars import Role
-from loadline.core.settings import ModelKnobs
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
+from loadline.core.vocabulary.reasons import Recommendation
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from loadline.forecast import forecast
 from tests.support.belief import Line, reported
 
@@ -122,7 +122,7 @@ def tell(world: Line, pool: str, kv: float, queue: int, demand: float | None = N
         world.model.traffic.apply(TrafficReported("m", "f", 1, sample), world.now)
 
 
-def look(planner: Planner, world: Line) -> Opinion:
+def look(planner: Planner, world: Line) -> Recommendation:
     """The planner's opinion; what it asks is answered at once."""
     opinion = planner.plan(world.look(), world.now)
     asked = planner.asked()
@@ -140,7 +140,7 @@ def steady(kv: float, queue: int) -> Load:
     return lambda _step: (kv, queue)
 
 
-def play(planner: Planner, world: Line, load: Load, steps: int = WARM_STEPS) -> Iterator[Opinion]:
+def play(planner: Planner, world: Line, load: Load, steps: int = WARM_STEPS) -> Iterator[Recommendation]:
     for step in range(steps):
         kv, queue = load(step)
         for pool in world.model.pools:
@@ -152,7 +152,7 @@ def play(planner: Planner, world: Line, load: Load, steps: int = WARM_STEPS) -> 
 def last(name: str, roles: tuple[Role, ...], load: Load) -> dict[str, int]:
     world = line(roles)
     *_, opinion = play(make(name), world, load)
-    standing = {pool.name: pool.target_now(world.now) for pool in world.model.pools.values()}
+    standing = {pool.name: pool.effective_target(world.now) for pool in world.model.pools.values()}
     return standing | opinion.targets
 
 
@@ -217,7 +217,7 @@ def test_an_opinion_is_finite_sane_and_explained(name: str, roles: tuple[Role, .
         numbers = [*opinion.inputs.values(), *(n for reason in opinion.reasons for n in reason.numbers.values())]
         assert all(type(number) is float and math.isfinite(number) for number in numbers)
         assert planner.next_wake() > world.now
-        assert msgspec.json.decode(msgspec.json.encode(opinion), type=Opinion) == opinion
+        assert msgspec.json.decode(msgspec.json.encode(opinion), type=Recommendation) == opinion
 
 
 @pytest.mark.parametrize("load", sorted(LOADS))

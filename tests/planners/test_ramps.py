@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from loadline.core.planning.planners.correction import MOST
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.planning.sizing.correction import MOST
 from tests.support.flows import Flow
 
 PHASE_S = 600

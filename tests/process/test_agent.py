@@ -212,7 +212,7 @@ WORKER = """
 import asyncio, sys
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 
 async def main(nats, etcd):
     record = WorkerRecord("m", "decode", "victim", "decode", incarnation=1)

@@ -15,10 +15,10 @@ from loadline.client.frontend import Frontend
 from loadline.client.scaler import Scaler
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.scalars import Role
-from loadline.core.targets import PoolTarget
+from loadline.core.vocabulary.decisions import PoolTarget
+from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from loadline.errors import BusUnavailable, StoreUnavailable
 from loadline.ports import Entry
 from loadline.rig.servers import EtcdServer, NatsServer

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadline.core.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
-from loadline.core.targets import PoolTarget
+from loadline.core.vocabulary.decisions import PoolTarget
+from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
 from loadline.errors import BusUnavailable
 from loadline.scalers.local_config import read
 from loadline.wire.codec import encode

@@ -10,7 +10,7 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import StoreDenied
 from loadline.ports import Compare, Write
 from loadline.rig.servers import EtcdServer

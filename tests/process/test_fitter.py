@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from loadline.adapters.process_fitter import ProcessFitter
-from loadline.core.forecasts import Forecast, ForecastKnobs, PredictorName, Question, Series
+from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, PredictorName, Question, Series
 from loadline.forecast import forecast
 from tests.waiting import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.scalars import Role
 from loadline.rig.servers import EtcdServer, NatsServer
 from tests.support.demo_fleet import PATIENCE_S, REQUESTS, Fleet, account, begun
 from tests.waiting import until_true

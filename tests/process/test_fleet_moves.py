@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadline.core.moves import MoveEnd
+from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.errors import BusUnavailable
 from loadline.rig.servers import NatsServer
 from loadline.wire.codec import encode
@@ -188,7 +188,7 @@ def test_a_move_to_a_worker_that_is_gone_costs_nothing(fleet: Fleet) -> None:
 
     async def act(leader: Leader) -> None:
         await until(lambda: busy(leader, a), "work")
-        name = await accepted(leader, a, "gone", destination=MoveEnd("decode", "gone", 1))
+        name = await accepted(leader, a, "gone", destination=MigrationEndpoint("decode", "gone", 1))
         await until(lambda: "aborted" in leader.phases(name), "aborted")
 
     summary = played(fleet, gateway, act)

@@ -10,8 +10,8 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs
-from loadline.core.learned import Learned
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.ports import Write
 from loadline.rig.rig import AgentProcess, Rig

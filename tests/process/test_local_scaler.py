@@ -17,8 +17,8 @@ import pytest
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.scaler import Scaler
 from loadline.config import NatsKnobs
-from loadline.core.events import DecisionAnswered
-from loadline.core.targets import PoolTarget, Victim
+from loadline.core.vocabulary.decisions import PoolTarget, Victim
+from loadline.core.vocabulary.events import DecisionAnswered
 from loadline.errors import BusUnavailable
 from loadline.rig.servers import NatsServer
 from loadline.scalers.local import LocalScaler

@@ -10,7 +10,7 @@ import pytest
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
-from loadline.core.moves import MoveEnd
+from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.errors import BusUnavailable
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
@@ -154,7 +154,7 @@ def test_a_source_that_is_killed_while_it_copies_says_no_more(nats_url: str, etc
             with pytest.raises(BusUnavailable):
                 await leader.move("a", "b", command_id="d")
             async with moving_worker(nats_url, etcd_url, own_name, "a", incarnation=2):
-                reply = await leader.move("a", "b", command_id="d", source=MoveEnd("p", "a", 1))
+                reply = await leader.move("a", "b", command_id="d", source=MigrationEndpoint("p", "a", 1))
                 assert (reply.accepted, reply.reason) == (False, "gone")
 
     asyncio.run(scenario())

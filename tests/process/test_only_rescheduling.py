@@ -15,8 +15,8 @@ from nats.aio.msg import Msg
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.status import AgentStatus
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.rig.rig import AgentProcess, Rig
 from loadline.wire.codec import encode

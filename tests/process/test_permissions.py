@@ -15,8 +15,8 @@ from loadline.client.frontend import Frontend
 from loadline.client.scaler import Scaler
 from loadline.client.worker import Worker
 from loadline.config import NatsKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.status import AgentStatus
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import encode

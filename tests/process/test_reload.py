@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.core.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.rig.rig import AgentProcess, Rig
 from tests.support.agents import LEASE_TTL_S, MODELS, Fleet, assert_replays, fleet
 from tests.waiting import until

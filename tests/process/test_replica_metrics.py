@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.rig.rig import AgentProcess, Rig
 from loadline.wire.codec import encode

@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from loadline.adapters.process_fitter import ProcessFitter
-from loadline.core.allocations import Allocation, Option, Part, Problem, Want
-from loadline.core.forecasts import Forecast, ForecastKnobs, Question, Series
+from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, Question, Series
 from loadline.solver import solve
 
 PATIENCE_S: Final = 60.0

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from loadline.adapters.file_journal import read_segments
-from loadline.core.events import AnyEvent, ForecastFitted
+from loadline.core.vocabulary.events import AnyEvent, ForecastFitted
 from loadline.rig.rig import Rig
 from tests.waiting import until_true
 

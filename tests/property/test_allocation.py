@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from loadline.core.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
 from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.contenders import served
+from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
 from loadline.solver import solve
 from tests.support.contended import best, contended, of_one_type, rank, system
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from loadline.core.forecasts import (
+from loadline.core.vocabulary.forecasts import (
     AnyPredictor,
     Forecast,
     ForecastKnobs,

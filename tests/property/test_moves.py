@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from loadline.core.controller import Controller
-from loadline.core.rescheduling.knobs import FailoverDomain, MetricName, ReschedulingKnobs
+from loadline.core.migration.knobs import FailoverDomain, MetricName, MigrationKnobs
 from tests.support.moved_fleet import CAPACITY, Host, MovedFleet, registered_backwards, replayed
 from tests.support.movers import Movers
 
@@ -50,9 +50,9 @@ ACTIONS = st.one_of(
 
 
 @st.composite
-def knobs(draw: st.DrawFn) -> ReschedulingKnobs:
+def knobs(draw: st.DrawFn) -> MigrationKnobs:
     metric, at = draw(st.sampled_from([(KV, 0.0), (KV, 0.5), (KV, 0.8), ("num_requests", 4.0), ("num_tokens", 100.0)]))
-    return ReschedulingKnobs(
+    return MigrationKnobs(
         rescheduling_decode_load_metric=metric,
         rescheduling_decode_load_threshold=at,
         rescheduling_req_select_rule=draw(st.sampled_from(["TOKEN", "NUM_REQ", "RATIO"])),

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.events import LoadReported
-from loadline.core.observed import TrafficSample, WorkerRecord, WorkerSample
-from loadline.core.report import Rejection
-from loadline.core.targets import Decision
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.events import LoadReported
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_decision, encode, encode_msgpack
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainCommand, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token

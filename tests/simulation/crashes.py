@@ -4,14 +4,14 @@ from typing import Literal, get_args
 
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.effects import AnyEffect
-from loadline.core.events import AnyEvent, DrainRequested, PauseRequested
-from loadline.core.forecasts import ForecastKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import TrafficSample
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent, DrainRequested, PauseRequested
+from loadline.core.vocabulary.forecasts import ForecastKnobs
+from loadline.core.vocabulary.samples import TrafficSample
 from loadline.ports import Write
 from loadline.sim.chaos import liveness
 from loadline.sim.chaos.invariants import Violation

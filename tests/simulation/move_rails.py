@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from loadline.client.fence import Epochs
 from loadline.client.holds import Holds
 from loadline.client.ownership import Owner, Owners
-from loadline.core.rescheduler import Rescheduler
-from loadline.core.rescheduling.columns import GIVES, IN_SLOTS, OUT_SLOTS, TAKES
-from loadline.core.rescheduling.measures import SLOTS_IN, SLOTS_OUT
-from loadline.core.rescheduling.view import View
+from loadline.core.migration.columns import GIVES, IN_SLOTS, OUT_SLOTS, TAKES
+from loadline.core.migration.load_metrics import SLOTS_IN, SLOTS_OUT
+from loadline.core.migration.load_view import LoadView
+from loadline.core.rounds.migration import MigrationPipeline
 from loadline.errors import BusUnavailable
 from loadline.sim.chaos.engine import StandIn
 from loadline.sim.chaos.keeper import Keeper
@@ -84,12 +84,12 @@ def look_away(_old: Any, keeper: Keeper) -> None:
     keeper._timeline.after(60_000.0, keeper._look_around)
 
 
-def everybody(view: View) -> Any:
+def everybody(view: LoadView) -> Any:
     """Whoever is known takes requests in."""
     return view.columns.alive | True
 
 
-def plan_always(old: Any, planner: Rescheduler, heard: Any, now: int) -> Any:
+def plan_always(old: Any, planner: MigrationPipeline, heard: Any, now: int) -> Any:
     """Who has led goes on as if it did."""
     leadership = planner.state.leadership
     phase, leadership.phase = leadership.phase, "leading"
@@ -102,10 +102,10 @@ def plan_always(old: Any, planner: Rescheduler, heard: Any, now: int) -> Any:
 def as_many_as_they_say() -> Iterator[None]:
     """Who has slots has them all filled."""
 
-    def free_in(view: View) -> Any:
+    def free_in(view: LoadView) -> Any:
         return np.where(view.moving(GIVES) > 0.0, 0.0, view.measure(SLOTS_IN) - view.moving(IN_SLOTS))
 
-    def free_out(view: View) -> Any:
+    def free_out(view: LoadView) -> Any:
         return np.where(view.moving(TAKES) > 0.0, 0.0, view.measure(SLOTS_OUT) - view.moving(OUT_SLOTS))
 
     with _slots(free_in, free_out):
@@ -116,10 +116,10 @@ def as_many_as_they_say() -> Iterator[None]:
 def no_chains_looked_for() -> Iterator[None]:
     """Who gives requests away takes some in, and the other way round."""
 
-    def free_in(view: View) -> Any:
+    def free_in(view: LoadView) -> Any:
         return np.minimum(view.measure(SLOTS_IN), view.knobs.moves_per_worker_max) - view.moving(IN_SLOTS)
 
-    def free_out(view: View) -> Any:
+    def free_out(view: LoadView) -> Any:
         return np.minimum(view.measure(SLOTS_OUT), view.knobs.moves_per_worker_max) - view.moving(OUT_SLOTS)
 
     with _slots(free_in, free_out):
@@ -130,7 +130,7 @@ def _slots(free_in: Any, free_out: Any) -> contextlib.ExitStack:
     """Have the slots that workers have reckoned in another way."""
     stack = contextlib.ExitStack()
     for name, value in (("free_in", property(free_in)), ("free_out", property(free_out)), ("take", _take_nothing)):
-        stack.enter_context(patch.object(View, name, value))
+        stack.enter_context(patch.object(LoadView, name, value))
     return stack
 
 
@@ -147,9 +147,11 @@ RAILS: dict[str, Rail] = {
     "worker: earlier terms": Rail(instead(Epochs, "hear", value=True), 3, "I21-stale"),
     "frontend: looks for what is lost": Rail(around(Keeper, "_look_around", look_away), 0, "L6-served"),
     "planner: only a leader, within its lease": Rail(
-        both(instead(Rescheduler, "_may", value=True), around(Rescheduler, "plan", plan_always)), 0, "I21-fence"
+        both(instead(MigrationPipeline, "_may", value=True), around(MigrationPipeline, "plan", plan_always)),
+        0,
+        "I21-fence",
     ),
-    "planner: to who is ready": Rail(lambda: patch.object(View, "serving", property(everybody)), 0, "I21-where"),
+    "planner: to who is ready": Rail(lambda: patch.object(LoadView, "serving", property(everybody)), 0, "I21-where"),
     "planner: no chains": Rail(no_chains_looked_for, 0, "I21-chain"),
     "planner: not too many": Rail(as_many_as_they_say, 0, "I21-bounds"),
 }

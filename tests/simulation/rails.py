@@ -18,25 +18,26 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from loadline.client.fence import Fence, Verdict
-from loadline.core import controller, renewals
-from loadline.core import events as ev
-from loadline.core.belief.fleet import Fleet
-from loadline.core.belief.pool import Pool
-from loadline.core.decide import Decider
+from loadline.core import controller
 from loadline.core.decisions import ledger as ledgers
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
-from loadline.core.decisions.ledger import Entry, Ledger
-from loadline.core.effects import AnnounceDecision
+from loadline.core.decisions.ledger import Ledger, LedgerEntry
+from loadline.core.fleet.fleet import Fleet
+from loadline.core.fleet.pool import Pool
 from loadline.core.handlers import drains as drain_handlers
 from loadline.core.handlers import leadership as leadership_handlers
 from loadline.core.handlers.turn import Turn
-from loadline.core.models.budget import Band
-from loadline.core.planning import guard
-from loadline.core.planning.guard import Draft, Guard
+from loadline.core.planning.guardrails import guard
+from loadline.core.planning.guardrails.gpu_band import GpuBand
+from loadline.core.planning.guardrails.guard import Guard, Proposal
+from loadline.core.planning.guardrails.supply_headroom import SupplyHeadroom
 from loadline.core.planning.planners.threshold import ThresholdPlanner
-from loadline.core.planning.room import Room
-from loadline.core.report import Code, Reason
+from loadline.core.rounds import reconciliation as renewals
+from loadline.core.rounds.scaling import ScalingPipeline
+from loadline.core.vocabulary import events as ev
+from loadline.core.vocabulary.effects import AnnounceDecision
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.ports import Compare
 from loadline.runtime import perform
 from loadline.sim.chaos.play import Verdict as Played
@@ -85,37 +86,37 @@ def event(kind: type[ev.AnyEvent], new: Callable[..., Any]) -> Off:
     return lambda: patch.dict(controller.HANDLERS, {kind: lambda turn, event: new(old, turn, event)})
 
 
-def bound(*codes: Code, growing: bool | None = None) -> Off:
+def bound(*codes: ReasonCode, growing: bool | None = None) -> Off:
     """Let a rail of the guard bite no more; only where it holds growth, or only where it holds shrink."""
 
-    def ignore(old: Any, draft: Draft, code: Code, pool: str, allowed: int, **numbers: float) -> None:
+    def ignore(old: Any, draft: Proposal, code: ReasonCode, pool: str, allowed: int, **numbers: float) -> None:
         held_growth = allowed < draft.targets[pool]
         if code not in codes or (growing is not None and held_growth != growing):
             old(draft, code, pool, allowed, **numbers)
 
-    return around(Draft, "bound", ignore)
+    return around(Proposal, "bound", ignore)
 
 
-def obstacle(code: Code) -> Off:
+def obstacle(code: ReasonCode) -> Off:
     """Let one obstacle be none."""
 
-    def ignore(old: Any, decider: Decider, name: str, now: int) -> Reason | None:
+    def ignore(old: Any, decider: ScalingPipeline, name: str, now: int) -> Reason | None:
         found = old(decider, name, now)
         return None if found is not None and found.code == code else found
 
-    return around(Decider, "_obstacle", ignore)
+    return around(ScalingPipeline, "_obstacle", ignore)
 
 
 def unsettled(*, read: bool) -> Off:
     """Let a leader decide before it has read everything, or (``read``) before it has watched a young fleet."""
 
-    def ignore(old: Any, decider: Decider, model: Any, now: int) -> Reason | None:
+    def ignore(old: Any, decider: ScalingPipeline, model: Any, now: int) -> Reason | None:
         found = old(decider, model, now)
         known = decider.state.registry_read and decider.state.decisions_read
-        off = found is not None and found.code == Code.NOT_SETTLED and known == read
+        off = found is not None and found.code == ReasonCode.NOT_SETTLED and known == read
         return None if off else found
 
-    return around(Decider, "_unsettled", ignore)
+    return around(ScalingPipeline, "_unsettled", ignore)
 
 
 def compare(target: str) -> Off:
@@ -151,15 +152,15 @@ def always_warm(old: Any, rails: Guard, pool: Pool, proposed: int, granted: int,
     return track
 
 
-def no_ceiling(old: Any, legs: Any, band: Band, _free: int | None) -> Any:
-    return old(legs, Band(floor=band.floor), None)
+def no_ceiling(old: Any, legs: Any, band: GpuBand, _free: int | None) -> Any:
+    return old(legs, GpuBand(floor=band.floor), None)
 
 
-def no_floor(old: Any, legs: Any, band: Band, free: int | None) -> Any:
-    return old(legs, Band(ceiling=band.ceiling), free)
+def no_floor(old: Any, legs: Any, band: GpuBand, free: int | None) -> Any:
+    return old(legs, GpuBand(ceiling=band.ceiling), free)
 
 
-def nobody_leaves(old: Any, legs: Any, band: Band, _free: int | None) -> Any:
+def nobody_leaves(old: Any, legs: Any, band: GpuBand, _free: int | None) -> Any:
     return old(legs, band, None)
 
 
@@ -177,14 +178,14 @@ def use_again(old: Any, ledger: Ledger, decision: str, model: str, now: int) -> 
     return dropped
 
 
-def start_over(old: Any, ledger: Ledger, entry: Entry, *rest: Any) -> Any:
+def start_over(old: Any, ledger: Ledger, entry: LedgerEntry, *rest: Any) -> Any:
     sequence = entry.sequence
     adopted = old(ledger, entry, *rest)
     entry.sequence = sequence
     return adopted
 
 
-def no_end(old: Any, ledger: Ledger, entry: Entry, *rest: Any) -> Any:
+def no_end(old: Any, ledger: Ledger, entry: LedgerEntry, *rest: Any) -> Any:
     adopted = old(ledger, entry, *rest)
     entry.give_up_at_ms = NEVER
     return adopted
@@ -287,7 +288,7 @@ def never_stale(old: Any, fence: Fence, decision: Any) -> Any:
     return Verdict.NEW if verdict is Verdict.STALE else verdict
 
 
-def victims_forgotten(old: Any, decider: Decider, model: str, pool: Pool, replicas: int) -> Any:
+def victims_forgotten(old: Any, decider: ScalingPipeline, model: str, pool: Pool, replicas: int) -> Any:
     leaving = decider.state.drains.of_pool(model, pool.name)
     return tuple(victim for victim in old(decider, model, pool, replicas) if victim not in leaving)
 
@@ -301,30 +302,30 @@ def another_id() -> AbstractContextManager[Any]:
 # -- the rails ---------------------------------------------------------------------------------------------------------
 
 RAILS: dict[str, Rail] = {
-    "guard: replicas_min": Rail(bound(Code.REPLICAS_MIN), 0, "I4-replicas"),
-    "guard: replicas_max": Rail(bound(Code.REPLICAS_MAX), 0, "I4-replicas"),
+    "guard: replicas_min": Rail(bound(ReasonCode.REPLICAS_MIN), 0, "I4-replicas"),
+    "guard: replicas_max": Rail(bound(ReasonCode.REPLICAS_MAX), 0, "I4-replicas"),
     "guard: gpu_budget_max": Rail(around(guard, "_bounded", no_ceiling), 1, "I4-budget"),
     "guard: gpu_budget_min": Rail(around(guard, "_bounded", no_floor), 0, "I4-budget"),
     "guard: GPUs of who drains are occupied": Rail(around(guard, "_bounded", nobody_leaves), 3, "I4-occupied"),
-    "room: GPUs of who drains are occupied": Rail(instead(Room, "_bound_growth", None), 40, "I4-capacity"),
-    "guard: no data, no shrink": Rail(bound(Code.NO_DATA_NO_SHRINK), 32, "I6-data"),
+    "room: GPUs of who drains are occupied": Rail(instead(SupplyHeadroom, "_bound_growth", None), 40, "I4-capacity"),
+    "guard: no data, no shrink": Rail(bound(ReasonCode.NO_DATA_NO_SHRINK), 32, "I6-data"),
     "guard: quorum": Rail(instead(Pool, "quorate", value=True), 32, "I6-data"),
-    "guard: step_up": Rail(bound(Code.STEP_UP), 0, "I5-step"),
-    "guard: step_down": Rail(bound(Code.STEP_DOWN), 0, "I5-step"),
-    "guard: stabilisation": Rail(bound(Code.STABILISATION), 0, "I8-window"),
-    "guard: warm-up": Rail(bound(Code.WARM_UP), 2, "I9-warm-up"),
+    "guard: step_up": Rail(bound(ReasonCode.STEP_UP), 0, "I5-step"),
+    "guard: step_down": Rail(bound(ReasonCode.STEP_DOWN), 0, "I5-step"),
+    "guard: stabilisation": Rail(bound(ReasonCode.STABILISATION), 0, "I8-window"),
+    "guard: warm-up": Rail(bound(ReasonCode.WARM_UP), 2, "I9-warm-up"),
     "guard: warm-up after a gap": Rail(around(Guard, "_track", always_warm), 3, "I9-warm-up"),
-    "guard: cooldown up": Rail(bound(Code.COOLDOWN, growing=True), 0, "P3-cooldown"),
-    "guard: cooldown down": Rail(bound(Code.COOLDOWN, growing=False), 0, "P3-cooldown"),
+    "guard: cooldown up": Rail(bound(ReasonCode.COOLDOWN, growing=True), 0, "P3-cooldown"),
+    "guard: cooldown down": Rail(bound(ReasonCode.COOLDOWN, growing=False), 0, "P3-cooldown"),
     "decide: read first": Rail(unsettled(read=False), 4, "I9-settled"),
     "decide: watch a young fleet": Rail(unsettled(read=True), 7, "I9-young"),
-    "decide: paused": Rail(obstacle(Code.PAUSED), 1, "P5-paused"),
-    "decide: bus away": Rail(obstacle(Code.BUS_DOWN), 15, "P6-bus"),
-    "decide: one in flight": Rail(obstacle(Code.DECISION_IN_FLIGHT), 0, "I14-one"),
-    "decide: back-off": Rail(obstacle(Code.RETRY_BACKOFF), 4, "P2-back-off"),
-    "decide: stopping": Rail(obstacle(Code.STOPPING), 15, "I19-quiet"),
-    "decide: name who leaves": Rail(around(Decider, "_victims", victims_forgotten), 0, "I16-named"),
-    "ledger: expiry": Rail(lambda: patch.object(Entry, "expires_at_ms", NEVER), 0, "I15-expiry"),
+    "decide: paused": Rail(obstacle(ReasonCode.PAUSED), 1, "P5-paused"),
+    "decide: bus away": Rail(obstacle(ReasonCode.BUS_DOWN), 15, "P6-bus"),
+    "decide: one in flight": Rail(obstacle(ReasonCode.DECISION_IN_FLIGHT), 0, "I14-one"),
+    "decide: back-off": Rail(obstacle(ReasonCode.RETRY_BACKOFF), 4, "P2-back-off"),
+    "decide: stopping": Rail(obstacle(ReasonCode.STOPPING), 15, "I19-quiet"),
+    "decide: name who leaves": Rail(around(ScalingPipeline, "_victims", victims_forgotten), 0, "I16-named"),
+    "ledger: expiry": Rail(lambda: patch.object(LedgerEntry, "expires_at_ms", NEVER), 0, "I15-expiry"),
     "ledger: give up after a whole ttl": Rail(around(Ledger, "_adopt", no_end), 0, "I15-expiry"),
     "ledger: read back what is unknown": Rail(event(ev.CommitUnknown, forget_unknown), 4, "I17-truth"),
     "ledger: read again when refused": Rail(event(ev.CommitRefused, forget_refused), 10, "I9-settled"),

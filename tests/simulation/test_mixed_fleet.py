@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.queueing import QueueingKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import FleetKnobs
 from loadline.sim.outcome import Outcome
 from loadline.sim.profiles import LinearProfile

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from loadline.client.interval import Interval
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import FleetKnobs
 from loadline.sim.outcome import Outcome
 from loadline.sim.simulation import Scenario, simulate

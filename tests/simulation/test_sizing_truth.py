@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.models.engine import EngineProfile, LinearKnobs
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 from tests.support.sized import ATTAINMENT, Case, attained, fixed, queued, requests, sized, spread
 

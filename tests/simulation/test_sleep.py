@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import FleetKnobs
 from loadline.sim.outcome import Outcome, PoolLine
 from loadline.sim.simulation import Scenario, simulate

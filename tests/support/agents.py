@@ -12,10 +12,10 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.scalars import Role
-from loadline.core.status import AgentStatus, WorkerStatus
-from loadline.core.targets import Decision
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.scalars import Role
+from loadline.core.vocabulary.status import AgentStatus, WorkerStatus
 from loadline.ports import Change, Snapshot
 from loadline.rig.rig import Rig
 from loadline.wire.keys import Keys

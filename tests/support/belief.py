@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadline.core.belief.fleet import Fleet, FleetKnobs, Model
-from loadline.core.belief.pool import Pool, PoolKnobs
-from loadline.core.belief.traffic import Traffic
-from loadline.core.events import LoadReported
-from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.scalars import Role, WorkerPhase
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.fleet.fleet import Fleet, FleetKnobs, Model
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.fleet.traffic import Traffic
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.events import LoadReported
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
+from loadline.core.vocabulary.scalars import Role, WorkerPhase
 
 START = 1_700_000_000_000
 STALE_MS = 5_000

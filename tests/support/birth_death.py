@@ -2,7 +2,7 @@
 
 from math import exp, fsum, lgamma, log
 
-from loadline.core.models.linear import LinearTimes
+from loadline.core.engines.linear import LinearTimes
 
 Shape = tuple[LinearTimes, float, float, int, int]
 """Times, ISL, OSL, the largest batch, and the room of the queue."""

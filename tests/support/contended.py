@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from math import ceil
 
-from loadline.core.allocations import Allocation, Option, Part, Problem, Want
 from loadline.core.planning.allocation import greedy
+from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
 from loadline.solver import solve
 
 Rank = tuple[tuple[int, ...], float]

@@ -1,9 +1,19 @@
 """A store, a bus and workers around a real controller, which do what they are told."""
 
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, Campaign, CommitDecision, RaiseAlarm, ReadDecisions, RenewLease, SendDrain
-from loadline.core.events import (
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.decisions import StoredDecision
+from loadline.core.vocabulary.effects import (
+    AnyEffect,
+    Campaign,
+    CommitDecision,
+    RaiseAlarm,
+    ReadDecisions,
+    RenewLease,
+    SendDrain,
+)
+from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     CommitRefused,
@@ -16,9 +26,7 @@ from loadline.core.events import (
     RegistryRead,
     WorkerRegistered,
 )
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.settings import ModelKnobs
-from loadline.core.targets import StoredDecision
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.belief import START, sample, settings_of
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.wire.steps import StepInput, StepItem, StepOutput
 
 TOML = """

@@ -1,6 +1,6 @@
 """Decisions as an agent announces them."""
 
-from loadline.core.targets import PoolTarget
+from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.wire.messages import ScalingDecision
 
 

@@ -13,8 +13,8 @@ import msgspec
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.observed import WorkerRecord
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Role
 from loadline.demo.link import submit_subject
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys

@@ -1,9 +1,12 @@
 """A controller whose effects a test answers, one by one."""
 
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, CommitDecision, ReadDecisions
-from loadline.core.events import (
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.decisions import Decision, StoredDecision
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, ReadDecisions
+from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     DecisionsRead,
@@ -13,10 +16,7 @@ from loadline.core.events import (
     RegistryRead,
     WorkerRegistered,
 )
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.targets import Decision, StoredDecision
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.belief import START, sample, settings_of
 
 DEADLINE_MS = 60_000

@@ -6,9 +6,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.step import Stepper
 from loadline.wire.steps import StepInput, StepItem, StepOutput
 

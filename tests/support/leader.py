@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
-from loadline.core.events import LoadReported, MoveReported, TrafficReported, WorkerDrained
-from loadline.core.moves import MoveEnd
-from loadline.core.observed import WorkerSample
+from loadline.core.vocabulary.events import LoadReported, MigrationReported, TrafficReported, WorkerDrained
+from loadline.core.vocabulary.migrations import MigrationEndpoint
+from loadline.core.vocabulary.samples import WorkerSample
 from loadline.wire.codec import Codec, encode
 from loadline.wire.messages import MigrateCommand, MigrateReply
 from loadline.wire.subjects import Subjects
@@ -28,12 +28,12 @@ class Leader:
         self._codec = Codec(self.subjects, 262_144)
         self.loads: dict[str, LoadReported] = {}
         """The newest of each worker."""
-        self.reports: list[MoveReported] = []
+        self.reports: list[MigrationReported] = []
         self.drained: list[str] = []
 
     def hear(self, subject: str, payload: bytes) -> None:
         match self._codec.decode(subject, payload):
-            case MoveReported() as event:
+            case MigrationReported() as event:
                 self.reports.append(event)
             case LoadReported() as event:
                 self.loads[event.worker] = event
@@ -47,17 +47,17 @@ class Leader:
     def sample(self, worker: str) -> WorkerSample:
         return self.loads[worker].samples[-1]
 
-    def end(self, worker: str) -> MoveEnd:
+    def end(self, worker: str) -> MigrationEndpoint:
         """The life of a worker that reported last."""
         load = self.loads[worker]
-        return MoveEnd(load.pool, load.worker, load.incarnation)
+        return MigrationEndpoint(load.pool, load.worker, load.incarnation)
 
     def phases(self, command_id: str = "c") -> list[str]:
         return [report.phase for report in self.reports if report.command_id == command_id]
 
     async def move(self, source: str, destination: str, /, **changed: Any) -> MigrateReply:
         """Command a move of all requests, or as is said."""
-        to = self.end(destination) if destination in self.loads else MoveEnd("p", destination, 1)
+        to = self.end(destination) if destination in self.loads else MigrationEndpoint("p", destination, 1)
         command = MigrateCommand(
             "c", self.loads[source].model, 1, self.end(source), to, "decode_load", "NUM_REQ", "FCR", -1.0,
             requests_max=64, ttl_ms=60_000,

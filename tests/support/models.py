@@ -6,11 +6,17 @@ from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
-from loadline.core.allocations import Allocation, Problem
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import (
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.effects import (
     AnyEffect,
     Campaign,
     CommitDecision,
@@ -19,7 +25,7 @@ from loadline.core.effects import (
     SendDrain,
     SolveAllocation,
 )
-from loadline.core.events import (
+from loadline.core.vocabulary.events import (
     AllocationFailed,
     AllocationSolved,
     AnyEvent,
@@ -37,13 +43,7 @@ from loadline.core.events import (
     WorkerDrained,
     WorkerRegistered,
 )
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
-from loadline.core.planning.supplies import AllocationKnobs, Quota
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.targets import Decision
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.belief import START, sample
 
 STEPS = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
@@ -161,13 +161,17 @@ class Models:
     def counts(self) -> dict[str, dict[str, int]]:
         """What stands, by model and pool."""
         models = self.controller.state.fleet.models.values()
-        return {model.name: {pool.name: pool.target_now(self.now) for pool in model.pools.values()} for model in models}
+        return {
+            model.name: {pool.name: pool.effective_target(self.now) for pool in model.pools.values()}
+            for model in models
+        }
 
     def occupied(self) -> int:
         """GPUs of what stands or is there, and of what drains."""
         models = self.controller.state.fleet.models.values()
         return sum(
-            (max(pool.target_now(self.now), pool.ready + pool.starting) + pool.draining()) * pool.knobs.gpus_per_worker
+            (max(pool.effective_target(self.now), pool.ready + pool.starting) + pool.draining())
+            * pool.knobs.gpus_per_worker
             for model in models
             for pool in model.pools.values()
         )

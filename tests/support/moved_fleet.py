@@ -7,11 +7,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect
-from loadline.core.events import AnyEvent, BusConnectionChanged, PauseChanged
-from loadline.core.moves import Move
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.scalars import WorkerPhase
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent, BusConnectionChanged, PauseChanged
+from loadline.core.vocabulary.migrations import Migration
+from loadline.core.vocabulary.scalars import WorkerPhase
 from tests.support.movers import Movers
 
 CAPACITY: Final = 1_000
@@ -61,7 +61,7 @@ class Host(Struct):
 class Asked(Struct):
     """One move as it really is."""
 
-    move: Move
+    move: Migration
     ends_by_ms: int
     requests: int
     """That it may still move."""
@@ -77,7 +77,7 @@ class MovedFleet:
     Whatever is asked is checked at once against what the workers really are, and do.
     """
 
-    def __init__(self, knobs: ReschedulingKnobs, hosts: list[Host]) -> None:
+    def __init__(self, knobs: MigrationKnobs, hosts: list[Host]) -> None:
         self.world = Movers(knobs)
         self.recorded = Recorded(self.world.controller)
         self.world.controller = self.recorded  # type: ignore[assignment]  # it is asked for nothing else
@@ -183,7 +183,7 @@ class MovedFleet:
     def _tell(self, *events: AnyEvent) -> None:
         self._check(self.world.tell(*events))
 
-    def _check(self, moves: list[Move]) -> None:
+    def _check(self, moves: list[Migration]) -> None:
         for move in moves:
             self._check_ends(move)
             ends = {(one.move.source.worker, one.move.destination.worker): one for one in self.asked.values()}
@@ -200,7 +200,7 @@ class MovedFleet:
         assert sum(one.requests for one in self.asked.values() if not one.silent) <= self.knobs.moves_max
         assert not (moves and (self.paused or not self.bus))
 
-    def _check_ends(self, move: Move) -> None:
+    def _check_ends(self, move: Migration) -> None:
         source, destination = self.hosts[move.source.worker], self.hosts[move.destination.worker]
         assert move.source.worker != move.destination.worker
         assert (move.source.pool, move.source.incarnation) == ("decode", source.incarnation)

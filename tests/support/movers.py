@@ -4,28 +4,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
 from loadline.core.decisions.leadership import LeadershipKnobs
-from loadline.core.effects import AnyEffect, Campaign, RaiseAlarm, RenewLease, SendMigrate
-from loadline.core.events import (
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import AnyEffect, Campaign, RaiseAlarm, RenewLease, SendMigrate
+from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     LeadershipWon,
     LeaseRenewed,
     LoadReported,
-    MoveAnswered,
-    MoveReported,
+    MigrationAnswered,
+    MigrationReported,
     RegistryRead,
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.models.tpot import TpotSweep
-from loadline.core.moves import Move, MoveFailure, MovePhase
-from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.migrations import Migration, MoveFailure, MovePhase
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 from tests.support.belief import STALE_MS, START
 
 POOLS = (PoolKnobs("decode", "decode"), PoolKnobs("prefill", "prefill"))
@@ -46,14 +46,14 @@ class Movers:
 
     def __init__(
         self,
-        knobs: ReschedulingKnobs | None = None,
+        knobs: MigrationKnobs | None = None,
         pools: tuple[PoolKnobs, ...] = POOLS,
         tpot: TpotSweep | None = None,
         *,
         advise: bool = False,
         stale_after_ms: int = STALE_MS,
     ) -> None:
-        self.knobs = replace(knobs or ReschedulingKnobs(), enable_rescheduling=True)
+        self.knobs = replace(knobs or MigrationKnobs(), enable_rescheduling=True)
         model = ModelKnobs("m", pools, rescheduling=self.knobs, no_operation=advise)
         profiles = {} if tpot is None else {"m": tpot}
         self.settings = Settings(
@@ -62,7 +62,7 @@ class Movers:
             (model,),
             fleet=FleetKnobs(stale_after_ms=stale_after_ms),
             leadership=LeadershipKnobs(lease_ttl_s=600),
-            only_rescheduling=True,
+            only_migration=True,
             tpot_profiles=profiles,
         )
         self.controller = Controller(self.settings)
@@ -73,9 +73,9 @@ class Movers:
         self.alarms: list[RaiseAlarm] = []
         self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
 
-    def tell(self, *events: AnyEvent) -> list[Move]:
+    def tell(self, *events: AnyEvent) -> list[Migration]:
         """Hand events in; gives the moves that are asked for."""
-        asked: list[Move] = []
+        asked: list[Migration] = []
         pending = list(events)
         while True:
             effects = self.controller.handle(pending, self.now)
@@ -105,7 +105,9 @@ class Movers:
         self.samples[name] = now
         return LoadReported("m", self.records[name].pool, name, self.records[name].incarnation, [now])
 
-    def join(self, name: str, used: int = 0, running: int = 1, *, pool: str = "decode", **sample: Any) -> list[Move]:
+    def join(
+        self, name: str, used: int = 0, running: int = 1, *, pool: str = "decode", **sample: Any
+    ) -> list[Migration]:
         """A worker comes and reports so many tokens of KV cache and so many requests."""
         return self.tell(self.worker(name, pool), self.report(name, used, running, **sample))
 
@@ -114,35 +116,37 @@ class Movers:
         load = {"kv_blocks_used": used, "running_requests": running, "decode_tokens": used, "waiting_requests": 0}
         return self.said(name, **(load | sample))
 
-    def leave(self, name: str) -> list[Move]:
+    def leave(self, name: str) -> list[Migration]:
         """Its lease is gone."""
         return self.tell(WorkerDeregistered("m", self.records[name].pool, name))
 
-    def wait(self, ms: int, *, silent: tuple[str, ...] = ()) -> list[Move]:
+    def wait(self, ms: int, *, silent: tuple[str, ...] = ()) -> list[Migration]:
         """Let time pass in seconds at most, at each of whose ends all but a few repeat what they said."""
-        asked: list[Move] = []
+        asked: list[Migration] = []
         end = self.now + ms
         while self.now < end:
             self.now = min(self.now + 1_000, end)
             asked += self.tell(*(self.said(name) for name in self.samples if name not in silent))
         return asked
 
-    def answer(self, move: Move, *, accepted: bool | None = True, requests: int = 1, **more: Any) -> list[Move]:
+    def answer(
+        self, move: Migration, *, accepted: bool | None = True, requests: int = 1, **more: Any
+    ) -> list[Migration]:
         """Its source answers."""
-        return self.tell(MoveAnswered(move.command_id, "m", accepted, requests=requests, **more))
+        return self.tell(MigrationAnswered(move.command_id, "m", accepted, requests=requests, **more))
 
     def phase(  # noqa: PLR0917 - in the order in which tests vary them
         self,
-        move: Move,
+        move: Migration,
         phase: MovePhase,
         moved: int = 0,
         failed: int = 0,
         tokens: int = 0,
         reason: MoveFailure = "",
         requests: int = 1,
-    ) -> list[Move]:
+    ) -> list[Migration]:
         """Its source reports."""
-        report = MoveReported(
+        report = MigrationReported(
             command_id=move.command_id,
             model="m",
             epoch=move.epoch,
@@ -169,6 +173,6 @@ def _lead(effect: AnyEffect) -> list[AnyEvent]:
     return []
 
 
-def pairs(moves: list[Move]) -> list[tuple[str, str]]:
+def pairs(moves: list[Migration]) -> list[tuple[str, str]]:
     """Source and destination of each."""
     return [(move.source.worker, move.destination.worker) for move in moves]

@@ -14,8 +14,8 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.mover import MoveRefused
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.wire.messages import DrainCommand, MigrateCommand
 
@@ -28,7 +28,7 @@ class Engine:
     def __init__(self, bus: NatsBus, root: str) -> None:
         self._bus = bus
         self._root = root
-        self.held: dict[str, Candidate] = {}
+        self.held: dict[str, MigratableRequest] = {}
         self.copied = asyncio.Event()
         self.withdrawn: list[str] = []
         self.worker: Worker | None = None
@@ -51,10 +51,10 @@ class Engine:
         name, _, gives = payload.decode().partition(" ")
         self.worker.settle(name)
         if gives:
-            self.held[name] = Candidate(name, 100, 5, hops=1)
+            self.held[name] = MigratableRequest(name, 100, 5, hops=1)
         return b"taken"
 
-    def select(self, _command: MigrateCommand) -> Sequence[Candidate]:
+    def select(self, _command: MigrateCommand) -> Sequence[MigratableRequest]:
         return list(self.held.values())
 
     async def copy(self, request_id: str, command: MigrateCommand, admitted: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ async def moving_worker(
     bus = NatsBus(NatsKnobs(servers=(nats_url,)), name=f"engine-{name}")
     await bus.connect(lambda _connected: None)
     engine = Engine(bus, root)
-    engine.held = {f"{name}-{number}": Candidate(f"{name}-{number}", 100, 5) for number in range(2)}
+    engine.held = {f"{name}-{number}": MigratableRequest(f"{name}-{number}", 100, 5) for number in range(2)}
     worker = Worker(
         WorkerRecord("m", "p", name, "decode", incarnation),
         nats=NatsKnobs(servers=(nats_url,)),

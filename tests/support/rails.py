@@ -2,8 +2,8 @@
 
 import msgspec
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.guard import Draft, Guard, GuardKnobs, Limits
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits, Proposal
 from tests.support.belief import START, Line
 
 A = PoolKnobs("a", "decode")
@@ -17,7 +17,7 @@ class Track(Line):
 
     def __init__(self, *pools: PoolKnobs, standing: int = 4, quorate: bool = True, **knobs: int) -> None:
         super().__init__(pools, 0)
-        self.guard = Guard(msgspec.structs.replace(FREE, **knobs), Limits(0.8, 0, None))
+        self.guard = Guard(msgspec.structs.replace(FREE, **knobs), HardLimits(0.8, 0, None))
         self.acting_since_ms = START - 60 * MINUTE_MS
         for pool in pools:
             self.stand(pool.name, standing, quorate=quorate)
@@ -30,7 +30,7 @@ class Track(Line):
         self.report(name, silent=0 if quorate else count)
 
     def budget(self, most: int | None, least: int = 0) -> "Track":
-        self.guard.limits = Limits(0.8, least, most)
+        self.guard.limits = HardLimits(0.8, least, most)
         return self
 
     def drain(self, name: str, count: int) -> None:
@@ -39,7 +39,7 @@ class Track(Line):
         for worker in list(self.pool(name).workers)[-count:]:
             self.fleet.start_drain("m", name, worker, self.now)
 
-    def apply(self, **proposed: int) -> Draft:
+    def apply(self, **proposed: int) -> Proposal:
         return self.guard.apply(self.look(), proposed, self.acting_since_ms, self.now)
 
     def outcome(self, **proposed: int) -> tuple[dict[str, int], list[str]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.observed import WorkerSample
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
-from loadline.core.report import Opinion
+from loadline.core.vocabulary.reasons import Recommendation
+from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.belief import Line, reported
 
 POOL = PoolKnobs("a", "aggregated", replicas_max=100, start_deadline_ms=60_000)
@@ -48,13 +48,13 @@ class Bench(Line):
                 )
                 self.fleet.report(reported(name, sample, pool=pool), self.now)
 
-    def look_once(self) -> Opinion:
+    def look_once(self) -> Recommendation:
         """The planner's opinion of now."""
         return self.planner.plan(self.look(), self.now)
 
-    def hold(self, seconds: int, **workers: Sequence[Says | None]) -> Opinion:
+    def hold(self, seconds: int, **workers: Sequence[Says | None]) -> Recommendation:
         """The workers of each pool say the same for so many seconds."""
-        opinion = Opinion("", {}, (), {})
+        opinion = Recommendation("", {}, (), {})
         for _ in range(seconds):
             self.now += STEP_MS
             for pool, said in workers.items():
@@ -62,7 +62,7 @@ class Bench(Line):
             opinion = self.look_once()
         return opinion
 
-    def obey(self, opinion: Opinion) -> int:
+    def obey(self, opinion: Recommendation) -> int:
         """Do at once what is proposed; how many pools changed."""
         for name, count in opinion.targets.items():
             pool = self.pool(name)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.sim.fleet import FleetKnobs, MigrationKnobs, PoolFleetKnobs, StartDelayKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.sim.fleet import FleetKnobs, FleetMigrationKnobs, PoolFleetKnobs, StartDelayKnobs
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
@@ -57,9 +57,9 @@ def disaggregated(
 def moving(setup: tuple[Settings, FleetKnobs]) -> tuple[Settings, FleetKnobs]:
     """The same, where workers that drain hand over what they have."""
     settings, fleet = setup
-    knobs = ReschedulingKnobs(enable_rescheduling=True, rescheduling_policies=())
+    knobs = MigrationKnobs(enable_rescheduling=True, rescheduling_policies=())
     models = tuple(replace(model, rescheduling=knobs) for model in settings.models)
-    return replace(settings, models=models), replace(fleet, migration=MigrationKnobs())
+    return replace(settings, models=models), replace(fleet, migration=FleetMigrationKnobs())
 
 
 def steady(count: int, every_s: float, isl: int = 200, osl: int = 100) -> Trace:

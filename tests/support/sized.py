@@ -9,14 +9,14 @@ import numpy as np
 from msgspec import Struct
 
 from loadline.client.interval import Interval
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
-from loadline.core.models.lengths import Lengths, all_of, lengths_of
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.planners.served import served
-from loadline.core.planning.planners.sizing import Demand, Size, sizing
-from loadline.core.scalars import Role
+from loadline.core.engines.lengths import Lengths, all_of, lengths_of
+from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
+from loadline.core.planning.sizing.sizing_by_queue import served
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.core.vocabulary.scalars import Role
 from loadline.sim.engine import Engine, EngineKnobs, Request, Timing
 from tests.support.belief import START, fleet_of
 

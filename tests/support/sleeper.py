@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import TrafficReported
-from loadline.core.observed import TrafficSample
-from loadline.core.planning.bounds import Bound
-from loadline.core.planning.zero import Sleep
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.bounds import Bound
+from loadline.core.planning.scale_to_zero import IdleTracker
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.belief import Line
 
 AFTER_MS = 60_000
@@ -26,7 +26,7 @@ class Sleeper(Line):
 
     def __init__(self, *pools: PoolKnobs, workers: int = 1, after_ms: int = AFTER_MS) -> None:
         super().__init__(pools, workers)
-        self.sleep = Sleep()
+        self.sleep = IdleTracker()
         self.after_ms = after_ms
         for pool in pools:
             self.pool(pool.name).desired = workers
@@ -47,7 +47,7 @@ class Sleeper(Line):
 
     def kept(self, **proposed: int) -> dict[str, int]:
         """The counts that come of a proposal."""
-        counts = {name: proposed.get(name, pool.target_now(self.now)) for name, pool in self.model.pools.items()}
+        counts = {name: proposed.get(name, pool.effective_target(self.now)) for name, pool in self.model.pools.items()}
         for name, bound in self.bounds(**proposed).items():
             counts[name] = min(max(counts[name], bound.least), bound.most)
         return counts

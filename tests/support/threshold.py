@@ -1,8 +1,8 @@
 """Pools of workers before a threshold planner."""
 
-from loadline.core.belief.pool import PoolKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from tests.support.belief import Line
 
 PREFILL = PoolKnobs("prefill", "prefill", start_deadline_ms=60_000)
@@ -23,16 +23,16 @@ class Bench(Line):
         self.running = 1
         self.silent = 0
 
-    def look_once(self) -> Opinion:
+    def look_once(self) -> Recommendation:
         for name, pool in self.model.pools.items():
             waiting = self.queue if pool.knobs.role != "decode" else 0
             self.report(name, self.kv, waiting, self.running, self.silent)
         return self.plan()
 
-    def plan(self) -> Opinion:
+    def plan(self) -> Recommendation:
         return self.planner.plan(self.look(), self.now)
 
-    def run(self, seconds: int) -> Opinion:
+    def run(self, seconds: int) -> Recommendation:
         """Look once at once, and then once a second."""
         opinion = self.look_once()
         for _ in range(seconds):
@@ -40,9 +40,9 @@ class Bench(Line):
             opinion = self.look_once()
         return opinion
 
-    def follow(self, *values: float) -> Opinion:
+    def follow(self, *values: float) -> Recommendation:
         """Queue (whole numbers) or KV usage, a value a second."""
-        opinion = Opinion("", {}, (), {})
+        opinion = Recommendation("", {}, (), {})
         for number, value in enumerate(values):
             self.now += PULL_MS if number else 0
             self.queue, self.kv = int(value), min(1.0, float(value))
@@ -58,10 +58,10 @@ def decode(**knobs: float) -> Bench:
     return Bench(DECODE, workers=2, **knobs)
 
 
-def reason(opinion: Opinion, pool: str) -> Reason:
+def reason(opinion: Recommendation, pool: str) -> Reason:
     (found,) = [r for r in opinion.reasons if r.pool == pool]
     return found
 
 
-def codes(opinion: Opinion) -> set[Code]:
+def codes(opinion: Recommendation) -> set[ReasonCode]:
     return {r.code for r in opinion.reasons}

@@ -4,13 +4,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import ForecastFitted, TrafficReported
-from loadline.core.forecasts import Forecast, ForecastKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import TrafficSample
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
+from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.belief import Line
 
 # A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms: a worker serves 100 requests a second.
@@ -32,7 +32,7 @@ class Desk:
 
     def hear(
         self, requests_per_s: int, seconds: int = 1, frontend: str = "f", kv_hit_rate: float | None = None, **said: Any
-    ) -> Opinion:
+    ) -> Recommendation:
         for _ in range(seconds):
             self.world.now += 1_000
             self.sequence += 1
@@ -50,10 +50,10 @@ class Desk:
             opinion = self.look()
         return opinion
 
-    def look(self) -> Opinion:
+    def look(self) -> Recommendation:
         return self.planner.plan(self.world.look(), self.world.now)
 
-    def answer(self, *requests: float) -> Opinion:
+    def answer(self, *requests: float) -> Recommendation:
         """The forecast of requests an interval, which was asked for just now."""
         asked = self.planner.asked()
         assert asked is not None
@@ -63,5 +63,5 @@ class Desk:
         return self.look()
 
 
-def codes(opinion: Opinion) -> set[Code]:
+def codes(opinion: Recommendation) -> set[ReasonCode]:
     return {reason.code for reason in opinion.reasons}

@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core import events as ev
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.effects import AnyEffect, SendMigrate
-from loadline.core.events import AnyEvent
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.models.tpot import TpotSweep
-from loadline.core.moves import Move
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary import events as ev
+from loadline.core.vocabulary.effects import AnyEffect, SendMigrate
+from loadline.core.vocabulary.events import AnyEvent
+from loadline.core.vocabulary.migrations import Migration
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.sim.engine import Engine
 from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
 from loadline.sim.profiles import LinearProfile
@@ -53,7 +53,7 @@ POOLS: Final = (
     PoolKnobs("prefill", "prefill", replicas_max=8),
     PoolKnobs("decode", "decode", replicas_max=256),
 )
-EVERYTHING: Final = ReschedulingKnobs(
+EVERYTHING: Final = MigrationKnobs(
     enable_rescheduling=True,
     rescheduling_policies=(
         "decode_load",
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
     """A migrate command."""
 
     at_ms: float
-    move: Move
+    move: Migration
 
 
 class Hop(NamedTuple):
@@ -101,7 +101,7 @@ class ToyKnobs(Struct, frozen=True):
     """Requests that a worker takes in at a time, and gives away."""
     copy_ms: tuple[float, float] = (400.0, 1_000.0)
     """A move takes a time between these."""
-    moving: ReschedulingKnobs = EVERYTHING
+    moving: MigrationKnobs = EVERYTHING
     beta_ms: float = 1.0
     """What each request adds to an iteration."""
     kv_blocks: int = 4_000

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core.rescheduling.knobs import PolicyName, ReschedulingKnobs
+from loadline.core.migration.knobs import MigrationKnobs, PolicyName
 from loadline.sim.serving.routing import least_loaded, round_robin
 from loadline.traces import Arrival
 from tests.support.toy import EVERYTHING, Phase, Route, Toy, ToyKnobs, packed
@@ -126,7 +126,7 @@ def drained(*, moves: bool = True, also: tuple[str, ...] = ()) -> Drained:
     return Drained(took_ms, received, most, toy.commands(), toy.refused_share())
 
 
-def _only(policy: PolicyName, **knobs: float) -> ReschedulingKnobs:
+def _only(policy: PolicyName, **knobs: float) -> MigrationKnobs:
     return replace(EVERYTHING, rescheduling_policies=(policy,), **knobs)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadline.core.allocations import Option, Part, Problem, SaturationPolicy, Want
 from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import remembered
-from loadline.core.planning.allocation.weighted import Claim, fair_shares
+from loadline.core.planning.allocation.weighted import WeightedClaim, fair_shares
+from loadline.core.vocabulary.allocations import Option, Part, Problem, SaturationPolicy, Want
 
 
 def option(pool: str, serves: float = 1.0, cost: float = 1.0, gpus: int = 1, **more: Any) -> Option:
@@ -198,12 +198,12 @@ def test_a_role_that_cannot_grow_ends_the_others() -> None:
 
 
 def test_shares_by_weight_fill_up_to_caps_and_round_by_remainder() -> None:
-    assert fair_shares([Claim(1.0, 0, 8), Claim(3.0, 0, 8)], 8) == [2, 6]
-    assert fair_shares([Claim(8.0, 0, 8), Claim(12.0, 0, 4)], 8) == [4, 4]
-    assert fair_shares([Claim(1.0, 0, 7), Claim(1.0, 0, 7)], 7) == [4, 3]
-    assert fair_shares([Claim(0.0, 1, 5), Claim(8.0, 0, 8)], 6) == [1, 5]
-    assert fair_shares([Claim(1.0, 4, 9), Claim(1.0, 4, 9)], 6) == [4, 4]
-    assert fair_shares([Claim(1.0, 0, 2), Claim(1.0, 0, 2)], 9) == [2, 2]
+    assert fair_shares([WeightedClaim(1.0, 0, 8), WeightedClaim(3.0, 0, 8)], 8) == [2, 6]
+    assert fair_shares([WeightedClaim(8.0, 0, 8), WeightedClaim(12.0, 0, 4)], 8) == [4, 4]
+    assert fair_shares([WeightedClaim(1.0, 0, 7), WeightedClaim(1.0, 0, 7)], 7) == [4, 3]
+    assert fair_shares([WeightedClaim(0.0, 1, 5), WeightedClaim(8.0, 0, 8)], 6) == [1, 5]
+    assert fair_shares([WeightedClaim(1.0, 4, 9), WeightedClaim(1.0, 4, 9)], 6) == [4, 4]
+    assert fair_shares([WeightedClaim(1.0, 0, 2), WeightedClaim(1.0, 0, 2)], 9) == [2, 2]
 
 
 def test_of_a_mix_what_fits_is_given_where_one_type_is_out() -> None:

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from loadline.core.controller import Controller
-from loadline.core.effects import RaiseAlarm
-from loadline.core.events import DecisionAnswered, DecisionCommitted, WorkerDeregistered
-from loadline.core.targets import Decision
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.effects import RaiseAlarm
+from loadline.core.vocabulary.events import DecisionAnswered, DecisionCommitted, WorkerDeregistered
 from tests.support.desk import Desk, leading, make_settings
 
 

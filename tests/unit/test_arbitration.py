@@ -3,30 +3,30 @@
 import pytest
 
 from loadline.core.planning.arbitration import Arbitration, arbitrate
-from loadline.core.report import Code
+from loadline.core.vocabulary.reasons import ReasonCode
 
 
 @pytest.mark.parametrize(
     ("saturation", "queueing", "shrink_safe", "target", "code"),
     [
-        (4, 2, True, 3, Code.SATURATION_VETO),
-        (4, 2, False, 3, Code.SATURATION_VETO),
-        (3, 2, False, 3, Code.SHRINK_UNSAFE),
-        (2, 2, False, 3, Code.SHRINK_UNSAFE),
-        (4, 3, True, 4, Code.SATURATION_LEADS),
-        (6, 4, False, 4, Code.QUEUEING_LEADS),
-        (4, 4, False, 4, Code.QUEUEING_LEADS),
-        (4, 6, False, 6, Code.QUEUEING_LEADS),
-        (3, 6, False, 6, Code.QUEUEING_LEADS),
-        (2, 6, True, 6, Code.QUEUEING_LEADS),
-        (3, 1, True, 1, Code.QUEUEING_LEADS),
-        (2, 1, True, 1, Code.QUEUEING_LEADS),
-        (3, 3, True, 3, Code.QUEUEING_STAYS),
-        (2, 3, True, 3, Code.QUEUEING_STAYS),
-        (2, 3, False, 3, Code.QUEUEING_STAYS),
+        (4, 2, True, 3, ReasonCode.SATURATION_VETO),
+        (4, 2, False, 3, ReasonCode.SATURATION_VETO),
+        (3, 2, False, 3, ReasonCode.SHRINK_UNSAFE),
+        (2, 2, False, 3, ReasonCode.SHRINK_UNSAFE),
+        (4, 3, True, 4, ReasonCode.SATURATION_LEADS),
+        (6, 4, False, 4, ReasonCode.QUEUEING_LEADS),
+        (4, 4, False, 4, ReasonCode.QUEUEING_LEADS),
+        (4, 6, False, 6, ReasonCode.QUEUEING_LEADS),
+        (3, 6, False, 6, ReasonCode.QUEUEING_LEADS),
+        (2, 6, True, 6, ReasonCode.QUEUEING_LEADS),
+        (3, 1, True, 1, ReasonCode.QUEUEING_LEADS),
+        (2, 1, True, 1, ReasonCode.QUEUEING_LEADS),
+        (3, 3, True, 3, ReasonCode.QUEUEING_STAYS),
+        (2, 3, True, 3, ReasonCode.QUEUEING_STAYS),
+        (2, 3, False, 3, ReasonCode.QUEUEING_STAYS),
     ],
 )
-def test_the_rows(saturation: int, queueing: int, *, shrink_safe: bool, target: int, code: Code) -> None:
+def test_the_rows(saturation: int, queueing: int, *, shrink_safe: bool, target: int, code: ReasonCode) -> None:
     assert arbitrate(3, saturation, queueing, shrink_safe=shrink_safe) == Arbitration(target, code)
 
 
@@ -34,14 +34,14 @@ def test_the_rows(saturation: int, queueing: int, *, shrink_safe: bool, target: 
 @pytest.mark.parametrize("wanted", [0, 2, 3, 5])
 def test_who_has_no_opinion_leaves_it_to_the_other(wanted: int, *, shrink_safe: bool) -> None:
     alone = arbitrate(3, wanted, None, shrink_safe=shrink_safe)
-    assert alone == Arbitration(wanted, Code.SATURATION_ALONE)
+    assert alone == Arbitration(wanted, ReasonCode.SATURATION_ALONE)
     alone = arbitrate(3, None, wanted, shrink_safe=shrink_safe)
-    assert alone == Arbitration(wanted, Code.QUEUEING_ALONE)
+    assert alone == Arbitration(wanted, ReasonCode.QUEUEING_ALONE)
 
 
 @pytest.mark.parametrize("standing", [0, 3])
 def test_without_any_opinion_the_count_stays(standing: int) -> None:
-    assert arbitrate(standing, None, None, shrink_safe=True) == Arbitration(standing, Code.NO_OPINION)
+    assert arbitrate(standing, None, None, shrink_safe=True) == Arbitration(standing, ReasonCode.NO_OPINION)
 
 
 @pytest.mark.parametrize("saturation", [None, 0, 1, 2, 3, 4, 5])

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import asdict, replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.hpa import HpaKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.compare.baselines import BASELINES, baseline, peak_replicas
 from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
 from loadline.sim.profiles import LinearProfile

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.events import RegistryRead, SettingsChanged, WorkerDeregistered, WorkerRegistered
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.books import Books, books_of
-from loadline.core.planning.fleet_allocation import Waiting
-from loadline.core.settings import ModelKnobs
-from loadline.core.state import limited
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.planning.allocation.fleet_allocation import Waiting
+from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
+from loadline.core.state.agent_state import limited
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.events import RegistryRead, SettingsChanged, WorkerDeregistered, WorkerRegistered
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.belief import START
 from tests.support.models import Models
 from tests.unit.test_fleet_allocation import models_of, pool, supplies
@@ -122,14 +122,14 @@ def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.Monkey
     allocation, fleet = models.controller.state.allocation, models.controller.state.fleet
     allocation.waiting = {name: Waiting(START, {"h100": 1}, {"h100": 0}) for name in fleet.models}
     settings, asked = models.controller.settings, list[str]()
-    free = Books.free
+    free = GpuLedger.free
 
-    def ask(books: Books, supply: str) -> int:
+    def ask(books: GpuLedger, supply: str) -> int:
         asked.append(supply)
         return free(books, supply)
 
-    monkeypatch.setattr(Books, "free", ask)
-    books = books_of(fleet, {}, limited(settings, fleet), models.now)
+    monkeypatch.setattr(GpuLedger, "free", ask)
+    books = gpu_ledger_of(fleet, {}, limited(settings, fleet), models.now)
     assert books is not None
     assert len(list(allocation.ready(books))) == 40, "18 GPUs are free for those of the last priority"
     assert len(asked) == 2, "once for each priority"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.scalars import Role
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.vocabulary.scalars import Role
 from loadline.sim.compare.bounds import work_bound, worker_seconds
 from loadline.sim.engine import EngineKnobs
 from loadline.sim.fleet import PoolFleet, PoolFleetKnobs

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from loadline.client.frontend import Frontend
 from loadline.client.interval import BOUNDS
-from loadline.core.events import TrafficReported
+from loadline.core.vocabulary.events import TrafficReported
 from loadline.wire.codec import Codec
 from loadline.wire.subjects import Subjects
 from tests.support.memory import MemoryBus

@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from loadline.client.mover import MoveRefused
 from loadline.client.worker import Samples, Worker
-from loadline.core.events import LoadReported, MoveReported
-from loadline.core.moves import MoveEnd
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.events import LoadReported, MigrationReported
+from loadline.core.vocabulary.migrations import MigrationEndpoint
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.wire.codec import Codec, encode
 from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, MigrateReply
 from loadline.wire.subjects import Subjects
@@ -27,7 +27,8 @@ SUBJECTS = Subjects("loadline")
 CODEC = Codec(SUBJECTS, 262_144)
 BUSY = WorkerSample(0, 0, waiting_requests=1, running_requests=2)
 COMMAND = MigrateCommand(
-    "c", "m", 1, MoveEnd("p", "w", 1_000), MoveEnd("p", "other", 7), "decode_load", "NUM_REQ", "FCR", -1.0,
+    "c", "m", 1, MigrationEndpoint("p", "w", 1_000), MigrationEndpoint("p", "other", 7),
+    "decode_load", "NUM_REQ", "FCR", -1.0,
     requests_max=8, ttl_ms=60_000,
 )  # fmt: skip
 
@@ -36,7 +37,7 @@ class Engine:
     """Has two requests; copies and switches when a test lets it, and fails as a test says."""
 
     def __init__(self) -> None:
-        self.candidates = [Candidate("a", 100, 5), Candidate("b", 200, 5)]
+        self.candidates = [MigratableRequest("a", 100, 5), MigratableRequest("b", 200, 5)]
         self.copied = asyncio.Event()
         self.switched = asyncio.Event()
         self.refuses: dict[str, Exception] = {}
@@ -47,7 +48,7 @@ class Engine:
         self.switching: list[str] = []
         self.withdrawn: list[str] = []
 
-    def select(self, _command: MigrateCommand) -> Sequence[Candidate]:
+    def select(self, _command: MigrateCommand) -> Sequence[MigratableRequest]:
         if self.blind:
             raise RuntimeError("the engine does not answer")
         return self.candidates
@@ -100,9 +101,9 @@ class Bench:
         reply = await self.bus.request(SUBJECTS.drain("w"), encode(command), 5)
         assert msgspec.json.decode(reply, type=DrainReply).accepted
 
-    def reports(self, command_id: str = "c") -> list[MoveReported]:
+    def reports(self, command_id: str = "c") -> list[MigrationReported]:
         decoded = [CODEC.decode(subject, payload) for subject, payload in self.bus.published]
-        return [event for event in decoded if isinstance(event, MoveReported) and event.command_id == command_id]
+        return [event for event in decoded if isinstance(event, MigrationReported) and event.command_id == command_id]
 
     def phases(self, command_id: str = "c") -> list[str]:
         return [report.phase for report in self.reports(command_id)]
@@ -194,7 +195,7 @@ def test_a_switch_in_doubt_outlives_the_deadline() -> None:
             made.engine.copied.set()
             await made.command(ttl_ms=1_000)
             await until(lambda: made.engine.switching, "handing over")
-            made.engine.candidates.append(Candidate("z", 1, 1))
+            made.engine.candidates.append(MigratableRequest("z", 1, 1))
             made.engine.copied.clear()
             await made.command(command_id="later", ttl_ms=1_001)
             await until(lambda: "aborted" in made.phases("later"), "a deadline after its own")
@@ -318,11 +319,11 @@ def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
     async def scenario() -> None:
         async with bench() as made:
             odd: Any = [
-                Candidate("numpy", np.int64(100), np.int64(5)),  # type: ignore[arg-type]
-                Candidate("negative", -4, 5),
-                Candidate("none", None, 5),  # type: ignore[arg-type]
+                MigratableRequest("numpy", np.int64(100), np.int64(5)),  # type: ignore[arg-type]
+                MigratableRequest("negative", -4, 5),
+                MigratableRequest("none", None, 5),  # type: ignore[arg-type]
                 {"request_id": "a dict"},
-                Candidate("numpy", 1, 1),
+                MigratableRequest("numpy", 1, 1),
             ]
             made.engine.candidates = odd
             with capture_logs() as logs:

@@ -8,18 +8,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadline.client.moves import DRAIN_SLOTS_MAX, Moves, Part, Slots
-from loadline.core.moves import MoveEnd
-from loadline.core.observed import WorkerRecord
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.migrations import MigrationEndpoint
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.wire.codec import decode_as, encode
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 
 RECORD = WorkerRecord("m", "p", "w", "decode", 1_000, kv_blocks_total=100, block_size_tokens=10)
 COMMAND = MigrateCommand(
-    "c", "m", 5, MoveEnd("p", "w", 1_000), MoveEnd("p", "other", 7), "decode_load", "NUM_REQ", "FCR", -1.0,
+    "c", "m", 5, MigrationEndpoint("p", "w", 1_000), MigrationEndpoint("p", "other", 7),
+    "decode_load", "NUM_REQ", "FCR", -1.0,
     requests_max=8, ttl_ms=30_000,
 )  # fmt: skip
-QUEUE = [Candidate("a", 100, 5), Candidate("b", 200, 5)]
+QUEUE = [MigratableRequest("a", 100, 5), MigratableRequest("b", 200, 5)]
 A, B = Part("c", "a"), Part("c", "b")
 
 
@@ -41,7 +42,7 @@ def phases(reports: list[MigrationReport]) -> list[str]:
     return [report.phase for report in reports]
 
 
-def refusal(made: Moves, queue: list[Candidate] = QUEUE, **command: Any) -> str | None:
+def refusal(made: Moves, queue: list[MigratableRequest] = QUEUE, **command: Any) -> str | None:
     reply = made.answer(replace(COMMAND, **command), queue, 0)
     assert reply is not None
     assert not reply.accepted
@@ -64,7 +65,7 @@ def test_the_same_command_has_the_same_answer_and_begins_nothing() -> None:
     assert made.begin("c") == []
     made.failed(A, "finished", 3)
     made.switched(B, 4)
-    assert made.answer(COMMAND, [*QUEUE, Candidate("d", 1, 1)], 5) == first
+    assert made.answer(COMMAND, [*QUEUE, MigratableRequest("d", 1, 1)], 5) == first
     assert made.begin("c") == []
 
 
@@ -78,9 +79,9 @@ def test_a_refusal_is_repeated_too() -> None:
     "command",
     [
         {"model": "other"},
-        {"source": MoveEnd("other", "w", 1_000)},
-        {"source": MoveEnd("p", "other", 1_000)},
-        {"source": MoveEnd("p", "w", 1_001)},
+        {"source": MigrationEndpoint("other", "w", 1_000)},
+        {"source": MigrationEndpoint("p", "other", 1_000)},
+        {"source": MigrationEndpoint("p", "w", 1_001)},
     ],
 )
 def test_what_concerns_another_worker_is_left_to_it(command: dict[str, Any]) -> None:
@@ -90,10 +91,10 @@ def test_what_concerns_another_worker_is_left_to_it(command: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("reason", "command"),
     [
-        ("gone", {"source": MoveEnd("p", "w", 999)}),
+        ("gone", {"source": MigrationEndpoint("p", "w", 999)}),
         ("stale_epoch", {"epoch": 4}),
         ("expired", {"ttl_ms": 0}),
-        ("destination_unknown", {"destination": MoveEnd("p", "w", 1_000)}),
+        ("destination_unknown", {"destination": MigrationEndpoint("p", "w", 1_000)}),
         ("nothing_to_move", {"hops_max": 0}),
         ("nothing_to_move", {"requests_max": 0}),
         ("nothing_to_move", {"tokens_max": 50}),
@@ -204,7 +205,7 @@ def test_slots_are_what_is_free() -> None:
     assert made.slots(10) == Slots(2, 3)
     made.answer(COMMAND, QUEUE, 0)
     assert made.slots(10) == Slots(2, 1)
-    three = [Candidate(name, 1, 1) for name in "xyz"]
+    three = [MigratableRequest(name, 1, 1) for name in "xyz"]
     reply = made.answer(replace(COMMAND, command_id="d"), three, 0)
     assert reply is not None
     assert reply.requests == 1
@@ -244,7 +245,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert reply is not None
     assert reply.accepted, "a move under way is never forgotten"
     for number in range(3_000):
-        made.answer(replace(COMMAND, command_id=f"m{number}"), [Candidate("z", 1, 1)], 0)
+        made.answer(replace(COMMAND, command_id=f"m{number}"), [MigratableRequest("z", 1, 1)], 0)
         made.switched(Part(f"m{number}", "z"), 0)
     assert len(made._last) <= 1_024
 
@@ -266,7 +267,7 @@ def test_every_move_ends_once_whatever_is_said_in_whatever_order(
         now_ms += 7
         command_id, part = f"c{number}", Part(f"c{number}", f"r{which}")
         if step in {"command", "repeat"}:
-            queue = [Candidate(f"r{one}", 10, 1) for one in range(4)]
+            queue = [MigratableRequest(f"r{one}", 10, 1) for one in range(4)]
             reply = made.answer(replace(COMMAND, command_id=command_id, ttl_ms=50), queue, now_ms)
             assert reply is not None
             assert replies.setdefault(command_id, reply) == reply

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadline.client.worker import Samples, Worker
-from loadline.core.events import LoadReported, WorkerDrained
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.events import LoadReported, WorkerDrained
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from loadline.ports import Change, Entry, Write
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys

@@ -3,13 +3,16 @@
 import pytest
 
 from loadline.cli import show
-from loadline.core import query
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.conditions import conditions
 from loadline.core.controller import Controller
 from loadline.core.decisions.leadership import LeadershipKnobs
-from loadline.core.effects import CommitDecision, ReadDecisions
-from loadline.core.events import (
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.conditions import conditions
+from loadline.core.planning.planners.static import StaticKnobs
+from loadline.core.planning.planners.threshold import ThresholdPlanner
+from loadline.core.queries import status as query
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import CommitDecision, ReadDecisions
+from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     DecisionCommitted,
@@ -19,12 +22,9 @@ from loadline.core.events import (
     PausesRead,
     RegistryRead,
 )
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.planning.planners.threshold import ThresholdPlanner
-from loadline.core.report import Code, Opinion, Reason
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.status import Condition, ModelStatus
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.core.vocabulary.status import Condition, ModelStatus
 from tests.support.belief import START, sample
 from tests.support.controlled import World, booted
 
@@ -98,7 +98,7 @@ def test_a_fault_of_the_planner_is_a_failure(monkeypatch: pytest.MonkeyPatch) ->
     world = booted()
     world.run(30)
 
-    def broken(*_: object) -> Opinion:
+    def broken(*_: object) -> Recommendation:
         raise ZeroDivisionError("of all things")
 
     monkeypatch.setattr(ThresholdPlanner, "plan", broken)
@@ -111,45 +111,47 @@ def test_a_fault_of_the_planner_is_a_failure(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("rail", "code", "status", "reason"),
     [
-        (False, Code.PROFILE_UNUSABLE, False, "InvalidConfiguration"),
-        (False, Code.TRAFFIC_UNKNOWN, False, "MetricsUnavailable"),
-        (False, Code.SATURATION_ALONE, True, "CapacityOnlyMode"),
-        (False, Code.SATURATION_VETO, True, "CapacitySafetyOverride"),
-        (True, Code.NO_DATA_NO_SHRINK, True, "CapacitySafetyOverride"),
-        (True, Code.NOT_LEADER, False, "SkippedProcessing"),
-        (True, Code.REPLICAS_MAX, True, "OptimizationSucceeded"),
-        (True, Code.CAPACITY_LIMITED, False, "ResourceConstrained"),
-        (True, Code.QUOTA_LIMITED, False, "ResourceConstrained"),
-        (True, Code.GIVES_WAY, False, "ResourceConstrained"),
-        (True, Code.GPUS_OCCUPIED, False, "ResourceConstrained"),
-        (True, Code.GPU_BUDGET_MAX, False, "ResourceConstrained"),
-        (True, Code.GPU_BUDGET_GUARD_HOLD, False, "ResourceConstrained"),
-        (True, Code.GPU_BUDGET_RECONCILE, False, "ResourceConstrained"),
-        (True, Code.FLEET_GPU_BUDGET_MAX, False, "ResourceConstrained"),
+        (False, ReasonCode.PROFILE_UNUSABLE, False, "InvalidConfiguration"),
+        (False, ReasonCode.TRAFFIC_UNKNOWN, False, "MetricsUnavailable"),
+        (False, ReasonCode.SATURATION_ALONE, True, "CapacityOnlyMode"),
+        (False, ReasonCode.SATURATION_VETO, True, "CapacitySafetyOverride"),
+        (True, ReasonCode.NO_DATA_NO_SHRINK, True, "CapacitySafetyOverride"),
+        (True, ReasonCode.NOT_LEADER, False, "SkippedProcessing"),
+        (True, ReasonCode.REPLICAS_MAX, True, "OptimizationSucceeded"),
+        (True, ReasonCode.CAPACITY_LIMITED, False, "ResourceConstrained"),
+        (True, ReasonCode.QUOTA_LIMITED, False, "ResourceConstrained"),
+        (True, ReasonCode.GIVES_WAY, False, "ResourceConstrained"),
+        (True, ReasonCode.GPUS_OCCUPIED, False, "ResourceConstrained"),
+        (True, ReasonCode.GPU_BUDGET_MAX, False, "ResourceConstrained"),
+        (True, ReasonCode.GPU_BUDGET_GUARD_HOLD, False, "ResourceConstrained"),
+        (True, ReasonCode.GPU_BUDGET_RECONCILE, False, "ResourceConstrained"),
+        (True, ReasonCode.FLEET_GPU_BUDGET_MAX, False, "ResourceConstrained"),
     ],
 )
-def test_reasons_make_the_condition_and_the_worst_counts(*, rail: bool, code: Code, status: bool, reason: str) -> None:
+def test_reasons_make_the_condition_and_the_worst_counts(
+    *, rail: bool, code: ReasonCode, status: bool, reason: str
+) -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
     numbers = dict.fromkeys(
         ("fresh", "ready", "saturation", "queueing", "limit", "free", "gpus", "budget", "allowed"), 1.0
     )
     found = Reason(code, "decode", numbers | {"wanted": 2.0})
-    calm = Reason(Code.WITHIN_THRESHOLDS)
-    opinion = Opinion("p", {}, (calm,) if rail else (calm, found), {})
+    calm = Reason(ReasonCode.WITHIN_THRESHOLDS)
+    opinion = Recommendation("p", {}, (calm,) if rail else (calm, found), {})
     rails = [found] if rail else []
     fleet = world.settings.fleet
     ready = conditions(model, opinion, rails, (), world.now, fleet=fleet, by_traffic=False)[1]
     assert (ready.name, ready.status, ready.reason) == ("OptimizationReady", status, reason)
-    skipped = [Reason(Code.STOPPING), *rails]
+    skipped = [Reason(ReasonCode.STOPPING), *rails]
     assert conditions(model, opinion, skipped, (), 0, fleet=fleet, by_traffic=False)[1].reason == "SkippedProcessing"
 
 
 def test_a_budget_that_holds_a_shrink_is_no_shortage() -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
-    held = Reason.of(Code.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
-    opinion = Opinion("p", {}, (Reason(Code.WITHIN_THRESHOLDS),), {})
+    held = Reason.of(ReasonCode.GPU_BUDGET_GUARD_HOLD, "decode", wanted=1, allowed=2, gpus=2)
+    opinion = Recommendation("p", {}, (Reason(ReasonCode.WITHIN_THRESHOLDS),), {})
     found = conditions(model, opinion, [held], (), world.now, fleet=world.settings.fleet, by_traffic=False)
     assert found[1].reason == "OptimizationSucceeded"
 
@@ -157,20 +159,20 @@ def test_a_budget_that_holds_a_shrink_is_no_shortage() -> None:
 @pytest.mark.parametrize(
     ("codes", "reason"),
     [
-        ((Code.SATURATION_ALONE, Code.TRAFFIC_UNKNOWN), "CapacityOnlyMode"),
-        ((Code.SATURATION_ALONE, Code.PROFILE_UNUSABLE), "CapacityOnlyMode"),
-        ((Code.QUEUEING_ALONE, Code.NO_DATA), "OptimizationSucceeded"),
-        ((Code.NO_OPINION, Code.NO_DATA, Code.TRAFFIC_UNKNOWN), "MetricsUnavailable"),
-        ((Code.SATURATION_ALONE, Code.NO_OPINION), "MetricsUnavailable"),
+        ((ReasonCode.SATURATION_ALONE, ReasonCode.TRAFFIC_UNKNOWN), "CapacityOnlyMode"),
+        ((ReasonCode.SATURATION_ALONE, ReasonCode.PROFILE_UNUSABLE), "CapacityOnlyMode"),
+        ((ReasonCode.QUEUEING_ALONE, ReasonCode.NO_DATA), "OptimizationSucceeded"),
+        ((ReasonCode.NO_OPINION, ReasonCode.NO_DATA, ReasonCode.TRAFFIC_UNKNOWN), "MetricsUnavailable"),
+        ((ReasonCode.SATURATION_ALONE, ReasonCode.NO_OPINION), "MetricsUnavailable"),
     ],
 )
 def test_what_one_of_two_planners_lacks_is_no_failure_where_the_other_leads(
-    codes: tuple[Code, ...], reason: str
+    codes: tuple[ReasonCode, ...], reason: str
 ) -> None:
     world = booted()
     model = world.controller.state.fleet.models["m"]
     numbers = dict.fromkeys(("fresh", "ready", "known", "saturation", "queueing"), 1.0)
-    opinion = Opinion("hybrid", {}, tuple(Reason(code, "decode", numbers) for code in codes), {})
+    opinion = Recommendation("hybrid", {}, tuple(Reason(code, "decode", numbers) for code in codes), {})
     found = conditions(model, opinion, (), (), world.now, fleet=world.settings.fleet, by_traffic=True)
     assert found[1].reason == reason
 
@@ -178,7 +180,7 @@ def test_what_one_of_two_planners_lacks_is_no_failure_where_the_other_leads(
 def test_a_pool_that_is_to_be_empty_lacks_nothing() -> None:
     world = World()
     model = world.controller.state.fleet.models["m"]
-    opinion = Opinion("p", {}, (Reason(Code.NO_WORKERS, "decode"),), {})
+    opinion = Recommendation("p", {}, (Reason(ReasonCode.NO_WORKERS, "decode"),), {})
     fleet = world.settings.fleet
     for pool in model.pools.values():
         pool.desired = 1

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from loadline.core.forecasts import ForecastKnobs, Question, Series
-from loadline.core.planning.planners.intervals import KEPT
+from loadline.core.planning.demand.intervals import KEPT
+from loadline.core.vocabulary.forecasts import ForecastKnobs, Question, Series
 from loadline.forecast import forecast
 from tests.support.configs import judge
 

@@ -4,7 +4,7 @@ import pytest
 
 from loadline.config import describe, parse
 from loadline.config.layers import written_of
-from loadline.core.settings import ModelKnobs
+from loadline.core.state.settings import ModelKnobs
 from tests.support.configs import BASE, DECODE, judge, model, refusal
 
 LAYERS = """

@@ -100,7 +100,7 @@ def test_an_agent_that_only_moves_has_a_leader_of_its_own_and_something_to_move(
     alone = config(GOOD, 'only = "rescheduling"')
     assert validate(alone) == []
     told = settings(alone)
-    assert (told.scope, told.only_rescheduling) == ("rescheduling", True)
+    assert (told.scope, told.only_migration) == ("rescheduling", True)
     assert settings(config(GOOD)).scope == "all"
     (warning,) = validate(config("", 'only = "rescheduling"'))
     assert "no model has it switched on" in warning

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.config import describe, parse, read_zones
-from loadline.core.models.schedule import Zone
+from loadline.core.fleet.schedule_windows import Zone
 from tests.support.configs import DECODE, judge, model, refusal
 
 PLACE = "models[0].pools[0].schedules[0]"

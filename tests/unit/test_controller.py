@@ -3,8 +3,17 @@
 import msgspec
 
 from loadline.core.controller import Controller
-from loadline.core.effects import AnnounceDecision, Campaign, CommitDecision, ReadDecisions, Resign, SendDrain
-from loadline.core.events import (
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.vocabulary.decisions import StoredDecision
+from loadline.core.vocabulary.effects import (
+    AnnounceDecision,
+    Campaign,
+    CommitDecision,
+    ReadDecisions,
+    Resign,
+    SendDrain,
+)
+from loadline.core.vocabulary.events import (
     AnnouncementRequested,
     AnyEvent,
     BusConnectionChanged,
@@ -18,9 +27,7 @@ from loadline.core.events import (
     RegistryRead,
     ShutdownRequested,
 )
-from loadline.core.observed import RegisteredWorker
-from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.targets import StoredDecision
+from loadline.core.vocabulary.samples import RegisteredWorker
 from tests.support.belief import sample
 from tests.support.controlled import World, alarms, booted
 

@@ -1,7 +1,8 @@
 """The whole core, with workers on their way out."""
 
-from loadline.core.effects import RevokeWorkerLease, SendDrain
-from loadline.core.events import (
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.vocabulary.effects import RevokeWorkerLease, SendDrain
+from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     DrainRequested,
     LeaseRenewalFailed,
@@ -10,8 +11,7 @@ from loadline.core.events import (
     WorkerDrained,
     WorkerRegistered,
 )
-from loadline.core.observed import RegisteredWorker
-from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.vocabulary.samples import RegisteredWorker
 from tests.support.controlled import World, alarms, booted
 
 

@@ -2,12 +2,12 @@
 
 from itertools import pairwise
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.effects import AnyEffect, CommitDecision
-from loadline.core.events import DecisionAnswered, LoadReported, WorkerDeregistered, WorkerRegistered
-from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
+from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, WorkerDeregistered, WorkerRegistered
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 from tests.support.controlled import alarms, booted
 from tests.support.models import Models
 

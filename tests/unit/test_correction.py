@@ -4,14 +4,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.belief.totals import Totals
-from loadline.core.events import TrafficReported
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import TrafficSample
-from loadline.core.planning.planners.correction import Correction
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.totals import Totals
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.planning.sizing.correction import Correction
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.belief import Line
 
 # ITL is 12 ms and 0.3 ms a request; a prompt of 500 tokens takes 30 ms.

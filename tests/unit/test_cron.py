@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.models.cron import Cron, CronError, cron
+from loadline.core.fleet.cron import Cron, CronError, cron
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.metrics import Metrics
 from loadline.config import parse
-from loadline.core.status import AgentStatus, Condition, SupplyStatus
+from loadline.core.vocabulary.status import AgentStatus, Condition, SupplyStatus
 from tests.unit.test_deploy import kubernetes_config, manifests
 from tests.unit.test_metrics import status_with
 

@@ -5,9 +5,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.observed import WorkerRecord
-from loadline.core.scalars import Role, WorkerPhase
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Role, WorkerPhase
 from loadline.demo.dispatch import SILENT_S, Dispatcher
 from loadline.demo.link import Claim, Owned, ResultBatch, Submission
 from loadline.demo.served import Latencies, Served, Summary

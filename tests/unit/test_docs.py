@@ -15,15 +15,15 @@ from loadline.app import settings
 from loadline.cli.main import main, parser
 from loadline.config import load, parse, validate
 from loadline.config.tpot_profiles import read_tpot
-from loadline.core.learned import Learned
-from loadline.core.moves import MoveFailure, MoveRefusal
-from loadline.core.observed import WorkerRecord
-from loadline.core.report import SENTENCES, Code, Rejection
-from loadline.core.rescheduling.flights import FlightPhase
-from loadline.core.rescheduling.verdicts import SENTENCES as MOVE_SENTENCES
-from loadline.core.rescheduling.verdicts import MoveCode
-from loadline.core.status import ConditionName, ConditionReason
-from loadline.core.targets import Decision
+from loadline.core.migration.in_flight import MigrationPhase
+from loadline.core.migration.outcomes import SENTENCES as MOVE_SENTENCES
+from loadline.core.migration.outcomes import MigrationCode
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.migrations import MoveFailure, MoveRefusal
+from loadline.core.vocabulary.reasons import SENTENCES, ReasonCode, Rejection
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.status import ConditionName, ConditionReason
 from loadline.sim.compare.baselines import BASELINES
 from loadline.sim.fleet import model_of, pools_of, read_fleet
 from loadline.sim.fleet.reference import fleet_reference
@@ -203,18 +203,18 @@ def test_what_is_shown_passes_the_agents_codec() -> None:
 
 def test_every_reason_is_explained() -> None:
     table = {cells[0].strip("`"): cells[1] for cells in rows(section(OPERATIONS, "Reasons"))}
-    assert table == {str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", SENTENCES[code]) for code in Code}
+    assert table == {str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", SENTENCES[code]) for code in ReasonCode}
 
 
 def test_every_reason_of_a_move_is_explained() -> None:
     text = section(OPERATIONS, "Moves")
     codes = {cells[0].strip("`"): cells[1] for cells in rows(text.partition("| code |")[2])}
-    assert set(codes) == set(map(str, MoveCode))
+    assert set(codes) == set(map(str, MigrationCode))
     assert codes == {
         str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentence) for code, sentence in MOVE_SENTENCES.items()
     }
     said = set(re.findall(r"`(\w+)`", text))
-    assert {*get_args(MoveRefusal), *get_args(MoveFailure), *get_args(FlightPhase)} - {""} <= said
+    assert {*get_args(MoveRefusal), *get_args(MoveFailure), *get_args(MigrationPhase)} - {""} <= said
 
 
 def test_every_refusal_is_explained() -> None:

@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.fleet import Fleet
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs, Drains, choose_victims
-from loadline.core.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
-from loadline.core.events import DrainAnswered, WorkerDrained
-from loadline.core.report import Rejection
-from loadline.core.scalars import WorkerPhase
-from loadline.core.targets import Victim
+from loadline.core.fleet.fleet import Fleet
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.vocabulary.decisions import Victim
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
+from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.scalars import WorkerPhase
 from tests.support.belief import STALE_MS, START, fleet_of, registered, reported, sample
 
 KNOBS = DrainKnobs(ttl_ms=60_000, retry_ms=2_000, revoke_after=3)

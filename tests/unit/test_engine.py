@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct, structs
 
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.scalars import Role
 from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
 
 

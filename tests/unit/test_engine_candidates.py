@@ -1,6 +1,6 @@
 """The requests of an engine as a move sees them: who runs, who waits, and who must stay."""
 
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
 from loadline.sim.engine import Engine, EngineKnobs, Request
 from tests.support.simulated import LINEAR
 
@@ -20,7 +20,7 @@ def test_those_that_run_come_first_with_the_tokens_that_they_have_now() -> None:
     held.submit(Request("c", 10, 500), 0.0)
     held.advance(1_000.0)
     a, b, c = held.candidates()
-    assert (a.request_id, b.request_id, c) == ("a", "b", Candidate("c", 10, 0, waiting=True))
+    assert (a.request_id, b.request_id, c) == ("a", "b", MigratableRequest("c", 10, 0, waiting=True))
     assert (a.waiting, b.waiting, a.movable, b.hops) == (False, False, True, 2)
     assert a.output_tokens - 1 == b.output_tokens - 7 > 50  # as many iterations each; "a" has one token of its prompt
     assert held.kv_tokens("a") == a.tokens - 1
@@ -30,7 +30,7 @@ def test_a_prompt_that_is_being_computed_must_stay() -> None:
     held = engine()
     held.submit(Request("a", 4_000, 10), 0.0)
     held.advance(1.0)
-    assert held.candidates() == [Candidate("a", 4_000, 0, movable=False)]
+    assert held.candidates() == [MigratableRequest("a", 4_000, 0, movable=False)]
     assert held.take("a", 1.0) is None
 
 

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import TrafficReported
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import TrafficSample, WorkerSample
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from tests.support.belief import Line, reported
 
 TRUE = LinearKnobs(10.0, 0.1, 5.0, 0.02, max_kv_tokens=1e6)
@@ -38,7 +38,7 @@ class Desk:
         """Tokens of what their passes compute, one as likely as the other."""
         self.sequence = 0
 
-    def hear(self, seconds: int, *, slower: float = 1.0) -> Opinion:
+    def hear(self, seconds: int, *, slower: float = 1.0) -> Recommendation:
         """100 requests a second, and workers with anything to do."""
         for _ in range(seconds):
             self.world.now += 1_000
@@ -62,7 +62,7 @@ class Desk:
         )
 
 
-def serves(opinion: Opinion) -> float:
+def serves(opinion: Recommendation) -> float:
     [need] = opinion.needs
     return need.serves.get("p", 0.0)
 
@@ -76,7 +76,7 @@ def told() -> float:
 def test_engines_that_nobody_has_profiled_are_learned(told: float) -> None:
     desk = Desk()
     first = desk.hear(9)
-    assert Code.QUEUEING_TARGET not in {reason.code for reason in first.reasons}
+    assert ReasonCode.QUEUEING_TARGET not in {reason.code for reason in first.reasons}
     assert first.targets == {}
     assert serves(desk.hear(120)) == pytest.approx(told, rel=0.1)
 
@@ -86,7 +86,7 @@ def test_until_then_it_holds_and_says_what_is_missing() -> None:
     desk.prompts = (0,)
     opinion = desk.hear(120)
     [reason] = opinion.reasons
-    assert reason.code is Code.ENGINE_LEARNING
+    assert reason.code is ReasonCode.ENGINE_LEARNING
     assert reason.detail == "prefill: 0 samples are too few: wait for 5"
     assert opinion.targets == {}
 
@@ -98,7 +98,9 @@ def test_a_rank_has_batches_of_its_own(told: float) -> None:
 def test_profiles_are_believed_unless_a_knob_says_that_they_are_not(told: float) -> None:
     assert serves(Desk(engine=WRONG).hear(120)) < 0.7 * told
     assert serves(Desk(QueueingKnobs(fitted="always"), WRONG).hear(120)) == pytest.approx(told, rel=0.1)
-    assert Code.PROFILE_UNUSABLE in {reason.code for reason in Desk(QueueingKnobs(fitted="never")).hear(120).reasons}
+    assert ReasonCode.PROFILE_UNUSABLE in {
+        reason.code for reason in Desk(QueueingKnobs(fitted="never")).hear(120).reasons
+    }
 
 
 def test_what_was_learned_is_known_to_the_next_agent_at_once(told: float) -> None:
@@ -134,7 +136,7 @@ def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, An
     desk.pool.knobs = replace(POOL, **change)
     assert desk.hear(1).needs[0].serves == {}
     assert desk.planner.learned() is None, "what was learned of the old ones is not kept as of the new ones"
-    assert desk.hear(8, slower=1.9).reasons[0].code is Code.ENGINE_LEARNING
+    assert desk.hear(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
     assert serves(desk.hear(120, slower=1.9)) < 0.7 * told
 
 
@@ -182,4 +184,4 @@ def test_a_cache_that_is_too_small_is_said_of_an_engine_whose_samples_are_gone()
     desk.planner.fits["p"].prefill.octaves.clear()
     for worker in desk.pool.workers.values():
         worker.record = replace(worker.record, kv_blocks_total=10, block_size_tokens=16)
-    assert [reason.code for reason in desk.hear(60).reasons] == [Code.KV_CACHE_TOO_SMALL]
+    assert [reason.code for reason in desk.hear(60).reasons] == [ReasonCode.KV_CACHE_TOO_SMALL]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.scalars import Role
 from loadline.demo.defaults import DECODE_PROFILE, PREFILL_PROFILE
 from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request, Timing
 from loadline.sim.profiles import MeasuredProfile

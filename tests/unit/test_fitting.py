@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from loadline.cli.main import main
 from loadline.config import load_as
 from loadline.config.profiles import read_sweeps
-from loadline.core.models.engine import LinearKnobs
-from loadline.core.models.fitting import Fit, Refused, fit_decode, fit_line
-from loadline.core.models.regression import Line
-from loadline.core.models.sweeps import DecodeSweep
+from loadline.core.engines.fitting import Fit, FitRefused, fit_decode, fit_line
+from loadline.core.engines.profile import LinearKnobs
+from loadline.core.engines.regression import Line
+from loadline.core.engines.sweeps import DecodeSweep
 from loadline.errors import DataError
 
 DATA = Path(__file__).parents[1] / "vectors" / "data"
@@ -40,7 +40,7 @@ def written(folder: Path, name: str, content: dict[str, Any]) -> Path:
     return path
 
 
-def fitted(found: Fit | Refused) -> Fit:
+def fitted(found: Fit | FitRefused) -> Fit:
     assert isinstance(found, Fit)
     return found
 
@@ -53,7 +53,7 @@ def fitted(found: Fit | Refused) -> Fit:
 def test_samples_of_a_line_give_the_line(intercept_ms: float, slope: float, loads: list[float]) -> None:
     found = fit_line(loads, [intercept_ms + slope * load + 0.001 for load in loads])
     if max(loads) - min(loads) < 0.2 * max(loads):
-        assert isinstance(found, Refused)
+        assert isinstance(found, FitRefused)
         return
     line = fitted(found).line
     assert [line.at(load) for load in loads] == pytest.approx(
@@ -89,7 +89,7 @@ def test_a_falling_line_is_flat_and_none_begins_below_nothing() -> None:
 )
 def test_what_is_no_line_is_refused(loads: list[float], latencies_ms: list[float], says: str) -> None:
     found = fit_line(loads, latencies_ms)
-    assert isinstance(found, Refused)
+    assert isinstance(found, FitRefused)
     assert says in found.problem
 
 

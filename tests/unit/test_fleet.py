@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.belief.fleet import Fleet, FleetKnobs
-from loadline.core.belief.pool import Pool, PoolKnobs
-from loadline.core.belief.worker import Load
-from loadline.core.events import LoadReported
-from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
-from loadline.core.report import Rejection
+from loadline.core.fleet.fleet import Fleet, FleetKnobs
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.fleet.worker import Load
+from loadline.core.vocabulary.events import LoadReported
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 from tests.support.belief import STALE_MS, START, fleet_of, registered, reported, sample
 
 DEADLINE_MS = 60_000
@@ -194,13 +194,13 @@ def test_a_quorum_is_a_share_of_the_ready(*, fresh: int, quorate: bool) -> None:
 
 def test_who_was_asked_for_is_supply_until_the_deadline() -> None:
     _, pool = fleet_with(registered("a"), registered("b", state="starting"))
-    assert pool.target_now(START) == 2, "no decision yet: what there is"
+    assert pool.effective_target(START) == 2, "no decision yet: what there is"
     pool.set_desired(4, START)
     supply = pool.supply(START + DEADLINE_MS)
     assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.total) == (1, 1, 2, 0, 4)
     supply = settle(pool, START + DEADLINE_MS + 1).supply(START + DEADLINE_MS + 1)
     assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.total) == (1, 0, 0, 3, 1)
-    assert pool.target_now(START + DEADLINE_MS + 1) == 4
+    assert pool.effective_target(START + DEADLINE_MS + 1) == 4
     assert pool.base(START + DEADLINE_MS + 1) == 1
 
 

@@ -5,16 +5,16 @@ from typing import Any, Literal
 import pytest
 
 from loadline.cli.show import supply
-from loadline.core.allocations import SaturationPolicy
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.planning.fleet_allocation import PAUSE_MS
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.query import status
-from loadline.core.report import Code
-from loadline.core.status import SupplyStatus
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.fleet_allocation import PAUSE_MS
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.queries.status import status
+from loadline.core.vocabulary.allocations import SaturationPolicy
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.status import SupplyStatus
 from tests.support.belief import START
 from tests.support.models import STEPS, Limited, Models
 
@@ -231,7 +231,7 @@ def test_least_counts_do_not_wait() -> None:
     models.says("a", main=4)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 2, "b": 2}
-    assert Code.REPLICAS_MIN in {reason.split(":")[-1] for _, one in models.decisions for reason in one.reasons}
+    assert ReasonCode.REPLICAS_MIN in {reason.split(":")[-1] for _, one in models.decisions for reason in one.reasons}
 
 
 def test_a_person_is_told_who_waits() -> None:

@@ -7,17 +7,17 @@ import pytest
 from msgspec import field
 from msgspec.structs import replace
 
-from loadline.core.allocations import Allocation, Problem
-from loadline.core.belief.fleet import FleetKnobs, Model
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.effects import AnyEffect, SolveAllocation
-from loadline.core.events import SettingsChanged, WorkerDeregistered
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.planning.planners.base import Planner
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.report import Code, Need, Opinion, Reason
-from loadline.core.settings import Settings
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs, Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.planner import Planner
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.effects import AnyEffect, SolveAllocation
+from loadline.core.vocabulary.events import SettingsChanged, WorkerDeregistered
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
 from loadline.solver import solve
 from tests.support.models import STEPS, Limited, Models
 
@@ -31,12 +31,14 @@ class Needy(Planner):
     demand: float = 0.0
     serves: dict[str, float] = field(default_factory=dict)
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         del model, now
         pool = next(iter(self.serves))
         targets = dict.fromkeys(self.serves, 0) | {pool: int(-(-self.demand // self.serves[pool]))}
         need = Need("aggregated", self.demand, self.serves)
-        return Opinion("needy", targets, (Reason(Code.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,))
+        return Recommendation(
+            "needy", targets, (Reason(ReasonCode.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,)
+        )
 
     def next_wake(self) -> int:
         return 2**50

@@ -6,20 +6,20 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core import decide
-from loadline.core.belief.fleet import Fleet, FleetKnobs, Model
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import SettingsChanged, TrafficReported
-from loadline.core.observed import TrafficSample
-from loadline.core.planning import fleet_allocation
-from loadline.core.planning.books import Books, books_of
-from loadline.core.planning.fleet_allocation import FleetAllocation
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.fleet.fleet import Fleet, FleetKnobs, Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation import fleet_allocation
+from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
+from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
+from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.supply_headroom import SupplyHeadroom
 from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.planning.room import Room
-from loadline.core.planning.supplies import AllocationKnobs, Supplies
-from loadline.core.report import Code, Opinion, Reason
-from loadline.core.settings import Settings
+from loadline.core.rounds import scaling as decide
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.events import SettingsChanged, TrafficReported
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.models import Limited, Models
 from tests.unit.test_fleet_allocation_answers import ACCELERATORS, MINUTE_MS, Needy, models_of, pool, rails, two_pools
 
@@ -31,7 +31,7 @@ class Keeping(Needy):
 
     keeps: int = 0
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         said = super().plan(model, now)
         return replace(said, targets=said.targets | {next(iter(self.serves)): self.keeps})
 
@@ -39,18 +39,19 @@ class Keeping(Needy):
 class Unsure(Needy):
     """A planner that lets its pools stand, as it does not hear all of the traffic."""
 
-    def plan(self, model: Model, now: int) -> Opinion:
-        held = tuple(Reason(Code.TRAFFIC_INCOMPLETE, pool) for pool in model.pools)
+    def plan(self, model: Model, now: int) -> Recommendation:
+        held = tuple(Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool) for pool in model.pools)
         return replace(super().plan(model, now), targets={}, reasons=held)
 
 
 class Vetoing(Needy):
     """A planner that lets no pool shrink."""
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         said = super().plan(model, now)
         return replace(
-            said, targets={name: max(count, model.pools[name].target_now(now)) for name, count in said.targets.items()}
+            said,
+            targets={name: max(count, model.pools[name].effective_target(now)) for name, count in said.targets.items()},
         )
 
 
@@ -235,16 +236,16 @@ def test_what_all_models_have_is_reckoned_once_a_turn(monkeypatch: pytest.Monkey
     reckoned: list[int] = []
     waited: list[str] = []
 
-    def counted(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> Books | None:
+    def counted(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> GpuLedger | None:
         reckoned.append(now)
-        return books_of(fleet, pending, supplies, now)
+        return gpu_ledger_of(fleet, pending, supplies, now)
 
     def look() -> None:
         assert len(reckoned) <= 1
         reckoned.clear()
         waited.extend(models.controller.state.allocation.waiting)
 
-    monkeypatch.setattr(decide, "books_of", counted)
+    monkeypatch.setattr(decide, "gpu_ledger_of", counted)
     models = models_of({"h100": 4}, {name: [(pool("main", "h100"), 2)] for name in "ab"}, knobs=GREEDY, a=1)
     models.says("b", main=2)
     models.says("a", main=5)
@@ -258,7 +259,7 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
     models = models_of({"h100": 10}, {name: [(pool("main", "h100"), 1)] for name in "ab"}, knobs=GREEDY)
     sound = FleetAllocation.room
 
-    def room(self: FleetAllocation, fleet: Fleet, name: str, books: Books, now: int) -> Room:
+    def room(self: FleetAllocation, fleet: Fleet, name: str, books: GpuLedger, now: int) -> SupplyHeadroom:
         if name == "a":
             raise ZeroDivisionError("no room")
         return sound(self, fleet, name, books, now)
@@ -270,7 +271,7 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
         models.run(MINUTE_MS)
     state = models.controller.state
     assert models.counts() == {"a": {"main": 1}, "b": {"main": 3}}
-    assert [one.code for one in state.holds["a"].opinions[0].reasons] == [Code.PLANNER_FAILED]
+    assert [one.code for one in state.holds["a"].opinions[0].reasons] == [ReasonCode.PLANNER_FAILED]
     assert state.counters["alarm_planner_failed"] == 1
     models.run(MINUTE_MS)
     assert models.counts() == {"a": {"main": 3}, "b": {"main": 3}}

@@ -2,13 +2,13 @@
 
 from msgspec import field
 
-from loadline.core.belief.fleet import FleetKnobs, Model
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.planning.planners.base import Planner
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.query import status
-from loadline.core.report import Code, Need, Opinion, Reason
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs, Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.planning.planner import Planner
+from loadline.core.queries.status import status
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
 from tests.support.belief import START
 from tests.support.models import STEPS, Limited, Models
 
@@ -21,11 +21,11 @@ class Keeping(Planner):
     demand: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         del model, now
         need = Need("aggregated", self.demand, {"big": 20.0, "small": 4.0})
-        reason = Reason(Code.FIXED_COUNT, numbers={"replicas": 0.0})
-        return Opinion("keeping", self.counts, (reason,), {}, (need,))
+        reason = Reason(ReasonCode.FIXED_COUNT, numbers={"replicas": 0.0})
+        return Recommendation("keeping", self.counts, (reason,), {}, (need,))
 
     def next_wake(self) -> int:
         return 2**50

@@ -1,10 +1,10 @@
 """Greedy and the exact solver do not take turns: what one grants the other does not take back."""
 
-from loadline.core.allocations import Allocation, Problem
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.vocabulary.allocations import Allocation, Problem
 from loadline.solver import solve
 from tests.support.models import STEPS, Limited, Models
 from tests.unit.test_fleet_allocation_told import Keeping

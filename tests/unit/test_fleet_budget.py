@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadline.cli.show import gpus
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.query import status
-from loadline.core.report import Code
-from loadline.core.status import GpuBudgetStatus
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.queries.status import status
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.status import GpuBudgetStatus
 from tests.support.belief import START
 from tests.support.models import Models
 
@@ -41,7 +41,7 @@ def decided(models: Models, model: str) -> list[tuple[int, int]]:
     return [(at, decision.targets[0].replicas) for at, decision in models.decisions if decision.model == model]
 
 
-def rails(models: Models, model: str) -> list[Code]:
+def rails(models: Models, model: str) -> list[ReasonCode]:
     return [reason.code for reason in models.controller.state.holds[model].rails]
 
 
@@ -57,7 +57,7 @@ def test_a_growth_is_cut_to_the_gpus_that_all_models_leave() -> None:
     models.says("a", main=8)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 6, "b": 4}
-    assert rails(models, "a") == [Code.FLEET_GPU_BUDGET_MAX]
+    assert rails(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MAX]
     assert budget(models) == GpuBudgetStatus(0, 10, 10, 10, {"a": 2}, {})
 
 
@@ -115,7 +115,7 @@ def test_a_floor_forbids_a_shrink_until_another_model_grows() -> None:
     models.says("a", main=2)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4}
-    assert rails(models, "a") == [Code.FLEET_GPU_BUDGET_MIN]
+    assert rails(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MIN]
     assert budget(models).wishes == {"a": 2}
     models.says("b", main=5)
     models.run(MINUTE_MS)

@@ -6,11 +6,11 @@ from loadline.adapters.metrics import Metrics
 from loadline.cli import show
 from loadline.config import parse
 from loadline.config.summary import describe
-from loadline.core import query
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.status import AgentStatus
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.queries import status as query
+from loadline.core.vocabulary.status import AgentStatus
 from tests.support.belief import START
 from tests.support.configs import model
 from tests.support.models import Limited, Models

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import ConfigError
-from loadline.sim.fleet import FleetKnobs, MigrationKnobs, StartDelayKnobs, read_fleet
+from loadline.sim.fleet import FleetKnobs, FleetMigrationKnobs, StartDelayKnobs, read_fleet
 from loadline.sim.profiles import LinearProfile
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.05 }"
@@ -28,8 +28,8 @@ def test_what_is_not_said_is_a_default(tmp_path: Path) -> None:
 def test_engines_move_requests_where_the_file_says_so(tmp_path: Path) -> None:
     pool = f'[[pools]]\nname = "a"\nkv_blocks = 100\n{LINEAR}\n'
     assert read(tmp_path, pool).migration is None
-    assert read(tmp_path, f"{pool}[migration]\n").migration == MigrationKnobs(4, 4)
-    assert read(tmp_path, f"migration = {{ slots_in = 2 }}\n{pool}").migration == MigrationKnobs(2, 4)
+    assert read(tmp_path, f"{pool}[migration]\n").migration == FleetMigrationKnobs(4, 4)
+    assert read(tmp_path, f"migration = {{ slots_in = 2 }}\n{pool}").migration == FleetMigrationKnobs(2, 4)
 
 
 def test_paths_count_from_the_file(tmp_path: Path) -> None:

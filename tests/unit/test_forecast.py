@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadline.core.forecasts import (
+from loadline.core.vocabulary.forecasts import (
     AnyPredictor,
     ArimaKnobs,
     AutoKnobs,

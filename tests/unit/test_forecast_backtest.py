@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadline.cli.main import main
-from loadline.core.forecasts import Forecast, ForecastKnobs, PredictorName, Question, Series
+from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, PredictorName, Question, Series
 from loadline.forecast import forecast, scores
 from loadline.forecast.backtest import Backtest, backtest, moments
 from loadline.report import forecast_page

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.core.forecasts import POINTS_MAX
+from loadline.core.vocabulary.forecasts import POINTS_MAX
 from loadline.errors import ConfigError, DataError
 from loadline.forecast import Interval, binned, gathered
 from loadline.traces.history import read_history

@@ -7,16 +7,16 @@ import msgspec
 import pytest
 from msgspec import field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, FitForecast
-from loadline.core.events import AnyEvent, ForecastFailed, ForecastFitted
-from loadline.core.forecasts import Forecast, Question, Series
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning import planners
-from loadline.core.planning.planners.base import Asked, Planner
-from loadline.core.report import Opinion
-from loadline.core.settings import ModelKnobs
+from loadline.core.planning.planner import ForecastRequest, Planner
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.effects import AnyEffect, FitForecast
+from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.forecasts import Forecast, Question, Series
+from loadline.core.vocabulary.reasons import Recommendation
 from loadline.runtime.perform import Performer
 from loadline.sim.world.agent import Silent
 from loadline.sim.world.fitter import InlineFitter
@@ -34,16 +34,16 @@ class Curious(Planner):
     answers: list[ForecastFitted | ForecastFailed] = field(default_factory=list)
     request: int = 0
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         del model, now
-        return Opinion("curious", {}, (), {})
+        return Recommendation("curious", {}, (), {})
 
     def next_wake(self) -> int:
         return START + 1_000_000
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> ForecastRequest | None:
         self.request += 1
-        return Asked(self.request, [QUESTION])
+        return ForecastRequest(self.request, [QUESTION])
 
     def take(self, answer: ForecastFitted | ForecastFailed) -> None:
         self.answers.append(answer)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.forecasts import Forecast, Question, Series
-from loadline.core.planning.planners.foresight import Foresight
+from loadline.core.planning.demand.pending_forecast import PendingForecast
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.forecasts import Forecast, Question, Series
 
 MINUTE_MS = 60_000
 
@@ -19,7 +19,7 @@ def fitted(request: int, mean: float) -> ForecastFitted:
 
 @pytest.mark.parametrize("late", [fitted(1, 9.0), ForecastFailed("m", 1), fitted(3, 9.0)])
 def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFitted | ForecastFailed) -> None:
-    foresight = Foresight()
+    foresight = PendingForecast()
     foresight.ask(questions(MINUTE_MS))
     foresight.take(fitted(1, 5.0))
     foresight.news = False
@@ -33,7 +33,7 @@ def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFi
 
 
 def test_an_answer_that_comes_twice_counts_once() -> None:
-    foresight = Foresight()
+    foresight = PendingForecast()
     foresight.ask(questions(MINUTE_MS))
     foresight.take(fitted(1, 5.0))
     foresight.news = False

@@ -7,10 +7,10 @@ from functools import partial
 import msgspec
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import DrainRequested
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.events import DrainRequested
 from loadline.sim.fleet import FleetKnobs, StartDelayKnobs, TransferKnobs
 from loadline.sim.simulation import Scenario, Simulation
 from loadline.sim.world.worker import WorkerProcess

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.bounds import Bound
-from loadline.core.report import Code
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.bounds import Bound
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.belief import START
 from tests.support.rails import MINUTE_MS, A, B, Track
 
@@ -183,7 +183,7 @@ def test_a_step_is_smaller_than_what_the_window_allows() -> None:
 
 def test_a_rail_says_what_was_wanted_and_what_is_allowed() -> None:
     (reason,) = Track(A, step_up_max=2).apply(a=8).rails
-    assert (reason.code, reason.numbers) == (Code.STEP_UP, {"wanted": 8.0, "allowed": 6.0})
+    assert (reason.code, reason.numbers) == (ReasonCode.STEP_UP, {"wanted": 8.0, "allowed": 6.0})
     assert reason.sentence() == "a: 8 cut to 6: the largest step up"
 
 
@@ -238,18 +238,18 @@ def test_bounds_and_budget_hold_and_a_shrink_needs_data(
     track: Track, before: dict[str, int], proposed: dict[str, int]
 ) -> None:
     track.apply(**before)
-    standing = {pool.name: pool.target_now(track.now) for pool in track.model.pools.values()}
+    standing = {pool.name: pool.effective_target(track.now) for pool in track.model.pools.values()}
     draft = track.apply(**proposed)
     limits, bit = track.guard.limits, {(r.pool, r.code) for r in draft.rails}
     assert set(draft.targets) == set(track.model.pools)
     for pool in track.model.pools.values():
         name, target = pool.name, draft.targets[pool.name]
         assert pool.knobs.replicas_min <= target <= pool.knobs.replicas_max
-        forced = {(name, Code.GPU_BUDGET_RECONCILE), (name, Code.REPLICAS_MAX)} & bit
+        forced = {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MAX)} & bit
         if target < standing[name] and not forced:
             assert pool.quorate(0.8)
             assert target >= min(standing[name], pool.base(track.now)) - track.guard.knobs.step_down_max
-        if not {(name, Code.GPU_BUDGET_RECONCILE), (name, Code.REPLICAS_MIN)} & bit:
+        if not {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MIN)} & bit:
             assert target <= max(standing[name], pool.knobs.replicas_min) + track.guard.knobs.step_up_max
     total = gpus(track, draft.targets)
     if limits.gpu_budget_max is not None:
@@ -270,13 +270,13 @@ def test_what_came_out_goes_through_unchanged(track: Track, proposed: dict[str, 
     first = track.apply(**proposed)
     # What is brought back is measured from what stands, and what waits for GPUs is not there to be proposed again.
     codes = {reason.code for reason in first.rails}
-    assume(not codes & {Code.GPU_BUDGET_RECONCILE, Code.GPU_BUDGET_MIN, Code.GPU_BUDGET_MAX})
+    assume(not codes & {ReasonCode.GPU_BUDGET_RECONCILE, ReasonCode.GPU_BUDGET_MIN, ReasonCode.GPU_BUDGET_MAX})
     assert track.apply(**first.targets).targets == first.targets
 
 
 @given(tracks(), proposals)
 def test_every_change_of_a_proposal_is_explained(track: Track, proposed: dict[str, int]) -> None:
-    standing = {pool.name: pool.target_now(track.now) for pool in track.look().pools.values()}
+    standing = {pool.name: pool.effective_target(track.now) for pool in track.look().pools.values()}
     draft = track.apply(**proposed)
     for name, target in draft.targets.items():
         said = [reason for reason in draft.rails if reason.pool == name]
@@ -288,8 +288,8 @@ def test_every_change_of_a_proposal_is_explained(track: Track, proposed: dict[st
 # -- what a pool is kept to at the moment ------------------------------------------------------------------------------
 
 EMPTY = PoolKnobs("a", "decode", replicas_min=0)
-IDLE = Bound(Code.IDLE, most=0, numbers={"idle_ms": 1.0})
-FLOOR = Bound(Code.SCHEDULE_FLOOR, least=4, numbers={"left_ms": 1.0})
+IDLE = Bound(ReasonCode.IDLE, most=0, numbers={"idle_ms": 1.0})
+FLOOR = Bound(ReasonCode.SCHEDULE_FLOOR, least=4, numbers={"left_ms": 1.0})
 
 
 def kept(track: Track, bound: Bound, **proposed: int) -> tuple[dict[str, int], list[str]]:

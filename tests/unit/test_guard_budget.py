@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from tests.support.rails import A, B, Track
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from loadline.core.models.headroom import Choice, Crew, balance, grow, resize, shrink
+from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, balance, grow, resize, shrink
 
-CHEAP = Choice("cheap", cost=1.0, capacity=10.0, current=4)
-DEAR = Choice("dear", cost=3.0, capacity=20.0, current=2)
+CHEAP = Candidate("cheap", cost=1.0, capacity=10.0, current=4)
+DEAR = Candidate("dear", cost=3.0, capacity=20.0, current=2)
 
 
 def test_only_one_of_missing_and_spare_is_above_zero() -> None:
@@ -17,18 +17,18 @@ def test_only_one_of_missing_and_spare_is_above_zero() -> None:
 
 def test_growth_goes_to_the_least_cost_for_its_capacity_and_then_to_the_next() -> None:
     assert grow(25.0, [DEAR, CHEAP]) == {"cheap": 7, "dear": 2}
-    bounded = Choice("cheap", 1.0, 10.0, current=4, most=5)
+    bounded = Candidate("cheap", 1.0, 10.0, current=4, most=5)
     assert grow(25.0, [DEAR, bounded]) == {"cheap": 5, "dear": 3}
-    assert grow(25.0, [Choice("b", 1.0, 10.0, 1), Choice("a", 1.0, 10.0, 1)]) == {"a": 4, "b": 1}
+    assert grow(25.0, [Candidate("b", 1.0, 10.0, 1), Candidate("a", 1.0, 10.0, 1)]) == {"a": 4, "b": 1}
 
 
 def test_a_pool_above_its_bounds_is_no_reason_to_shrink_it() -> None:
-    assert grow(25.0, [Choice("a", 1.0, 10.0, current=8, most=5)]) == {"a": 8}
+    assert grow(25.0, [Candidate("a", 1.0, 10.0, current=8, most=5)]) == {"a": 8}
 
 
 def test_a_shrink_takes_the_dearest_first_down_to_its_least() -> None:
     assert shrink(45.0, [CHEAP, DEAR]) == {"cheap": 4, "dear": 0}
-    least = Choice("dear", 3.0, 20.0, current=2, least=1)
+    least = Candidate("dear", 3.0, 20.0, current=2, least=1)
     assert shrink(45.0, [CHEAP, least]) == {"cheap": 2, "dear": 1}
 
 
@@ -38,24 +38,24 @@ def test_the_last_worker_of_all_stays() -> None:
 
 
 def test_quotients_are_rounded_as_if_exact() -> None:
-    assert grow(0.1 * 3, [Choice("a", 1.0, 0.1, 0)]) == {"a": 3}
-    assert shrink(1.0 - 0.9, [Choice("a", 1.0, 0.1, 5)]) == {"a": 4}
+    assert grow(0.1 * 3, [Candidate("a", 1.0, 0.1, 0)]) == {"a": 3}
+    assert shrink(1.0 - 0.9, [Candidate("a", 1.0, 0.1, 5)]) == {"a": 4}
 
 
 @pytest.mark.parametrize(
     ("crew", "falling", "count"),
     [
-        (Crew(CHEAP, ready=4), 14.0, 2),
-        (Crew(CHEAP, ready=3), 14.0, 3),  # one is on its way, and holds nothing yet
-        (Crew(CHEAP, ready=9), 14.0, 2),  # five are about to leave
-        (Crew(CHEAP, ready=4, silent=True), 0.0, 4),
+        (PoolCapacity(CHEAP, ready=4), 14.0, 2),
+        (PoolCapacity(CHEAP, ready=3), 14.0, 3),  # one is on its way, and holds nothing yet
+        (PoolCapacity(CHEAP, ready=9), 14.0, 2),  # five are about to leave
+        (PoolCapacity(CHEAP, ready=4, silent=True), 0.0, 4),
     ],
 )
-def test_only_what_is_there_to_stay_and_known_is_given(crew: Crew, falling: float, count: int) -> None:
+def test_only_what_is_there_to_stay_and_known_is_given(crew: PoolCapacity, falling: float, count: int) -> None:
     assert resize([crew], 0.0, falling, 0.85, 0.7).counts == {"cheap": count}
 
 
 def test_who_is_late_is_passed_over_unless_there_is_nobody_else() -> None:
-    late, other = Crew(CHEAP, ready=4, late=True), Crew(DEAR, ready=2)
+    late, other = PoolCapacity(CHEAP, ready=4, late=True), PoolCapacity(DEAR, ready=2)
     assert resize([late, other], 80.0, 80.0, 0.85, 0.7).counts == {"cheap": 4, "dear": 3}
     assert resize([late], 80.0, 80.0, 0.85, 0.7).counts == {"cheap": 10}

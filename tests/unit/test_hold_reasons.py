@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from loadline.config import load
-from loadline.core.report import Code
+from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.runtime.settings import settings
 from loadline.sim.step import Stepper
 from loadline.wire.steps import StepInput, StepItem
@@ -39,7 +39,7 @@ class Two:
         self.stepper = Stepper(settings(load(path, {})))
         self.counts: dict[str, list[int]] = {"sick": [], "sound": []}
         self.roles = {"sick": role, "sound": "aggregated"}
-        self.said: dict[Code, str] = {}
+        self.said: dict[ReasonCode, str] = {}
         """What was said of ``sick`` in its last hold."""
         self._second = 0
         self._gone: list[StepItem] = []
@@ -131,7 +131,7 @@ def test_a_profile_that_cannot_be_true(
     two.run(200, busy)
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
-    assert all(word in two.said[Code.PROFILE_UNUSABLE] for word in words), two.said
+    assert all(word in two.said[ReasonCode.PROFILE_UNUSABLE] for word in words), two.said
 
 
 @PLANNERS
@@ -150,7 +150,7 @@ def test_a_profile_that_is_not_there_or_none(tmp_path: Path, planner: str, keys:
     two.run(200, busy)
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
-    assert all(word in two.said[Code.PROFILE_UNUSABLE] for word in words), two.said
+    assert all(word in two.said[ReasonCode.PROFILE_UNUSABLE] for word in words), two.said
 
 
 @PLANNERS
@@ -167,7 +167,7 @@ def test_an_objective_that_the_profile_reaches_at_no_load(tmp_path: Path, planne
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
-    assert "raise it, or use engines that are faster" in two.said[Code.SLA_INFEASIBLE]
+    assert "raise it, or use engines that are faster" in two.said[ReasonCode.SLA_INFEASIBLE]
 
 
 @PLANNERS
@@ -177,7 +177,7 @@ def test_no_traffic_was_ever_heard(tmp_path: Path, planner: str) -> None:
     two.run(800, silent)
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
-    assert "have one report" in two.said[Code.TRAFFIC_UNKNOWN]
+    assert "have one report" in two.said[ReasonCode.TRAFFIC_UNKNOWN]
 
 
 @PLANNERS
@@ -193,7 +193,7 @@ def test_what_is_missing_of_the_traffic_is_named(tmp_path: Path, planner: str, s
     two = Two(tmp_path, planner)
     two.run(400, lambda _second: said)
     assert two.counts["sick"] == []
-    assert words in two.said[Code.TRAFFIC_UNKNOWN]
+    assert words in two.said[ReasonCode.TRAFFIC_UNKNOWN]
 
 
 @PLANNERS
@@ -202,10 +202,10 @@ def test_a_kv_cache_that_holds_no_request(tmp_path: Path, planner: str, role: st
     two = Two(tmp_path, planner, keys=LINEAR.replace("1e6", "1"), role=role)
     two.run(200, busy)
     assert two.counts["sick"] == []
-    assert Code.SLA_INFEASIBLE not in two.said
+    assert ReasonCode.SLA_INFEASIBLE not in two.said
     assert (
         "holds 1100 tokens on average and the KV cache of a worker 1: not even one fits"
-        in (two.said[Code.KV_CACHE_TOO_SMALL])
+        in (two.said[ReasonCode.KV_CACHE_TOO_SMALL])
     )
 
 
@@ -215,7 +215,7 @@ def test_requests_that_all_fail(tmp_path: Path, planner: str) -> None:
     two = Two(tmp_path, planner)
     two.run(300, lambda _second: failing)
     assert two.counts["sick"] == []
-    assert Code.TRAFFIC_UNKNOWN in two.said
+    assert ReasonCode.TRAFFIC_UNKNOWN in two.said
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 100})
     before = two.counts["sick"][-1]
     two.run(1_500, lambda _second: ARRIVALS | {"arrivals": 100, "completed": 100, "osl_tokens": 0.0})
@@ -237,6 +237,6 @@ def test_a_gap_is_no_idle_time(tmp_path: Path, planner: str) -> None:
     before = list(two.counts["sick"])
     two.run(600, silent)
     assert two.counts["sick"] == before, "three intervals of which nothing is known take no worker away"
-    assert Code.TRAFFIC_UNKNOWN in two.said
+    assert ReasonCode.TRAFFIC_UNKNOWN in two.said
     two.run(400, lambda _second: ARRIVALS | {"arrivals": 160})
     assert len(two.counts["sick"]) > len(before), "and it goes on"

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.guard import Guard, GuardKnobs, Limits
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits
 from loadline.core.planning.planners.hpa import HpaKnobs, HpaPlanner
-from loadline.core.report import Code, Opinion
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import Role
 from tests.support.belief import Line, reported, sample
 
 SYNC_MS = 15_000
@@ -32,14 +32,14 @@ class Bench(Line):
                 kv, waiting = (None, int(value)) if queue else (value, None)
                 self.fleet.report(reported(worker, sample(self.sequence, kv, waiting, 0), pool="p"), self.now)
 
-    def look_on(self) -> Opinion:
+    def look_on(self) -> Recommendation:
         return self.planner.plan(self.look(), self.now)
 
     def sync(self, values: Sequence[float | None], *, queue: bool = False) -> int:
         """The count after the next sync, which is carried out at once."""
         self.now += SYNC_MS
         self.tell(values, queue=queue)
-        count = self.look_on().targets.get("p", self.pool("p").target_now(self.now))
+        count = self.look_on().targets.get("p", self.pool("p").effective_target(self.now))
         self.obey(count)
         return count
 
@@ -135,13 +135,13 @@ def test_prefills_that_run_count_as_well_as_those_that_wait() -> None:
 @pytest.mark.parametrize(
     ("kv", "waiting", "count", "code"),
     [
-        (0.9, 0, 6, Code.KV_USAGE_TARGET),  # 3.6 / 0.7, and 0 / 5
-        (0.1, 40, 8, Code.WAITING_REQUESTS_TARGET),  # 0.4 / 0.7, and 40 / 5
-        (0.7, 0, 4, Code.WITHIN_TOLERANCE),  # what stands is a proposal like any other
-        (0.3, 10, 2, Code.KV_USAGE_TARGET),  # 1.2 / 0.7 and 10 / 5: of equals the first is named
+        (0.9, 0, 6, ReasonCode.KV_USAGE_TARGET),  # 3.6 / 0.7, and 0 / 5
+        (0.1, 40, 8, ReasonCode.WAITING_REQUESTS_TARGET),  # 0.4 / 0.7, and 40 / 5
+        (0.7, 0, 4, ReasonCode.WITHIN_TOLERANCE),  # what stands is a proposal like any other
+        (0.3, 10, 2, ReasonCode.KV_USAGE_TARGET),  # 1.2 / 0.7 and 10 / 5: of equals the first is named
     ],
 )
-def test_the_largest_proposal_wins(kv: float, waiting: int, count: int, code: Code) -> None:
+def test_the_largest_proposal_wins(kv: float, waiting: int, count: int, code: ReasonCode) -> None:
     bench = Bench(4, "aggregated", down_stabilisation_ms=0)
     bench.report("p", kv, waiting)
     opinion = bench.look_on()
@@ -149,8 +149,10 @@ def test_the_largest_proposal_wins(kv: float, waiting: int, count: int, code: Co
     assert opinion.reasons[0].code == code
 
 
-@pytest.mark.parametrize(("kv", "count", "code"), [(0.1, 4, Code.METRIC_MISSING), (0.9, 6, Code.KV_USAGE_TARGET)])
-def test_while_a_metric_is_unknown_the_others_only_grow(kv: float, count: int, code: Code) -> None:
+@pytest.mark.parametrize(
+    ("kv", "count", "code"), [(0.1, 4, ReasonCode.METRIC_MISSING), (0.9, 6, ReasonCode.KV_USAGE_TARGET)]
+)
+def test_while_a_metric_is_unknown_the_others_only_grow(kv: float, count: int, code: ReasonCode) -> None:
     bench = Bench(4, "aggregated", down_stabilisation_ms=0)
     bench.tell([kv] * 4)
     opinion = bench.look_on()
@@ -167,7 +169,7 @@ def test_without_any_metric_nothing_changes() -> None:
     bench = Bench(4)
     bench.say_nothing_of_load("p")
     opinion = bench.look_on()
-    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [Code.NO_DATA])
+    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def test_what_it_said_is_forgotten_when_the_data_ends() -> None:
     assert bench.look_on().targets == {"p": 6}
     bench.now += bench.fleet.knobs.stale_after_ms + 1
     opinion = bench.look_on()
-    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [Code.NO_DATA])
+    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])
 
 
 def test_that_all_is_well_is_no_wish_to_keep_the_count() -> None:
@@ -257,7 +259,7 @@ def test_the_limit_is_said() -> None:
     bench = Bench(2, "prefill", prefill_requests_target=2.0)
     bench.tell([50, 50], queue=True)
     opinion = bench.look_on()
-    assert [r.code for r in opinion.reasons] == [Code.PREFILL_REQUESTS_TARGET, Code.SCALE_UP_LIMIT]
+    assert [r.code for r in opinion.reasons] == [ReasonCode.PREFILL_REQUESTS_TARGET, ReasonCode.SCALE_UP_LIMIT]
     assert opinion.reasons[1].numbers == {"wanted": 50.0, "allowed": 6.0}
     assert opinion.inputs == {"p.ready": 2.0, "p.prefill_requests_target": 50.0}
 
@@ -283,7 +285,7 @@ def test_a_metric_that_is_shared_among_the_workers_comes_to_rest_at_its_target(d
 
 def test_a_guard_that_stands_aside_alters_nothing() -> None:
     bench = Bench(10)
-    guard = Guard(ASIDE, Limits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
+    guard = Guard(ASIDE, HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     counts = []
     for kv in [0.7] * 3 + [1.0] * 3 + [0.01] * 45 + [0.9] * 5:
         for part in range(15):
@@ -291,7 +293,7 @@ def test_a_guard_that_stands_aside_alters_nothing() -> None:
             bench.tell([kv] * bench.pool("p").ready)
             proposed = bench.look_on().targets
             draft = guard.apply(bench.model, proposed, bench.now, bench.now)
-            standing = bench.pool("p").target_now(bench.now)
+            standing = bench.pool("p").effective_target(bench.now)
             assert (draft.targets, draft.rails) == ({"p": proposed.get("p", standing)}, []), part
             bench.obey(draft.targets["p"])
         counts.append(bench.pool("p").ready)
@@ -301,7 +303,7 @@ def test_a_guard_that_stands_aside_alters_nothing() -> None:
 
 def test_the_default_rails_let_it_shrink_all_the_same() -> None:
     bench = Bench(6)
-    guard = Guard(GuardKnobs(), Limits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
+    guard = Guard(GuardKnobs(), HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     began = bench.now
     for _ in range(600):
         bench.now += 1_000

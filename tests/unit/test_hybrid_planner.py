@@ -3,12 +3,12 @@
 import pytest
 from msgspec import field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool, PoolKnobs
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.planners.hybrid import HybridKnobs, HybridPlanner, Sides
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
-from loadline.core.report import Code, Need, Opinion, Reason
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
 from tests.support.belief import Line
 
 STANDING = 5
@@ -22,14 +22,16 @@ class Queues(QueueingPlanner):
     needs_: tuple[Need, ...] = ()
     wants: dict[str, int] = field(default_factory=dict)
 
-    def plan(self, model: Model, now: int) -> Opinion:
-        targets = {name: count for name, count in self.wants.items() if count != model.pools[name].target_now(now)}
-        reasons = [Reason(Code.QUEUEING_TARGET, name, detail="queues") for name in self.wants]
-        reasons.append(Reason(Code.FORECAST_FALLBACK))
-        return Opinion(self.name, targets, tuple(reasons), {"requests_per_s": 7.0}, self.needs_)
+    def plan(self, model: Model, now: int) -> Recommendation:
+        targets = {
+            name: count for name, count in self.wants.items() if count != model.pools[name].effective_target(now)
+        }
+        reasons = [Reason(ReasonCode.QUEUEING_TARGET, name, detail="queues") for name in self.wants]
+        reasons.append(Reason(ReasonCode.FORECAST_FALLBACK))
+        return Recommendation(self.name, targets, tuple(reasons), {"requests_per_s": 7.0}, self.needs_)
 
     def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:  # noqa: ARG002
-        return None if pool.name in self.wants else Reason(Code.TRAFFIC_UNKNOWN, pool.name)
+        return None if pool.name in self.wants else Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name)
 
 
 class Workers(SaturationPlanner):
@@ -38,13 +40,15 @@ class Workers(SaturationPlanner):
     needs_: tuple[Need, ...] = ()
     wants: dict[str, int] = field(default_factory=dict)
 
-    def plan(self, model: Model, now: int) -> Opinion:
-        targets = {name: count for name, count in self.wants.items() if count != model.pools[name].target_now(now)}
+    def plan(self, model: Model, now: int) -> Recommendation:
+        targets = {
+            name: count for name, count in self.wants.items() if count != model.pools[name].effective_target(now)
+        }
         reasons = [
-            Reason(Code.SATURATION_WITHIN if name in self.wants else Code.NO_DATA, name, detail="workers")
+            Reason(ReasonCode.SATURATION_WITHIN if name in self.wants else ReasonCode.NO_DATA, name, detail="workers")
             for name in model.pools
         ]
-        return Opinion(self.name, targets, tuple(reasons), {"a.held_low": 1.0}, self.needs_)
+        return Recommendation(self.name, targets, tuple(reasons), {"a.held_low": 1.0}, self.needs_)
 
 
 class Table:
@@ -57,7 +61,7 @@ class Table:
         self.queues, self.workers = Queues(QueueingKnobs()), Workers(SaturationKnobs())
         self.planner = HybridPlanner(HybridKnobs(), Sides(self.queues, self.workers))
 
-    def plan(self, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> Opinion:
+    def plan(self, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> Recommendation:
         self.queues.wants, self.workers.wants = queueing, saturation
         self.workers.safe = dict.fromkeys(self.line.model.pools, safe)
         return self.planner.plan(self.line.look(), self.line.now)
@@ -66,22 +70,22 @@ class Table:
 @pytest.mark.parametrize(
     ("queueing", "saturation", "safe", "target", "code"),
     [
-        ({"a": 8}, {"a": 5}, True, 8, Code.QUEUEING_LEADS),
-        ({"a": 5}, {"a": 7}, False, 7, Code.SATURATION_LEADS),
-        ({"a": 6}, {"a": 7}, False, 7, Code.SATURATION_LEADS),
-        ({"a": 8}, {"a": 7}, False, 8, Code.QUEUEING_LEADS),
-        ({"a": 4}, {"a": 7}, False, None, Code.SATURATION_VETO),
-        ({"a": 4}, {"a": 5}, False, None, Code.SHRINK_UNSAFE),
-        ({"a": 4}, {"a": 5}, True, 4, Code.QUEUEING_LEADS),
-        ({"a": 5}, {"a": 3}, True, None, Code.QUEUEING_STAYS),
-        ({}, {"a": 3}, True, 3, Code.SATURATION_ALONE),
-        ({}, {"a": 7}, False, 7, Code.SATURATION_ALONE),
-        ({"a": 3}, {}, False, 3, Code.QUEUEING_ALONE),
-        ({}, {}, False, None, Code.NO_OPINION),
+        ({"a": 8}, {"a": 5}, True, 8, ReasonCode.QUEUEING_LEADS),
+        ({"a": 5}, {"a": 7}, False, 7, ReasonCode.SATURATION_LEADS),
+        ({"a": 6}, {"a": 7}, False, 7, ReasonCode.SATURATION_LEADS),
+        ({"a": 8}, {"a": 7}, False, 8, ReasonCode.QUEUEING_LEADS),
+        ({"a": 4}, {"a": 7}, False, None, ReasonCode.SATURATION_VETO),
+        ({"a": 4}, {"a": 5}, False, None, ReasonCode.SHRINK_UNSAFE),
+        ({"a": 4}, {"a": 5}, True, 4, ReasonCode.QUEUEING_LEADS),
+        ({"a": 5}, {"a": 3}, True, None, ReasonCode.QUEUEING_STAYS),
+        ({}, {"a": 3}, True, 3, ReasonCode.SATURATION_ALONE),
+        ({}, {"a": 7}, False, 7, ReasonCode.SATURATION_ALONE),
+        ({"a": 3}, {}, False, 3, ReasonCode.QUEUEING_ALONE),
+        ({}, {}, False, None, ReasonCode.NO_OPINION),
     ],
 )
 def test_whose_count_a_pool_gets(
-    queueing: dict[str, int], saturation: dict[str, int], *, safe: bool, target: int | None, code: Code
+    queueing: dict[str, int], saturation: dict[str, int], *, safe: bool, target: int | None, code: ReasonCode
 ) -> None:
     found = Table().plan(queueing, saturation, safe=safe)
     assert found.targets.get("a") == target
@@ -92,22 +96,22 @@ def test_whose_count_a_pool_gets(
 def test_a_shrink_goes_no_further_than_is_known_to_be_safe(queueing: int, saturation: int, allowed: int) -> None:
     found = Table().plan({"a": queueing}, {"a": saturation})
     assert found.targets == {"a": allowed}
-    assert (Code.SHRINK_STEPWISE in {reason.code for reason in found.reasons}) is (allowed > queueing)
+    assert (ReasonCode.SHRINK_STEPWISE in {reason.code for reason in found.reasons}) is (allowed > queueing)
 
 
 def test_what_one_side_does_not_know_of_one_pool_it_may_know_of_another() -> None:
     found = Table(A, B).plan({"a": 8}, {"b": 7})
     assert found.targets == {"a": 8, "b": 7}
     codes = {(reason.pool, reason.code) for reason in found.reasons}
-    assert {("a", Code.QUEUEING_ALONE), ("b", Code.SATURATION_ALONE)} <= codes
+    assert {("a", ReasonCode.QUEUEING_ALONE), ("b", ReasonCode.SATURATION_ALONE)} <= codes
 
 
 def test_the_row_and_both_opinions_are_in_the_explanation() -> None:
     found = Table().plan({"a": 8}, {"a": 7})
-    assert found.reasons[0] == Reason(Code.QUEUEING_LEADS, "a", {"saturation": 7.0, "queueing": 8.0})
+    assert found.reasons[0] == Reason(ReasonCode.QUEUEING_LEADS, "a", {"saturation": 7.0, "queueing": 8.0})
     assert found.reasons[0].sentence() == "a: the queueing model wants 8, saturation 7"
     assert [reason.detail for reason in found.reasons[1:3]] == ["queues", "workers"]
-    assert found.reasons[-1].code is Code.FORECAST_FALLBACK, "what is said of the model"
+    assert found.reasons[-1].code is ReasonCode.FORECAST_FALLBACK, "what is said of the model"
     assert found.inputs == {"requests_per_s": 7.0, "a.held_low": 1.0}
 
 

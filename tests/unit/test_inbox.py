@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.events import AnyEvent, StoreConnectionChanged
+from loadline.core.vocabulary.events import AnyEvent, StoreConnectionChanged
 from loadline.runtime.inbox import Inbox
 
 

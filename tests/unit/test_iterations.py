@@ -5,9 +5,9 @@ import random
 import msgspec
 import pytest
 
-from loadline.core.models.fitting import Refused, fit_line
-from loadline.core.models.iterations import LearnedLine
-from loadline.core.models.regression import SAMPLES_MIN, Line
+from loadline.core.engines.fitting import FitRefused, fit_line
+from loadline.core.engines.online_fit import LearnedLine
+from loadline.core.engines.regression import SAMPLES_MIN, Line
 
 HOUR_MS = 3_600_000
 
@@ -125,5 +125,5 @@ def test_times_that_are_next_to_nothing_say_nothing() -> None:
 
 def test_a_sweep_with_times_next_to_nothing_is_refused() -> None:
     found = fit_line([1.0, 2.0, 4.0], [1e-200, 2.0, 4.0])
-    assert isinstance(found, Refused)
+    assert isinstance(found, FitRefused)
     assert "1e-200 ms" in found.problem

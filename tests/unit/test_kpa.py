@@ -2,11 +2,11 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.planners.kpa import KpaKnobs, KpaPlanner, Watch
-from loadline.core.planning.planners.recommendation import samples_within
-from loadline.core.report import Code, Opinion, Reason
-from loadline.core.scalars import Role
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.planners.kpa import KpaHistory, KpaKnobs, KpaPlanner
+from loadline.core.planning.recommendation import samples_within
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import Role
 from tests.support.belief import START, Line, reported, sample
 
 SECOND_MS = 1_000
@@ -23,19 +23,19 @@ class Bench(Line):
         self.planner = KpaPlanner(KpaKnobs(**knobs))  # type: ignore[arg-type]
         self.pool("p").reground(workers, self.now)
 
-    def look_on(self, in_flight: int, silent: int = 0) -> Opinion:
+    def look_on(self, in_flight: int, silent: int = 0) -> Recommendation:
         self.report("p", waiting=in_flight, running=0, silent=silent)
         return self.planner.plan(self.look(), self.now)
 
-    def run(self, seconds: int, in_flight: int) -> Opinion:
+    def run(self, seconds: int, in_flight: int) -> Recommendation:
         """A look a second, for the last ``seconds``."""
         for _ in range(seconds):
             self.now += SECOND_MS
             opinion = self.look_on(in_flight)
         return opinion
 
-    def count(self, opinion: Opinion) -> int:
-        return opinion.targets.get("p", self.pool("p").target_now(self.now))
+    def count(self, opinion: Recommendation) -> int:
+        return opinion.targets.get("p", self.pool("p").effective_target(self.now))
 
     def ready(self, count: int) -> None:
         """So many workers are ready from now on."""
@@ -53,7 +53,7 @@ class Scale:
         self.line = Line([PoolKnobs("p", "decode")], ready)
         self.planner = KpaPlanner(KpaKnobs(**(RATES | knobs)))  # type: ignore[arg-type]
         delay_ms = self.planner.knobs.scale_down_delay_ms
-        self.watch = Watch(samples_within(STABLE_MS), samples_within(delay_ms), panic_floor=ready)
+        self.watch = KpaHistory(samples_within(STABLE_MS), samples_within(delay_ms), panic_floor=ready)
         self.reasons: tuple[Reason, ...] = ()
 
     def at(self, seconds: float, stable: float, panic: float, ready: int | None = None) -> int:
@@ -69,7 +69,7 @@ class Scale:
             window.push(now - age_s * SECOND_MS, panic if age_s < 6 else (60 * stable - 6 * panic) / 54)
         said = self.planner._tick(pool, self.watch, now)
         self.reasons = said.reasons
-        return pool.target_now(now) if said.replicas is None else said.replicas
+        return pool.effective_target(now) if said.replicas is None else said.replicas
 
 
 # -- the original's tables: target, ready, stable, panic, count -------------------------------------------------
@@ -119,7 +119,7 @@ def test_in_panic_the_larger_window_counts(stable: float, panic: float, count: i
     scale = Scale(5, target_concurrency=1.0)
     scale.watch.panic_since_ms = START - 5 * SECOND_MS
     assert scale.at(0, stable, panic) == count
-    assert scale.reasons[0].code == Code.PANIC
+    assert scale.reasons[0].code == ReasonCode.PANIC
 
 
 def test_panic_at_each_of_several_surges() -> None:
@@ -167,7 +167,7 @@ def test_a_shrink_can_be_delayed() -> None:
     scale = Scale(1, target_concurrency=10.0, panic_threshold=100.0, scale_down_delay_ms=300_000)
     assert scale.at(2, 40, 40) == 4
     assert scale.at(300, 0, 0) == 4
-    assert [r.code for r in scale.reasons] == [Code.CONCURRENCY_TARGET, Code.HIGHEST_RECOMMENDATION]
+    assert [r.code for r in scale.reasons] == [ReasonCode.CONCURRENCY_TARGET, ReasonCode.HIGHEST_RECOMMENDATION]
     assert scale.at(302, 0, 0) == 1
     assert scale.at(540, 40, 40) == 4
     assert scale.at(600, 30, 30) == 4
@@ -240,7 +240,7 @@ def test_with_more_than_one_worker_it_starts_in_panic_and_shrinks_nothing() -> N
 
 def test_with_one_worker_it_starts_calmly() -> None:
     bench = Bench(1)
-    assert [r.code for r in bench.look_on(in_flight=0).reasons] == [Code.CONCURRENCY_TARGET]
+    assert [r.code for r in bench.look_on(in_flight=0).reasons] == [ReasonCode.CONCURRENCY_TARGET]
     bench.ready(3)
     assert bench.count(bench.run(2, in_flight=0)) == 1
 
@@ -251,7 +251,7 @@ def test_a_history_that_was_lost_starts_it_in_panic_again() -> None:
     assert bench.planner.watches["p"].panic_since_ms == -1
     bench.now += STABLE_MS
     opinion = bench.look_on(in_flight=0)
-    assert (bench.count(opinion), opinion.reasons[0].code) == (8, Code.PANIC)
+    assert (bench.count(opinion), opinion.reasons[0].code) == (8, ReasonCode.PANIC)
 
 
 def test_a_short_gap_is_a_hold_and_no_new_start() -> None:
@@ -259,7 +259,7 @@ def test_a_short_gap_is_a_hold_and_no_new_start() -> None:
     bench.run(70, in_flight=560)
     bench.now += bench.fleet.knobs.stale_after_ms + 1
     opinion = bench.planner.plan(bench.look(), bench.now)
-    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [Code.NO_DATA])
+    assert (opinion.targets, [r.code for r in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])
     bench.now += 2_000
     bench.look_on(in_flight=0)
     assert bench.planner.watches["p"].panic_since_ms == -1
@@ -290,4 +290,4 @@ def test_what_does_not_depend_on_the_workers_comes_to_rest(in_flight: int) -> No
 def test_a_worker_that_says_only_how_full_it_is_is_no_data() -> None:
     bench = Bench(1)
     bench.fleet.report(reported("p0", sample(1, 0.5, None, None), pool="p"), bench.now)
-    assert [r.code for r in bench.planner.plan(bench.look(), bench.now).reasons] == [Code.NO_DATA]
+    assert [r.code for r in bench.planner.plan(bench.look(), bench.now).reasons] == [ReasonCode.NO_DATA]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from loadline.core.decisions.leadership import Leadership, LeadershipKnobs
-from loadline.core.effects import Campaign, Effect, RenewLease, Resign
-from loadline.core.events import LeaderChanged, LeadershipWon, LeaseRenewalFailed, LeaseRenewed
+from loadline.core.vocabulary.effects import Campaign, Effect, RenewLease, Resign
+from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon, LeaseRenewalFailed, LeaseRenewed
 
 T0 = 1_700_000_000_000
 KNOBS = LeadershipKnobs(lease_ttl_s=10, margin_ms=2_000, retry_ms=500, blind_after_ms=15_000)

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from loadline.core.controller import Controller
-from loadline.core.effects import SaveLearned
-from loadline.core.events import LearnedChanged, LearnedRead
-from loadline.core.learned import DATA_BYTES_MAX, Learned
-from loadline.core.learning import SAVE_INTERVAL_MS, save, take
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
-from loadline.core.report import Rejection
+from loadline.core.rounds.learned_state import SAVE_INTERVAL_MS, save, take
+from loadline.core.vocabulary.effects import SaveLearned
+from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
+from loadline.core.vocabulary.learned import DATA_BYTES_MAX, Learned
+from loadline.core.vocabulary.reasons import Rejection
 from loadline.ports import Change, Entry, Snapshot, Write
 from loadline.runtime.perform import Performer
 from loadline.runtime.registry import Registry

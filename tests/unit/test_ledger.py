@@ -2,11 +2,11 @@
 
 import pytest
 
-from loadline.core.decisions.ledger import DecisionKnobs, Entry, Ledger, decision_id
-from loadline.core.effects import AnnounceDecision, RaiseAlarm
-from loadline.core.events import DecisionAnswered
-from loadline.core.report import Rejection
-from loadline.core.targets import ApplyStatus, Decision, PoolTarget, StoredDecision
+from loadline.core.decisions.ledger import DecisionKnobs, Ledger, LedgerEntry, decision_id
+from loadline.core.vocabulary.decisions import ApplyStatus, Decision, PoolTarget, StoredDecision
+from loadline.core.vocabulary.effects import AnnounceDecision, RaiseAlarm
+from loadline.core.vocabulary.events import DecisionAnswered
+from loadline.core.vocabulary.reasons import Rejection
 
 T0 = 1_700_000_000_000
 KNOBS = DecisionKnobs(
@@ -29,13 +29,13 @@ def propose(ledger: Ledger, now: int = T0, epoch: int = EPOCH) -> Decision:
     return ledger.propose("m", targets(), ("why",), epoch, 600_000, now)
 
 
-def proposed() -> tuple[Ledger, Entry, Decision]:
+def proposed() -> tuple[Ledger, LedgerEntry, Decision]:
     ledger = Ledger(KNOBS)
     decision = propose(ledger)
     return ledger, ledger.entries["m"], decision
 
 
-def committed() -> tuple[Ledger, Entry, Decision]:
+def committed() -> tuple[Ledger, LedgerEntry, Decision]:
     ledger, entry, decision = proposed()
     assert ledger.committed(decision.decision_id, "m", 90, T0) == decision
     return ledger, entry, decision

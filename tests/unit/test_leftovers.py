@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from loadline.core.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
 from loadline.core.planning.allocation import greedy, leftovers, weighted
-from loadline.core.planning.allocation.contenders import Supply
-from loadline.core.scalars import WORKERS_MAX, Role
+from loadline.core.planning.allocation.contenders import RemainingSupply
+from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
 
 GPUS = WORKERS_MAX - 4
 ROLES: tuple[Role, ...] = ("prefill", "decode")
@@ -48,14 +48,14 @@ def test_what_is_taken_at_once_is_what_would_be_taken_one_by_one(monkeypatch: py
 def shared(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch, roles: int) -> Allocation:
     """Three models that each would have all workers there may be, where none can have that."""
     looks = 0
-    fits = Supply.fits
+    fits = RemainingSupply.fits
 
-    def look(supply: Supply, takes: dict[str, int]) -> bool:
+    def look(supply: RemainingSupply, takes: dict[str, int]) -> bool:
         nonlocal looks
         looks += 1
         return fits(supply, takes)
 
-    monkeypatch.setattr(Supply, "fits", look)
+    monkeypatch.setattr(RemainingSupply, "fits", look)
     wants = tuple(
         Want(
             name,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.observed import WorkerSample
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.belief import Line, reported
 from tests.unit.test_load_planner import Desk, codes
 
@@ -22,7 +22,7 @@ class PrefillDesk:
 
     def run(
         self, computing: list[int], seconds: int = 300, *, queue_tokens: int = 0, first_tokens: int = 1_000
-    ) -> Opinion:
+    ) -> Recommendation:
         """Of ten seconds each worker computes for so many; the queue of each grows by so many tokens a second."""
         for second in range(seconds):
             self.world.now += 1_000
@@ -43,7 +43,7 @@ class PrefillDesk:
 
 def test_prefill_shrinks_by_how_many_compute_and_not_by_how_short_the_queues_are() -> None:
     busy = PrefillDesk(4).run([7, 7, 7, 7])
-    assert (busy.targets, codes(busy)) == ({}, [Code.CONSOLIDATION_REFUSED]), (
+    assert (busy.targets, codes(busy)) == ({}, [ReasonCode.CONSOLIDATION_REFUSED]), (
         "3.5 busy ones by 80 % need more than three"
     )
     assert PrefillDesk(4).run([3, 3, 3, 3]).targets == {"p": 3}
@@ -105,7 +105,7 @@ def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:
     world = Line([PoolKnobs("a", "aggregated", replicas_max=20)], 3)
     planner = LoadPlanner(LoadKnobs())
 
-    def run(prompt_tokens: int, blocks: int) -> Opinion:
+    def run(prompt_tokens: int, blocks: int) -> Recommendation:
         for second in range(600):
             world.now += 1_000
             world.sequence += 1

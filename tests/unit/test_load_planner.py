@@ -2,14 +2,14 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import ForecastFitted, TrafficReported
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import TrafficSample, WorkerSample
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
 from loadline.core.planning.planners.throughput import ThroughputKnobs
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.forecast import forecast
 from tests.support.belief import Line, reported
 
@@ -34,7 +34,7 @@ class Desk:
             said = WorkerSample(self.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=itl_ms)
             self.world.fleet.report(reported(worker, said, pool="d"), self.world.now)
 
-    def run(self, *blocks: int, seconds: int = 30) -> Opinion:
+    def run(self, *blocks: int, seconds: int = 30) -> Recommendation:
         for _ in range(seconds):
             self.world.now += 1_000
             self.report(*blocks)
@@ -46,7 +46,7 @@ class Desk:
             self.run(*(300 + 10 * step + number for number in range(self.pool.ready)), seconds=1)
 
 
-def codes(opinion: Opinion) -> list[Code]:
+def codes(opinion: Recommendation) -> list[ReasonCode]:
     return [reason.code for reason in opinion.reasons]
 
 
@@ -59,7 +59,7 @@ def desk() -> Desk:
 
 def test_before_there_is_a_line_it_learns() -> None:
     desk = Desk()
-    assert codes(desk.run(900, 901, 902, seconds=1)) == [Code.LOAD_LEARNING]
+    assert codes(desk.run(900, 901, 902, seconds=1)) == [ReasonCode.LOAD_LEARNING]
 
 
 def test_it_grows_where_all_have_too_much_and_one_that_has_not_is_room(desk: Desk) -> None:
@@ -88,8 +88,8 @@ def test_consolidation_leaves_a_share_of_the_time_above_an_idle_iteration(desk: 
     desk.learn()
     opinion = desk.run(190, 180, 170, seconds=600)
     assert opinion.targets == {"d": 2}
-    assert codes(opinion) == [Code.LOAD_LOW]
-    assert codes(desk.run(192, 180, 170, seconds=600)) == [Code.CONSOLIDATION_REFUSED]
+    assert codes(opinion) == [ReasonCode.LOAD_LOW]
+    assert codes(desk.run(192, 180, 170, seconds=600)) == [ReasonCode.CONSOLIDATION_REFUSED]
 
 
 def test_one_change_an_interval(desk: Desk) -> None:
@@ -97,7 +97,7 @@ def test_one_change_an_interval(desk: Desk) -> None:
     desk.pool.set_desired(4, desk.world.now)
     desk.world.grow("d", 1)
     opinion = desk.run(900, 950, 810, 900, seconds=3)
-    assert (opinion.targets, codes(opinion)) == ({}, [Code.ADJUSTMENT_INTERVAL])
+    assert (opinion.targets, codes(opinion)) == ({}, [ReasonCode.ADJUSTMENT_INTERVAL])
     assert desk.run(900, 950, 810, 900, seconds=3).targets == {"d": 5}
 
 
@@ -105,7 +105,7 @@ def test_a_shrink_waits_an_interval_after_workers_came_or_went_unasked(desk: Des
     assert desk.run(171, 170, 150, seconds=600).targets == {"d": 2}
     desk.world.grow("d", 1)
     opinion = desk.run(171, 170, 150, 150, seconds=3)
-    assert (opinion.targets, codes(opinion)) == ({}, [Code.ADJUSTMENT_INTERVAL])
+    assert (opinion.targets, codes(opinion)) == ({}, [ReasonCode.ADJUSTMENT_INTERVAL])
     assert desk.run(171, 170, 150, 150, seconds=3).targets == {"d": 2}
 
 
@@ -160,7 +160,7 @@ def sla(workers: int = 3) -> Desk:
     return desk
 
 
-def hear(desk: Desk, requests_per_s: int, *blocks: int, seconds: int = 30) -> Opinion:
+def hear(desk: Desk, requests_per_s: int, *blocks: int, seconds: int = 30) -> Recommendation:
     for _ in range(seconds):
         sample = TrafficSample(
             desk.world.now, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
@@ -178,7 +178,7 @@ def test_the_floor_is_what_the_traffic_needs_and_the_load_works_above_it() -> No
     desk.learn()
     opinion = hear(desk, 470, 500, 500, 500)
     assert opinion.targets == {"d": 5}
-    assert codes(opinion)[0] == Code.TRAFFIC_SURGE
+    assert codes(opinion)[0] == ReasonCode.TRAFFIC_SURGE
     assert hear(sla_learned(), 270, 900, 950, 950, seconds=150).targets == {"d": 4}, (
         "the profile says three, the workers say more"
     )
@@ -197,7 +197,7 @@ def test_the_load_does_not_go_below_the_floor_nor_down_without_one() -> None:
     assert hear(sla_learned(), 150, 100, 110, 120, seconds=190).targets == {"d": 2}
     blind = sla_learned()
     opinion = blind.run(100, 100, 100)
-    assert (opinion.targets, codes(opinion)[0]) == ({}, Code.TRAFFIC_UNKNOWN)
+    assert (opinion.targets, codes(opinion)[0]) == ({}, ReasonCode.TRAFFIC_UNKNOWN)
     assert sla_grows_blind(), "a load that is too high needs no traffic to be seen"
 
 
@@ -212,7 +212,7 @@ def test_the_load_does_not_shrink_a_pool_while_a_frontend_has_just_gone_silent()
     desk.world.model.traffic.apply(TrafficReported("m", "silent", 1, sample), desk.world.now)
     assert hear(desk, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has only just been heard"
     opinion = hear(desk, 150, 100, 110, 120, seconds=30)
-    assert (opinion.targets, codes(opinion)[0]) == ({}, Code.TRAFFIC_INCOMPLETE)
+    assert (opinion.targets, codes(opinion)[0]) == ({}, ReasonCode.TRAFFIC_INCOMPLETE)
     assert hear(desk, 150, 100, 110, 120, seconds=30).targets == {"d": 2}, "it has been gone for a minute"
 
 
@@ -221,11 +221,11 @@ def test_a_floor_that_cannot_be_reached_is_reported() -> None:
     desk.pool.set_desired(5, desk.world.now)
     desk.world.now += desk.pool.knobs.start_deadline_ms + 1
     opinion = hear(desk, 470, 500, 500, 500)
-    assert Code.PENDING_UNREACHED in codes(opinion)
+    assert ReasonCode.PENDING_UNREACHED in codes(opinion)
 
 
 def test_a_broken_profile_holds_the_pool() -> None:
     desk = sla_learned()
     desk.pool.engine = EngineProfile(problem="x.npz: broken. Profile again")
     opinion = hear(desk, 470, 900, 950, 900)
-    assert (opinion.targets, codes(opinion)) == ({}, [Code.PROFILE_UNUSABLE])
+    assert (opinion.targets, codes(opinion)) == ({}, [ReasonCode.PROFILE_UNUSABLE])

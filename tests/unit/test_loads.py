@@ -2,9 +2,9 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.observed import WorkerSample
-from loadline.core.planning.planners.loads import Loads
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.sizing.worker_loads import Loads
+from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.belief import START, fleet_of, registered, reported
 
 

@@ -6,24 +6,24 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadline.adapters.http import HttpServer
 from loadline.adapters.metrics import Metrics
-from loadline.core.status import (
+from loadline.core.vocabulary.status import (
     AgentStatus,
+    InFlightStatus,
     MigrationStatus,
     ModelStatus,
-    MoveStatus,
     PoolStatus,
-    Timing,
     TrafficStatus,
+    TurnTiming,
     WorkerStatus,
 )
 
 MOVES = MigrationStatus(
     in_flight=2,
-    moves=(MoveStatus("c", "secret-worker-name", "secret-worker-name", "decode_load", "copying", 5, 3, 1),),
+    moves=(InFlightStatus("c", "secret-worker-name", "secret-worker-name", "decode_load", "copying", 5, 3, 1),),
     commands={"decode_load:planned": 9, "decode_load:refused:no_slots": 2, "drain:done": 4},
     requests={"decode_load": 5, "drain": 40},
     tokens={"decode_load": 5_000, "drain": 40_000},
-    phases={"copying": Timing(6, 1_500)},
+    phases={"copying": TurnTiming(6, 1_500)},
     silent=1,
     silent_workers=("secret-worker-name",),
 )
@@ -43,7 +43,7 @@ def status_with(counters: dict[str, int], rejected: dict[str, int]) -> AgentStat
         decision=None,
         hold=(),
         migrations=MOVES,
-        emptied=Timing(4, 12_000),
+        emptied=TurnTiming(4, 12_000),
     )
     return AgentStatus(
         agent="a",

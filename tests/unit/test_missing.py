@@ -1,12 +1,12 @@
 """What a planner needs and has not got."""
 
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.events import TrafficReported, WorkerRegistered
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import TrafficSample
-from loadline.core.query import missing, status
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.queries.status import missing, status
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.events import TrafficReported, WorkerRegistered
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.belief import START, registered
 
 LINEAR = EngineProfile(linear=LinearKnobs(10.0, 0.1, 5.0, 0.02, 1e6))

@@ -7,53 +7,53 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from loadline.core.models.budget import Band, Share, ceil_div, fit, total_of, widest
-from loadline.core.models.direction import Leg, fit_direction, settle
-from loadline.core.models.throughput import bounded
-from loadline.core.report import Code
+from loadline.core.planning.guardrails.direction import PoolChange, fit_direction, settle
+from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, ceil_div, fit, total_of, widest
+from loadline.core.planning.sizing.forecast_steps import bounded
+from loadline.core.vocabulary.reasons import ReasonCode
 
 COUNT, WIDTH = st.integers(0, 40), st.integers(1, 8)
 BOUND = st.none() | st.integers(0, 200)
 
 
 @st.composite
-def bands(draw: st.DrawFn) -> Band:
+def bands(draw: st.DrawFn) -> GpuBand:
     floor, ceiling = draw(BOUND), draw(BOUND)
-    return Band(floor, ceiling if ceiling is None or floor is None else max(floor, ceiling))
+    return GpuBand(floor, ceiling if ceiling is None or floor is None else max(floor, ceiling))
 
 
 @st.composite
-def shares(draw: st.DrawFn) -> Share:
+def shares(draw: st.DrawFn) -> PoolGpus:
     least = draw(st.integers(0, 3))
-    return Share(draw(COUNT), draw(WIDTH), least, draw(st.none() | st.integers(least, 40)))
+    return PoolGpus(draw(COUNT), draw(WIDTH), least, draw(st.none() | st.integers(least, 40)))
 
 
 @st.composite
-def legs(draw: st.DrawFn, most: int = 40) -> Leg:
+def legs(draw: st.DrawFn, most: int = 40) -> PoolChange:
     """A pool within its bounds."""
     least = draw(st.integers(0, 3))
     highest = draw(st.none() | st.integers(least, most))
     counts = st.integers(least, most if highest is None else highest)
-    return Leg(draw(counts), draw(counts), draw(WIDTH), least, highest)
+    return PoolChange(draw(counts), draw(counts), draw(WIDTH), least, highest)
 
 
 POOLS = st.lists(shares(), min_size=1, max_size=4)
 LEGS = st.lists(legs(), min_size=1, max_size=4)
 
 
-def gpus(many: Sequence[Leg], counts: Sequence[int]) -> int:
+def gpus(many: Sequence[PoolChange], counts: Sequence[int]) -> int:
     return total_of([leg.standing() for leg in many], counts)
 
 
-def moved(many: Sequence[Leg], counts: Sequence[int]) -> set[int]:
+def moved(many: Sequence[PoolChange], counts: Sequence[int]) -> set[int]:
     """The directions in which pools have moved."""
     return {leg.step for leg, count in zip(many, counts, strict=True) if count != leg.current}
 
 
 @given(POOLS, bands())
-@example([Share(0, 1, 2)], Band(2, 2))
-@example([Share(1, 2)], Band(5, 5))
-def test_a_fit_never_exceeds_the_ceiling_nor_ever_leaves_the_bounds(pools: list[Share], band: Band) -> None:
+@example([PoolGpus(0, 1, 2)], GpuBand(2, 2))
+@example([PoolGpus(1, 2)], GpuBand(5, 5))
+def test_a_fit_never_exceeds_the_ceiling_nor_ever_leaves_the_bounds(pools: list[PoolGpus], band: GpuBand) -> None:
     fitted, unchanged = fit(pools, band), [pool.replicas for pool in pools]
     infeasible = band.above(sum(pool.least * pool.gpus for pool in pools))
     assert not band.above(total_of(pools, fitted))
@@ -63,44 +63,46 @@ def test_a_fit_never_exceeds_the_ceiling_nor_ever_leaves_the_bounds(pools: list[
 
 
 @given(POOLS, bands())
-def test_a_second_fit_changes_nothing(pools: list[Share], band: Band) -> None:
+def test_a_second_fit_changes_nothing(pools: list[PoolGpus], band: GpuBand) -> None:
     once = fit(pools, band)
     assume(any(once))
-    again = [Share(count, pool.gpus, pool.least, pool.most) for count, pool in zip(once, pools, strict=True)]
+    again = [PoolGpus(count, pool.gpus, pool.least, pool.most) for count, pool in zip(once, pools, strict=True)]
     assert fit(again, band) == once
 
 
 @given(POOLS, st.integers(0, 400))
-def test_without_a_ceiling_the_floor_is_reached_or_all_are_at_their_most(pools: list[Share], floor: int) -> None:
-    fitted = fit(pools, Band(floor))
+def test_without_a_ceiling_the_floor_is_reached_or_all_are_at_their_most(pools: list[PoolGpus], floor: int) -> None:
+    fitted = fit(pools, GpuBand(floor))
     assert total_of(pools, fitted) >= floor or all(
         pool.capped(10**6) <= n for pool, n in zip(pools, fitted, strict=True)
     )
 
 
 def test_what_one_pool_cannot_take_the_others_do() -> None:
-    assert fit([Share(4, 1), Share(4, 2, most=4)], Band(18)) == [10, 4]
-    assert fit([Share(4, 1), Share(4, 2), Share(4, 1)], Band(24)) == [6, 6, 6]
-    assert fit([Share(4, 1), Share(4, 2), Share(4, 1)], Band(ceiling=12)) == [3, 3, 3]
+    assert fit([PoolGpus(4, 1), PoolGpus(4, 2, most=4)], GpuBand(18)) == [10, 4]
+    assert fit([PoolGpus(4, 1), PoolGpus(4, 2), PoolGpus(4, 1)], GpuBand(24)) == [6, 6, 6]
+    assert fit([PoolGpus(4, 1), PoolGpus(4, 2), PoolGpus(4, 1)], GpuBand(ceiling=12)) == [3, 3, 3]
 
 
 @given(LEGS, bands())
-def test_what_is_settled_never_says_the_opposite(many: list[Leg], band: Band) -> None:
+def test_what_is_settled_never_says_the_opposite(many: list[PoolChange], band: GpuBand) -> None:
     settled = settle(many, band)
-    if settled.why is Code.GPU_BUDGET_RECONCILE:
+    if settled.why is ReasonCode.GPU_BUDGET_RECONCILE:
         return
     assert all(leg.between(count) for leg, count in zip(many, settled.counts, strict=True))
     standing = tuple(leg.current for leg in many)
     tolerance = band.tolerance(*(leg.gpus for leg in many))
     assert settled.counts == standing or band.holds(gpus(many, settled.counts), tolerance)
-    if settled.why is Code.GPU_BUDGET_GUARD_HOLD:
+    if settled.why is ReasonCode.GPU_BUDGET_GUARD_HOLD:
         assert settled.counts == standing
 
 
 @given(LEGS, st.integers(0, 8), st.integers(0, 8))
-def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(many: list[Leg], give: int, room: int) -> None:
+def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(
+    many: list[PoolChange], give: int, room: int
+) -> None:
     standing = gpus(many, [leg.current for leg in many])
-    settled = settle(many, Band(standing - give, standing + room))
+    settled = settle(many, GpuBand(standing - give, standing + room))
     if {1, -1} <= {leg.step for leg in many}:
         free = ({1} if room else set()) | ({-1} if give else set())
         assert moved(many, settled.counts) >= {1, -1} or moved(many, settled.counts) <= free
@@ -109,29 +111,29 @@ def test_opposite_steps_happen_both_or_neither_where_nothing_is_free(many: list[
 @pytest.mark.parametrize(
     ("band", "expected"),
     [
-        (Band(11, 11), (5, 3)),  # a fixed fleet: nobody gives for what cannot be had
-        (Band(ceiling=11), (4, 3)),  # the floor allows it: one more, and the wide one fits
-        (Band(ceiling=12), (4, 4)),
+        (GpuBand(11, 11), (5, 3)),  # a fixed fleet: nobody gives for what cannot be had
+        (GpuBand(ceiling=11), (4, 3)),  # the floor allows it: one more, and the wide one fits
+        (GpuBand(ceiling=12), (4, 4)),
     ],
 )
-def test_a_narrow_worker_may_go_before_a_wide_one_fits(band: Band, expected: tuple[int, int]) -> None:
-    assert settle([Leg(5, 4, 1), Leg(3, 4, 2)], band).counts == expected
+def test_a_narrow_worker_may_go_before_a_wide_one_fits(band: GpuBand, expected: tuple[int, int]) -> None:
+    assert settle([PoolChange(5, 4, 1), PoolChange(3, 4, 2)], band).counts == expected
 
 
 def test_who_needs_nobody_elses_gpus_grows_alone() -> None:
-    assert settle([Leg(5, 6, 1), Leg(3, 2, 2)], Band(floor=11)).counts == (6, 3)
+    assert settle([PoolChange(5, 6, 1), PoolChange(3, 2, 2)], GpuBand(floor=11)).counts == (6, 3)
 
 
 @given(LEGS, bands())
-def test_what_was_settled_stays(many: list[Leg], band: Band) -> None:
+def test_what_was_settled_stays(many: list[PoolChange], band: GpuBand) -> None:
     once = settle(many, band)
-    assume(once.why is not Code.GPU_BUDGET_RECONCILE)
-    again = [Leg(n, n, leg.gpus, leg.least, leg.most) for n, leg in zip(once.counts, many, strict=True)]
+    assume(once.why is not ReasonCode.GPU_BUDGET_RECONCILE)
+    again = [PoolChange(n, n, leg.gpus, leg.least, leg.most) for n, leg in zip(once.counts, many, strict=True)]
     assert settle(again, band).counts == once.counts
 
 
 @given(st.lists(legs(most=6), min_size=1, max_size=3), bands())
-def test_the_fit_of_a_direction_is_as_near_as_the_band_allows(many: list[Leg], band: Band) -> None:
+def test_the_fit_of_a_direction_is_as_near_as_the_band_allows(many: list[PoolChange], band: GpuBand) -> None:
     tolerance = band.tolerance(*(leg.gpus for leg in many))
     assume(band.holds(gpus(many, [leg.current for leg in many]), tolerance))
     opposite = {1, -1} <= {leg.step for leg in many}
@@ -166,11 +168,13 @@ def test_widths_and_quotients() -> None:
 
 
 def test_a_pool_below_its_least_count_is_brought_up_at_the_others_expense() -> None:
-    many = [Leg(24, 23, 1, least=30), Leg(40, 39, 1, least=8)]
-    settled = settle(many, Band(64, 64))
-    assert (settled.counts, settled.why) == ((30, 34), Code.GPU_BUDGET_RECONCILE)
-    assert settle([Leg(1, 2, 4, least=3)], Band(ceiling=12)).counts == (3,)
-    assert settle([Leg(9, 9, 1, most=4), Leg(2, 2, 1)], Band(8)).counts == (4, 4), "and one above its most is cut"
+    many = [PoolChange(24, 23, 1, least=30), PoolChange(40, 39, 1, least=8)]
+    settled = settle(many, GpuBand(64, 64))
+    assert (settled.counts, settled.why) == ((30, 34), ReasonCode.GPU_BUDGET_RECONCILE)
+    assert settle([PoolChange(1, 2, 4, least=3)], GpuBand(ceiling=12)).counts == (3,)
+    assert settle([PoolChange(9, 9, 1, most=4), PoolChange(2, 2, 1)], GpuBand(8)).counts == (4, 4), (
+        "and one above its most is cut"
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,5 +190,5 @@ def test_a_pool_below_its_least_count_is_brought_up_at_the_others_expense() -> N
 def test_what_a_ceiling_leaves_of_a_proposal(
     current: tuple[int, ...], proposed: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    many = [Leg(now, new, 1) for now, new in zip(current, proposed, strict=True)]
-    assert settle(many, Band(ceiling=64)).counts == expected
+    many = [PoolChange(now, new, 1) for now, new in zip(current, proposed, strict=True)]
+    assert settle(many, GpuBand(ceiling=64)).counts == expected

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadline.config.profiles import read_prefill
-from loadline.core.models.lengths import (
+from loadline.core.engines.latency_models import PrefillCurve
+from loadline.core.engines.lengths import (
     all_of,
     decode_context,
     lengths_of,
     prefill_throughput_over,
 )
-from loadline.core.models.linear import LinearPrefill, LinearTimes
-from loadline.core.models.profile import PrefillCurve
-from loadline.core.observed import Histogram
+from loadline.core.engines.linear import LinearPrefill, LinearTimes
+from loadline.core.vocabulary.samples import Histogram
 
 DATA = Path(__file__).parents[1] / "vectors" / "data"
 MEASURED = PrefillCurve(read_prefill(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_prefill.npz"))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.models.geometric import series, tail
-from loadline.core.models.linear import LinearTimes
-from loadline.core.models.queueing import BATCH_MAX, NEVER_SHORT, QUEUE_MAX, Queue
+from loadline.core.engines.geometric import series, tail
+from loadline.core.engines.linear import LinearTimes
+from loadline.core.engines.queueing import BATCH_MAX, NEVER_SHORT, QUEUE_MAX, EngineQueue
 from tests.support.birth_death import BirthDeath, Shape
 
 LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
@@ -33,18 +33,18 @@ shapes = st.tuples(
 loads = st.floats(0.001, 3.0) | st.sampled_from([0.01, 0.5, 0.999, 1.0, 1.001, 50.0, 1e4])
 
 
-def llama(batch: int = 64, room: int = 640, isl: float = 512.0, osl: float = 128.0) -> Queue:
-    return Queue(LLAMA, isl, osl, batch, room)
+def llama(batch: int = 64, room: int = 640, isl: float = 512.0, osl: float = 128.0) -> EngineQueue:
+    return EngineQueue(LLAMA, isl, osl, batch, room)
 
 
-def rate_of(queue: Queue, load: float) -> float:
+def rate_of(queue: EngineQueue, load: float) -> float:
     """Requests a ms, by what can be served, and no more than may be asked for."""
     return min(1e6, load * queue.top)
 
 
 @given(shapes, loads)
 def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
-    queue = Queue(*shape)
+    queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
     found, plain = queue.analyse(1_000.0 * rate), BirthDeath(shape, rate)
     close = partial(pytest.approx, rel=1e-8, abs=1e-12)
@@ -77,7 +77,7 @@ def test_large_engines_are_the_plain_solution_too(batch: int, room: int, load: f
 
 @given(shapes, loads, st.integers(0, 81), st.floats(0.0, 3.0))
 def test_distributions_are_those_of_the_plain_solution(shape: Shape, load: float, batch: int, waited: float) -> None:
-    queue = Queue(*shape)
+    queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
     plain = BirthDeath(shape, rate)
     wait_ms = waited * (queue.room + 1) / queue.top
@@ -107,7 +107,7 @@ def test_waits_of_an_event_simulation() -> None:
 
 @given(shapes, loads)
 def test_percentiles_are_ordered_and_keep_their_share(shape: Shape, load: float) -> None:
-    queue = Queue(*shape)
+    queue = EngineQueue(*shape)
     rate = 1_000.0 * rate_of(queue, load)
     shares = (0.0, 0.5, 0.9, 0.99, 0.9999)
     for percentile in (queue.waiting_ms_at, queue.ttft_ms_at, queue.itl_ms_at):
@@ -135,7 +135,7 @@ def test_percentiles_of_latencies_are_those_of_batches_and_waits() -> None:
 @pytest.mark.parametrize("load", [1.0 - 1e-9, 1.0 - 1e-13])
 def test_an_engine_without_a_fixed_time_next_to_saturation(load: float) -> None:
     shape = (LinearTimes(0.0, 0.04, 0.0, 0.001), 512.0, 128.0, 16, 40)
-    queue = Queue(*shape)
+    queue = EngineQueue(*shape)
     plain = BirthDeath(shape, load * queue.top)
     assert queue.analyse(1_000.0 * load * queue.top).batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
 
@@ -154,7 +154,7 @@ def test_the_mean_is_that_of_the_distribution(load: float) -> None:
 
 @given(shapes)
 def test_more_requests_wait_longer(shape: Shape) -> None:
-    queue = Queue(*shape)
+    queue = EngineQueue(*shape)
     rates = [min(1e9, 1_000.0 * queue.top * load) for load in (1e-6, 0.01, 0.3, 0.7, 0.95, 0.999, 1.0, 1.001, 1.2, 5.0)]
     found = [queue.analyse(rate) for rate in rates]
     for low, high in pairwise(found):
@@ -184,7 +184,7 @@ def test_next_to_nothing_is_served_at_once() -> None:
 
 def test_a_flat_curve_is_a_curve() -> None:
     """The original calls every target infeasible for one, and gives NaN as its prefill."""
-    queue = Queue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
+    queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
     found = queue.analyse(500.0 * queue.top)
     assert (found.itl_ms, found.prefill_ms, found.service_ms) == (10.0, 5.0, 495.0)
     assert queue.itl_ms_at(500.0 * queue.top, 0.99) == 10.0
@@ -196,7 +196,7 @@ def test_without_prompts_there_is_no_prefill() -> None:
     found = queue.analyse(500.0 * queue.top)
     assert found.prefill_ms == 0.0
     assert found.service_ms == pytest.approx(127.0 * found.itl_ms)
-    one = Queue(LLAMA, 0.0, 1.0, 64, 640)
+    one = EngineQueue(LLAMA, 0.0, 1.0, 64, 640)
     assert one.analyse(500.0 * one.top).itl_ms == pytest.approx(one.analyse(500.0 * one.top).service_ms)
 
 
@@ -239,7 +239,7 @@ def test_nonsense_is_refused_by_name(changed: dict[str, float], says: str) -> No
         "max_queue_requests": 80,
     }
     with pytest.raises(ValueError, match=says):
-        Queue(**{**given_, **changed})  # type: ignore[arg-type]
+        EngineQueue(**{**given_, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rate", [NAN, 0.0, -1.0, math.inf, 1e10])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.models.regression import SAMPLES_MAX, SAMPLES_MIN, Line, Regression
+from loadline.core.engines.regression import SAMPLES_MAX, SAMPLES_MIN, Line, Regression
 
 
 def learned(*samples: tuple[float, float]) -> Regression:

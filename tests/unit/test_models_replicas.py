@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loadline.core.models.capacity import prefill_capacity
-from loadline.core.models.load import can_consolidate, either_up_both_down, load_of_less, load_step
-from loadline.core.models.regression import Line
-from loadline.core.models.replicas import (
+from loadline.core.engines.regression import Line
+from loadline.core.planning.sizing.load_steps import can_consolidate, either_up_both_down, load_of_less, load_step
+from loadline.core.planning.sizing.prefill_capacity import prefill_capacity
+from loadline.core.planning.sizing.replicas import (
     REPLICAS_MAX,
     computed_isl,
     concurrency,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.core.models.saturation import Reading, Thresholds, Variant, analyse, step
+from loadline.core.planning.sizing.saturation_rules import Reading, Thresholds, Variant, analyse, step
 
 T = Thresholds()
 

@@ -6,8 +6,8 @@ from statistics import NormalDist
 
 import pytest
 
-from loadline.core.models.lengths import Lengths, all_of
-from loadline.core.models.stalls import stall_quantile
+from loadline.core.engines.lengths import Lengths, all_of
+from loadline.core.engines.stalls import stall_quantile
 
 
 @pytest.mark.parametrize("tokens", [1.0, 100.0, 2_500.0])

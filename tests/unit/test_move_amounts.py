@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import TrafficReported
-from loadline.core.moves import Move
-from loadline.core.observed import TrafficSample
-from loadline.core.rescheduling.knobs import MetricName, ReschedulingKnobs
-from loadline.core.rescheduling.verdicts import MoveCode, PolicyLook, sentence
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.knobs import MetricName, MigrationKnobs
+from loadline.core.migration.outcomes import MigrationCode, PolicyReport, sentence
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.migrations import Migration
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.movers import Movers, pairs
 
-LOAD = ReschedulingKnobs(
+LOAD = MigrationKnobs(
     rescheduling_policies=("decode_load",),
     rescheduling_decode_load_threshold=0.8,
     rescheduling_load_balance_threshold=0.2,
@@ -27,14 +27,14 @@ BY_REQUESTS = replace(
 )
 
 
-def asked(knobs: ReschedulingKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> list[Move]:
+def asked(knobs: MigrationKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> list[Migration]:
     """What moves from one worker to another."""
     world = Movers(knobs)
     world.join("cold", **cold)
     return world.join("hot", **hot)
 
 
-def last_look(world: Movers) -> PolicyLook:
+def last_look(world: Movers) -> PolicyReport:
     """What was seen when loads were last looked at."""
     return world.controller.state.rescheduling.looks["m\0decode\0decode_load"]
 
@@ -90,7 +90,7 @@ def test_a_request_as_large_as_the_difference_stays() -> None:
     world = Movers(LOAD)
     world.join("cold", 0, 0)
     assert world.join("hot", 900, 1) == []
-    assert last_look(world).code is MoveCode.GAP_TOO_SMALL
+    assert last_look(world).code is MigrationCode.GAP_TOO_SMALL
 
 
 def test_no_more_moves_than_there_is_room_for() -> None:
@@ -123,7 +123,7 @@ def test_the_model_has_no_more_moves_than_it_may() -> None:
     second = world.join("hot2", 900, 9)
     assert [move.requests_max for move in (*first, *second)] == [3, 2]
     assert world.join("hot3", 900, 9) == []
-    assert last_look(world).code is MoveCode.MOVES_MAX
+    assert last_look(world).code is MigrationCode.MOVES_MAX
 
 
 def test_what_ends_sooner_than_it_is_copied_stays() -> None:
@@ -133,7 +133,7 @@ def test_what_ends_sooner_than_it_is_copied_stays() -> None:
     world.join("cold", 0)
     assert world.join("hot", 900, 9) == []  # 100 tokens take 1 s, and a request has 1 s left
     look = last_look(world)
-    assert look.code is MoveCode.FINISHES_SOONER
+    assert look.code is MigrationCode.FINISHES_SOONER
     assert "takes 1000 ms, and it has 1000 ms left" in sentence(look.code, look.numbers)
     assert world.tell(world.report("hot", 990, 99)) != []  # these are shorter
 
@@ -146,14 +146,14 @@ def test_a_worker_that_is_ready_soon_takes_what_comes(left_ms: int, moves: int) 
     pool.gaps = [world.now + left_ms - 60_000]
     world.join("cold", 0)
     assert len(world.join("hot", 900, 9)) == moves
-    assert (last_look(world).code is MoveCode.WORKER_SOON_READY) is not bool(moves)
+    assert (last_look(world).code is MigrationCode.WORKER_SOON_READY) is not bool(moves)
 
 
 def test_who_only_advises_says_what_it_would_do() -> None:
     world = Movers(LOAD, advise=True)
     world.join("cold", 0)
     assert world.join("hot", 900, 9) == []
-    assert last_look(world).code is MoveCode.ADVISED
+    assert last_look(world).code is MigrationCode.ADVISED
     assert world.controller.state.rescheduling.flights.open == {}
 
 
@@ -169,5 +169,5 @@ def test_room_is_judged_by_those_that_move_and_not_by_those_that_wait() -> None:
     world = Movers(LOAD)
     world.join("cold", 480, 6)  # there are 320 tokens up to its threshold
     assert world.join("hot", 900, 2, waiting_requests=8, queued_prefill_tokens=80) == []
-    assert last_look(world).code is MoveCode.NO_ROOM
+    assert last_look(world).code is MigrationCode.NO_ROOM
     assert last_look(world).numbers["tokens"] == 450.0

@@ -1,12 +1,12 @@
 """A worker that does not answer is left alone, longer each time, and holds up nobody else."""
 
-from loadline.core.events import BusConnectionChanged
-from loadline.core.moves import Move
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.rescheduling.peers import Peer
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.migration.peers import Peer
+from loadline.core.vocabulary.events import BusConnectionChanged
+from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers, pairs
 
-KNOBS = ReschedulingKnobs(
+KNOBS = MigrationKnobs(
     rescheduling_policies=("decode_failover",),
     breaker_ms=5_000,
     breaker_max_ms=15_000,
@@ -15,7 +15,7 @@ KNOBS = ReschedulingKnobs(
 )
 
 
-def ill() -> tuple[Movers, Move]:
+def ill() -> tuple[Movers, Migration]:
     """A worker that must be emptied, and was asked to give its only request away."""
     world = Movers(KNOBS)
     world.join("ill", 10, 1)
@@ -33,7 +33,7 @@ def test_who_does_not_answer_is_asked_again_after_a_while_and_then_after_twice_t
     waited_ms = []
     for _ in range(4):
         assert world.answer(move, accepted=None) == []
-        since_ms, asked = world.now, list[Move]()
+        since_ms, asked = world.now, list[Migration]()
         while not asked:
             asked = world.wait(500)
             assert world.now - since_ms <= KNOBS.breaker_max_ms

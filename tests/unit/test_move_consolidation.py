@@ -1,12 +1,12 @@
 """Workers are emptied for nothing but order, where that stays done."""
 
-from loadline.core.models.tpot import TpotSweep
-from loadline.core.moves import Move
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers, pairs
 
 AFTER_MS = 10_000
-KNOBS = ReschedulingKnobs(
+KNOBS = MigrationKnobs(
     rescheduling_policies=("binpacking_consolidation",),
     consolidate_after_ms=AFTER_MS,
     tpot_slo=50.0,
@@ -27,7 +27,7 @@ def fleet(*requests: int) -> Movers:
     return world
 
 
-def obey(world: Movers, *moves: Move) -> None:
+def obey(world: Movers, *moves: Migration) -> None:
     """Each takes all that it asks for."""
     world.now += 100
     for move in moves:

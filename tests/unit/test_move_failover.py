@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.events import BusConnectionChanged
-from loadline.core.rescheduling.knobs import FailoverDomain, MetricName, ReschedulingKnobs
-from loadline.core.rescheduling.verdicts import MoveCode, sentence
+from loadline.core.migration.knobs import FailoverDomain, MetricName, MigrationKnobs
+from loadline.core.migration.outcomes import MigrationCode, sentence
+from loadline.core.vocabulary.events import BusConnectionChanged
 from tests.support.movers import Movers, pairs
 
-FAILOVER = ReschedulingKnobs(rescheduling_policies=("prefill_failover", "decode_failover"))
+FAILOVER = MigrationKnobs(rescheduling_policies=("prefill_failover", "decode_failover"))
 
 
 def test_all_of_a_failing_worker_goes_where_some_are_full() -> None:
@@ -146,7 +146,7 @@ def test_where_most_are_silent_it_is_rather_we_who_do_not_hear() -> None:
         world.join(name, 10, 1)
     assert world.wait(20_000, silent=("a", "b")) == []
     look = world.controller.state.rescheduling.looks["m\0decode\0decode_failover"]
-    assert look.code is MoveCode.TOO_MANY_SILENT
+    assert look.code is MigrationCode.TOO_MANY_SILENT
     assert sentence(look.code, look.numbers).startswith("2 of 3 workers are silent")
 
 

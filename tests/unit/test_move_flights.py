@@ -4,13 +4,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.events import MoveReported
-from loadline.core.moves import Move, MoveEnd, MovePhase
-from loadline.core.rescheduling.flights import SETTLE_MS, Flight
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.migration.in_flight import SETTLE_MS, InFlightMigration
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.vocabulary.events import MigrationReported
+from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint, MovePhase
 from tests.support.movers import Movers, pairs
 
-LOAD = ReschedulingKnobs(
+LOAD = MigrationKnobs(
     rescheduling_policies=("decode_load",),
     rescheduling_decode_load_threshold=0.5,
     rescheduling_load_balance_threshold=0.2,
@@ -19,7 +19,7 @@ LOAD = ReschedulingKnobs(
 FAILOVER = replace(LOAD, rescheduling_policies=("decode_failover",))
 
 
-def moved(knobs: ReschedulingKnobs = LOAD) -> tuple[Movers, str]:
+def moved(knobs: MigrationKnobs = LOAD) -> tuple[Movers, str]:
     """A world in which ``hot`` was asked to give 400 tokens, 4 requests, to ``cold``; and the id of that."""
     world = Movers(knobs)
     world.join("cold", 0, 0)
@@ -28,7 +28,7 @@ def moved(knobs: ReschedulingKnobs = LOAD) -> tuple[Movers, str]:
     return world, move.command_id
 
 
-def flight(world: Movers, command_id: str) -> Flight | None:
+def flight(world: Movers, command_id: str) -> InFlightMigration | None:
     return world.controller.state.rescheduling.flights.open.get(command_id)
 
 
@@ -209,8 +209,8 @@ def test_moves_of_the_leader_before_are_followed_from_their_first_report() -> No
     world = Movers(replace(LOAD, moves_max=1))
     world.join("cold", 0, 0)
     world.join("hot", 400, 4)
-    ends = MoveEnd("decode", "hot", 1), MoveEnd("decode", "cold", 1)
-    report = MoveReported("before", "m", 6, *ends, "decode_load", "copying", 1, 0, 0, 0, 5)
+    ends = MigrationEndpoint("decode", "hot", 1), MigrationEndpoint("decode", "cold", 1)
+    report = MigrationReported("before", "m", 6, *ends, "decode_load", "copying", 1, 0, 0, 0, 5)
     world.tell(report)
     assert flight(world, "before") is not None
     assert world.tell(world.report("hot", 900, 9)) == []
@@ -221,8 +221,8 @@ def test_moves_of_the_leader_before_are_followed_from_their_first_report() -> No
 
 def test_the_end_of_a_move_that_nobody_knows_is_no_news() -> None:
     world, _ = moved()
-    ends = MoveEnd("decode", "hot", 1), MoveEnd("decode", "cold", 1)
-    world.tell(MoveReported("unknown", "m", 6, *ends, "decode_load", "done", 1, 1, 0, 100, 5))
+    ends = MigrationEndpoint("decode", "hot", 1), MigrationEndpoint("decode", "cold", 1)
+    world.tell(MigrationReported("unknown", "m", 6, *ends, "decode_load", "done", 1, 1, 0, 100, 5))
     assert flight(world, "unknown") is None
     assert outcomes(world) == {"decode_load:planned": 1}
 
@@ -233,7 +233,7 @@ def test_ids_differ_and_are_the_same_in_every_run() -> None:
     assert len(set(ids[0])) == len(ids[0]) == 3
 
 
-def spread() -> list[Move]:
+def spread() -> list[Migration]:
     world = Movers(FAILOVER)
     for name in ("a", "b", "c"):
         world.join(name, 0, 0)

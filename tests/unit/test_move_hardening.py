@@ -7,35 +7,41 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from loadline.core.controller import Controller
-from loadline.core.events import BusConnectionChanged, MoveReported, RegistryRead, SettingsChanged, WorkerDrained
-from loadline.core.move_look import Look
-from loadline.core.moves import Move, MoveEnd
-from loadline.core.observed import RegisteredWorker
-from loadline.core.rescheduling import policies
-from loadline.core.rescheduling.amounts import as_many_as_fit
-from loadline.core.rescheduling.flights import Flight
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.migration import policies
+from loadline.core.migration.amounts import as_many_as_fit
+from loadline.core.migration.in_flight import InFlightMigration
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.rounds.migration_round import MigrationRound
+from loadline.core.vocabulary.events import (
+    BusConnectionChanged,
+    MigrationReported,
+    RegistryRead,
+    SettingsChanged,
+    WorkerDrained,
+)
+from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
+from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.wire.codec import encode
 from tests.support.movers import Movers, pairs
 
-LOAD = ReschedulingKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
-FAILOVER = ReschedulingKnobs(rescheduling_policies=("decode_failover",), failover_domain="node")
+LOAD = MigrationKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
+FAILOVER = MigrationKnobs(rescheduling_policies=("decode_failover",), failover_domain="node")
 
 
-def asked() -> tuple[Movers, Move]:
+def asked() -> tuple[Movers, Migration]:
     world = Movers(LOAD)
     world.join("a", 800, 8)
     (move,) = world.join("b", 100, 1)
     return world, move
 
 
-def open_flights(world: Movers) -> dict[str, Flight]:
+def open_flights(world: Movers) -> dict[str, InFlightMigration]:
     return world.controller.state.rescheduling.flights.open
 
 
-def report(command_id: str = "c", *, epoch: int = 7, source: str = "a", incarnation: int = 1) -> MoveReported:
-    ends = MoveEnd("decode", source, incarnation), MoveEnd("decode", "b", 1)
-    return MoveReported(command_id, "m", epoch, *ends, "decode_load", "copying", 900, 0, 0, 10, 5)
+def report(command_id: str = "c", *, epoch: int = 7, source: str = "a", incarnation: int = 1) -> MigrationReported:
+    ends = MigrationEndpoint("decode", source, incarnation), MigrationEndpoint("decode", "b", 1)
+    return MigrationReported(command_id, "m", epoch, *ends, "decode_load", "copying", 900, 0, 0, 10, 5)
 
 
 def test_reports_of_lives_and_terms_that_never_were_are_not_followed() -> None:
@@ -67,7 +73,7 @@ def test_a_source_does_not_count_for_more_than_it_was_asked_for() -> None:
 
 def test_who_moves_nothing_follows_nothing() -> None:
     world = Movers(LOAD)
-    still = replace(world.settings.models[0], rescheduling=ReschedulingKnobs())
+    still = replace(world.settings.models[0], rescheduling=MigrationKnobs())
     other = Controller(replace(world.settings, models=(still,)))
     there = [world.worker("a").worker, world.worker("b").worker]
     other.handle([BusConnectionChanged(connected=True), RegistryRead(there), report()], world.now)
@@ -163,9 +169,9 @@ def test_names_of_nodes_that_are_gone_are_forgotten() -> None:
     assert len(planner._nodes) < 5_000
 
 
-def many(command_id: str, requests: int, *, source: str = "a", tokens: int = 5) -> MoveReported:
-    ends = MoveEnd("decode", source, 1), MoveEnd("decode", "b", 1)
-    return MoveReported(command_id, "m", 7, *ends, "decode_load", "copying", requests, 0, 0, tokens, 5)
+def many(command_id: str, requests: int, *, source: str = "a", tokens: int = 5) -> MigrationReported:
+    ends = MigrationEndpoint("decode", source, 1), MigrationEndpoint("decode", "b", 1)
+    return MigrationReported(command_id, "m", 7, *ends, "decode_load", "copying", requests, 0, 0, tokens, 5)
 
 
 def test_more_moves_than_there_are_slots_leave_none_free_and_nothing_else() -> None:
@@ -201,8 +207,8 @@ def test_a_source_that_makes_up_moves_holds_up_nobody_for_long() -> None:
 
 def test_moves_to_workers_that_there_are_not_are_not_followed() -> None:
     world, move = asked()
-    its = replace(report("elsewhere"), destination=MoveEnd("decode", "nobody", 1))
-    world.tell(its, replace(its, command_id="other", destination=MoveEnd("decode", "b", 9)))
+    its = replace(report("elsewhere"), destination=MigrationEndpoint("decode", "nobody", 1))
+    world.tell(its, replace(its, command_id="other", destination=MigrationEndpoint("decode", "b", 9)))
     assert open_flights(world).keys() == {move.command_id}
 
 
@@ -234,7 +240,7 @@ def test_a_fault_holds_the_moves_of_its_model_and_nothing_else(monkeypatch: pyte
         raise ValueError("kth(=-3) out of bounds (2)")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Look, "plan", fails)
+        broken.setattr(MigrationRound, "plan", fails)
         assert world.wait(3_000) == []
         assert [(alarm.kind, alarm.text) for alarm in world.alarms] == [
             ("rescheduling_failed", "ValueError: kth(=-3) out of bounds (2)")

@@ -2,14 +2,14 @@
 
 from msgspec.structs import replace
 
-from loadline.core.events import BusConnectionChanged
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.vocabulary.events import BusConnectionChanged
 from tests.support.movers import Movers, pairs
 
-FAILOVER = ReschedulingKnobs(rescheduling_policies=("decode_failover",))
+FAILOVER = MigrationKnobs(rescheduling_policies=("decode_failover",))
 
 
-def fleet(knobs: ReschedulingKnobs = FAILOVER) -> Movers:
+def fleet(knobs: MigrationKnobs = FAILOVER) -> Movers:
     world = Movers(knobs)
     for number in range(6):
         world.join(f"w{number}", 10, 1)

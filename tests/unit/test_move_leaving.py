@@ -4,27 +4,27 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.client.moves import Moves
-from loadline.core.events import DrainRequested, WorkerDrained, WorkerRegistered
-from loadline.core.moves import ALL_REQUESTS, Move
-from loadline.core.observed import RegisteredWorker
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.rescheduling.requests import Candidate
-from loadline.core.targets import Decision, PoolTarget, Victim
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.decisions import Decision, PoolTarget, Victim
+from loadline.core.vocabulary.events import DrainRequested, WorkerDrained, WorkerRegistered
+from loadline.core.vocabulary.migrations import ALL_REQUESTS, Migration
+from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.wire.messages import MigrateCommand
 from tests.support.movers import Movers, pairs
 
-FAILOVER = ReschedulingKnobs(rescheduling_policies=("prefill_failover", "decode_failover"))
-LOAD = ReschedulingKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
+FAILOVER = MigrationKnobs(rescheduling_policies=("prefill_failover", "decode_failover"))
+LOAD = MigrationKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
 
 
-def candidates(running: int, waiting: int, hops: int = 0) -> list[Candidate]:
+def candidates(running: int, waiting: int, hops: int = 0) -> list[MigratableRequest]:
     return [
-        *(Candidate(f"r{number}", 100, 5, hops=hops) for number in range(running)),
-        *(Candidate(f"w{number}", 100, 0, waiting=True, hops=hops) for number in range(waiting)),
+        *(MigratableRequest(f"r{number}", 100, 5, hops=hops) for number in range(running)),
+        *(MigratableRequest(f"w{number}", 100, 0, waiting=True, hops=hops) for number in range(waiting)),
     ]
 
 
-def chosen(world: Movers, move: Move, has: list[Candidate]) -> int:
+def chosen(world: Movers, move: Migration, has: list[MigratableRequest]) -> int:
     """Requests that the source of a move takes for it."""
     fields = {name: getattr(move, name) for name in move.__struct_fields__}
     record = world.records[move.source.worker]
@@ -59,7 +59,7 @@ def test_load_moves_nothing_that_was_moved_often() -> None:
     assert chosen(world, move, candidates(9, 0, hops=2)) == 0
 
 
-def drained_by_others(world: Movers, name: str) -> list[Move]:
+def drained_by_others(world: Movers, name: str) -> list[Migration]:
     record = replace(world.records[name], state="draining")
     return world.tell(WorkerRegistered(RegisteredWorker(record, 5)))
 

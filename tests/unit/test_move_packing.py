@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.models.tpot import TpotSweep
-from loadline.core.moves import Move
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.rescheduling.verdicts import MoveCode, PolicyLook
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.migration.outcomes import MigrationCode, PolicyReport
+from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers, pairs
 
 POINTS = [(batch, tokens) for batch in (1.0, 256.0) for tokens in (8.0, 8_192.0)]
@@ -20,7 +20,7 @@ LAW = TpotSweep(
 )
 """10 ms, 0.1 ms for each request and 0.01 ms for each thousand tokens."""
 CACHE = 10_000_000
-KNOBS = ReschedulingKnobs(
+KNOBS = MigrationKnobs(
     rescheduling_policies=("binpacking_consolidation", "binpacking_mitigation"),
     tpot_slo=50.0,
     move_ttl_ms=2_000,
@@ -29,11 +29,11 @@ KNOBS = ReschedulingKnobs(
 EMPTYING = replace(KNOBS, rescheduling_policies=("binpacking_consolidation",), consolidate_after_ms=10_000)
 
 
-def join(world: Movers, name: str, running: int, tokens: int = 0, **more: object) -> list[Move]:
+def join(world: Movers, name: str, running: int, tokens: int = 0, **more: object) -> list[Migration]:
     return world.join(name, tokens, running, kv_blocks_total=CACHE, **more)  # type: ignore[arg-type]  # of a sample
 
 
-def last_look(world: Movers) -> PolicyLook:
+def last_look(world: Movers) -> PolicyReport:
     return world.controller.state.rescheduling.looks["m\0decode\0binpacking_consolidation"]
 
 
@@ -46,7 +46,7 @@ def two(few: int = 4, many: int = 100) -> Movers:
     return world
 
 
-def end(world: Movers, move: Move, requests: int) -> None:
+def end(world: Movers, move: Migration, requests: int) -> None:
     """All of a move is done, and both say so."""
     world.answer(move, requests=requests, tokens=1_000 * requests)
     world.phase(move, "done", moved=requests, tokens=1_000 * requests, requests=requests)
@@ -65,7 +65,7 @@ def test_a_slow_worker_gives_to_the_fullest_that_can_take_more_until_it_is_withi
 def test_a_worker_is_emptied_into_the_fullest_after_it_could_have_been_for_a_while() -> None:
     world = two()
     assert world.wait(9_000) == []
-    assert last_look(world).code is MoveCode.TOO_SOON
+    assert last_look(world).code is MigrationCode.TOO_SOON
     (move,) = world.wait(2_000)
     assert pairs([move]) == [("few", "many")]
     assert move.requests_max == 4
@@ -81,7 +81,7 @@ def test_requests_that_must_stay_keep_their_worker() -> None:
     world = two()
     world.tell(world.said("few", unmovable_requests=1))
     assert world.wait(60_000) == []
-    assert last_look(world).code is MoveCode.NOT_EMPTIED
+    assert last_look(world).code is MigrationCode.NOT_EMPTIED
 
 
 def test_the_while_begins_anew_when_it_could_not_be() -> None:

@@ -3,23 +3,23 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.moves import Move
-from loadline.core.rescheduling.board import Board
-from loadline.core.rescheduling.columns import IN_REQUESTS, IN_TOKENS, OUT_REQUESTS, OUT_TOKENS
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.rescheduling.verdicts import MoveCode
+from loadline.core.migration.columns import IN_REQUESTS, IN_TOKENS, OUT_REQUESTS, OUT_TOKENS
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.migration.outcomes import MigrationCode
+from loadline.core.migration.worker_table import WorkerTable
+from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers, pairs
 
-LOAD = ReschedulingKnobs(
+LOAD = MigrationKnobs(
     rescheduling_policies=("decode_load",),
     rescheduling_decode_load_threshold=0.5,
     rescheduling_req_select_value=0.0,
     rescheduling_load_balance_threshold=0.3,
 )
-FAILOVER = ReschedulingKnobs(rescheduling_policies=("decode_failover",))
+FAILOVER = MigrationKnobs(rescheduling_policies=("decode_failover",))
 
 
-def board(world: Movers) -> Board:
+def board(world: Movers) -> WorkerTable:
     groups = world.controller._rescheduler._groups["m"]
     return next(group.board for group in groups if group.name == "decode")
 
@@ -31,7 +31,7 @@ def moving(world: Movers, name: str, *what: int) -> list[float]:
     return [float(its.columns.moving[one, its.rows["decode", name]]) for one in what]
 
 
-def four_of_eight() -> tuple[Movers, Move]:
+def four_of_eight() -> tuple[Movers, Migration]:
     """``hot`` gives four requests of 100 tokens to ``cold``, and has said so."""
     world = Movers(LOAD)
     world.join("cold", 0, 0)
@@ -134,7 +134,7 @@ def test_where_all_who_should_give_do_so_already_that_is_said() -> None:
     world.join("ill", 80, 8, migration_slots_out=0)
     world.tell(world.said("ill", schedulable=False))
     look = world.controller.state.rescheduling.looks["m\0decode\0decode_failover"]
-    assert look.code is MoveCode.NO_SLOTS
+    assert look.code is MigrationCode.NO_SLOTS
 
 
 def test_who_does_not_say_its_load_is_told_of() -> None:
@@ -143,7 +143,7 @@ def test_who_does_not_say_its_load_is_told_of() -> None:
     world.join("b", 0, 0, kv_blocks_total=None)
     world.wait(1_000)
     look = world.controller.state.rescheduling.looks["m\0decode\0decode_load"]
-    assert (look.code, look.numbers) == (MoveCode.LOAD_UNKNOWN, {"unknown": 2.0, "workers": 2.0})
+    assert (look.code, look.numbers) == (MigrationCode.LOAD_UNKNOWN, {"unknown": 2.0, "workers": 2.0})
 
 
 def test_what_is_told_of_idle_policies_is_of_now() -> None:

@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadline.core.moves import ALL_REQUESTS, MoveOrder, MoveRule
-from loadline.core.rescheduling.requests import Candidate, choose
+from loadline.core.migration.requests import MigratableRequest, choose
+from loadline.core.vocabulary.migrations import ALL_REQUESTS, MoveOrder, MoveRule
 
 QUEUE = [
-    Candidate("r1", 500, 100),
-    Candidate("r2", 3_000, 10),
-    Candidate("r3", 200, 20),
-    Candidate("r4", 100, 0),
-    Candidate("w1", 400, 0, waiting=True),
-    Candidate("w2", 2_000, 0, waiting=True),
+    MigratableRequest("r1", 500, 100),
+    MigratableRequest("r2", 3_000, 10),
+    MigratableRequest("r3", 200, 20),
+    MigratableRequest("r4", 100, 0),
+    MigratableRequest("w1", 400, 0, waiting=True),
+    MigratableRequest("w2", 2_000, 0, waiting=True),
 ]
 LIMITS: dict[str, Any] = {"requests_max": 64, "tokens_max": None, "hops_max": 3, "kv_tokens_total": 100_000}
 
 
 def chosen(
-    rule: MoveRule, order: MoveOrder, value: float, queue: list[Candidate] | None = None, **limits: Any
+    rule: MoveRule, order: MoveOrder, value: float, queue: list[MigratableRequest] | None = None, **limits: Any
 ) -> list[str]:
     found = choose(QUEUE if queue is None else queue, rule, order, value, **(LIMITS | limits))
     return [one.request_id for one in found]
@@ -92,7 +92,7 @@ def test_who_must_stay_stays_and_so_does_who_is_about_to_end() -> None:
 
 CANDIDATES = st.lists(
     st.builds(
-        Candidate,
+        MigratableRequest,
         request_id=st.just(""),
         prompt_tokens=st.integers(0, 50),
         output_tokens=st.integers(0, 5),
@@ -120,7 +120,7 @@ LIMITED = st.fixed_dictionaries(
 
 @given(CANDIDATES, RULES, ORDERS, VALUES, LIMITED)
 def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
-    queue: list[Candidate], rule: MoveRule, order: MoveOrder, value: float, limits: dict[str, Any]
+    queue: list[MigratableRequest], rule: MoveRule, order: MoveOrder, value: float, limits: dict[str, Any]
 ) -> None:
     found = choose(queue, rule, order, value, **limits)
     tokens = sum(one.tokens for one in found)
@@ -136,12 +136,14 @@ def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
 
 
 @given(CANDIDATES, ORDERS, st.integers(0, 12))
-def test_asking_for_more_requests_adds_to_the_same_ones(queue: list[Candidate], order: MoveOrder, number: int) -> None:
+def test_asking_for_more_requests_adds_to_the_same_ones(
+    queue: list[MigratableRequest], order: MoveOrder, number: int
+) -> None:
     more = chosen("NUM_REQ", order, number + 1, queue)
     assert chosen("NUM_REQ", order, number, queue) == more[:number]
 
 
 @given(CANDIDATES.flatmap(lambda queue: st.tuples(st.just(queue), st.permutations(queue))))
-def test_the_queue_decides_between_equals_only(pair: tuple[list[Candidate], list[Candidate]]) -> None:
+def test_the_queue_decides_between_equals_only(pair: tuple[list[MigratableRequest], list[MigratableRequest]]) -> None:
     lengths = [[one.tokens for one in choose(queue, "NUM_REQ", "SR", 99, **LIMITS)] for queue in pair]
     assert lengths[0] == lengths[1]

@@ -5,28 +5,28 @@ from typing import Any
 from msgspec import Raw
 from msgspec.structs import replace
 
-from loadline.core import query
 from loadline.core.controller import Controller
-from loadline.core.events import (
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.migration.summary import LISTED_MAX
+from loadline.core.queries import status as query
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     DrainRequested,
-    MoveReported,
+    MigrationReported,
     RegistryRead,
     SettingsChanged,
     WorkerDrained,
 )
-from loadline.core.moves import Move, MoveEnd
-from loadline.core.observed import RegisteredWorker
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.rescheduling.summary import LISTED_MAX
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.status import MigrationStatus, ModelStatus, Timing
+from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
+from loadline.core.vocabulary.samples import RegisteredWorker
+from loadline.core.vocabulary.status import MigrationStatus, ModelStatus, TurnTiming
 from loadline.runtime.status_parts import without_lists
 from loadline.wire.codec import encode
 from tests.support.controlled import booted
 from tests.support.movers import POOLS, Movers
 
-KNOBS = ReschedulingKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
+KNOBS = MigrationKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
 
 
 def model_of(controller: Controller, now: int) -> ModelStatus:
@@ -40,7 +40,7 @@ def seen(world: Movers) -> MigrationStatus:
     return found
 
 
-def asked(**knobs: Any) -> tuple[Movers, Move]:
+def asked(**knobs: Any) -> tuple[Movers, Migration]:
     """Two workers, of which one is to give requests to the other."""
     world = Movers(replace(KNOBS, **knobs))
     world.join("a", 800, 8)
@@ -48,14 +48,14 @@ def asked(**knobs: Any) -> tuple[Movers, Move]:
     return world, move
 
 
-def report(**fields: Any) -> MoveReported:
+def report(**fields: Any) -> MigrationReported:
     """Of a move that nobody here began."""
-    first = MoveReported(
+    first = MigrationReported(
         command_id="c",
         model="m",
         epoch=7,
-        source=MoveEnd("decode", "a", 1),
-        destination=MoveEnd("decode", "b", 1),
+        source=MigrationEndpoint("decode", "a", 1),
+        destination=MigrationEndpoint("decode", "b", 1),
         trigger="x",
         phase="admitted",
         requests=1,
@@ -86,7 +86,7 @@ def test_a_move_is_shown_from_when_it_is_asked_for_until_it_has_ended() -> None:
     assert (said.requests, said.tokens) == ({"decode_load": 3}, {"decode_load": 300})
     assert said.commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
     times = {"accepted": 70, "asked": 30, "copying": 0, "switched": 5}
-    assert said.phases == {phase: Timing(1, took_ms) for phase, took_ms in times.items()}
+    assert said.phases == {phase: TurnTiming(1, took_ms) for phase, took_ms in times.items()}
 
 
 def test_a_move_whose_report_is_faster_than_its_answer_is_accepted_once() -> None:
@@ -104,7 +104,7 @@ def test_a_phase_that_is_reported_again_is_one() -> None:
         world.phase(move, "switched", requests=2, moved=moved)
         world.now += 10
     world.phase(move, "done", requests=2, moved=2)
-    assert seen(world).phases["switched"] == Timing(1, 30)
+    assert seen(world).phases["switched"] == TurnTiming(1, 30)
 
 
 def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
@@ -132,7 +132,7 @@ def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
 def test_only_so_many_are_listed_and_all_are_counted() -> None:
     world, _ = asked(moves_per_worker_max=1_000)
     for number in range(LISTED_MAX + 6):
-        source = MoveEnd("decode", "ab"[number % 2], 1)
+        source = MigrationEndpoint("decode", "ab"[number % 2], 1)
         world.tell(report(command_id=f"c{number}", source=source))
     said = seen(world)
     assert (said.in_flight, len(said.moves)) == (LISTED_MAX + 7, LISTED_MAX)
@@ -199,9 +199,9 @@ def test_workers_that_were_emptied_are_counted_with_the_time_that_it_took() -> N
     world.now += 700
     world.tell(WorkerDrained("m", "decode", "d1", 1))
     emptied = model_of(world.controller, world.now).emptied
-    assert emptied == Timing(1, 700)
+    assert emptied == TurnTiming(1, 700)
     assert emptied.mean_ms == 700.0
-    assert Timing().mean_ms == 0.0
+    assert TurnTiming().mean_ms == 0.0
     (model,) = world.controller.settings.models
     gone = replace(world.controller.settings, models=(replace(model, name="n"),))
     world.tell(SettingsChanged(Raw(encode(gone))))

@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.controller import Controller
-from loadline.core.events import (
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     CampaignLost,
@@ -15,10 +16,9 @@ from loadline.core.events import (
     SettingsChanged,
     ShutdownRequested,
 )
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
 from tests.support.movers import SLOTS, Movers, pairs
 
-LOAD = ReschedulingKnobs(
+LOAD = MigrationKnobs(
     rescheduling_policies=("decode_load",),
     rescheduling_decode_load_threshold=0.5,
     rescheduling_load_balance_threshold=0.3,

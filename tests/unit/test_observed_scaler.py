@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from loadline.client.resources import running
 from loadline.client.scaler import Scaler
-from loadline.core.targets import PoolTarget
+from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.scalers.observed import ObservedScaler
 from loadline.wire.codec import encode
 from tests.support.decisions import decision

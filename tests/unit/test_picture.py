@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.events import LeadershipWon, LoadReported, RegistryRead, WorkerDeregistered
-from loadline.core.observed import RegisteredWorker, WorkerRecord, WorkerSample
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.events import LeadershipWon, LoadReported, RegistryRead, WorkerDeregistered
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 
 SETTINGS = Settings("a", "all", (ModelKnobs("m", (PoolKnobs("p", "decode"), PoolKnobs("q", "prefill"))),))
 

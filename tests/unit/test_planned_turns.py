@@ -5,16 +5,16 @@ from typing import ClassVar
 import pytest
 from msgspec import field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.events import AnyEvent, ForecastFailed, ForecastFitted, RegistryRead, TrafficReported
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.handlers.turn import PLANNED_MAX
-from loadline.core.observed import TrafficSample
 from loadline.core.planning import planners
-from loadline.core.planning.planners.base import Planner
-from loadline.core.report import Opinion
-from loadline.core.settings import ModelKnobs
+from loadline.core.planning.planner import Planner
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted, RegistryRead, TrafficReported
+from loadline.core.vocabulary.reasons import Recommendation
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.belief import START, settings_of
 
 NAMES = [f"m{number:02}" for number in range(2 * PLANNED_MAX + 1)]
@@ -28,10 +28,10 @@ class Noting(Planner):
     asked_of: ClassVar[list[str]] = []
     told: list[int] = field(default_factory=list)
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         del now
         self.asked_of.append(model.name)
-        return Opinion("noting", {}, (), {})
+        return Recommendation("noting", {}, (), {})
 
     def next_wake(self) -> int:
         return START + AWAY_MS

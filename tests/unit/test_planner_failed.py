@@ -2,11 +2,11 @@
 
 import pytest
 
-from loadline.core.belief.fleet import Model
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, CommitDecision, RaiseAlarm
+from loadline.core.fleet.fleet import Model
 from loadline.core.planning.planners.threshold import ThresholdPlanner
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from tests.support.desk import Desk, leading, make_settings
 
 FAULT = "ZeroDivisionError: float division by zero"
@@ -18,7 +18,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     names: set[str] = set()
     plan = ThresholdPlanner.plan
 
-    def faulty(planner: ThresholdPlanner, model: Model, now: int) -> Opinion:
+    def faulty(planner: ThresholdPlanner, model: Model, now: int) -> Recommendation:
         if model.name in names:
             raise ZeroDivisionError("float division by zero")
         return plan(planner, model, now)
@@ -43,7 +43,7 @@ def test_other_models_go_on_and_a_replay_gives_the_same(broken: set[str]) -> Non
     assert told(effects) == [RaiseAlarm("planner_failed", "m", FAULT)]
     assert {e.decision.model for e in effects if isinstance(e, CommitDecision)} == {"n"}
     assert desk.controller.state.counters["planner_failures"] >= 40
-    assert said(desk) == [Reason(Code.PLANNER_FAILED, detail=FAULT)]
+    assert said(desk) == [Reason(ReasonCode.PLANNER_FAILED, detail=FAULT)]
 
     twin = Controller(make_settings())
     twin.restore(desk.controller.snapshot())
@@ -57,4 +57,4 @@ def test_it_plans_again_when_it_can_and_the_next_fault_is_told_anew(broken: set[
     for fails in (True, False, True):
         broken.symmetric_difference_update("m")
         assert len(told(desk.pass_time(5))) == fails
-        assert (Reason(Code.PLANNER_FAILED, detail=FAULT) in said(desk)) == fails
+        assert (Reason(ReasonCode.PLANNER_FAILED, detail=FAULT) in said(desk)) == fails

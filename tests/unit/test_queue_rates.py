@@ -5,19 +5,19 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.models.linear import LinearTimes
-from loadline.core.models.queue_rates import Engine, Work, rate_of, stepped
-from loadline.core.models.queue_sizing import Targets
-from loadline.core.scalars import Role
+from loadline.core.engines.linear import LinearTimes
+from loadline.core.engines.queue_rates import QueueEngine, Work, rate_of, stepped
+from loadline.core.engines.queue_sizing import Targets
+from loadline.core.vocabulary.scalars import Role
 
-ENGINE = Engine(LinearTimes(10.0, 0.1, 5.0, 0.05), batch_requests=256, pass_requests=8)
+ENGINE = QueueEngine(LinearTimes(10.0, 0.1, 5.0, 0.05), batch_requests=256, pass_requests=8)
 WORK = Work(100.0, 1_000.0, 200.0)
 TARGETS = Targets(500.0, 50.0, attainment=0.95)
 ROLES: tuple[Role, ...] = ("prefill", "decode", "aggregated")
 
 
 def rate(
-    role: Role, targets: Targets = TARGETS, work: Work = WORK, engine: Engine = ENGINE, most: int = 1_000
+    role: Role, targets: Targets = TARGETS, work: Work = WORK, engine: QueueEngine = ENGINE, most: int = 1_000
 ) -> float:
     return rate_of(role, engine, work, targets, most).requests_per_s
 
@@ -60,7 +60,7 @@ def test_as_many_engines_as_are_said_are_enough_and_more_are_not_said() -> None:
 
 
 def test_many_short_prompts_share_a_pass() -> None:
-    costly = Engine(LinearTimes(10.0, 0.1, 40.0, 0.02), batch_requests=256, pass_requests=54)
+    costly = QueueEngine(LinearTimes(10.0, 0.1, 40.0, 0.02), batch_requests=256, pass_requests=54)
     short = Work(400.0, 150.0, 1.0)
     found = rate("prefill", Targets(200.0, attainment=0.95), short, costly)
     assert found > 4 * 1_000.0 / 43.0, "one after the other 23 a second are all that an engine can do"

@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.models.linear import LinearTimes
-from loadline.core.models.queue_lanes import size_many
-from loadline.core.models.queue_sizing import PRECISION, ROUNDING, Sized, Targets, size
-from loadline.core.models.queueing import Queue
-from loadline.core.models.roots import last_below, last_below_many
+from loadline.core.engines.linear import LinearTimes
+from loadline.core.engines.queue_sizing import PRECISION, ROUNDING, MaxRate, Targets, size
+from loadline.core.engines.queue_sizing_batch import size_many
+from loadline.core.engines.queueing import EngineQueue
+from loadline.core.engines.roots import last_below, last_below_many
 
 LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
-QUEUE = Queue(LLAMA, 512.0, 128.0, 64, 64)
+QUEUE = EngineQueue(LLAMA, 512.0, 128.0, 64, 64)
 LEAST, MOST = QUEUE.sized_requests_per_s
 
 attainments = st.sampled_from([0.0, 0.5, 0.95, 0.99])
 
 
-def queue_of(seed: int) -> Queue:
+def queue_of(seed: int) -> EngineQueue:
     draw = random.Random(seed)
     alpha, beta = draw.choice([(0.0, 0.02), (1.0, 0.0), (1.0, 0.5), (25.0, 0.02)])
     gamma, delta = draw.choice([(0.0, 1e-4), (14.0, 0.0), (60.0, 0.01)])
     times = LinearTimes(alpha, beta, gamma, delta)
     lengths = draw.choice([0.0, 100.0, 4_000.0]), draw.choice([2.0, 128.0, 1_000.5])
-    return Queue(times, *lengths, draw.choice([1, 2, 8, 33, 64]), draw.choice([0, 1, 16, 80, 640]))
+    return EngineQueue(times, *lengths, draw.choice([1, 2, 8, 33, 64]), draw.choice([0, 1, 16, 80, 640]))
 
 
-def targets_of(queue: Queue, seed: int, attainment: float) -> Targets:
+def targets_of(queue: EngineQueue, seed: int, attainment: float) -> Targets:
     draw = random.Random(seed)
     full = queue.analyse(1_000.0 * queue.top)
     return Targets(
@@ -44,14 +44,14 @@ def targets_of(queue: Queue, seed: int, attainment: float) -> Targets:
     )
 
 
-def reached(queue: Queue, rate: float, attainment: float) -> tuple[float, float]:
+def reached(queue: EngineQueue, rate: float, attainment: float) -> tuple[float, float]:
     if attainment:
         return queue.ttft_ms_at(rate, attainment), queue.itl_ms_at(rate, attainment)
     found = queue.analyse(rate)
     return found.ttft_ms, found.itl_ms
 
 
-def met(queue: Queue, targets: Targets, rate: float, rounding: float = 3e-6) -> bool:
+def met(queue: EngineQueue, targets: Targets, rate: float, rounding: float = 3e-6) -> bool:
     ttft_ms, itl_ms = reached(queue, rate, targets.attainment)
     return ttft_ms <= targets.ttft_ms * (1.0 + rounding) and itl_ms <= targets.itl_ms * (1.0 + rounding)
 
@@ -89,8 +89,8 @@ def test_many_at_once_are_one_by_one(seeds: list[tuple[int, float]]) -> None:
 def test_the_reference_points_of_the_original() -> None:
     assert size(QUEUE, Targets(itl_ms=7.781)).requests_per_s == pytest.approx(18.46, abs=0.005)
     assert size(QUEUE, Targets(ttft_ms=179.0)).requests_per_s == pytest.approx(48.05, abs=0.005)
-    assert size(QUEUE, Targets()) == Sized(MOST, "saturation")
-    assert size(QUEUE, Targets(tokens_per_s=1.0)) == Sized(0.9 * MOST, "tokens")
+    assert size(QUEUE, Targets()) == MaxRate(MOST, "saturation")
+    assert size(QUEUE, Targets(tokens_per_s=1.0)) == MaxRate(0.9 * MOST, "tokens")
 
 
 def test_what_cannot_be_met_is_said_with_what_can() -> None:
@@ -105,16 +105,16 @@ def test_what_cannot_be_met_is_said_with_what_can() -> None:
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
 def test_a_flat_curve_is_feasible_up_to_saturation(attainment: float) -> None:
     """The original: "below bounded region", though the ITL is 10 at every rate."""
-    queue = Queue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
+    queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
     for target in (50.0, 10.0):
         assert size(queue, Targets(itl_ms=target, attainment=attainment)).bound == "saturation"
-    assert size(queue, Targets(itl_ms=9.99, attainment=attainment)) == Sized(0.0, "itl", 10.0)
+    assert size(queue, Targets(itl_ms=9.99, attainment=attainment)) == MaxRate(0.0, "itl", 10.0)
 
 
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
 def test_a_target_at_the_floor_is_met(attainment: float) -> None:
     """One request at a time: its ITL is the same at every rate. The original gives a thousandth of that."""
-    queue = Queue(LLAMA, 512.0, 128.0, 1, 10)
+    queue = EngineQueue(LLAMA, 512.0, 128.0, 1, 10)
     for rounded in (7.0, 7.0 * (1.0 - 0.5 * ROUNDING)):
         assert size(queue, Targets(itl_ms=rounded, attainment=attainment)).bound == "saturation"
 
@@ -126,11 +126,11 @@ def test_a_target_that_is_a_rounded_latency_is_met() -> None:
             assert found.requests_per_s == rate
     least_ms = QUEUE.analyse(LEAST).itl_ms
     missed = Targets(itl_ms=least_ms * (1.0 - 2.0 * ROUNDING))
-    assert size(QUEUE, missed) == size_many([QUEUE], [missed])[0] == Sized(0.0, "itl", least_ms)
+    assert size(QUEUE, missed) == size_many([QUEUE], [missed])[0] == MaxRate(0.0, "itl", least_ms)
 
 
 def test_percentiles_need_more_room_than_means() -> None:
-    queue = Queue(LLAMA, 512.0, 128.0, 64, 640)
+    queue = EngineQueue(LLAMA, 512.0, 128.0, 64, 640)
     rates = [size(queue, Targets(ttft_ms=500.0, attainment=share)).requests_per_s for share in (0.0, 0.9, 0.95, 0.99)]
     assert rates == sorted(rates, reverse=True)
     assert queue.ttft_ms_at(rates[-1], 0.99) == pytest.approx(500.0, rel=1e-4)
@@ -141,7 +141,7 @@ def test_percentiles_need_more_room_than_means() -> None:
 @pytest.mark.parametrize("room", [0, 1, 16])
 def test_a_short_queue_bounds_the_wait(room: int) -> None:
     """What is refused does not wait: with room for few, the percentile is met at any rate."""
-    queue = Queue(LLAMA, 512.0, 128.0, 64, room)
+    queue = EngineQueue(LLAMA, 512.0, 128.0, 64, room)
     targets = Targets(ttft_ms=2_000.0, attainment=0.99)
     assert size(queue, targets).bound == "saturation"
     assert size_many([queue], [targets]) == [size(queue, targets)]

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import ForecastFitted, TrafficReported
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
-from loadline.core.observed import TrafficSample, WorkerSample
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.forecast import forecast
 from tests.support.belief import Line, reported
 
@@ -45,7 +45,7 @@ class Desk:
 
     def hear(
         self, requests_per_s: int, seconds: int = 1, *, obey: bool = True, waiting: int = 0, **said: Any
-    ) -> Opinion:
+    ) -> Recommendation:
         for _ in range(seconds):
             self.world.now += 1_000
             self.sequence += 1
@@ -90,7 +90,7 @@ def two(most: int = 99) -> list[tuple[PoolKnobs, LinearKnobs, float]]:
     ]
 
 
-def codes(opinion: Opinion) -> set[Code]:
+def codes(opinion: Recommendation) -> set[ReasonCode]:
     return {reason.code for reason in opinion.reasons}
 
 
@@ -101,7 +101,7 @@ def test_it_grows_in_one_step_and_says_what_a_worker_serves() -> None:
     assert need.role == "aggregated"
     assert need.demand == pytest.approx(200.0, rel=0.1)
     assert desk.counts() == {"one": -int(-200 // need.serves["one"])}
-    [reason] = [reason for reason in opinion.reasons if reason.code is Code.QUEUEING_TARGET]
+    [reason] = [reason for reason in opinion.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
     assert reason.detail == "bound by itl"
     assert reason.numbers["serves"] == need.serves["one"]
     assert 0.5 * desk.counts()["one"] < reason.numbers["busy"] < desk.counts()["one"]
@@ -124,7 +124,7 @@ def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
     desk = Desk(*two(8))
     desk.hear(150, 400)
     opinion = desk.hear(190, 30)
-    reasons = [reason for reason in opinion.reasons if reason.code is Code.QUEUEING_TARGET]
+    reasons = [reason for reason in opinion.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
     assert [reason.pool for reason in reasons] == ["fast", "slow"]
     loads = {(reason.numbers["requests_per_s"], reason.numbers["backlog_requests_per_s"]) for reason in reasons}
     [(arriving, backlog)] = loads
@@ -139,7 +139,7 @@ def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
     assert set(need.serves) == {"fast"}
     assert desk.counts()["slow"] == 0
     assert desk.counts()["fast"] > 0
-    [reason] = [reason for reason in opinion.reasons if reason.code is Code.SLA_INFEASIBLE]
+    [reason] = [reason for reason in opinion.reasons if reason.code is ReasonCode.SLA_INFEASIBLE]
     assert (reason.pool, reason.detail) == ("slow", "ITL")
     assert reason.numbers["objective_ms"] == 20.0
     assert reason.numbers["best_ms"] > 24.0
@@ -148,13 +148,13 @@ def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
 def test_where_no_pool_meets_the_objective_the_work_is_sized_for() -> None:
     desk = Desk(one(), itl_ms=9.0)
     opinion = desk.hear(200, 12, isl_tokens=8_000.0, osl_tokens=10.0)
-    assert Code.SLA_INFEASIBLE in codes(opinion)
+    assert ReasonCode.SLA_INFEASIBLE in codes(opinion)
     assert desk.counts()["one"] > 30, "8,000 tokens take 164 ms: 33 workers do nothing else"
 
 
 def test_an_objective_that_no_request_meets_at_all_is_a_mistake_and_holds() -> None:
     desk = Desk(one(), ttft_ms=3.0)
-    assert codes(desk.hear(200, 60)) == {Code.SLA_INFEASIBLE}
+    assert codes(desk.hear(200, 60)) == {ReasonCode.SLA_INFEASIBLE}
     assert desk.counts() == {"one": 1}
 
 
@@ -165,7 +165,7 @@ def test_what_is_replaced_goes_as_the_others_become_ready() -> None:
         if "slow" in opinion.targets:
             desk.world.pool("slow").set_desired(opinion.targets["slow"], desk.world.now)
         assert "fast" not in opinion.targets, "none of the others is there"
-    assert Code.REPLACEMENT_NOT_READY in codes(opinion)
+    assert ReasonCode.REPLACEMENT_NOT_READY in codes(opinion)
     [need] = opinion.needs
     desk.world.grow("slow", 20)
     left = 200 - 20 * need.serves["slow"]
@@ -247,6 +247,6 @@ def test_what_the_pools_cannot_serve_is_said() -> None:
     desk = Desk(*two(3))
     opinion = desk.hear(400, 60)
     assert desk.counts() == {"fast": 3, "slow": 3}
-    assert all(reason.numbers["wanted"] > 3 for reason in opinion.reasons if reason.code is Code.QUEUEING_TARGET), (
-        "as many as would do"
-    )
+    assert all(
+        reason.numbers["wanted"] > 3 for reason in opinion.reasons if reason.code is ReasonCode.QUEUEING_TARGET
+    ), "as many as would do"

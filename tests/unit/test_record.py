@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from loadline.core import events as ev
 from loadline.core.controller import Controller
+from loadline.core.vocabulary import events as ev
 from loadline.errors import JournalError
 from loadline.runtime import record
 from tests.support.segments import lone_agent

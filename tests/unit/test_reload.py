@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from loadline.config import Config, load, validate
 from loadline.config.changes import changes
-from loadline.core.events import AnyEvent, SettingsChanged, SettingsRefused
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.settings import settings
 from tests.support.configs import BASE

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.adapters.metrics import Metrics
-from loadline.core import query
-from loadline.core.effects import CommitDecision
-from loadline.core.events import LeaseRenewalFailed
-from loadline.core.status import AgentStatus, Condition, PoolStatus
+from loadline.core.queries import status as query
+from loadline.core.vocabulary.effects import CommitDecision
+from loadline.core.vocabulary.events import LeaseRenewalFailed
+from loadline.core.vocabulary.status import AgentStatus, Condition, PoolStatus
 from tests.support.belief import START
 from tests.support.controlled import World, booted
 from tests.unit.test_metrics import samples, status_with

@@ -2,11 +2,11 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import TrafficReported
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.observed import TrafficSample
-from loadline.core.report import Code, Opinion
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.saturation import POOL, STEP_MS, Bench, Says, noisy
 
 IDLE = Says(kv=0.0, running=0)
@@ -16,8 +16,8 @@ MIDDLE = Says(kv=0.66)
 MINUTES = 240
 
 
-def codes(opinion: Opinion) -> dict[str, list[Code]]:
-    found: dict[str, list[Code]] = {}
+def codes(opinion: Recommendation) -> dict[str, list[ReasonCode]]:
+    found: dict[str, list[ReasonCode]] = {}
     for one in opinion.reasons:
         found.setdefault(one.pool, []).append(one.code)
     return found
@@ -84,7 +84,7 @@ def test_where_workers_do_not_come_another_pool_of_the_role_grows() -> None:
     bench.pool("a").set_desired(3, bench.now)
     opinion = bench.hold(90, a=high, b=high)
     assert opinion.targets == {"b": 3}
-    assert Code.PENDING_UNREACHED in codes(opinion)["a"]
+    assert ReasonCode.PENDING_UNREACHED in codes(opinion)["a"]
 
 
 def test_growth_takes_the_pool_that_holds_most_for_its_cost() -> None:
@@ -111,7 +111,7 @@ def test_a_silent_worker_is_neither_idle_nor_loaded() -> None:
 def test_a_number_that_is_left_out_is_not_zero(missing: Says) -> None:
     assert Bench(workers=4).hold(MINUTES, a=[Says(kv=0.45)] * 3 + [missing]).targets == {}
     opinion = Bench(workers=4).hold(MINUTES, a=[missing] * 4)
-    assert (opinion.targets, codes(opinion)) == ({}, {"a": [Code.NO_DATA]})
+    assert (opinion.targets, codes(opinion)) == ({}, {"a": [ReasonCode.NO_DATA]})
 
 
 def test_a_pool_without_workers_grows_for_the_others_of_its_role() -> None:
@@ -129,7 +129,7 @@ def test_a_pool_without_workers_grows_for_the_others_of_its_role() -> None:
 def test_a_pool_that_is_silent_neither_gives_nor_lets_others_give() -> None:
     other = PoolKnobs("b", "aggregated", gpus_per_worker=4, replicas_max=100)
     opinion = Bench(POOL, other, workers=4).hold(MINUTES, a=[Says(kv=0.56)] * 4, b=[None] * 4)
-    assert (opinion.targets, codes(opinion)["b"]) == ({}, [Code.NO_DATA])
+    assert (opinion.targets, codes(opinion)["b"]) == ({}, [ReasonCode.NO_DATA])
 
 
 def test_what_others_hold_for_themselves_is_given_whatever_a_silent_pool_holds() -> None:
@@ -143,7 +143,7 @@ def test_who_is_late_is_not_given_up_for_growth() -> None:
     bench.pool("a").set_desired(5, bench.now)
     bench.hold(90, a=[MIDDLE] * 2)
     opinion = bench.hold(30, a=[Says(kv=0.9)] * 2)
-    assert (opinion.targets, codes(opinion)["a"]) == ({}, [Code.SATURATION_HIGH, Code.PENDING_UNREACHED])
+    assert (opinion.targets, codes(opinion)["a"]) == ({}, [ReasonCode.SATURATION_HIGH, ReasonCode.PENDING_UNREACHED])
 
 
 def test_either_signal_of_an_aggregated_worker_grows_and_both_shrink() -> None:

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import TrafficReported
-from loadline.core.models.token_capacity import Observations
-from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
-from loadline.core.report import Code, Opinion
-from loadline.core.scalars import Role
+from loadline.core.engines.token_capacity import Observations
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from tests.support.belief import reported
 from tests.support.saturation import STEP_MS, Bench
 
@@ -30,9 +30,9 @@ class Desk(Bench):
 
     def run(
         self, seconds: int, tokens: float | None, waiting: int = 0, *, running: int = 1, queued: int = 0
-    ) -> Opinion:
+    ) -> Recommendation:
         """Each worker has as many tokens in use and as many requests waiting."""
-        opinion = Opinion("", {}, (), {})
+        opinion = Recommendation("", {}, (), {})
         for _ in range(seconds):
             self.now += STEP_MS
             self.sequence += 1
@@ -114,7 +114,7 @@ def test_a_prefill_worker_that_computes_is_full_whatever_its_cache() -> None:
 
 def test_who_does_not_say_how_many_blocks_is_not_judged() -> None:
     opinion = Desk().run(MINUTES, None)
-    assert (opinion.targets, opinion.reasons[0].code) == ({}, Code.NO_DATA)
+    assert (opinion.targets, opinion.reasons[0].code) == ({}, ReasonCode.NO_DATA)
 
 
 def test_the_tokens_are_in_what_it_says_that_it_needs() -> None:

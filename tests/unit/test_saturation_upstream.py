@@ -1,13 +1,13 @@
 """The saturation planner by the rules of llm-d's autoscaler: what the original does, it does."""
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.report import Code, Opinion
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.saturation import POOL, Bench, Says
 
 HIGH, LOW = Says(kv=0.75), Says(kv=0.1)
 
 
-def targets(*opinions: Opinion) -> list[dict[str, int]]:
+def targets(*opinions: Recommendation) -> list[dict[str, int]]:
     return [one.targets for one in opinions]
 
 
@@ -53,4 +53,4 @@ def test_roles_are_judged_apart_and_silence_is_a_hold() -> None:
     pools = PoolKnobs("p", "prefill"), PoolKnobs("d", "decode")
     assert bench(*pools).hold(1, p=[HIGH] * 2, d=[LOW] * 2).targets == {"p": 3, "d": 1}
     opinion = bench().hold(120, a=[None] * 2)
-    assert (opinion.targets, [one.code for one in opinion.reasons]) == ({}, [Code.NO_DATA])
+    assert (opinion.targets, [one.code for one in opinion.reasons]) == ({}, [ReasonCode.NO_DATA])

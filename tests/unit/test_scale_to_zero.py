@@ -2,9 +2,9 @@
 
 import pytest
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.report import Code
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.sleeper import AFTER_MS, Sleeper, traffic
 
 ONE = PoolKnobs("one", "aggregated", replicas_min=0)
@@ -23,7 +23,7 @@ def test_after_nothing_was_asked_for_long_enough_all_pools_are_emptied() -> None
     assert world.sleep.idle_at_ms(AFTER_MS) == world.now + 1_000
     world.hear()
     assert world.kept(p=1, d=5) == {"p": 0, "d": 0}, "whatever the planner wants"
-    assert {bound.code for bound in world.bounds().values()} == {Code.IDLE}
+    assert {bound.code for bound in world.bounds().values()} == {ReasonCode.IDLE}
 
 
 @pytest.mark.parametrize("said", [{"arrivals": 1}, {"queued": 1}, {"in_flight": 1}])
@@ -105,7 +105,7 @@ def test_the_first_request_wakes_one_pool_of_each_role(said: dict[str, int]) -> 
     world = asleep(PREFILL, DECODE, PoolKnobs("e", "decode", replicas_min=0))
     world.hear(1, ("f",), **said)
     assert world.kept() == {"p": 1, "d": 1, "e": 0}
-    assert {bound.code for bound in world.bounds().values()} == {Code.FIRST_WORKER}
+    assert {bound.code for bound in world.bounds().values()} == {ReasonCode.FIRST_WORKER}
     assert world.kept(e=2) == {"p": 1, "d": 0, "e": 2}, "the planner has chosen another"
 
 
@@ -158,7 +158,7 @@ def test_a_role_keeps_its_last_worker_though_its_planner_wants_none(after_ms: in
     world = Sleeper(PREFILL, DECODE, workers=1, after_ms=after_ms)
     world.hear(5)
     assert world.kept(p=0, d=0) == {"p": 1, "d": 1}
-    assert world.bounds(p=0)["p"].code is Code.LAST_WORKER
+    assert world.bounds(p=0)["p"].code is ReasonCode.LAST_WORKER
     assert world.bounds(p=1, d=3) == {}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadline.client import scaler as scaler_module
 from loadline.client.scaler import Scaler
-from loadline.core.targets import PoolTarget, Victim
+from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from loadline.wire.codec import encode
 from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
 from loadline.wire.subjects import Subjects

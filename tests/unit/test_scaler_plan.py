@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadline.core.targets import PoolTarget, Victim
+from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from loadline.scalers.local_plan import (
     Action,
     Failures,

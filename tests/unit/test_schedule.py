@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadline.config.schedules import expanded
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.schedule import ScheduleKnobs, Zone
-from loadline.core.planning.schedule import Schedules
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.schedule_windows import ScheduleKnobs, Zone
+from loadline.core.planning.schedules import Schedules
 from tests.support.belief import Line
 
 WORKDAYS = ScheduleKnobs("0 8 * * mon-fri", "0 18 * * mon-fri", 4, "Europe/Berlin")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.models.schedule import ScheduleKnobs
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.report import Code
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.schedule_windows import ScheduleKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.configs import judge, model
 from tests.support.models import Limited, Models
 
@@ -34,7 +34,7 @@ def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict
     models.run(3 * MINUTE_MS)
     assert {name: pools["main"] for name, pools in models.counts().items()} == counts
     assert max(occupied) <= GPUS
-    waits = Code.GPUS_OCCUPIED in {one.code for one in models.controller.state.holds["day"].rails}
+    waits = ReasonCode.GPUS_OCCUPIED in {one.code for one in models.controller.state.holds["day"].rails}
     assert waits is (least == 5), "who waits says so"
 
 

@@ -4,15 +4,15 @@ import msgspec
 from msgspec.structs import replace
 
 from loadline.cli.show import status as shown
-from loadline.core.belief.pool import NO_FLOOR, PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect
-from loadline.core.events import BusConnectionChanged, RegistryRead, SettingsChanged
-from loadline.core.models.schedule import ScheduleKnobs
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.fleet.pool import NO_FLOOR, PoolKnobs
+from loadline.core.fleet.schedule_windows import ScheduleKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.query import status
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.queries.status import status
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import BusConnectionChanged, RegistryRead, SettingsChanged
 from tests.support.controlled import World
 from tests.support.sleeper import traffic
 

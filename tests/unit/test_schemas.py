@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from loadline.config import parse
-from loadline.core.learned import Learned
-from loadline.core.observed import TrafficSample, WorkerRecord, WorkerSample
-from loadline.core.targets import Decision, PoolTarget
+from loadline.core.vocabulary.decisions import Decision, PoolTarget
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.wire.messages import (
     MESSAGES,
     DecisionApplied,

@@ -9,10 +9,10 @@ from loadline import app
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config, NatsKnobs, parse
 from loadline.core.controller import Controller
-from loadline.core.events import PauseChanged, PauseRequested, RegistryRead
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.rescheduling.verdicts import MoveCode, PairLook, PolicyLook
-from loadline.core.status import AgentStatus
+from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
+from loadline.core.vocabulary.events import PauseChanged, PauseRequested, RegistryRead
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import EXPLANATIONS_MAX, Service
 from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, whole
@@ -157,8 +157,8 @@ def test_a_status_of_1024_models_comes_in_parts_that_servers_and_readers_take() 
 
 def test_an_explanation_has_what_the_policies_last_saw_and_fits_into_a_message() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
-        pair = PairLook("a" * 64, "b" * 64, MoveCode.NO_ROOM, {"tokens": 1.5, "room": 0.5})
-        look = PolicyLook("m", "decode_load", "decode", 1, MoveCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16)
+        pair = PairReport("a" * 64, "b" * 64, MigrationCode.NO_ROOM, {"tokens": 1.5, "room": 0.5})
+        look = PolicyReport("m", "decode_load", "decode", 1, MigrationCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16)
         looks = runtime.controller.state.rescheduling.looks
         looks.update({f"m\0{number:04}\0decode_load": look for number in range(2 * EXPLANATIONS_MAX)})
         answer = await service._explain(encode(ExplainRequest(model="m")))

@@ -5,10 +5,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.effects import AnnounceDecision, AnyEffect, CommitDecision, ReadDecisions, SendDrain
-from loadline.core.events import (
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.decisions import StoredDecision
+from loadline.core.vocabulary.effects import AnnounceDecision, AnyEffect, CommitDecision, ReadDecisions, SendDrain
+from loadline.core.vocabulary.events import (
     CommitUnknown,
     DecisionCommitted,
     DecisionsRead,
@@ -19,12 +23,8 @@ from loadline.core.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.learned import Learned
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.settings import Settings
-from loadline.core.targets import StoredDecision
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.runtime import record
 from tests.support.desk import READ_AT, Desk, leading
 from tests.support.segments import lone_agent

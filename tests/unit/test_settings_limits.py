@@ -3,13 +3,13 @@
 import msgspec
 from msgspec.structs import replace
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import SettingsChanged, WorkerDeregistered
-from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.events import SettingsChanged, WorkerDeregistered
 from tests.support.models import Limited, Models
 
 MAIN = PoolKnobs("main", "aggregated", replicas_max=100, accelerator="h100")

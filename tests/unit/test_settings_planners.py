@@ -6,10 +6,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, FitForecast
-from loadline.core.events import (
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
+from loadline.core.planning.planners.sla import SlaPlanner
+from loadline.core.planning.planners.throughput import ThroughputPlanner
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import AnyEffect, FitForecast
+from loadline.core.vocabulary.events import (
     AnyEvent,
     ForecastFitted,
     LoadReported,
@@ -17,13 +22,8 @@ from loadline.core.events import (
     TrafficReported,
     WorkerRegistered,
 )
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.observed import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
-from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
-from loadline.core.planning.planners.sla import SlaPlanner
-from loadline.core.planning.planners.throughput import ThroughputPlanner
-from loadline.core.report import Code
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.forecast import forecast
 from tests.support.belief import START
 
@@ -169,7 +169,7 @@ def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
     busy.run(25)
     assert "planner_failures" not in busy.controller.state.counters
     (hold,) = busy.controller.state.holds.values()
-    assert not [r for opinion in hold.opinions for r in opinion.reasons if r.code is Code.TRAFFIC_UNKNOWN]
+    assert not [r for opinion in hold.opinions for r in opinion.reasons if r.code is ReasonCode.TRAFFIC_UNKNOWN]
 
 
 def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:

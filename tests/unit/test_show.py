@@ -1,12 +1,12 @@
 """What the text status says of a model: whose it is, what it is to meet, and what its workers run on."""
 
 from loadline.cli import show
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.query import status
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.queries.status import status
+from loadline.core.state.settings import ModelKnobs, Settings
 from tests.support.belief import START
 
 

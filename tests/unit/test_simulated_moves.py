@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.client.ownership import Owners
-from loadline.core.moves import MoveEnd
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.migrations import MigrationEndpoint
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
 from loadline.sim.serving.transfer import Link
 from loadline.sim.world import peers
@@ -105,7 +105,7 @@ class Bench:
 
     def command(self, number: int = 1, **changes: object) -> list[MigrateReply]:
         """What comes back to a command to move all from a to b, within 10 ms."""
-        ends = (MoveEnd("p", "a", 1), MoveEnd("p", "b", 1))
+        ends = (MigrationEndpoint("p", "a", 1), MigrationEndpoint("p", "b", 1))
         command = MigrateCommand(
             str(number), "m", 7, *ends, "test", "NUM_REQ", "LCR", -1, requests_max=4, ttl_ms=20_000
         )
@@ -310,8 +310,8 @@ def test_without_the_frontend_nobody_runs_it_and_with_it_somebody_does() -> None
 def test_a_command_of_an_earlier_leader_and_one_for_another_life_are_refused() -> None:
     bench = Bench()
     bench.give("x", bench.a)
-    assert [one.reason for one in bench.command(1, source=MoveEnd("p", "a", 0))] == ["gone"]
-    assert bench.command(2, source=MoveEnd("p", "a", 2)) == []  # that life would answer
+    assert [one.reason for one in bench.command(1, source=MigrationEndpoint("p", "a", 0))] == ["gone"]
+    assert bench.command(2, source=MigrationEndpoint("p", "a", 2)) == []  # that life would answer
     bench.command(3, epoch=9, value=0)
     assert [one.reason for one in bench.command(4, epoch=8)] == ["stale_epoch"]
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from loadline.core.observed import WorkerRecord
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.ports import Write
 from loadline.sim.engine import Engine, EngineKnobs
 from loadline.sim.world.bus import Bus

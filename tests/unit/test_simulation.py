@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.errors import ConfigError
 from loadline.sim.fleet import FleetKnobs, StartDelayKnobs
 from loadline.sim.outcome import Outcome

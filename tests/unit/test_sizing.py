@@ -8,15 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import EngineProfile, LinearKnobs, ObjectiveKnobs
-from loadline.core.models.lengths import Lengths, all_of
-from loadline.core.models.waiting import workers_within
-from loadline.core.observed import RegisteredWorker, WorkerRecord
-from loadline.core.planning.planners.sizing import Demand, Size, sizing
-from loadline.core.report import Code
-from loadline.core.scalars import Role
+from loadline.core.engines.lengths import Lengths, all_of
+from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.sizing.erlang import workers_within
+from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.core.vocabulary.scalars import Role
 from tests.support.belief import START, fleet_of
 
 DATA = Path(__file__).parents[1] / "vectors" / "data"
@@ -107,7 +107,7 @@ def test_a_corrected_engine_is_sized_like_one_that_takes_so_long() -> None:
 def test_an_objective_that_these_requests_miss_is_said_and_the_work_is_sized_for() -> None:
     found = sizes(model(PREFILL, ttft_ms=9.0), demand(730.0))["p"]
     assert found.infeasible is not None
-    assert found.infeasible.code == Code.SLA_INFEASIBLE
+    assert found.infeasible.code == ReasonCode.SLA_INFEASIBLE
     assert found.infeasible.numbers["best_ms"] == pytest.approx(10.0)
     assert found.wanted == 8
     both = sizes(model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=9.0), demand(730.0))["both"]
@@ -128,7 +128,7 @@ def test_an_objective_that_nothing_meets_is_a_problem(role: Role, ttft_ms: float
     pool = PoolKnobs("p", role, replicas_max=50)
     problem = sizes(model(pool, ttft_ms=ttft_ms, itl_ms=itl_ms), demand(730.0))["p"].problem
     assert problem is not None
-    assert problem.code == Code.SLA_INFEASIBLE
+    assert problem.code == ReasonCode.SLA_INFEASIBLE
     assert problem.numbers["best_ms"] == pytest.approx(0.02 if ttft_ms < 1.0 else 10.08)
 
 
@@ -147,7 +147,7 @@ def test_a_cache_that_holds_not_one_request_is_a_problem() -> None:
     for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
         problem = sizes(model(pool, engine=tiny), demand(10.0))[pool.name].problem
         assert problem is not None
-        assert problem.code == Code.KV_CACHE_TOO_SMALL
+        assert problem.code == ReasonCode.KV_CACHE_TOO_SMALL
 
 
 def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
@@ -157,7 +157,7 @@ def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
     ):
         problem = sizes(model(PREFILL, engine=engine), demand(1.0))["p"].problem
         assert problem is not None
-        assert problem.code == Code.PROFILE_UNUSABLE
+        assert problem.code == ReasonCode.PROFILE_UNUSABLE
         assert words in problem.sentence()
 
 

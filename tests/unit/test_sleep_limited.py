@@ -2,12 +2,12 @@
 
 import pytest
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import TrafficReported
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.observed import TrafficSample
-from loadline.core.planning.supplies import AllocationKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.models import Limited, Models
 
 AFTER_MS = 30_000

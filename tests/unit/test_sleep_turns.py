@@ -3,13 +3,13 @@
 import pytest
 
 from loadline.cli.show import status as shown
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect
-from loadline.core.events import BusConnectionChanged, RegistryRead
-from loadline.core.planning.guard import GuardKnobs
-from loadline.core.query import status
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.queries.status import status
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import BusConnectionChanged, RegistryRead
 from tests.support.controlled import World
 from tests.support.sleeper import traffic
 

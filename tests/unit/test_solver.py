@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.allocations import Option, Part, Problem, Want
 from loadline.core.planning.allocation import greedy
-from loadline.core.planning.allocation.contenders import Supply
+from loadline.core.planning.allocation.contenders import RemainingSupply
+from loadline.core.vocabulary.allocations import Option, Part, Problem, Want
 from loadline.solver import solve
 from loadline.solver.mixes import every_mix
 
@@ -136,15 +136,15 @@ def test_when_time_runs_out_the_answer_is_what_there_is(monkeypatch: pytest.Monk
 
 def test_every_mix_is_one_of_which_no_worker_could_be_left_out() -> None:
     pools = option("a", least=1), Option("b", 3.0, 3.0, {"h100": 2})
-    found = every_mix(want("m", 5, *pools), Supply({"h100": 9}), 0.0, most=3)
+    found = every_mix(want("m", 5, *pools), RemainingSupply({"h100": 9}), 0.0, most=3)
     assert [choice.counts for choice in found] == [{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 5, "b": 0}]
     assert [choice.takes for choice in found] == [{"h100": 4}, {"h100": 3}, {"h100": 4}]
 
 
 def test_too_many_mixes_are_none() -> None:
     pools = option("a"), option("b"), option("c")
-    assert len(every_mix(want("m", 2, *pools), Supply({}), 0.0, most=6)) == 6
-    assert not every_mix(want("m", 2, *pools), Supply({}), 0.0, most=5)
+    assert len(every_mix(want("m", 2, *pools), RemainingSupply({}), 0.0, most=6)) == 6
+    assert not every_mix(want("m", 2, *pools), RemainingSupply({}), 0.0, most=5)
 
 
 def test_without_scipy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadline.core.allocations import Allocation, Problem
 from loadline.core.planning.allocation import greedy
+from loadline.core.vocabulary.allocations import Allocation, Problem
 from loadline.solver import solve
 from loadline.solver.tables import Table
 from tests.support.contended import rank

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import Pool, PoolKnobs
-from loadline.core.report import Code
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.belief import Line
 from tests.support.throughput import KNOBS, Desk, codes
 
@@ -88,6 +88,6 @@ def test_each_pool_shrinks_by_its_own_start_up_and_the_slowest_is_planned_for() 
     assert desk.planner.start_up_ms == 100_000
     slow.grown_at_ms = quick.grown_at_ms = desk.world.now - 50_000
     opinion = desk.answer(50 * 180.0)
-    held = [reason.pool for reason in opinion.reasons if reason.code is Code.ADJUSTMENT_INTERVAL]
+    held = [reason.pool for reason in opinion.reasons if reason.code is ReasonCode.ADJUSTMENT_INTERVAL]
     assert (opinion.targets, held) == ({"d": 1}, ["p"])
-    assert codes(desk.hear(50, 51)) == {Code.THROUGHPUT_TARGET}
+    assert codes(desk.hear(50, 51)) == {ReasonCode.THROUGHPUT_TARGET}

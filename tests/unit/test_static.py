@@ -1,8 +1,8 @@
 """The static planner."""
 
-from loadline.core.belief.pool import PoolKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
-from loadline.core.report import Code
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.belief import Line
 
 POOLS = (PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode"))
@@ -14,8 +14,8 @@ def test_a_pool_gets_its_count_and_the_others_stay() -> None:
     opinion = planner.plan(line.look(), line.now)
     assert opinion.targets == {"decode": 5}
     assert [(r.pool, r.code) for r in opinion.reasons] == [
-        ("decode", Code.FIXED_COUNT),
-        ("prefill", Code.NO_FIXED_COUNT),
+        ("decode", ReasonCode.FIXED_COUNT),
+        ("prefill", ReasonCode.NO_FIXED_COUNT),
     ]
     assert opinion.inputs == {"decode.replicas": 5.0}
 
@@ -26,7 +26,7 @@ def test_what_is_reached_is_not_proposed_again() -> None:
     line.pool("decode").set_desired(5, line.now)
     opinion = planner.plan(line.look(), line.now)
     assert opinion.targets == {}
-    assert {r.code for r in opinion.reasons} == {Code.FIXED_COUNT}
+    assert {r.code for r in opinion.reasons} == {ReasonCode.FIXED_COUNT}
 
 
 def test_an_empty_pool_grows_and_none_is_a_count() -> None:

@@ -9,12 +9,12 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from msgspec import Raw
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.moves import MovePhase
-from loadline.core.report import Code, Rejection
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.targets import Decision
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.migrations import MovePhase
+from loadline.core.vocabulary.reasons import ReasonCode, Rejection
 from loadline.errors import DataError
 from loadline.ports import Write
 from loadline.runtime.turns import FRAME_KINDS
@@ -35,7 +35,7 @@ SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 def moving() -> Stepper:
     """An agent that moves requests from full workers to others."""
-    knobs = ReschedulingKnobs(
+    knobs = MigrationKnobs(
         enable_rescheduling=True,
         rescheduling_policies=("neutral_load",),
         rescheduling_neutral_load_threshold=0.5,
@@ -76,7 +76,7 @@ def played(start_ms: int = 0) -> Toy:
     return toy
 
 
-def reasons(answer: StepOutput) -> list[Code]:
+def reasons(answer: StepOutput) -> list[ReasonCode]:
     return [reason.code for hold in answer.holds for reason in hold.reasons]
 
 
@@ -164,7 +164,7 @@ def test_it_leads_in_its_first_step_and_says_when_it_wakes(stepper: Stepper) -> 
     assert answer.next_wake_ms is not None
     assert answer.next_wake_ms > 7
     assert answer.holds[0].at_ms == 7
-    assert Code.NOT_SETTLED in reasons(answer)
+    assert ReasonCode.NOT_SETTLED in reasons(answer)
 
 
 def test_a_decision_is_told_once_and_expires_if_nobody_answers(stepper: Stepper) -> None:
@@ -178,7 +178,7 @@ def test_a_hold_is_told_when_a_model_was_looked_at_and_only_then(stepper: Steppe
     stepper.step(StepInput(0, [record("w")]))
     (hold,) = stepper.step(StepInput(6_000, [load("w", 1)])).holds
     assert (hold.model, hold.at_ms, hold.targets) == ("llama", 6_000, {"engine": 1})
-    assert [(reason.code, reason.pool) for reason in hold.reasons] == [(Code.SATURATION_WITHIN, "engine")]
+    assert [(reason.code, reason.pool) for reason in hold.reasons] == [(ReasonCode.SATURATION_WITHIN, "engine")]
     assert hold.reasons[0].sentence == "engine: the load fills 0.87 of 1 workers: as many are needed"
     assert stepper.step(StepInput(6_000)).holds == []
 
@@ -190,7 +190,7 @@ def test_advice_is_a_hold_with_the_advised_counts() -> None:
     answer = stepper.step(StepInput(6_000, [load("w", 1)]))
     assert answer.decisions == []
     assert answer.holds[0].targets == {"engine": 2}
-    assert reasons(answer)[0] == Code.ADVISE_ONLY
+    assert reasons(answer)[0] == ReasonCode.ADVISE_ONLY
 
 
 def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_says() -> None:

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from loadline.core.controller import HANDLERS
-from loadline.core.effects import (
+from loadline.core.vocabulary.decisions import Decision, PoolTarget, StoredDecision
+from loadline.core.vocabulary.effects import (
     AnnounceDecision,
     AnyEffect,
     Campaign,
@@ -16,7 +17,7 @@ from loadline.core.effects import (
     Resign,
     SendDrain,
 )
-from loadline.core.events import (
+from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     CommitRefused,
@@ -33,8 +34,7 @@ from loadline.core.events import (
     WorkerDeregistered,
     WorkerDrained,
 )
-from loadline.core.observed import RegisteredWorker
-from loadline.core.targets import Decision, PoolTarget, StoredDecision
+from loadline.core.vocabulary.samples import RegisteredWorker
 from tests.support.belief import sample
 from tests.support.desk import READ_AT, Desk, leading, make_settings
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.core.report import Code
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.belief import STALE_MS
 from tests.support.threshold import BOTH, DECODE, PREFILL, PULL_MS, Bench, codes, decode, prefill, reason
 
@@ -12,14 +12,14 @@ from tests.support.threshold import BOTH, DECODE, PREFILL, PULL_MS, Bench, codes
 @pytest.mark.parametrize(
     ("queue", "targets", "code"),
     [
-        (0, {"prefill": 1}, Code.PREFILL_QUEUE_LOW),
-        (1, {"prefill": 1}, Code.PREFILL_QUEUE_LOW),
-        (2, {}, Code.WITHIN_THRESHOLDS),  # exactly at the lower threshold: not below it
-        (5, {}, Code.WITHIN_THRESHOLDS),  # exactly at the upper threshold: not above it
-        (6, {"prefill": 3}, Code.PREFILL_QUEUE_HIGH),
+        (0, {"prefill": 1}, ReasonCode.PREFILL_QUEUE_LOW),
+        (1, {"prefill": 1}, ReasonCode.PREFILL_QUEUE_LOW),
+        (2, {}, ReasonCode.WITHIN_THRESHOLDS),  # exactly at the lower threshold: not below it
+        (5, {}, ReasonCode.WITHIN_THRESHOLDS),  # exactly at the upper threshold: not above it
+        (6, {"prefill": 3}, ReasonCode.PREFILL_QUEUE_HIGH),
     ],
 )
-def test_the_mean_queue_against_its_thresholds(queue: int, targets: dict[str, int], code: Code) -> None:
+def test_the_mean_queue_against_its_thresholds(queue: int, targets: dict[str, int], code: ReasonCode) -> None:
     bench = prefill(prefill_queue_scale_up_threshold=5, prefill_queue_scale_down_threshold=2)
     bench.queue = queue
     opinion = bench.run(30)
@@ -36,7 +36,7 @@ def test_a_queue_that_will_be_gone_needs_no_worker() -> None:
     bench = prefill(adjustment_interval_ms=2_000)
     opinion = bench.follow(9, 8, 6)
     assert opinion.targets == {}
-    assert reason(opinion, "prefill").code == Code.QUEUE_TREND_FALLING
+    assert reason(opinion, "prefill").code == ReasonCode.QUEUE_TREND_FALLING
     assert reason(opinion, "prefill").numbers["predicted"] == 6 + (6 - 9) * 3
 
 
@@ -63,13 +63,13 @@ def test_without_trend_intervals_only_the_last_sample_counts() -> None:
 @pytest.mark.parametrize(
     ("kv", "targets", "code"),
     [
-        (0.25, {"decode": 1}, Code.KV_USAGE_LOW),
-        (0.5, {}, Code.WITHIN_THRESHOLDS),
-        (0.75, {}, Code.WITHIN_THRESHOLDS),
-        (0.875, {"decode": 3}, Code.KV_USAGE_HIGH),
+        (0.25, {"decode": 1}, ReasonCode.KV_USAGE_LOW),
+        (0.5, {}, ReasonCode.WITHIN_THRESHOLDS),
+        (0.75, {}, ReasonCode.WITHIN_THRESHOLDS),
+        (0.875, {"decode": 3}, ReasonCode.KV_USAGE_HIGH),
     ],
 )
-def test_the_mean_kv_load_against_its_thresholds(kv: float, targets: dict[str, int], code: Code) -> None:
+def test_the_mean_kv_load_against_its_thresholds(kv: float, targets: dict[str, int], code: ReasonCode) -> None:
     bench = decode(decode_kv_scale_up_threshold=0.75)
     bench.kv = kv
     opinion = bench.run(30)
@@ -92,7 +92,7 @@ def test_a_new_decode_worker_is_given_time(interval_number: int, *, shrinks: boo
     bench.kv = 0.1
     opinion = bench.run(30 * interval_number)
     assert bool(opinion.targets) is shrinks
-    assert codes(opinion) == {Code.KV_USAGE_LOW if shrinks else Code.NEW_WORKER_GRACE}
+    assert codes(opinion) == {ReasonCode.KV_USAGE_LOW if shrinks else ReasonCode.NEW_WORKER_GRACE}
 
 
 def test_no_grace_when_it_is_switched_off() -> None:
@@ -110,7 +110,7 @@ def test_nothing_before_a_whole_window_of_data() -> None:
     bench = decode()
     bench.kv = 1.0
     early = bench.run(29)
-    assert (early.targets, codes(early)) == ({}, {Code.ADJUSTMENT_INTERVAL})
+    assert (early.targets, codes(early)) == ({}, {ReasonCode.ADJUSTMENT_INTERVAL})
     bench.now += PULL_MS
     assert bench.look_once().targets == {"decode": 3}
 
@@ -140,8 +140,8 @@ def test_after_a_gap_the_window_begins_again() -> None:
     bench.kv = 1.0
     bench.run(30)
     bench.now += STALE_MS + 1
-    assert codes(bench.plan()) == {Code.NO_DATA}
-    assert codes(bench.run(29)) == {Code.ADJUSTMENT_INTERVAL}
+    assert codes(bench.plan()) == {ReasonCode.NO_DATA}
+    assert codes(bench.run(29)) == {ReasonCode.ADJUSTMENT_INTERVAL}
     bench.now += PULL_MS
     assert bench.look_once().targets == {"decode": 3}
 
@@ -172,7 +172,7 @@ def test_growth_waits_for_an_interval_after_the_workers_asked_for_have_come() ->
     bench.pool("decode").set_desired(3, bench.now)
     bench.run(60)
     bench.grow("decode", 1)
-    assert codes(bench.run(29)) == {Code.ADJUSTMENT_INTERVAL}
+    assert codes(bench.run(29)) == {ReasonCode.ADJUSTMENT_INTERVAL}
     bench.now += PULL_MS
     assert bench.look_once().targets == {"decode": 4}
 
@@ -184,7 +184,7 @@ def test_no_change_of_a_pool_within_an_interval_of_its_last_decision(replicas: i
     bench.kv = 1.0
     bench.run(30)
     bench.pool("decode").set_desired(replicas, bench.now)
-    assert Code.ADJUSTMENT_INTERVAL in codes(bench.run(29))
+    assert ReasonCode.ADJUSTMENT_INTERVAL in codes(bench.run(29))
 
 
 # -- aggregated --------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_an_aggregated_worker_does_both_jobs(queue: int, kv: float, target: int 
 
 def test_a_low_queue_alone_says_that_signals_are_within() -> None:
     bench = Bench(BOTH)
-    assert codes(bench.run(30)) == {Code.WITHIN_THRESHOLDS}
+    assert codes(bench.run(30)) == {ReasonCode.WITHIN_THRESHOLDS}
 
 
 # -- what it says of itself --------------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def test_the_reasons_of_what_changes_come_first() -> None:
     bench.pool("prefill").set_desired(3, bench.now)
     opinion = bench.run(30)
     assert [(r.pool, r.code) for r in opinion.reasons] == [
-        ("decode", Code.KV_USAGE_LOW),
-        ("prefill", Code.WORKERS_PENDING),
+        ("decode", ReasonCode.KV_USAGE_LOW),
+        ("prefill", ReasonCode.WORKERS_PENDING),
     ]
     assert opinion.reasons[0].sentence() == "decode: mean KV load 0.10 is below 0.5"
 

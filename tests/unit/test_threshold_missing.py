@@ -3,16 +3,16 @@
 import pytest
 
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
-from loadline.core.report import Code
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.threshold import DECODE, PREFILL, PULL_MS, Bench, codes, decode, prefill, reason
 
 
 def test_no_workers_and_no_data_are_holds() -> None:
     bench = Bench(DECODE, workers=0)
-    assert codes(bench.run(40)) == {Code.NO_WORKERS}
+    assert codes(bench.run(40)) == {ReasonCode.NO_WORKERS}
     bench.grow("decode", 2)
     bench.now += 40_000
-    assert codes(bench.plan()) == {Code.NO_DATA}
+    assert codes(bench.plan()) == {ReasonCode.NO_DATA}
 
 
 def test_growth_waits_for_workers_that_are_on_their_way() -> None:
@@ -20,9 +20,9 @@ def test_growth_waits_for_workers_that_are_on_their_way() -> None:
     bench.kv = 1.0
     bench.pool("decode").set_desired(3, bench.now)
     opinion = bench.run(40)
-    assert (opinion.targets, codes(opinion)) == ({}, {Code.WORKERS_PENDING})
+    assert (opinion.targets, codes(opinion)) == ({}, {ReasonCode.WORKERS_PENDING})
     opinion = bench.run(21)
-    assert (opinion.targets, codes(opinion)) == ({}, {Code.PENDING_UNREACHED})
+    assert (opinion.targets, codes(opinion)) == ({}, {ReasonCode.PENDING_UNREACHED})
     assert reason(opinion, "decode").numbers["missing"] == 1
 
 

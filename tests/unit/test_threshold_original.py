@@ -1,6 +1,6 @@
 """The acceptance cases of the original planner, played to the threshold planner."""
 
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.threshold import DECODE, PREFILL, PULL_MS, Bench, codes, reason
 
 
@@ -18,7 +18,7 @@ def original(p: int, d: int, interval_ms: int) -> Bench:
     return bench
 
 
-def play(bench: Bench, queue: list[int], kv: float) -> Opinion:
+def play(bench: Bench, queue: list[int], kv: float) -> Recommendation:
     bench.kv = kv
     for number, value in enumerate(queue):
         bench.now += PULL_MS if number else 0
@@ -31,7 +31,7 @@ def test_original_trend_blocks() -> None:
     opinion = play(original(1, 1, 2_000), [10, 8, 6], 0.7)
     assert opinion.targets == {}
     assert reason(opinion, "prefill").numbers["predicted"] == -6
-    assert reason(opinion, "prefill").code == Code.QUEUE_TREND_FALLING
+    assert reason(opinion, "prefill").code == ReasonCode.QUEUE_TREND_FALLING
 
 
 def test_original_prefill_up() -> None:
@@ -58,4 +58,4 @@ def test_original_workers_changed_but_each_pool_minds_its_own() -> None:
     bench.now += PULL_MS
     opinion = bench.look_once()
     assert opinion.targets == {"decode": 2}
-    assert Code.ADJUSTMENT_INTERVAL in codes(opinion)
+    assert ReasonCode.ADJUSTMENT_INTERVAL in codes(opinion)

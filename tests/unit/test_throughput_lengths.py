@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.observed import Histogram
-from loadline.core.report import Code
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.samples import Histogram
 from tests.support.throughput import Desk, codes
 
 
@@ -67,7 +67,7 @@ def test_before_any_length_is_known_nothing_is_sized(workers: int) -> None:
         pool.knobs = replace(pool.knobs, replicas_min=workers)
     found = desk.hear(20, 400, completed=0, osl_tokens=None)
     assert found.targets == {}, "a role without workers is woken whatever the planner"
-    assert codes(found) == {Code.TRAFFIC_UNKNOWN}
+    assert codes(found) == {ReasonCode.TRAFFIC_UNKNOWN}
 
 
 def test_a_surge_of_long_prompts_asks_for_prefill_alone() -> None:

@@ -5,17 +5,17 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.forecasts import Forecast
-from loadline.core.models.engine import EngineProfile, ObjectiveKnobs
+from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
-from loadline.core.report import Code
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.forecasts import Forecast
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.throughput import KNOBS, Desk, codes
 
 
 def test_it_starts_with_some_seconds_of_traffic_and_only_grows() -> None:
     desk = Desk()
-    assert codes(desk.look()) == {Code.TRAFFIC_UNKNOWN}
+    assert codes(desk.look()) == {ReasonCode.TRAFFIC_UNKNOWN}
     assert desk.hear(470, 8).targets == {}
     assert desk.hear(470, 2).targets == {"p": 5, "d": 5}
     quiet = Desk(workers=4)
@@ -28,7 +28,7 @@ def test_nothing_grows_for_a_peak_that_is_over_when_no_more_than_one_interval_is
     assert desk.hear(20, 20).targets == {}
     desk.hear(20, 61)
     opinion = desk.answer(470 * 180.0)
-    assert (opinion.targets, Code.PEAK_OVER in codes(opinion)) == ({}, True)
+    assert (opinion.targets, ReasonCode.PEAK_OVER in codes(opinion)) == ({}, True)
     assert desk.hear(300, 10).targets == {"p": 5, "d": 5}, "it may be no peak after all"
     desk.hear(300, 170)
     desk.answer(470 * 180.0)
@@ -133,7 +133,7 @@ def test_a_surge_is_answered_at_once_and_chance_is_not() -> None:
     assert desk.hear(155, 30).targets == {}
     found = desk.hear(400, 10)
     assert found.targets == {"p": 4, "d": 4}
-    assert Code.TRAFFIC_SURGE in codes(found)
+    assert ReasonCode.TRAFFIC_SURGE in codes(found)
 
 
 def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -> None:
@@ -145,7 +145,7 @@ def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -
     assert desk.planner.sized["p"].replicas == 1, "within chance"
     found = desk.hear(400, 10)
     assert found.targets == {"p": 4, "d": 4}
-    assert Code.TRAFFIC_SURGE in codes(found)
+    assert ReasonCode.TRAFFIC_SURGE in codes(found)
 
 
 def test_a_burst_that_no_cache_has_makes_an_interval_busy() -> None:
@@ -165,7 +165,7 @@ def test_idle_shrinks_and_silence_holds() -> None:
     assert desk.answer(0.0).targets == {"p": 1, "d": 1}
     desk.world.now += 6_000
     opinion = desk.look()
-    assert (opinion.targets, codes(opinion)) == ({}, {Code.TRAFFIC_UNKNOWN})
+    assert (opinion.targets, codes(opinion)) == ({}, {ReasonCode.TRAFFIC_UNKNOWN})
 
 
 def test_an_interval_that_was_hardly_heard_is_unknown() -> None:
@@ -184,7 +184,7 @@ def test_a_frontend_that_fell_silent_forbids_a_shrink() -> None:
     desk.hear(50, 31, "b")
     opinion = desk.answer(50 * 180.0)
     assert opinion.targets == {}
-    assert Code.TRAFFIC_INCOMPLETE in codes(opinion)
+    assert ReasonCode.TRAFFIC_INCOMPLETE in codes(opinion)
 
 
 def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
@@ -199,7 +199,7 @@ def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
     for pool in desk.world.model.pools.values():
         pool.grown_at_ms = desk.world.now - 50_000
     opinion = desk.answer(50 * 180.0)
-    assert (opinion.targets, Code.ADJUSTMENT_INTERVAL in codes(opinion)) == ({}, True)
+    assert (opinion.targets, ReasonCode.ADJUSTMENT_INTERVAL in codes(opinion)) == ({}, True)
     assert desk.hear(50, 50).targets == {"p": 1, "d": 1}
 
 
@@ -210,7 +210,7 @@ def test_without_a_forecast_the_last_interval_stands_in() -> None:
     assert asked is not None
     desk.planner.take(ForecastFailed("m", asked.request, "no fitter"))
     opinion = desk.look()
-    assert Code.FORECAST_FALLBACK in codes(opinion)
+    assert ReasonCode.FORECAST_FALLBACK in codes(opinion)
     assert desk.planner.outlook is not None
     assert desk.planner.outlook.requests_per_s == pytest.approx(150)
 
@@ -245,4 +245,4 @@ def test_an_objective_that_cannot_be_met_is_said_and_the_pools_grow_all_the_same
     desk.world.model.objectives = ObjectiveKnobs(ttft_ms=9.0, itl_ms=50.0)
     found = desk.hear(470, 10)
     assert found.targets == {"p": 5, "d": 5}
-    assert Code.SLA_INFEASIBLE in codes(found)
+    assert ReasonCode.SLA_INFEASIBLE in codes(found)

@@ -2,17 +2,17 @@
 
 import pytest
 
-from loadline.core.models.token_capacity import (
+from loadline.core.engines.token_capacity import (
     Holding,
-    Limits,
     Observations,
+    TokenLimits,
     derived_tokens,
     request_tokens,
     unseen_tokens,
     worker_tokens,
 )
 
-LIMITS = Limits()
+LIMITS = TokenLimits()
 KV, K1 = 100_000.0, 80_000.0
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadline.core.belief.totals import NO_BINS, Totals
-from loadline.core.belief.traffic import Traffic
-from loadline.core.events import TrafficReported
-from loadline.core.observed import Histogram, TrafficSample
+from loadline.core.fleet.totals import NO_BINS, Totals
+from loadline.core.fleet.traffic import Traffic
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.samples import Histogram, TrafficSample
 
 T0 = 1_700_000_000_000
 BOUNDS = (10.0, 100.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loadline.core.models.tpot import TpotSurface, TpotSweep, predicted_tpot, tpot_surface
+from loadline.core.engines.tpot import TpotSurface, TpotSweep, predicted_tpot, tpot_surface
 
 LAW = TpotSweep(
     batch_requests=(1.0, 1.0, 64.0, 64.0, 256.0, 256.0),

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.belief.traffic import Traffic
-from loadline.core.events import TrafficReported
-from loadline.core.observed import TrafficSample
-from loadline.core.report import Rejection
-from loadline.core.status import TrafficStatus
+from loadline.core.fleet.traffic import Traffic
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.samples import TrafficSample
+from loadline.core.vocabulary.status import TrafficStatus
 
 T0 = 1_700_000_000_000
 NOTHING = TrafficStatus(None, None, None, None, None, 0)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from loadline.core.belief.traffic import Traffic
-from loadline.core.events import TrafficReported
-from loadline.core.observed import TrafficSample
-from loadline.core.planning.planners.intervals import Outlook
+from loadline.core.fleet.traffic import Traffic
+from loadline.core.planning.demand.intervals import Outlook
+from loadline.core.vocabulary.events import TrafficReported
+from loadline.core.vocabulary.samples import TrafficSample
 
 T0 = 1_700_000_000_000
 PLANNED_S = 180

@@ -5,13 +5,13 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.moves import MoveEnd, MoveFailure, MovePhase
-from loadline.core.status import (
+from loadline.core.vocabulary.migrations import MigrationEndpoint, MoveFailure, MovePhase
+from loadline.core.vocabulary.status import (
     AgentStatus,
     DecisionSummary,
+    InFlightStatus,
     MigrationStatus,
     ModelStatus,
-    MoveStatus,
     PoolStatus,
     TrafficStatus,
 )
@@ -81,7 +81,7 @@ def test_plain_lines_have_each_pool() -> None:
 
 def moving() -> AgentStatus:
     """Six moves in flight."""
-    move = MoveStatus("c", "decode-7", "decode-2", "decode_load", "copying", 400, 3, 1)
+    move = InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 400, 3, 1)
     migrations = MigrationStatus(6, (move,) * 6, {}, {"decode_load": 40, "drain": 5}, {}, {}, 2, ("a", "b"))
     whole = status(None)
     return replace(whole, models=(replace(whole.models[0], migrations=migrations),))
@@ -116,7 +116,7 @@ class Told:
 
     def report(self, phase: MovePhase, moved: int = 0, failed: int = 0, reason: MoveFailure = "", to: int = 2) -> bytes:
         self.reports += 1
-        ends = MoveEnd("decode", "decode-7", 1), MoveEnd("decode", f"decode-{to}", 1)
+        ends = MigrationEndpoint("decode", "decode-7", 1), MigrationEndpoint("decode", f"decode-{to}", 1)
         said = MigrationReport(
             f"c{self.reports}", "m", 1, *ends, "decode_load", phase, moved + failed, moved, failed, reason=reason
         )

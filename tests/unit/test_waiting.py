@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.models.waiting import workers_within
+from loadline.core.planning.sizing.erlang import workers_within
 
 
 def share_waiting(workers: int, busy: float) -> float:

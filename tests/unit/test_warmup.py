@@ -9,12 +9,12 @@ import pytest
 from loadline.cli.main import main
 from loadline.config import load, parse
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, FitForecast
-from loadline.core.events import ForecastFitted, TrafficReported
-from loadline.core.forecasts import DAY_MS, POINTS_MAX, History
-from loadline.core.observed import TrafficSample
-from loadline.core.report import Code
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.effects import AnyEffect, FitForecast
+from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
+from loadline.core.vocabulary.forecasts import DAY_MS, POINTS_MAX, History
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.samples import TrafficSample
 from loadline.errors import ConfigError, DataError
 from loadline.forecast import forecast
 from loadline.runtime import record
@@ -160,7 +160,7 @@ def test_the_first_report_of_traffic_is_answered_with_the_forecast(tmp_path: Pat
     answers = [forecast(question) for question in asked.questions]
     controller.handle([ForecastFitted("m", asked.request, answers)], START + 100)
     (silent,) = controller.state.holds["m"].opinions
-    assert {reason.code for reason in silent.reasons} == {Code.TRAFFIC_UNKNOWN}
+    assert {reason.code for reason in silent.reasons} == {ReasonCode.TRAFFIC_UNKNOWN}
     burst = TrafficSample(1, 1_000, 90, 0, isl_tokens=500.0)
     controller.handle([TrafficReported("m", "f", 1, burst)], START + 1_000)
     inputs = controller.state.holds["m"].opinions[0].inputs

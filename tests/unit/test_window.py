@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.belief.window import RollingMax, RollingSamples
+from loadline.core.fleet.windows import RollingMax, RollingSamples
 
 WINDOW_MS = 100
 steps = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 9)), max_size=60)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from loadline.core.belief.fleet import FleetKnobs, Model
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.report import Code, Need, Opinion, Reason
-from loadline.core.scalars import WORKERS_MAX
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs, Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import WORKERS_MAX
 from tests.support.models import Limited, Models
 from tests.unit.test_fleet_allocation_answers import Needy, needs
 
@@ -17,11 +17,13 @@ SECOND_MS = 1_000
 class Most(Needy):
     """A planner that would have all there may be, whatever it needs."""
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         del now
         targets = {pool.name: pool.knobs.replicas_max for pool in model.pools.values()}
         need = Need("aggregated", self.demand, self.serves)
-        return Opinion("most", targets, (Reason(Code.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,))
+        return Recommendation(
+            "most", targets, (Reason(ReasonCode.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,)
+        )
 
 
 def short(most: int = 100) -> Models:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from tests.support.models import Models
 from tests.vectors.answering import Answer, only
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from loadline.core.forecasts import ForecastKnobs, Question, Series
+from loadline.core.vocabulary.forecasts import ForecastKnobs, Question, Series
 from loadline.forecast import available, forecast
 from loadline.forecast.scores import work_error
 from tests.vectors.answering import Answer, NotCovered, only

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from loadline.core.models.budget import Band
-from loadline.core.models.direction import Leg, settle
-from loadline.core.models.load import SENSITIVITY, can_consolidate
-from loadline.core.models.regression import Line, Regression
+from loadline.core.engines.regression import Line, Regression
+from loadline.core.planning.guardrails.direction import PoolChange, settle
+from loadline.core.planning.guardrails.gpu_band import GpuBand
+from loadline.core.planning.sizing.load_steps import SENSITIVITY, can_consolidate
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import LIMITS, ROLES, band_of, gpus_of, learned, least_of, leg_of, word
 
@@ -27,9 +27,9 @@ def load_1_6(given: dict[str, Any]) -> dict[str, Any]:
     else:
         steps = [_sla_step(given, config, role) for role in ROLES]
     legs = [leg_of(config, *one) for one in zip(ROLES, counts, given.get("raw", [None, None]), strict=True)]
-    bounds = list(settle(legs, Band(ceiling=band_of(config).ceiling)).counts) if "raw" in given else [0, 0]
+    bounds = list(settle(legs, GpuBand(ceiling=band_of(config).ceiling)).counts) if "raw" in given else [0, 0]
     proposed = [
-        Leg(now, max(now + step, bound, least_of(config, role)), gpus_of(config, role), least_of(config, role))
+        PoolChange(now, max(now + step, bound, least_of(config, role)), gpus_of(config, role), least_of(config, role))
         for role, now, step, bound in zip(ROLES, counts, steps, bounds, strict=True)
     ]
     settled = settle(proposed, band_of(config))

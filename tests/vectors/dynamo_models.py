@@ -6,9 +6,13 @@ from typing import Any
 import numpy as np
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.models import budget, capacity, direction, load, replicas
-from loadline.core.models.profile import DecodeSurface, PrefillCurve
-from loadline.core.models.regression import Regression
+from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
+from loadline.core.engines.regression import Regression
+from loadline.core.planning.guardrails import direction
+from loadline.core.planning.guardrails import gpu_band as budget
+from loadline.core.planning.sizing import load_steps as load
+from loadline.core.planning.sizing import prefill_capacity as capacity
+from loadline.core.planning.sizing import replicas
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import LIMITS, ROLES, band, band_of, learned, least_of, leg_of, word
 
@@ -76,20 +80,20 @@ def replicas_1_0(given: dict[str, Any]) -> dict[str, Any]:
     isl = given["isl"] * min(1.0, given.get("p_corr", 1.0))
     prefill = replicas.replicas_for(rate * isl, given["p_thpt"] * gpus[0], least)
     decode = replicas.replicas_for(rate * given["osl"], given["d_thpt"] * gpus[1], least)
-    shares = [budget.Share(prefill, gpus[0], least), budget.Share(decode, gpus[1], least)]
+    shares = [budget.PoolGpus(prefill, gpus[0], least), budget.PoolGpus(decode, gpus[1], least)]
     return {"raw": [prefill, decode], "final": budget.fit(shares, band(-1, config.get("max_gpu_budget", 8)))}
 
 
 def budget_pair_1_0(given: dict[str, Any]) -> list[int]:
     only(given, "p", "d", "p_gpu", "d_gpu", "max_gpu", "min_endpoint")
     least = given.get("min_endpoint", 1)
-    shares = (budget.Share(given["p"], given["p_gpu"], least), budget.Share(given["d"], given["d_gpu"], least))
+    shares = (budget.PoolGpus(given["p"], given["p_gpu"], least), budget.PoolGpus(given["d"], given["d_gpu"], least))
     return budget.fit(shares, band(-1, given["max_gpu"]))
 
 
 def budget_single_1_0(given: dict[str, Any]) -> int:
     only(given, "n", "gpu", "max_gpu", "min_endpoint")
-    share = budget.Share(given["n"], given["gpu"], given.get("min_endpoint", 1))
+    share = budget.PoolGpus(given["n"], given["gpu"], given.get("min_endpoint", 1))
     return budget.fit([share], band(-1, given["max_gpu"]))[0]
 
 
@@ -123,16 +127,18 @@ def _bounds(gpus: int, floor: int, ceiling: int, tolerance: int) -> list[Any]:
 
 def _clamp_pair(p: int, d: int, p_gpu: int, d_gpu: int, *rest: int) -> list[int]:
     floor, ceiling, p_least, *d_least = rest
-    shares = (budget.Share(p, p_gpu, p_least), budget.Share(d, d_gpu, (d_least or [p_least])[0]))
+    shares = (budget.PoolGpus(p, p_gpu, p_least), budget.PoolGpus(d, d_gpu, (d_least or [p_least])[0]))
     return budget.fit(shares, band(floor, ceiling))
 
 
-def _legs(p: int, d: int, p_new: int, d_new: int, *rest: int) -> tuple[list[direction.Leg], budget.Band]:
+def _legs(p: int, d: int, p_new: int, d_new: int, *rest: int) -> tuple[list[direction.PoolChange], budget.GpuBand]:
     p_gpu, d_gpu, floor, ceiling, p_least, d_least = rest
-    return [direction.Leg(p, p_new, p_gpu, p_least), direction.Leg(d, d_new, d_gpu, d_least)], band(floor, ceiling)
+    return [direction.PoolChange(p, p_new, p_gpu, p_least), direction.PoolChange(d, d_new, d_gpu, d_least)], band(
+        floor, ceiling
+    )
 
 
-def _settled(legs: list[direction.Leg], limits: budget.Band) -> list[Any]:
+def _settled(legs: list[direction.PoolChange], limits: budget.GpuBand) -> list[Any]:
     settled = direction.settle(legs, limits)
     return [*settled.counts, word(settled.why)]
 
@@ -142,10 +148,10 @@ BUDGETS: dict[str, Any] = {
     "bounds_for_total": _bounds,
     "proportional_clamp_pair": _clamp_pair,
     "proportional_clamp_single": lambda n, gpu, floor, ceiling, least: budget.fit(
-        [budget.Share(n, gpu, least)], band(floor, ceiling)
+        [budget.PoolGpus(n, gpu, least)], band(floor, ceiling)
     )[0],
     "guard_single_scaling_budget": lambda now, new, gpu, floor, ceiling, least: _settled(
-        [direction.Leg(now, new, gpu, least)], band(floor, ceiling)
+        [direction.PoolChange(now, new, gpu, least)], band(floor, ceiling)
     ),
     "fit_directional_budget_pair": lambda *args: list(direction.fit_direction(*_legs(*args))),
     "guard_disagg_scaling_budget": lambda *args: _settled(*_legs(*args)),
@@ -189,7 +195,7 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
     planned = [at for at, role in enumerate(ROLES) if mode == "disagg" or (role == "prefill") == (mode == "prefill")]
     own = [legs[at] for at in planned]
     settled = direction.settle(own, band_of(config))
-    lowest = direction.settle(own, budget.Band(ceiling=band_of(config).ceiling))
+    lowest = direction.settle(own, budget.GpuBand(ceiling=band_of(config).ceiling))
     counts: list[int | None] = [None, None]
     bounds: list[int | None] = [None, None]
     for at, count, bound in zip(planned, settled.counts, lowest.counts, strict=True):
@@ -200,7 +206,7 @@ def throughput_1_6(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _throughput(
-    config: dict[str, Any], why: str | None, legs: list[direction.Leg], counts: list[int | None], bounds: Any
+    config: dict[str, Any], why: str | None, legs: list[direction.PoolChange], counts: list[int | None], bounds: Any
 ) -> dict[str, Any]:
     """With load planning on, a throughput decision only sets the bounds of the load decisions."""
     if config.get("enable_load_scaling", False):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.guard import Guard, GuardKnobs, Limits
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.belief import Line
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.dynamo_terms import ROLES
@@ -23,7 +23,11 @@ KNOBS = ThresholdKnobs(
     decode_kv_scale_up_threshold=1.0 * KV_SCALE,
     decode_kv_scale_down_threshold=0.6 * KV_SCALE,
 )
-WHY = {Code.KV_USAGE_HIGH: "scale_up", Code.PREFILL_QUEUE_HIGH: "scale_up", Code.WORKERS_PENDING: "scaling_in_progress"}
+WHY = {
+    ReasonCode.KV_USAGE_HIGH: "scale_up",
+    ReasonCode.PREFILL_QUEUE_HIGH: "scale_up",
+    ReasonCode.WORKERS_PENDING: "scaling_in_progress",
+}
 
 
 def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -36,7 +40,7 @@ def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
     line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
     planner, guard = (
         ThresholdPlanner(KNOBS),
-        Guard(GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), Limits(1.0, 0, None)),
+        Guard(GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), HardLimits(1.0, 0, None)),
     )
     start = line.now
     _observe(line, given, observations[0])
@@ -71,12 +75,12 @@ def _observe(line: Line, given: dict[str, Any], observation: dict[str, Any]) -> 
     line.report("decode", kv=decode["kv"] / given["d_caps"]["kv"] * KV_SCALE)
 
 
-def _why(opinion: Opinion) -> str | None:
+def _why(opinion: Recommendation) -> str | None:
     return next((WHY[reason.code] for reason in opinion.reasons if reason.code in WHY), None)
 
 
 def _changed(line: Line, targets: dict[str, int]) -> list[int] | None:
-    standing = {role: line.pool(role).target_now(line.now) for role in ROLES}
+    standing = {role: line.pool(role).effective_target(line.now) for role in ROLES}
     return None if targets == standing else [targets[role] for role in ROLES]
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from loadline.core.models.budget import Band
-from loadline.core.models.direction import Leg
-from loadline.core.models.regression import Regression
-from loadline.core.models.throughput import STEP_MAX, bounded
-from loadline.core.report import Code
+from loadline.core.engines.regression import Regression
+from loadline.core.planning.guardrails.direction import PoolChange
+from loadline.core.planning.guardrails.gpu_band import GpuBand
+from loadline.core.planning.sizing.forecast_steps import STEP_MAX, bounded
+from loadline.core.vocabulary.reasons import ReasonCode
 
 ROLES = ("prefill", "decode")
 LIMITS = (
@@ -20,9 +20,9 @@ LIMITS = (
 )
 
 
-def band(floor: int, ceiling: int) -> Band:
+def band(floor: int, ceiling: int) -> GpuBand:
     """A negative bound is none."""
-    return Band(floor if floor >= 0 else None, ceiling if ceiling >= 0 else None)
+    return GpuBand(floor if floor >= 0 else None, ceiling if ceiling >= 0 else None)
 
 
 def learned(points: list[list[float]]) -> Regression:
@@ -43,19 +43,19 @@ def gpus_of(config: dict[str, Any], role: str) -> int:
     return int(config.get(f"{role}_engine_num_gpu", 1))
 
 
-def word(code: Code | None) -> str | None:
+def word(code: ReasonCode | None) -> str | None:
     """A reason as it is written."""
     return None if code is None else code.value
 
 
-def band_of(config: dict[str, Any]) -> Band:
+def band_of(config: dict[str, Any]) -> GpuBand:
     """The GPUs that a configuration allows."""
     return band(config.get("min_gpu_budget", -1), config.get("max_gpu_budget", 8))
 
 
-def leg_of(config: dict[str, Any], role: str, current: int, needed: int | None) -> Leg:
+def leg_of(config: dict[str, Any], role: str, current: int, needed: int | None) -> PoolChange:
     """A role between what stands and what it needs, bounded."""
     least = least_of(config, role)
     step_max = config.get("max_throughput_scaling_replicas", STEP_MAX)
     wanted = bounded(current, current if needed is None else needed, least, step_max)
-    return Leg(current, wanted, gpus_of(config, role), least)
+    return PoolChange(current, wanted, gpus_of(config, role), least)

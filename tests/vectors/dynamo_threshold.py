@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.guard import Guard, GuardKnobs, Limits
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
-from loadline.core.report import Code, Opinion
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.belief import Line
 from tests.vectors.answering import Answer, only
 
@@ -17,12 +17,12 @@ GRACE = 3
 REPLICAS_MAX = 1_000
 POOLS = {"p": "prefill", "d": "decode"}
 WHY = {
-    Code.PREFILL_QUEUE_HIGH: "prefill_up",
-    Code.PREFILL_QUEUE_LOW: "prefill_down",
-    Code.QUEUE_TREND_FALLING: "prefill_up_blocked_by_trend",
-    Code.KV_USAGE_HIGH: "decode_up",
-    Code.KV_USAGE_LOW: "decode_down",
-    Code.ADJUSTMENT_INTERVAL: "workers_changed",
+    ReasonCode.PREFILL_QUEUE_HIGH: "prefill_up",
+    ReasonCode.PREFILL_QUEUE_LOW: "prefill_down",
+    ReasonCode.QUEUE_TREND_FALLING: "prefill_up_blocked_by_trend",
+    ReasonCode.KV_USAGE_HIGH: "decode_up",
+    ReasonCode.KV_USAGE_LOW: "decode_down",
+    ReasonCode.ADJUSTMENT_INTERVAL: "workers_changed",
 }
 
 
@@ -83,10 +83,10 @@ def _pool(given: dict[str, Any], key: str) -> PoolKnobs:
 def _guard(given: dict[str, Any]) -> Guard:
     """Nothing but the budget and the least counts."""
     knobs = GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
-    return Guard(knobs, Limits(1.0, 0, given.get("max_gpu")))
+    return Guard(knobs, HardLimits(1.0, 0, given.get("max_gpu")))
 
 
-def _said(opinion: Opinion, targets: dict[str, int]) -> dict[str, Any]:
+def _said(opinion: Recommendation, targets: dict[str, int]) -> dict[str, Any]:
     trends = [reason.numbers["predicted"] for reason in opinion.reasons if "predicted" in reason.numbers]
     return {
         "p": targets["prefill"],

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadline.core.events import PauseChanged
-from loadline.core.moves import Move
-from loadline.core.rescheduling.columns import Mask
-from loadline.core.rescheduling.filters import at_least, below, sound, unreserved
-from loadline.core.rescheduling.knobs import MetricName, ReschedulingKnobs
-from loadline.core.rescheduling.policies import policy
-from loadline.core.rescheduling.selectors import balance, empty
-from loadline.core.rescheduling.suspects import suspects
-from loadline.core.rescheduling.verdicts import Amount
-from loadline.core.rescheduling.view import METRICS, View
+from loadline.core.migration.columns import Mask
+from loadline.core.migration.failure_detection import suspects
+from loadline.core.migration.filters import at_least, below, sound, unreserved
+from loadline.core.migration.knobs import MetricName, MigrationKnobs
+from loadline.core.migration.load_view import METRICS, LoadView
+from loadline.core.migration.outcomes import Amount
+from loadline.core.migration.policies import policy
+from loadline.core.migration.selectors import balance, empty
+from loadline.core.vocabulary.events import PauseChanged
+from loadline.core.vocabulary.migrations import Migration
 from tests.support.belief import START
 from tests.support.movers import Movers
 from tests.vectors.answering import Answer, NotCovered, only
@@ -75,7 +75,7 @@ def _comes_first(name: MetricName, value: float, other: float) -> bool:
     return bool(view.board.keys[order[0]][1] == "a")
 
 
-def _view(world: Movers) -> View:
+def _view(world: Movers) -> LoadView:
     (group,) = (group for group in groups(world) if len(group.board))
     return view_of(world, group)
 
@@ -216,7 +216,7 @@ def selector(case: dict[str, Any]) -> dict[str, Any]:
     return {"pairs": [list(one) for one in ends]}
 
 
-def _rows(view: View, found: list[str]) -> Mask:
+def _rows(view: LoadView, found: list[str]) -> Mask:
     return np.asarray([name in found for _, name in view.board.keys], dtype=np.bool_)
 
 
@@ -237,7 +237,7 @@ def loop(case: dict[str, Any]) -> dict[str, Any]:
     """How often all workers are looked at in a time, and whether that is within the bounds."""
     given = case["given"]
     only(given, "interval_ms", "run_ms")
-    world = Movers(ReschedulingKnobs(rescheduling_interval_ms=given["interval_ms"]))
+    world = Movers(MigrationKnobs(rescheduling_interval_ms=given["interval_ms"]))
     memory = world.controller.state.rescheduling
     dues = [memory.due["m"]]
     while (world.controller.next_wake() or world.now) < START + given["run_ms"]:
@@ -280,7 +280,7 @@ def _failing(count: int) -> Movers:
     return world
 
 
-def _all_at_once(world: Movers) -> list[Move]:
+def _all_at_once(world: Movers) -> list[Migration]:
     """What is asked for when it is no more paused."""
     return world.tell(PauseChanged("m", paused=False))
 

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from loadline.core.events import PauseChanged
-from loadline.core.moves import Move
+from loadline.core.vocabulary.events import PauseChanged
+from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers
 from tests.vectors import llumnix_reckoning as reckoning
 from tests.vectors.answering import Answer
@@ -48,7 +48,7 @@ def _predicted(world: Movers) -> dict[str, float]:
     return {name: time for name, time in found.items() if not math.isnan(time)}
 
 
-def _evacuation(given: dict[str, Any], moves: list[Move]) -> dict[str, Any]:
+def _evacuation(given: dict[str, Any], moves: list[Migration]) -> dict[str, Any]:
     """What failover has come to: who gave, who took, and what is wrong with that, if anything is."""
     asked = [move for move in moves if move.trigger.endswith("_failover")]
     taken = [(move.source.worker, move.destination.worker, move.requests_max) for move in asked]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadline.core.rescheduling.requests import Candidate, choose
+from loadline.core.migration.requests import MigratableRequest, choose
 from tests.vectors.answering import Answer, only
 from tests.vectors.cases import Case
 
@@ -10,8 +10,8 @@ from tests.vectors.cases import Case
 def request_select(case: dict[str, Any]) -> dict[str, list[str]]:
     given, queue = case["given"], _queue(case)
     only(given, "rule", "order", "value", "queue")
-    running = [Candidate(name, prompt, output) for name, prompt, output in queue["running"]]
-    waiting = [Candidate(name, prompt, output, waiting=True) for name, prompt, output in queue["waiting"]]
+    running = [MigratableRequest(name, prompt, output) for name, prompt, output in queue["running"]]
+    waiting = [MigratableRequest(name, prompt, output, waiting=True) for name, prompt, output in queue["waiting"]]
     chosen = choose(
         [*running, *waiting],
         given["rule"],

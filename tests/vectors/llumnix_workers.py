@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from loadline.client.mover import MoveRefused, Moving
 from loadline.client.moves import Moves
-from loadline.core.observed import WorkerRecord
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.wire.messages import MigrateCommand, MigrationReport
 from tests.vectors.answering import Answer, NotCovered, only
 
@@ -35,9 +35,9 @@ class Engine:
         self.asked = False
         self._raises = raises
 
-    def select(self, _command: MigrateCommand) -> Sequence[Candidate]:
+    def select(self, _command: MigrateCommand) -> Sequence[MigratableRequest]:
         self.asked = True
-        return [Candidate("r", 100, 5)]
+        return [MigratableRequest("r", 100, 5)]
 
     async def copy(self, _request: str, _command: MigrateCommand, _admitted: Callable[[], None]) -> None:
         if self._raises is not None:

@@ -5,14 +5,14 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import PauseChanged
-from loadline.core.models.tpot import TpotSweep
-from loadline.core.move_look import Group
-from loadline.core.rescheduling.columns import Mask
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.rescheduling.view import View
-from loadline.core.scalars import Role
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.columns import Mask
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.migration.load_view import LoadView
+from loadline.core.rounds.migration_round import MigrationGroup
+from loadline.core.vocabulary.events import PauseChanged
+from loadline.core.vocabulary.scalars import Role
 from tests.support.belief import START
 from tests.support.movers import Movers
 from tests.vectors.answering import only
@@ -67,7 +67,7 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
     config = given.get("config", {})
     only(config, *CONFIG, "policies", "staleness_seconds")
     silent_ms = max(100, 1_000 * config.get("staleness_seconds", STALENESS_S))
-    knobs = ReschedulingKnobs(
+    knobs = MigrationKnobs(
         rescheduling_policies=tuple(config.get("policies", "decode_failover").split(",")),
         suspect_after_ms=silent_ms,
         consolidate_after_ms=0,
@@ -135,17 +135,17 @@ def _sweep(shared: dict[str, Any], name: str) -> TpotSweep:
     )
 
 
-def groups(world: Movers) -> list[Group]:
+def groups(world: Movers) -> list[MigrationGroup]:
     """The boards of workers between which requests can move, as they were last looked at."""
     return world.controller._rescheduler._groups["m"]
 
 
-def view_of(world: Movers, group: Group, failing: Mask | None = None) -> View:
+def view_of(world: Movers, group: MigrationGroup, failing: Mask | None = None) -> LoadView:
     """A look at a group as it was before anything moved."""
     state = world.controller.state
     group.board.load([])
     nobody = np.zeros(len(group.board), dtype=np.bool_)
-    return View(
+    return LoadView(
         group.board,
         world.knobs,
         failing=nobody if failing is None else failing,
@@ -158,6 +158,6 @@ def view_of(world: Movers, group: Group, failing: Mask | None = None) -> View:
     )
 
 
-def names(group: Group, mask: Mask) -> list[str]:
+def names(group: MigrationGroup, mask: Mask) -> list[str]:
     """Of some workers, in order."""
     return sorted(key[1] for key, there in zip(group.board.keys, mask, strict=True) if there)

@@ -6,13 +6,13 @@ There 1 is the first priority of the greedy solver, as here, and elsewhere a wei
 from math import lcm
 from typing import Any
 
-from loadline.core.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
 from loadline.core.planning.allocation import greedy
-from loadline.core.planning.allocation.contenders import Candidate, Contender, Supply
+from loadline.core.planning.allocation.contenders import Bundle, Contender, RemainingSupply
 from loadline.core.planning.allocation.covers import cover
 from loadline.core.planning.allocation.regret import grant
-from loadline.core.planning.allocation.weighted import Claim, fair_shares
-from loadline.core.scalars import Role
+from loadline.core.planning.allocation.weighted import WeightedClaim, fair_shares
+from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.vocabulary.scalars import Role
 from tests.vectors.answering import Answer, NotCovered, only
 
 POLICIES: dict[str, SaturationPolicy] = {
@@ -26,7 +26,7 @@ POLICIES: dict[str, SaturationPolicy] = {
 def greedy_solver(given: dict[str, Any]) -> dict[str, Any]:
     """Candidates are given with their values, so they are handed to what comes after they are made."""
     only(given, "saturation_policy", "delayed_best_effort", "capacity_by_type", "servers")
-    supply = Supply(dict(given["capacity_by_type"]))
+    supply = RemainingSupply(dict(given["capacity_by_type"]))
     contenders = [_contender(server) for server in given["servers"]]
     delayed = given["delayed_best_effort"]
     counts = grant(contenders, supply, POLICIES[given["saturation_policy"]], delayed=delayed)
@@ -41,7 +41,7 @@ def _contender(server: dict[str, Any]) -> Contender:
     for one in server["candidates"]:
         acc, replicas = one["acc"], one["replicas"]
         options.append(Option(acc, 1.0 / replicas, one["cost"] / replicas, {acc: units[acc]}))
-        candidates.append(Candidate({acc: replicas}, {acc: units[acc] * replicas}, one["value"]))
+        candidates.append(Bundle({acc: replicas}, {acc: units[acc] * replicas}, one["value"]))
     part = Part("aggregated", 1.0, tuple(options))
     return Contender(Want(server["name"], server["priority"], (part,)), tuple(candidates))
 
@@ -122,14 +122,14 @@ def _by_saturation(gpus: int, decisions: list[dict[str, Any]], most: int | None)
 def rescale(given: dict[str, Any]) -> Any:
     if "models" in given:
         only(given, "models", "budget")
-        claims = [Claim(one["priority"] * one["demand"], one["floor"], one["cap"]) for one in given["models"]]
+        claims = [WeightedClaim(one["priority"] * one["demand"], one["floor"], one["cap"]) for one in given["models"]]
         shares = fair_shares(claims, given["budget"])
         names = [one["id"] for one in given["models"]]
         short = sum(one["floor"] for one in given["models"]) > given["budget"]
         return {"targets": dict(zip(names, shares, strict=True)), "floors_exceed_budget": short}
     if "weights" in given:
         only(given, "total", "weights")
-        claims = [Claim(weight, 0, given["total"]) for weight in given["weights"].values()]
+        claims = [WeightedClaim(weight, 0, given["total"]) for weight in given["weights"].values()]
         return dict(zip(given["weights"], fair_shares(claims, given["total"]), strict=True))
     if "demand" not in given:
         raise NotCovered("no answer for such a case of rescale")

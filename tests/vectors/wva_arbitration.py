@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.arbitration import arbitrate
 from tests.support.sleeper import AFTER_MS, Sleeper
 from tests.vectors.answering import Answer, only

@@ -7,10 +7,10 @@ batch too, so it is ours with other numbers.
 import math
 from typing import Any
 
-from loadline.core.models.fitting import Refused, fit_line
-from loadline.core.models.linear import LinearTimes
-from loadline.core.models.queue_sizing import Targets, size
-from loadline.core.models.queueing import Queue
+from loadline.core.engines.fitting import FitRefused, fit_line
+from loadline.core.engines.linear import LinearTimes
+from loadline.core.engines.queue_sizing import Targets, size
+from loadline.core.engines.queueing import EngineQueue
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.cases import Case
 
@@ -80,7 +80,7 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
         gamma=given["alpha"] + (beta + gamma) * isl,
         delta=share / isl,
     )
-    queue = Queue(times, isl, osl + 1, given["max_batch"], given["max_queue"])
+    queue = EngineQueue(times, isl, osl + 1, given["max_batch"], given["max_queue"])
     if "rps" not in given:
         targets = {"rate_itl": Targets(itl_ms=given["target_itl"]), "rate_ttft": Targets(ttft_ms=given["target_ttft"])}
         return {name: size(queue, target).requests_per_s for name, target in targets.items()}
@@ -100,14 +100,14 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
 def quirk(given: dict[str, Any]) -> dict[str, Any]:
     """What becomes of an engine at which the original errs."""
     if "lambda_" in given:
-        queue = Queue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 64, 640)
+        queue = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 64, 640)
         found = queue.analyse(2_000.0 * queue.top)
         return {"rps": found.throughput_requests_per_s, "most": queue.sized_requests_per_s[1], "ttft_ms": found.ttft_ms}
     only(given, "alpha", "beta", "gamma", "delta", "target_itl")
     if given["gamma"] or given["delta"]:
         raise NotCovered("no answer without the lengths of the requests")
     # Without a prefill there is no prompt here, so what one would take does not matter.
-    queue = Queue(LinearTimes(given["alpha"], given["beta"], 1.0, 0.0), 0.0, 128.0, 64, 640)
+    queue = EngineQueue(LinearTimes(given["alpha"], given["beta"], 1.0, 0.0), 0.0, 128.0, 64, 640)
     found_size = size(queue, Targets(itl_ms=given["target_itl"]))
     return {"bound": found_size.bound, "itl_ms": queue.analyse(found_size.requests_per_s).itl_ms}
 
@@ -116,7 +116,7 @@ def itl_fit(given: dict[str, Any]) -> Any:
     """Against the share of the KV cache there, but a line is a line."""
     only(given, "k", "A", "B")
     found = fit_line(given["k"], [given["A"] * k + given["B"] for k in given["k"]])
-    if isinstance(found, Refused):
+    if isinstance(found, FitRefused):
         return "reject"
     return {"A": found.line.slope, "B": found.line.intercept_ms, "itl_at_0_85": found.line.at(0.85)}
 
@@ -221,9 +221,9 @@ def is_overload_quirk(case: Case) -> bool:
     return case.op == "wva.quirk" and "lambda_" in case.given
 
 
-def _queue(given: dict[str, Any]) -> Queue:
+def _queue(given: dict[str, Any]) -> EngineQueue:
     times = LinearTimes(given["alpha"], given["beta"], given["gamma"], given["delta"])
-    return Queue(times, given["n_in"], given["n_out"], given["max_batch"], given["max_queue"])
+    return EngineQueue(times, given["n_in"], given["n_out"], given["max_batch"], given["max_queue"])
 
 
 def _top(given: dict[str, Any]) -> float:

@@ -4,13 +4,21 @@ from statistics import median
 from typing import Any
 
 from loadline.config import parse, validate
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models import headroom, token_capacity
-from loadline.core.models.headroom import Choice
-from loadline.core.models.saturation import Analysis, Reading, Thresholds, Variant, analyse, step
-from loadline.core.models.token_capacity import Holding, Limits, Observations
+from loadline.core.engines import token_capacity
+from loadline.core.engines.token_capacity import Holding, Observations, TokenLimits
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.arbitration import arbitrate
-from loadline.core.scalars import Role
+from loadline.core.planning.sizing import headroom
+from loadline.core.planning.sizing.headroom import Candidate
+from loadline.core.planning.sizing.saturation_rules import (
+    Reading,
+    SaturationAnalysis,
+    Thresholds,
+    Variant,
+    analyse,
+    step,
+)
+from loadline.core.vocabulary.scalars import Role
 from loadline.errors import ConfigError
 from tests.support.belief import Line, registered
 from tests.vectors.answering import Answer, only
@@ -25,7 +33,7 @@ CONFIG = {
 ROLES: dict[str, Role] = {"prefill": "prefill", "decode": "decode", "both": "aggregated"}
 
 
-def _analyse(given: dict[str, Any]) -> Analysis:
+def _analyse(given: dict[str, Any]) -> SaturationAnalysis:
     config = given["config"]
     thresholds = Thresholds(
         config["kv_threshold"], config["queue_threshold"], config["kv_spare_trigger"], config["queue_spare_trigger"]
@@ -33,7 +41,7 @@ def _analyse(given: dict[str, Any]) -> Analysis:
     return analyse([Reading(one["kv"], one["queue"]) for one in given["replicas"]], thresholds)
 
 
-def _analysis(found: Analysis) -> dict[str, Any]:
+def _analysis(found: SaturationAnalysis) -> dict[str, Any]:
     return {
         "avg_spare_kv": found.spare_kv,
         "avg_spare_queue": found.spare_waiting,
@@ -52,7 +60,7 @@ def analyser(given: dict[str, Any]) -> dict[str, Any]:
 def targets(given: dict[str, Any]) -> dict[str, int]:
     only(given, "scale_up", "scale_down_safe", "variants")
     up, safe = given.get("scale_up", False), given.get("scale_down_safe", False)
-    analysis = Analysis(workers=0, unsaturated=0, spare_kv=0.0, spare_waiting=0.0, up=up, down_safe=safe)
+    analysis = SaturationAnalysis(workers=0, unsaturated=0, spare_kv=0.0, spare_waiting=0.0, up=up, down_safe=safe)
     return step(
         [Variant(one["name"], one["cost"], one["ready"], one["current"], one["desired"]) for one in given["variants"]],
         analysis,
@@ -113,7 +121,7 @@ def capacity(given: dict[str, Any]) -> dict[str, Any]:
         flags = given["max_batched_tokens"], given["max_num_seqs"]
         return {"k2": token_capacity.derived_tokens(given["avg_in"], given["avg_out"], *flags)}
     only(given, "total_kv_tokens", "tokens_in_use", "queue", "kv_threshold", "queue_threshold", "history", "cycles")
-    limits, observed = Limits(given["kv_threshold"], given.get("queue_threshold", 5)), Observations()
+    limits, observed = TokenLimits(given["kv_threshold"], given.get("queue_threshold", 5)), Observations()
     effective = 0.0
     for cycle in given.get("cycles", [given]):
         worker = Holding(given["total_kv_tokens"], cycle["tokens_in_use"], cycle["queue"])
@@ -179,12 +187,14 @@ def cost_aware(given: dict[str, Any]) -> dict[str, int]:
     return counts
 
 
-def _choice(given: dict[str, Any]) -> Choice:
+def _choice(given: dict[str, Any]) -> Candidate:
     only(given, "name", "cost", "prc", "current", "min", "max")
-    return Choice(given["name"], given["cost"], given["prc"], given["current"], given.get("min", 0), given.get("max"))
+    return Candidate(
+        given["name"], given["cost"], given["prc"], given["current"], given.get("min", 0), given.get("max")
+    )
 
 
-def _counts(required: float, spare: float, choices: list[Choice]) -> dict[str, int]:
+def _counts(required: float, spare: float, choices: list[Candidate]) -> dict[str, int]:
     if required > 0:
         return headroom.grow(required, choices)
     return headroom.shrink(spare, choices)
@@ -207,7 +217,7 @@ def learns_at_low_usage(case: Case) -> bool:
     given = case.given
     if case.op != "wva.v2_capacity" or given.get("queue", 0) < given.get("queue_threshold", 5):
         return False
-    limits = Limits(given["kv_threshold"])
+    limits = TokenLimits(given["kv_threshold"])
     return not Holding(given["total_kv_tokens"], given["tokens_in_use"], 0.0).telling(limits.kv_threshold)
 
 

@@ -20,10 +20,10 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from loadline.core.allocations import Allocation, Option, Part, Problem, Want
 from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import remembered
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.vocabulary.scalars import Role
 from loadline.rig.measure import options, result, say
 from loadline.solver import solve
 

@@ -21,12 +21,12 @@ from msgspec import Struct
 
 from loadline.adapters.process_fitter import ProcessFitter
 from loadline.app import calm_collector
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.events import RegistryRead
-from loadline.core.forecasts import AnyPredictor, ForecastKnobs, Question, Series
-from loadline.core.observed import RegisteredWorker
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.events import RegistryRead
+from loadline.core.vocabulary.forecasts import AnyPredictor, ForecastKnobs, Question, Series
+from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.forecast import available, forecast
 from loadline.rig.measure import POOL, ROOT, Fleet, options, result, say
 from loadline.wire.codec import Codec, Rejected

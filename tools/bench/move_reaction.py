@@ -18,7 +18,7 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.rig.measure import Measured, options, percentile, result, rig, say, subscriber
 from loadline.rig.rig import Rig
 from loadline.wire.codec import Rejected, decode_as, encode

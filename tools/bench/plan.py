@@ -23,10 +23,16 @@ import msgspec
 
 from loadline.app import calm_collector
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, FitForecast
-from loadline.core.events import (
+from loadline.core.engines.profile import EngineProfile
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.planners.load import LoadKnobs
+from loadline.core.planning.planners.queueing import QueueingKnobs
+from loadline.core.planning.planners.sla import SlaKnobs
+from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import AnyEffect, FitForecast
+from loadline.core.vocabulary.events import (
     AnyEvent,
     BusConnectionChanged,
     DecisionsRead,
@@ -38,15 +44,9 @@ from loadline.core.events import (
     StoreConnectionChanged,
     TrafficReported,
 )
-from loadline.core.forecasts import ForecastKnobs
-from loadline.core.models.engine import EngineProfile
-from loadline.core.observed import Histogram, RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
-from loadline.core.planning.planners.load import LoadKnobs
-from loadline.core.planning.planners.queueing import QueueingKnobs
-from loadline.core.planning.planners.sla import SlaKnobs
-from loadline.core.planning.planners.throughput import ThroughputKnobs
-from loadline.core.scalars import Role
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.forecasts import ForecastKnobs
+from loadline.core.vocabulary.samples import Histogram, RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from loadline.forecast import forecast
 from loadline.rig.measure import options, percentile, result, say
 

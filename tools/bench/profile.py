@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.models.budget import Band
-from loadline.core.models.direction import Leg, settle
-from loadline.core.models.profile import DecodeSurface, PrefillCurve
-from loadline.core.models.regression import Regression
+from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
+from loadline.core.engines.regression import Regression
+from loadline.core.planning.guardrails.direction import PoolChange, settle
+from loadline.core.planning.guardrails.gpu_band import GpuBand
 from loadline.rig.measure import options, result, say
 
 PLACES = 10_000
@@ -58,11 +58,11 @@ def main() -> None:
     regression = Regression()
     for number in range(50):
         regression.push(stream.uniform(1.0, 1e4), 10.0 + number + stream.random())
-    legs = Leg(24, 16, 2), Leg(40, 48, 1)
+    legs = PoolChange(24, 16, 2), PoolChange(40, 48, 1)
     singles: dict[str, Callable[[], object]] = {
         "best_us": lambda: decode.find_best_throughput_per_gpu(30.0, 3_000.0),
         "regression_us": lambda: fit(regression),
-        "budget_us": lambda: settle(legs, Band(88, 88)),
+        "budget_us": lambda: settle(legs, GpuBand(88, 88)),
     }
     slowest: list[float] = []
     bare: list[float] = []

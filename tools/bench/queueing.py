@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from math import exp, log
 
-from loadline.core.models.linear import LinearTimes
-from loadline.core.models.queue_lanes import size_many
-from loadline.core.models.queue_sizing import Targets, size
-from loadline.core.models.queueing import Queue
+from loadline.core.engines.linear import LinearTimes
+from loadline.core.engines.queue_sizing import Targets, size
+from loadline.core.engines.queue_sizing_batch import size_many
+from loadline.core.engines.queueing import EngineQueue
 from loadline.rig.measure import options, result, say
 
 ENGINES = 1_000
@@ -34,13 +34,13 @@ def best_us(what: Callable[[], object], times: int) -> float:
     return min(took)
 
 
-def fleet(batch: int, attainment: float) -> tuple[list[Queue], list[Targets]]:
+def fleet(batch: int, attainment: float) -> tuple[list[EngineQueue], list[Targets]]:
     """Engines of all kinds, with targets between what they can do idle and full."""
     draw = random.Random(f"{batch} {attainment}")  # noqa: S311 - the same engines every time
     queues, targets = [], []
     for _ in range(ENGINES):
         times = LinearTimes(draw.uniform(2, 40), draw.uniform(0.01, 0.5), draw.uniform(5, 40), draw.uniform(1e-4, 1e-2))
-        queue = Queue(times, draw.randint(50, 4_000), draw.randint(2, 1_000), batch, QUEUE_BY_BATCH * batch)
+        queue = EngineQueue(times, draw.randint(50, 4_000), draw.randint(2, 1_000), batch, QUEUE_BY_BATCH * batch)
         full = queue.analyse(999.0 * queue.top)
         ttft_ms = full.prefill_ms * draw.uniform(1.0, 3.0)
         itl_ms = times.alpha + times.beta * batch * draw.uniform(0.5, 1.0)
@@ -49,7 +49,7 @@ def fleet(batch: int, attainment: float) -> tuple[list[Queue], list[Targets]]:
     return queues, targets
 
 
-def plain_ms(queue: Queue) -> float:
+def plain_ms(queue: EngineQueue) -> float:
     """The mean wait at 90 % of what an engine can serve, from a list of all states."""
     rate, weights = 0.9 * queue.top, [0.0]
     for requests in range(1, queue.batch + queue.room + 1):
@@ -77,7 +77,7 @@ def main() -> None:
         one, two = fleet(batch, attainment)
         kind = f"p{100 * attainment:.0f}" if attainment else "mean"
         figures[f"batch_{batch}_{kind}_ms"] = best_us(partial(size_many, one, two), times * rounds) / 1e3
-    llama = Queue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 256, 2_560)
+    llama = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 256, 2_560)
     for load in (0.5, 0.9, 0.99, 2.0):
         figures[f"analysis_{load:g}_us"] = best_us(partial(llama.analyse, 1_000.0 * load * llama.top), 1_000 * rounds)
     singles = {

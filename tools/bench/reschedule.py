@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.events import AnyEvent
-from loadline.core.models.tpot import TpotSweep
-from loadline.core.rescheduling.flights import Flights
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.in_flight import InFlightMigrations
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.vocabulary.events import AnyEvent
 from loadline.rig.measure import options, percentile, result, say
 from tests.support.movers import Movers
 
@@ -49,7 +49,7 @@ TPOT: Final = TpotSweep(
 def fleet(workers: int, moves_max: int) -> Movers:
     """The workers, each of which has reported."""
     draw = random.Random(workers)  # noqa: S311 - the same fleet every time
-    knobs = ReschedulingKnobs(
+    knobs = MigrationKnobs(
         rescheduling_policies=POLICIES,
         rescheduling_decode_load_threshold=0.7,
         rescheduling_load_balance_threshold=0.1,
@@ -74,7 +74,7 @@ def fleet(workers: int, moves_max: int) -> Movers:
 def pass_ms(world: Movers) -> float:
     """A turn in which all workers are due, with nothing in flight."""
     state = world.controller.state.rescheduling
-    state.flights = Flights()
+    state.flights = InFlightMigrations()
     world.now += 1
     state.due["m"] = world.now
     began_s = time.perf_counter()

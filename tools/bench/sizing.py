@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.models.engine import EngineProfile, LinearKnobs
-from loadline.core.scalars import Role
+from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.vocabulary.scalars import Role
 from loadline.rig.measure import options, result, say
 from loadline.sim.engine import Timing
 from loadline.sim.profiles import LinearProfile, MeasuredProfile

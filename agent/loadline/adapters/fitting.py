@@ -5,7 +5,7 @@ import sys
 import msgspec
 
 from loadline.adapters.frames import answer_all
-from loadline.core.forecasts import Question
+from loadline.core.vocabulary.forecasts import Question
 from loadline.forecast import forecast
 
 

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from loadline.adapters.move_metrics import move_metrics
 from loadline.adapters.replica_metrics import replica_metrics
-from loadline.core.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus
 
 _TURN_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 _WORKER_STATES = ("desired", "ready", "starting", "pending", "draining", "fresh")

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from loadline.core.status import MigrationStatus, ModelStatus, Timing
+from loadline.core.vocabulary.status import MigrationStatus, ModelStatus, TurnTiming
 
 _MODEL: Final = ("model",)
 _MS: Final = 1_000
@@ -57,7 +57,9 @@ def _by_policy(what: str, text: str, values: Mapping[str, Mapping[str, int]]) ->
     return family
 
 
-def _seconds(what: str, text: str, labels: Sequence[str], timings: Sequence[tuple[tuple[str, ...], Timing]]) -> Metric:
+def _seconds(
+    what: str, text: str, labels: Sequence[str], timings: Sequence[tuple[tuple[str, ...], TurnTiming]]
+) -> Metric:
     family = SummaryMetricFamily(f"loadline_{what}_seconds", text, labels=labels)
     for values, timing in timings:
         family.add_metric(values, timing.count, timing.total_ms / _MS)

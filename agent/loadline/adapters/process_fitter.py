@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 
 from loadline.adapters.process_child import ProcessChild, Unanswered, module
-from loadline.core.allocations import Allocation, Problem
-from loadline.core.forecasts import Forecast, Question
+from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.forecasts import Forecast, Question
 from loadline.forecast import last_value
 
 _GRACE_S: Final = 1.0

@@ -10,7 +10,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from loadline.core.status import AgentStatus, ModelStatus, PoolStatus
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
 from loadline.wire.subjects import encode_token
 
 _COUNTS: Final = (

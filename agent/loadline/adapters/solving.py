@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.frames import answer_all
-from loadline.core.allocations import Problem
+from loadline.core.vocabulary.allocations import Problem
 from loadline.solver import solve
 
 

@@ -14,7 +14,7 @@ from loadline import report
 from loadline.cli import inputs, progress, show
 from loadline.cli.parallel import simulate_all
 from loadline.core.planning.planners.static import StaticPlanner
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError
 from loadline.sim.compare.baselines import BASELINES, baseline
 from loadline.sim.compare.bounds import work_bound

@@ -9,9 +9,9 @@ import msgspec
 from loadline.cli import inputs, show
 from loadline.config.file import checked
 from loadline.config.profiles import read_sweeps
-from loadline.core.models.engine import LinearKnobs
-from loadline.core.models.fitting import Fit, Refused, batches_of, fit_decode, fit_prefill, times_of
-from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
+from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, times_of
+from loadline.core.engines.profile import LinearKnobs
+from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 from loadline.errors import ConfigError, DataError
 
 _GOOD: Final = 0.1
@@ -72,8 +72,8 @@ def _check_context(context_tokens: float | None, sweeps: list[DecodeSweep]) -> N
         raise ConfigError("--context", f"{context_tokens:g} was not measured", f"Write {low:g} to {high:g} tokens.")
 
 
-def _fitted(named: str, role: str, found: Fit | Refused) -> Fit:
-    if isinstance(found, Refused):
+def _fitted(named: str, role: str, found: Fit | FitRefused) -> Fit:
+    if isinstance(found, FitRefused):
         raise DataError(f"{named}: {role}: {found.problem}.")
     return found
 

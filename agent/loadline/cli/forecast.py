@@ -13,7 +13,7 @@ import msgspec
 from loadline import report
 from loadline.adapters.process_fitter import ProcessFitter
 from loadline.cli import inputs, progress, show
-from loadline.core.forecasts import (
+from loadline.core.vocabulary.forecasts import (
     HORIZON_MAX,
     AnyPredictor,
     Forecast,

@@ -18,7 +18,7 @@ from loadline.cli import warmup
 from loadline.cli.show import printable
 from loadline.config import load, validate
 from loadline.config.regular import reason
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError, DataError, LoadlineError
 from loadline.runtime.settings import settings as settings_of
 from loadline.sim.fleet import FleetKnobs, model_of, pools_of, read_fleet

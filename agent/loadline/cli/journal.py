@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from loadline.adapters.file_journal import read_segments
-from loadline.core import query
+from loadline.core.queries import status as query
 from loadline.errors import JournalError
 from loadline.runtime import record
 from loadline.wire.messages import ExplainReply
@@ -29,7 +29,7 @@ def explain(path: Path, decision_id: str, model: str) -> ExplainReply:
     if controller is None:
         return ExplainReply([])
     state = controller.state
-    return ExplainReply(query.explain(state, decision_id, model), query.explain_moves(state, decision_id, model))
+    return ExplainReply(query.explain(state, decision_id, model), query.explain_migrations(state, decision_id, model))
 
 
 def _replay(path: Path) -> record.Replayed:

@@ -15,7 +15,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.cli import journal, show
 from loadline.config import NatsKnobs, load
 from loadline.config.rules import check_servers
-from loadline.core.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.runtime.status_parts import whole
 from loadline.wire.codec import Rejected, decode_as, encode

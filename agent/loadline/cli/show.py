@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from loadline.core.report import Explanation
-from loadline.core.rescheduling.verdicts import PolicyLook, sentence
-from loadline.core.status import (
+from loadline.core.migration.outcomes import PolicyReport, sentence
+from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.status import (
     AgentStatus,
     Condition,
     GpuBudgetStatus,
+    InFlightStatus,
     MigrationStatus,
     ModelStatus,
-    MoveStatus,
     PoolStatus,
     SupplyStatus,
 )
@@ -174,7 +174,7 @@ def explanation(found: Explanation) -> str:
     return "\n".join(lines)
 
 
-def policy_look(found: PolicyLook) -> str:
+def policy_look(found: PolicyReport) -> str:
     """What a policy saw of a group of workers when it last had a reason to look, and what became of each pair."""
     return "\n".join(
         [
@@ -198,7 +198,7 @@ def moves(status: MigrationStatus) -> list[str]:
     return lines
 
 
-def move(one: MoveStatus) -> str:
+def move(one: InFlightStatus) -> str:
     """One move that is in flight."""
     return (
         f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}: "

@@ -3,8 +3,8 @@
 import math
 from typing import Final
 
-from loadline.core.observed import Histogram, TrafficSample
-from loadline.core.scalars import TOKENS_MAX
+from loadline.core.vocabulary.samples import Histogram, TrafficSample
+from loadline.core.vocabulary.scalars import TOKENS_MAX
 
 # Lengths by powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
 _POWERS: Final = 21

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.client.fence import Epochs
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from loadline.adapters.logs import bounded
 from loadline.client.moves import Moves, Part
 from loadline.client.resources import running, wait_at_most
-from loadline.core.moves import MoveFailure
-from loadline.core.rescheduling.requests import Candidate
-from loadline.core.scalars import TOKENS_MAX
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.migrations import MoveFailure
+from loadline.core.vocabulary.scalars import TOKENS_MAX
 from loadline.errors import LoadlineError
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import MigrateCommand, MigrationReport
@@ -47,7 +47,7 @@ class MoveRefused(LoadlineError):
 class Mover(Protocol):
     """How an engine gives requests away. What these raise, other than ``MoveRefused``, fails that request alone."""
 
-    def select(self, command: MigrateCommand) -> Sequence[Candidate]:
+    def select(self, command: MigrateCommand) -> Sequence[MigratableRequest]:
         """The requests that there are, in queue order: those that run, the first come first, then those that wait.
 
         Must be quick. The worker chooses among them.
@@ -143,7 +143,7 @@ class Moving:
     def _forget(self, part: Part, _task: asyncio.Task[None]) -> None:
         self._tasks.pop(part, None)
 
-    def _candidates(self, command: MigrateCommand) -> Sequence[Candidate]:
+    def _candidates(self, command: MigrateCommand) -> Sequence[MigratableRequest]:
         if self._mover is None:
             return ()
         try:
@@ -215,9 +215,9 @@ class Moving:
         return int(asyncio.get_running_loop().time() * 1_000)
 
 
-def _sound(candidates: Iterable[Candidate], worker: str) -> list[Candidate]:
+def _sound(candidates: Iterable[MigratableRequest], worker: str) -> list[MigratableRequest]:
     """Those with an id of their own and tokens that can be counted, as engines count them: also NumPy's numbers."""
-    found: dict[str, Candidate] = {}
+    found: dict[str, MigratableRequest] = {}
     for one in candidates:
         try:
             tokens = int(one.prompt_tokens), int(one.output_tokens)

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from loadline.client.fence import Epochs
 from loadline.client.life import is_for
-from loadline.core.moves import MoveFailure, MovePhase, MoveRefusal
-from loadline.core.observed import WorkerRecord
-from loadline.core.rescheduling.requests import Candidate, choose
+from loadline.core.migration.requests import MigratableRequest, choose
+from loadline.core.vocabulary.migrations import MoveFailure, MovePhase, MoveRefusal
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 
 SLOTS: Final = 4
@@ -148,7 +148,9 @@ class Moves:
 
     # As a source.
 
-    def answer(self, command: MigrateCommand, candidates: Sequence[Candidate], now_ms: int) -> MigrateReply | None:
+    def answer(
+        self, command: MigrateCommand, candidates: Sequence[MigratableRequest], now_ms: int
+    ) -> MigrateReply | None:
         """The answer to a command, given the requests that there are, in queue order.
 
         None where another worker of this name answers. The same command again has the same answer, and begins nothing.
@@ -166,7 +168,7 @@ class Moves:
             del self._replies[next(iter(self._replies))]
         return reply
 
-    def _judged(self, command: MigrateCommand, candidates: Sequence[Candidate], now_ms: int) -> MigrateReply:
+    def _judged(self, command: MigrateCommand, candidates: Sequence[MigratableRequest], now_ms: int) -> MigrateReply:
         refusal, detail = self._refusal(command)
         if refusal:
             return _refused(command, refusal, detail)

@@ -23,7 +23,7 @@ from loadline.adapters.logs import bounded
 from loadline.client.fence import Fence, Verdict
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
 from loadline.config import NatsKnobs
-from loadline.core.targets import ApplyStatus, PoolTarget
+from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus
 from loadline.wire.codec import Rejected, decode_as, encode, printable

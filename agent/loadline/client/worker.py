@@ -27,8 +27,8 @@ from loadline.client.moves import DRAIN_SLOTS_MAX, SLOTS, Moves, Slots
 from loadline.client.registration import Registration
 from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
-from loadline.core.scalars import WorkerPhase
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.ports import Bus, Store
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys

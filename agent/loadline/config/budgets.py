@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.settings import ModelKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 

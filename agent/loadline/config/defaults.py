@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import NODEFAULT, Meta, Struct, defstruct
 from msgspec.structs import fields
 
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.planning.supplies import Quota
-from loadline.core.scalars import Name
-from loadline.core.settings import ModelKnobs
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import Quota
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.scalars import Name
 
 _POOL: Final = "Any key of a `[[models.pools]]` but `name` and `role`: of all pools, of whatever role."
 _MODEL: Final = (

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from loadline.config.knobs import Config
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.config.tpot_profiles import read_tpot
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import EngineProfile
-from loadline.core.models.tpot import TpotSweep
-from loadline.core.settings import ModelKnobs
+from loadline.core.engines.profile import EngineProfile
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import DataError
 
 _NEEDED: Final = {

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Final
 
-from loadline.core.forecasts import ForecastKnobs
-from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.planning.demand.intervals import KEPT
 from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, PLANNERS
-from loadline.core.planning.planners.intervals import KEPT
-from loadline.core.settings import ModelKnobs
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.forecasts import ForecastKnobs
 
 _PARTS: Final = {"sla": ("throughput", "load"), "hybrid": ("queueing", "saturation")}
 """Planners that two others are the parts of."""

@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from loadline.config.defaults import DefaultKnobs, NamespaceKnobs, ServiceClassKnobs
-from loadline.core.belief.fleet import FleetKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.scalars import Name
-from loadline.core.settings import ModelKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.scalars import Name
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadline.config.durations import duration
-from loadline.core.rescheduling.knobs import FailoverDomain
-from loadline.core.settings import ModelKnobs
+from loadline.core.migration.knobs import FailoverDomain
+from loadline.core.state.settings import ModelKnobs
 
 _FAIL_WITH_IT: Final[dict[FailoverDomain, str]] = {
     "instance": "and nothing fails with it",

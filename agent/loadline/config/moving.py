@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadline.config.knobs import Config
-from loadline.core.rescheduling.knobs import PACKING, ReschedulingKnobs
-from loadline.core.settings import ModelKnobs
+from loadline.core.migration.knobs import PACKING, MigrationKnobs
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _REPORT_MS: Final = 1_000
@@ -48,7 +48,7 @@ def check_moves(model: ModelKnobs, place: str) -> None:
         _check_tpot(model, knobs, here)
 
 
-def _check_value(knobs: ReschedulingKnobs, here: str) -> None:
+def _check_value(knobs: MigrationKnobs, here: str) -> None:
     rule, value, key = (
         knobs.rescheduling_req_select_rule,
         knobs.rescheduling_req_select_value,
@@ -63,7 +63,7 @@ def _check_value(knobs: ReschedulingKnobs, here: str) -> None:
         raise ConfigError(key, problem, "Give a share from 0 to 1, or 0 for half the difference.")
 
 
-def _check_tpot(model: ModelKnobs, knobs: ReschedulingKnobs, here: str) -> None:
+def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, here: str) -> None:
     by_tpot = [name for name in knobs.policies if name in PACKING]
     by_tpot += [name for role, name in _LOADS.items() if name in knobs.policies and _metric(knobs, role) == _TPOT]
     if not by_tpot or knobs.tpot_profiling_data_path:
@@ -79,7 +79,7 @@ def move_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """What can have no effect, or hardly the one that was meant."""
     knobs, here = model.rescheduling, f"{place}.rescheduling"
     if not knobs.enable_rescheduling:
-        if knobs != ReschedulingKnobs():
+        if knobs != MigrationKnobs():
             yield f"{here}: it is not switched on, so nothing moves. Set enable_rescheduling = true."
         return
     missing = [name for role, name in _LOADS.items() if _has(model, role) and name not in knobs.policies]
@@ -102,7 +102,7 @@ def move_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         )
 
 
-def _load_warnings(knobs: ReschedulingKnobs, role: str, here: str) -> Iterator[str]:
+def _load_warnings(knobs: MigrationKnobs, role: str, here: str) -> Iterator[str]:
     """Thresholds that are no loads of the metric."""
     if _metric(knobs, role) != _KV:
         return
@@ -122,19 +122,19 @@ def _load_warnings(knobs: ReschedulingKnobs, role: str, here: str) -> Iterator[s
         )
 
 
-def _metric(knobs: ReschedulingKnobs, role: str) -> str:
+def _metric(knobs: MigrationKnobs, role: str) -> str:
     decode = role == "decode"
     return knobs.rescheduling_decode_load_metric if decode else knobs.rescheduling_neutral_load_metric
 
 
-def _thresholds(knobs: ReschedulingKnobs, role: str) -> float:
+def _thresholds(knobs: MigrationKnobs, role: str) -> float:
     decode = role == "decode"
     return knobs.rescheduling_decode_load_threshold if decode else knobs.rescheduling_neutral_load_threshold
 
 
 def _thresholds_of_old(role: str) -> tuple[float, float]:
     """Those that are preset, as they are elsewhere."""
-    return _thresholds(ReschedulingKnobs(), role), ReschedulingKnobs().rescheduling_load_balance_threshold
+    return _thresholds(MigrationKnobs(), role), MigrationKnobs().rescheduling_load_balance_threshold
 
 
 def _has(model: ModelKnobs, role: str) -> bool:

@@ -7,8 +7,8 @@ from math import gcd
 from typing import Final
 
 from loadline.config.knobs import Config
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.settings import ModelKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _NO_NAMESPACE: Final = "default"

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from loadline.config.engines import read_engine
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.engine import EngineProfile
-from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
+from loadline.core.engines.profile import EngineProfile
+from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
+from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners import FITTED
-from loadline.core.settings import ModelKnobs
+from loadline.core.state.settings import ModelKnobs
 
 _OFF: Final = 100.0
 """Milliseconds and seconds are a thousand apart; a profiler that divides by the GPUs of a node, sixteen or so."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadline.config.regular import open_regular, reason
-from loadline.core.models.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
+from loadline.core.engines.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
 from loadline.errors import DataError, LoadlineError
 
 BYTES_MAX: Final = 4_000_000

@@ -22,7 +22,7 @@ from loadline.config.thresholds import (
 )
 from loadline.config.zero import check_sleep, sleep_warnings
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
-from loadline.core.settings import ModelKnobs
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -9,10 +9,10 @@ from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from loadline.config.knobs import Config
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.models.cron import CronError, cron
-from loadline.core.models.schedule import MINUTE_MS, UTC, ScheduleKnobs, Zone
-from loadline.core.settings import ModelKnobs
+from loadline.core.fleet.cron import CronError, cron
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, Zone
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _YEARS: Final = (2020, 2060)

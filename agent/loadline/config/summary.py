@@ -8,10 +8,10 @@ from loadline.config.durations import duration
 from loadline.config.knobs import Config
 from loadline.config.layers import written_of
 from loadline.config.movement import about_moves
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
-from loadline.core.planning.supplies import DEFAULT, UNLIMITED
-from loadline.core.settings import ModelKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import DEFAULT, UNLIMITED
+from loadline.core.state.settings import ModelKnobs
 
 _SECOND_MS = 1_000
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from loadline.config.knobs import Config
 from loadline.config.names import did_you_mean
 from loadline.config.schedules import most_floor
-from loadline.core.models.accelerator import UNSAID
-from loadline.core.planning.supplies import DEFAULT, limits_on
+from loadline.core.engines.accelerator import UNSAID
+from loadline.core.planning.allocation.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
 
 

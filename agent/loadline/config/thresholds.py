@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from loadline.config.knobs import Config
 from loadline.core.planning.planners.saturation import SaturationKnobs
-from loadline.core.settings import ModelKnobs
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from loadline.config.regular import open_regular, reason
-from loadline.core.models.tpot import POINTS_MAX, TpotSweep
+from loadline.core.engines.tpot import POINTS_MAX, TpotSweep
 from loadline.errors import DataError
 
 BYTES_MAX: Final = 64_000_000

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadline.core.planning.planners import BY_ROLE
-from loadline.core.settings import ModelKnobs
+from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _IDLE_LEAST_MS: Final = 10_000

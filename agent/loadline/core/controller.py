@@ -11,11 +11,6 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from loadline.core import events as ev
-from loadline.core import learning
-from loadline.core import state as states
-from loadline.core.decide import Decider
-from loadline.core.effects import AnyEffect, Effect, RaiseAlarm
 from loadline.core.handlers import (
     allocations,
     decisions,
@@ -23,15 +18,20 @@ from loadline.core.handlers import (
     forecasts,
     leadership,
     learned,
-    moves,
     pauses,
     reading,
     reports,
     settings,
 )
+from loadline.core.handlers import migrations as moves
 from loadline.core.handlers.turn import Turn
-from loadline.core.rescheduler import Rescheduler
-from loadline.core.settings import Settings
+from loadline.core.rounds import learned_state as learning
+from loadline.core.rounds.migration import MigrationPipeline
+from loadline.core.rounds.scaling import ScalingPipeline
+from loadline.core.state import agent_state as states
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary import events as ev
+from loadline.core.vocabulary.effects import AnyEffect, Effect, RaiseAlarm
 
 Handler = Callable[[Turn, Any], Sequence[Effect] | None]
 
@@ -59,8 +59,8 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.DrainAnswered: drains.drain_answered,
     ev.WorkerDrained: drains.worker_drained,
     ev.DrainRequested: drains.drain_requested,
-    ev.MoveAnswered: moves.move_answered,
-    ev.MoveReported: moves.move_reported,
+    ev.MigrationAnswered: moves.migration_answered,
+    ev.MigrationReported: moves.migration_reported,
     ev.ForecastFitted: forecasts.forecast_fitted,
     ev.ForecastFailed: forecasts.forecast_failed,
     ev.LearnedRead: learned.learned_read,
@@ -80,8 +80,8 @@ class Controller:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.state = states.initial_state(settings)
-        self._decider = Decider(settings, self.state, states.initial_planners(settings))
-        self._rescheduler = Rescheduler(settings, self.state)
+        self._decider = ScalingPipeline(settings, self.state, states.initial_planners(settings))
+        self._rescheduler = MigrationPipeline(settings, self.state)
 
     def handle(self, events: Sequence[ev.AnyEvent], now: int) -> list[AnyEffect]:
         """Take events that happened up to ``now`` (ms) and give the effects that follow, in order."""
@@ -91,17 +91,17 @@ class Controller:
             if type(event) is ev.SettingsChanged:
                 self._obey(turn, event)
                 continue
-            if type(event) is ev.DrainRequested and self.settings.only_rescheduling:
+            if type(event) is ev.DrainRequested and self.settings.only_migration:
                 continue  # whoever scales the fleet drains
             follow = HANDLERS[type(event)](turn, event)
             if follow:
                 effects += follow
         effects += leadership.keep(turn)
-        if self.leading and not self.settings.only_rescheduling:
+        if self.leading and not self.settings.only_migration:
             effects += reading.keep(turn)
         learning.take(self.state, self._decider.planners, turn.learned)
         names = turn.to_plan()
-        if self.settings.only_rescheduling:
+        if self.settings.only_migration:
             self._rescheduler.settle(names, now)
         else:
             effects += self._decide(turn, names)
@@ -126,8 +126,8 @@ class Controller:
         self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
         self.state.config_problem, self.state.restart_for = "", list(event.kept)
         planners = settings.settings_changed(turn, self._decider.planners, self.settings)
-        self._decider = Decider(self.settings, self.state, planners)
-        self._rescheduler = Rescheduler(self.settings, self.state)
+        self._decider = ScalingPipeline(self.settings, self.state, planners)
+        self._rescheduler = MigrationPipeline(self.settings, self.state)
 
     def next_wake(self) -> int | None:
         """When (ms) to call ``handle`` again even if nothing happens; None: only an event can change anything."""
@@ -135,7 +135,7 @@ class Controller:
         if self.leading:
             wakes += [self.state.ledger.next_wake(), self.state.drains.next_wake()]
             wakes.append(self.state.rescheduling.next_wake())
-            if not (self.state.decisions_read or self.state.reading or self.settings.only_rescheduling):
+            if not (self.state.decisions_read or self.state.reading or self.settings.only_migration):
                 wakes.append(self.state.read_at_ms)
         return min((wake for wake in wakes if wake is not None), default=None)
 
@@ -150,8 +150,8 @@ class Controller:
     def restore(self, snapshot: bytes) -> None:
         """Become the controller that gave this snapshot under the same settings."""
         self.state, planners = states.decode_snapshot(self.settings, snapshot)
-        self._decider = Decider(self.settings, self.state, planners)
-        self._rescheduler = Rescheduler(self.settings, self.state)
+        self._decider = ScalingPipeline(self.settings, self.state, planners)
+        self._rescheduler = MigrationPipeline(self.settings, self.state)
 
     @property
     def leading(self) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from loadline.client.ownership import Owner, Owners
-from loadline.core.observed import WorkerRecord
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import Role
 from loadline.demo.link import HEARTBEAT_S, ITEMS_MAX, Claim, Owned, ResultBatch, Submission
 from loadline.demo.served import Served
 from loadline.sim.engine import EngineEvent, Request

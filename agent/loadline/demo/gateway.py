@@ -24,8 +24,8 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.client.frontend import Frontend
 from loadline.client.resources import running, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.observed import WorkerRecord
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.dispatch import Dispatcher
 from loadline.demo.link import (

@@ -15,7 +15,7 @@ from loadline.client.frontend import Frontend
 from loadline.client.resources import publish_now, store_of, wait_at_most
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.ports import Bus
 from loadline.traces import read_trace
 from loadline.wire.keys import Keys

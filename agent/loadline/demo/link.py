@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.core.scalars import Name
+from loadline.core.vocabulary.scalars import Name
 from loadline.sim.engine import EngineEvent, Request
 from loadline.wire.subjects import encode_token
 

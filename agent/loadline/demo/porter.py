@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.mover import MoveRefused
 from loadline.client.worker import Worker
-from loadline.core.observed import WorkerRecord
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo.link import (
     Claim,
     Offer,
@@ -92,7 +92,7 @@ class Porter:
 
     # -- as a source ---------------------------------------------------------------------------------------------------
 
-    def select(self, _command: MigrateCommand) -> Sequence[Candidate]:
+    def select(self, _command: MigrateCommand) -> Sequence[MigratableRequest]:
         """What the engine has, but for what is on its way already."""
         holds = self._station.holds
         return [one for one in self._station.engine.candidates() if holds.hop(one.request_id) is not None]

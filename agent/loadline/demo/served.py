@@ -4,7 +4,7 @@ import math
 
 from msgspec import Struct
 
-from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.engines.profile import ObjectiveKnobs
 
 # Buckets 1% apart: a percentile is exact to 1%, and ten thousand hours fit into 2,500 of them.
 _RATIO = math.log(1.01)

@@ -8,8 +8,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from loadline.core.rescheduling.knobs import PolicyName
-from loadline.core.scalars import Role
+from loadline.core.migration.knobs import PolicyName
+from loadline.core.vocabulary.scalars import Role
 from loadline.demo import defaults
 
 Mode = Literal["disaggregated", "aggregated"]

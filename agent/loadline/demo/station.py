@@ -9,7 +9,7 @@ from msgspec import Struct
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.holds import Holds
-from loadline.core.observed import WorkerRecord
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo.link import (
     DECODE_LAG_S,
     HEARTBEAT_S,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from loadline.core.status import AgentStatus, ModelStatus, PoolStatus
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
 from loadline.demo.moved import requests
 
 LINES_KEPT = 12

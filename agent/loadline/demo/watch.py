@@ -7,7 +7,7 @@ from typing import Any
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.core.decisions.ledger import summarise
-from loadline.core.status import AgentStatus, DecisionSummary
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary
 from loadline.demo.moved import Moved
 from loadline.demo.stack import Options, Result, Stack
 from loadline.demo.view import View

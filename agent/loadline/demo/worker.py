@@ -20,7 +20,7 @@ from loadline.client.moves import SLOTS
 from loadline.client.resources import wait_at_most
 from loadline.client.worker import Worker
 from loadline.config import EtcdKnobs, NatsKnobs
-from loadline.core.observed import WorkerRecord
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.link import TICK_S, VirtualClock, submit_subject
 from loadline.demo.porter import Porter

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadline.core.forecasts import PredictorName
+from loadline.core.vocabulary.forecasts import PredictorName
 from loadline.forecast.base import Band, Task, Values
 from loadline.forecast.scores import pinball
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.forecasts import POINTS_MAX, Forecast, ForecastKnobs, Question, Series
+from loadline.core.vocabulary.forecasts import POINTS_MAX, Forecast, ForecastKnobs, Question, Series
 from loadline.forecast import scores
 from loadline.forecast.base import Values
 

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from loadline.core.forecasts import Fallback, ForecastKnobs
+from loadline.core.vocabulary.forecasts import Fallback, ForecastKnobs
 
 Values = NDArray[np.float64]
 

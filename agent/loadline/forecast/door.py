@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from loadline.core.forecasts import Fallback, Forecast, PredictorName, Question, Series
+from loadline.core.vocabulary.forecasts import Fallback, Forecast, PredictorName, Question, Series
 from loadline.forecast.arima import arima
 from loadline.forecast.auto import chosen
 from loadline.forecast.base import Band, Predictor, Refused, Task, Values, checked, is_flat

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from loadline.core.forecasts import POINTS_MAX, History, Series
+from loadline.core.vocabulary.forecasts import POINTS_MAX, History, Series
 
 
 class Interval(Struct, frozen=True):

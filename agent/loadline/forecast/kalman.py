@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from loadline.core.forecasts import KalmanKnobs
+from loadline.core.vocabulary.forecasts import KalmanKnobs
 from loadline.forecast.base import Band, Task, Values
 
 _VARIANCE_AT_FIRST: Final = 1_000.0  # of level and trend: nothing is known of either

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Final
 
-from loadline.core.forecasts import AnyPredictor, ForecastKnobs
+from loadline.core.vocabulary.forecasts import AnyPredictor, ForecastKnobs
 from loadline.errors import ConfigError
 
 _NEEDED: Final[dict[AnyPredictor, tuple[str, str]]] = {

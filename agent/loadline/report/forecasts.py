@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from loadline.core.forecasts import Series
+from loadline.core.vocabulary.forecasts import Series
 from loadline.forecast.backtest import Backtest, Score, Track
 from loadline.report import words
 from loadline.report.page import card, code, grid, page, paragraph, section, table

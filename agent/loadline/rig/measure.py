@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.children import die_with_parent
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import LoadlineError
 from loadline.rig.measured import Look
 from loadline.rig.rig import Rig

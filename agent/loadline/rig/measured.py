@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from loadline.adapters import logs
 from loadline.app import Agent, calm_collector
 from loadline.config import load
-from loadline.core.observed import WorkerSample
+from loadline.core.vocabulary.samples import WorkerSample
 
 
 class Look(Struct, frozen=True):

@@ -16,7 +16,7 @@ from typing import Self
 from loadline.adapters.children import die_with_parent
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
-from loadline.core.observed import WorkerRecord
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import LoadlineError
 from loadline.ports import Write
 from loadline.rig.servers import EtcdServer, NatsServer, free_port

@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from loadline.core.events import AnyEvent
+from loadline.core.vocabulary.events import AnyEvent
 
 
 class Inbox:

@@ -7,8 +7,8 @@ import structlog
 
 from loadline.config import RuntimeKnobs
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect
-from loadline.core.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Bus, Clock, Fitter, Journal, Store
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry

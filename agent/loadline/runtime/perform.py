@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from loadline.core.effects import (
+from loadline.core.vocabulary.decisions import Decision, StoredDecision
+from loadline.core.vocabulary.effects import (
     AnnounceDecision,
     AnyEffect,
     Campaign,
@@ -20,7 +21,7 @@ from loadline.core.effects import (
     SolveAllocation,
     WritePause,
 )
-from loadline.core.events import (
+from loadline.core.vocabulary.events import (
     AllocationFailed,
     AllocationSolved,
     AnyEvent,
@@ -36,9 +37,8 @@ from loadline.core.events import (
     LeadershipWon,
     LeaseRenewalFailed,
     LeaseRenewed,
-    MoveAnswered,
+    MigrationAnswered,
 )
-from loadline.core.targets import Decision, StoredDecision
 from loadline.errors import BusUnavailable, OutcomeUnknown, StoreDenied, StoreUnavailable
 from loadline.ports import Bus, Compare, Fitter, Store, Write
 from loadline.wire.codec import Rejected, decode_as, decode_decision, encode
@@ -271,15 +271,15 @@ class Performer:
         try:
             payload = await self._bus.request(subject, encode(command), timeout_s)
         except BusUnavailable as error:
-            return MoveAnswered(move.command_id, move.model, None, detail=str(error))
+            return MigrationAnswered(move.command_id, move.model, None, detail=str(error))
         reply = decode_as(MigrateReply, payload)
         if isinstance(reply, Rejected):
-            return MoveAnswered(move.command_id, move.model, None, detail=f"its answer is {reply.detail}")
+            return MigrationAnswered(move.command_id, move.model, None, detail=f"its answer is {reply.detail}")
         if reply.command_id != move.command_id:
-            return MoveAnswered(move.command_id, move.model, None, detail=f"it answers {reply.command_id}")
+            return MigrationAnswered(move.command_id, move.model, None, detail=f"it answers {reply.command_id}")
         if reply.accepted and not reply.requests:
-            return MoveAnswered(move.command_id, move.model, accepted=False, reason="nothing_to_move")
-        return MoveAnswered(
+            return MigrationAnswered(move.command_id, move.model, accepted=False, reason="nothing_to_move")
+        return MigrationAnswered(
             move.command_id, move.model, reply.accepted, reply.reason, reply.requests, reply.tokens, reply.detail
         )
 
@@ -328,7 +328,7 @@ def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911
         case SendDrain():
             return _drain_answer(effect, accepted=None, detail=detail)
         case SendMigrate(move=move):
-            return MoveAnswered(move.command_id, move.model, None, detail=detail)
+            return MigrationAnswered(move.command_id, move.model, None, detail=detail)
         case FitForecast(model=model, request=request):
             return ForecastFailed(model, request, detail)
         case SolveAllocation(request=request):

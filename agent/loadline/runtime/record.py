@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, CommitDecision
-from loadline.core.events import AnyEvent
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
+from loadline.core.vocabulary.events import AnyEvent
 from loadline.errors import JournalError
 
-FORMAT = 4
+FORMAT = 5
 """Raised with a version whose records, settings or snapshots have other fields than those of the one before it."""
 
 S = TypeVar("S")

@@ -5,7 +5,7 @@ Decisions are only read when this agent has won.
 
 from collections.abc import Callable
 
-from loadline.core.events import (
+from loadline.core.vocabulary.events import (
     AnyEvent,
     LeaderChanged,
     LearnedChanged,
@@ -16,8 +16,8 @@ from loadline.core.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.learned import Learned
-from loadline.core.observed import RegisteredWorker
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.ports import Change, Entry, Snapshot
 from loadline.wire.codec import Rejected, decode_learned, decode_worker_record
 from loadline.wire.keys import Keys

@@ -11,8 +11,8 @@ from msgspec import Raw, Struct
 
 from loadline.config import Config
 from loadline.config.changes import FIXED, Change, changes, keep_fixed
-from loadline.core.events import AnyEvent, SettingsChanged, SettingsRefused
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.runtime.settings import settings
 
 _log = structlog.get_logger("loadline")

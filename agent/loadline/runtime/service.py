@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from loadline.core import query
-from loadline.core.events import AnnouncementRequested, DrainRequested, PauseRequested
-from loadline.core.status import AgentStatus
+from loadline.core.queries import status as query
+from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
 from loadline.runtime.loop import Runtime
@@ -68,7 +68,7 @@ class Service:
             "drain": self._leader_only(self._drain),
             "announce": self._leader_only(self._announce),
         }
-        only = "rescheduling" if self._runtime.controller.settings.only_rescheduling else ""
+        only = "rescheduling" if self._runtime.controller.settings.only_migration else ""
         if only:  # it knows of no decision, and drains nobody
             answers = {name: answer for name, answer in answers.items() if name not in _OF_SCALING}
         endpoints = {name: (subjects.api(name, only), answer) for name, answer in answers.items()}
@@ -116,7 +116,7 @@ class Service:
             return _refusal(request.detail)
         state = self._runtime.controller.state
         found = query.explain(state, request.decision_id, request.model)
-        moves = query.explain_moves(state, request.decision_id, request.model)
+        moves = query.explain_migrations(state, request.decision_id, request.model)
         return encode(ExplainReply(found[:EXPLANATIONS_MAX], moves[:EXPLANATIONS_MAX]))
 
     async def _decisions(self, _payload: bytes) -> bytes:

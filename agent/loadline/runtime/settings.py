@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from loadline.config import Config, read_engines, read_tpots, read_zones
-from loadline.core.forecasts import DAY_MS, History
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.forecasts import DAY_MS, History
 from loadline.errors import DataError
 from loadline.traces.warmup import read_warmup
 from loadline.wire.keys import LEADER_SCOPE_ALL
@@ -45,7 +45,7 @@ def settings(config: Config) -> Settings:
         profiles=read_engines(config),
         zones=read_zones(config),
         tpot_profiles=read_tpots(config),
-        only_rescheduling=config.agent.only == "rescheduling",
+        only_migration=config.agent.only == "rescheduling",
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
     digest = sha256(msgspec.json.encode(replace(told, agent=""))).hexdigest()

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from loadline.core.status import AgentStatus, ModelStatus
+from loadline.core.vocabulary.status import AgentStatus, ModelStatus
 from loadline.wire.codec import encode
 
 STATUS_BYTES_MAX = 512 * 1024

@@ -7,8 +7,8 @@ asyncio and the system's clock, or in virtual time.
 from collections.abc import Callable, Coroutine
 
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect
-from loadline.core.events import AnyEvent
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent
 from loadline.ports import Bus, Fitter, Journal, Store
 from loadline.runtime import record
 from loadline.runtime.inbox import Inbox

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from loadline.adapters import logs, signals
 from loadline.client.resources import running, wait_at_most
 from loadline.client.scaler import Order, Scaler
-from loadline.core.targets import PoolTarget
+from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.errors import ConfigError
 from loadline.scalers.local_config import LocalKnobs, LocalPoolKnobs, read
 from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached

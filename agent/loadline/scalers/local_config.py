@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from loadline.config import NatsKnobs
-from loadline.core.scalars import Name, Role
+from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
 
 Positive = Annotated[int, Meta(ge=1)]

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core.targets import PoolTarget
+from loadline.core.vocabulary.decisions import PoolTarget
 
 Signal = Literal["none", "terminate", "kill"]
 

@@ -16,7 +16,7 @@ from loadline.adapters import logs, signals
 from loadline.client.resources import bus_of, running
 from loadline.client.scaler import Order, Scaler
 from loadline.config import load
-from loadline.core.status import AgentStatus
+from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import ConfigError
 from loadline.ports import Bus
 from loadline.wire.codec import Rejected, decode_as

@@ -16,9 +16,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core import query
-from loadline.core.observed import WorkerRecord
-from loadline.core.settings import Settings
+from loadline.core.queries import status as query
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.ports import Journal
 from loadline.sim.engine import Engine
 from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, objectives_of, pools_of

@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Raw
 
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect, RaiseAlarm
-from loadline.core.events import BusConnectionChanged, StoreConnectionChanged
-from loadline.core.observed import WorkerRecord
-from loadline.core.report import Explanation, Rejection
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.effects import AnyEffect, RaiseAlarm
+from loadline.core.vocabulary.events import BusConnectionChanged, StoreConnectionChanged
+from loadline.core.vocabulary.reasons import Explanation, Rejection
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import DataError
 from loadline.ports import Write
 from loadline.runtime.inbox import Inbox

@@ -5,7 +5,7 @@ Whoever may not wait asks a child process. Nothing else needs SciPy: it is an ex
 
 from importlib.util import find_spec
 
-from loadline.core.allocations import Allocation, Problem
+from loadline.core.vocabulary.allocations import Allocation, Problem
 
 
 def available() -> bool:

@@ -19,10 +19,17 @@ from typing import Final
 
 import numpy as np
 
-from loadline.core.allocations import Allocation, Problem
-from loadline.core.planning.allocation.contenders import Candidate, Contender, Supply, contenders_of, priced, supply_of
+from loadline.core.planning.allocation.contenders import (
+    Bundle,
+    Contender,
+    RemainingSupply,
+    contenders_of,
+    priced,
+    supply_of,
+)
 from loadline.core.planning.allocation.leftovers import share_out
 from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, grant, groups_of, serve
+from loadline.core.vocabulary.allocations import Allocation, Problem
 from loadline.solver.mixes import every_mix
 from loadline.solver.ranks import rank
 from loadline.solver.searches import searched
@@ -55,7 +62,7 @@ def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
     supply = supply_of(problem)
     contenders = contenders_of(problem, supply)
     policy, delayed = problem.policy, problem.delayed_best_effort
-    quick = allocation(contenders, grant(contenders, Supply(dict(supply.left)), policy, delayed=delayed))
+    quick = allocation(contenders, grant(contenders, RemainingSupply(dict(supply.left)), policy, delayed=delayed))
     if policy == "weighted" or all(one.candidates[0].counts == quick.counts[one.want.name] for one in contenders):
         return quick
     if time.monotonic() >= deadline_s:
@@ -64,7 +71,7 @@ def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
     return min(quick, found, key=lambda one: rank(problem, one))
 
 
-def _granted(contenders: Sequence[Contender], supply: Supply, problem: Problem, deadline_s: float) -> Counts:
+def _granted(contenders: Sequence[Contender], supply: RemainingSupply, problem: Problem, deadline_s: float) -> Counts:
     """Who is served is chosen for all priorities at once, and again for the next ones when leftovers were shared."""
     counts: Counts = {}
     chosen: Chosen | None = None
@@ -72,7 +79,7 @@ def _granted(contenders: Sequence[Contender], supply: Supply, problem: Problem, 
     for at, group in enumerate(groups):
         if chosen is None:
             to_come = [one for each in groups[at:] for one in each]
-            chosen, _ = serve(to_come, Supply(dict(supply.left)))
+            chosen, _ = serve(to_come, RemainingSupply(dict(supply.left)))
             if any(chosen.get(one.want.name) is not one.candidates[0] for one in to_come):
                 chosen = _improved(to_come, supply, chosen, problem.switching_cost_hours, deadline_s)
         for name in (one.want.name for one in group if one.want.name in chosen):
@@ -91,7 +98,9 @@ def _last_first(group: Sequence[Contender]) -> list[Contender]:
     return sorted(group, key=lambda one: (one.want.priority, -one.candidates[-1].value, one.want.name))
 
 
-def _improved(group: Sequence[Contender], supply: Supply, chosen: Chosen, hours: float, deadline_s: float) -> Chosen:
+def _improved(
+    group: Sequence[Contender], supply: RemainingSupply, chosen: Chosen, hours: float, deadline_s: float
+) -> Chosen:
     """A choice that serves as many or more, for as little or less."""
     group = sorted(group, key=lambda one: one.want.name)
     candidates = _candidates(group, supply, chosen, hours, deadline_s)
@@ -125,8 +134,8 @@ def _less(table: Table, costs: Values, taken: Values, nears: Sequence[float], de
 
 
 def _candidates(
-    group: Sequence[Contender], supply: Supply, chosen: Chosen, hours: float, deadline_s: float
-) -> list[list[Candidate]]:
+    group: Sequence[Contender], supply: RemainingSupply, chosen: Chosen, hours: float, deadline_s: float
+) -> list[list[Bundle]]:
     """Those there are, and those that are best at the prices of what is short."""
     found = [{_key(choice): choice for choice in one.candidates} for one in group]
     most = _MIXES // len(group)
@@ -150,7 +159,7 @@ def _candidates(
     return [list(own.values()) for own in found]
 
 
-def _key(choice: Candidate) -> tuple[tuple[str, int], ...]:
+def _key(choice: Bundle) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(choice.counts.items()))
 
 

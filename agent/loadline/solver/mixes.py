@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from itertools import islice
 from math import ceil
 
-from loadline.core.allocations import Option, Part, Want
-from loadline.core.planning.allocation.contenders import Candidate, Supply, both, bundles_of
+from loadline.core.planning.allocation.contenders import Bundle, RemainingSupply, both, bundles_of
 from loadline.core.planning.allocation.covers import SLACK
+from loadline.core.vocabulary.allocations import Option, Part, Want
 
 
-def every_mix(want: Want, supply: Supply, hours: float, most: int) -> list[Candidate]:
+def every_mix(want: Want, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
     """All of them; none if there are more than ``most``. Switching a worker costs ``hours`` of it."""
-    found = [Candidate({}, {}, 0.0)]
+    found = [Bundle({}, {}, 0.0)]
     for part in want.parts:
         counts = list(islice(_mixes(part), most + 1))
         if len(found) * len(counts) > most:

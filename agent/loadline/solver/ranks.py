@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from loadline.core.allocations import Allocation, Part, Problem
-from loadline.core.planning.allocation.contenders import Supply, bundles_of, served
+from loadline.core.planning.allocation.contenders import RemainingSupply, bundles_of, served
+from loadline.core.vocabulary.allocations import Allocation, Part, Problem
 
 
 class Rank(Struct, frozen=True, order=True):
@@ -26,7 +26,9 @@ def rank(problem: Problem, found: Allocation) -> Rank:
     for want in problem.wants:
         counts, at = found.counts[want.name], priorities.index(want.priority)
         if all(_has_all(part, counts) for part in want.parts):
-            bundles = [bundles_of(part, [counts], Supply({}), problem.switching_cost_hours) for part in want.parts]
+            bundles = [
+                bundles_of(part, [counts], RemainingSupply({}), problem.switching_cost_hours) for part in want.parts
+            ]
             cost += sum(bundle.value for (bundle,) in bundles)
         else:
             unserved[at] += 1

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array, hstack
 
-from loadline.core.planning.allocation.contenders import Candidate
+from loadline.core.planning.allocation.contenders import Bundle
 
 Values = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -44,7 +44,7 @@ class Relaxed(Struct, frozen=True):
 class Table:
     """Candidates of wants, in the order in which they come, and the limits of what they take."""
 
-    def __init__(self, candidates: Sequence[Sequence[Candidate]], left: dict[str, int]) -> None:
+    def __init__(self, candidates: Sequence[Sequence[Bundle]], left: dict[str, int]) -> None:
         self.choices = [one for own in candidates for one in own]
         self.wants: Places = np.repeat(np.arange(len(candidates)), [len(own) for own in candidates])
         self.values: Values = np.array([one.value for one in self.choices])

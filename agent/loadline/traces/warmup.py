@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadline.core.forecasts import History
+from loadline.core.vocabulary.forecasts import History
 from loadline.forecast import Interval, gathered
 from loadline.traces.bins import Bin
 from loadline.traces.history import rate_bins

@@ -12,12 +12,18 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from loadline.core.events import DecisionAnswered, LoadReported, MoveReported, TrafficReported, WorkerDrained
-from loadline.core.learned import Learned
-from loadline.core.observed import Histogram, WorkerRecord
-from loadline.core.report import Rejection
-from loadline.core.scalars import Name
-from loadline.core.targets import Decision
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.events import (
+    DecisionAnswered,
+    LoadReported,
+    MigrationReported,
+    TrafficReported,
+    WorkerDrained,
+)
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.samples import Histogram, WorkerRecord
+from loadline.core.vocabulary.scalars import Name
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, MigrationReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token
 
@@ -31,7 +37,7 @@ _TOKEN_CHARS_MAX: Final = 100 * 4 * 3
 _ROUTES_MAX: Final = 65_536
 _MSGPACK_FIRST_BYTE: Final = 0x80
 
-WireEvent = LoadReported | TrafficReported | DecisionAnswered | WorkerDrained | MoveReported
+WireEvent = LoadReported | TrafficReported | DecisionAnswered | WorkerDrained | MigrationReported
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
@@ -180,7 +186,7 @@ def _read_migration(data: bytes, subject: str, names: Names) -> WireEvent | Reje
         return _mismatch(subject)
     if report.moved + report.failed > report.requests:
         return reject(Rejection.INVALID, subject, "more requests were moved or failed than were chosen")
-    return MoveReported(
+    return MigrationReported(
         command_id=report.command_id,
         model=report.model,
         epoch=report.epoch,

@@ -8,13 +8,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from loadline.core.moves import Move, MoveEnd, MoveFailure, MovePhase, MoveRefusal
-from loadline.core.observed import TrafficSample, WorkerSample
-from loadline.core.report import Explanation
-from loadline.core.rescheduling.verdicts import PolicyLook
-from loadline.core.scalars import Count, Name, Role, Text
-from loadline.core.status import AgentStatus, DecisionSummary
-from loadline.core.targets import ApplyStatus, Decision
+from loadline.core.migration.outcomes import PolicyReport
+from loadline.core.vocabulary.decisions import ApplyStatus, Decision
+from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint, MoveFailure, MovePhase, MoveRefusal
+from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
+from loadline.core.vocabulary.scalars import Count, Name, Role, Text
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary
 
 DecisionId = Annotated[str, Meta(min_length=1, max_length=64)]
 CommandId = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -89,7 +89,7 @@ class DrainReport(Struct, frozen=True, omit_defaults=True):
     drain_id: Annotated[str, Meta(max_length=64)] = ""
 
 
-class MigrateCommand(Move, frozen=True, omit_defaults=True, kw_only=True):
+class MigrateCommand(Migration, frozen=True, omit_defaults=True, kw_only=True):
     """Move requests of yours to another worker. Subject (request): ``<root>.v1.migrate.<worker>``."""
 
     ttl_ms: Annotated[Count, Meta(description="How long the whole move may take; past it, what was not moved stays.")]
@@ -112,8 +112,8 @@ class MigrationReport(Struct, frozen=True, omit_defaults=True):
     command_id: CommandId
     model: Name
     epoch: Annotated[Count, Meta(description="That of the command.")]
-    source: MoveEnd
-    destination: MoveEnd
+    source: MigrationEndpoint
+    destination: MigrationEndpoint
     trigger: Name
     phase: Annotated[
         MovePhase,
@@ -149,7 +149,7 @@ class ExplainReply(Struct, frozen=True):
 
     explanations: list[Explanation]
     moves: Annotated[
-        list[PolicyLook], Meta(description="By model, group of workers and policy; with an id: none.")
+        list[PolicyReport], Meta(description="By model, group of workers and policy; with an id: none.")
     ] = []
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from loadline.core.report import Code
-from loadline.core.scalars import Count
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.scalars import Count
 from loadline.errors import DataError
 from loadline.wire.codec import Rejected, printable
 from loadline.wire.messages import DrainCommand, MigrateCommand, ScalingDecision
@@ -43,7 +43,7 @@ class StepInput(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 class HoldReason(Struct, frozen=True, omit_defaults=True):
     """Why a model stays as it is."""
 
-    code: Code
+    code: ReasonCode
     sentence: Annotated[str, Meta(description="For people; its words may change.")]
     pool: Annotated[str, Meta(description="Empty: the whole model.")] = ""
 

@@ -1,1 +1,1 @@
-"""How a decision becomes true: leadership, ledger, drains."""
+"""State machines of decisions: leadership, ledger and drains."""

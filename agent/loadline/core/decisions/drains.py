@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.fleet import Fleet
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.worker import Worker
-from loadline.core.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
-from loadline.core.events import DrainAnswered, WorkerDrained
-from loadline.core.report import Rejection
-from loadline.core.targets import Victim
+from loadline.core.fleet.fleet import Fleet
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.worker import WorkerState
+from loadline.core.vocabulary.decisions import Victim
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm, RevokeWorkerLease, SendDrain
+from loadline.core.vocabulary.events import DrainAnswered, WorkerDrained
+from loadline.core.vocabulary.reasons import Rejection
 
 DRAINS_KEPT = 256
 """Finished drains that are remembered for people to see."""
@@ -57,7 +57,7 @@ class Drain(Struct):
     revoked: bool = False
 
 
-class Finished(Struct, frozen=True):
+class FinishedDrain(Struct, frozen=True):
     """A drain that ended."""
 
     worker: str
@@ -65,14 +65,14 @@ class Finished(Struct, frozen=True):
     took_ms: int
 
 
-def choose_victims(pool: Pool, count: int, gives: Callable[[Worker], bool] | None = None) -> list[Victim]:
+def choose_victims(pool: Pool, count: int, gives: Callable[[WorkerState], bool] | None = None) -> list[Victim]:
     """The ``count`` workers that are cheapest to lose: still starting, then least work, then newest, then by name.
 
     Where requests are moved ``gives`` tells of whom. Work is then what must stay and be waited for, and after that what
     is to be copied.
     """
 
-    def cost(worker: Worker) -> tuple[bool, int, int, int, str]:
+    def cost(worker: WorkerState) -> tuple[bool, int, int, int, str]:
         load, record = worker.measure(), worker.record
         requests = load.running + load.waiting
         moves = gives is not None and gives(worker)
@@ -84,7 +84,7 @@ def choose_victims(pool: Pool, count: int, gives: Callable[[Worker], bool] | Non
     return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
 
 
-def _staying(worker: Worker) -> int:
+def _staying(worker: WorkerState) -> int:
     """Requests that cannot be moved."""
     return sum(sample.unmovable_requests or 0 for sample in worker.latest if sample is not None)
 
@@ -94,7 +94,7 @@ class Drains(Struct):
 
     knobs: DrainKnobs
     open: dict[str, Drain] = field(default_factory=dict)
-    finished: list[Finished] = field(default_factory=list)
+    finished: list[FinishedDrain] = field(default_factory=list)
 
     def of_pool(self, model: str, pool: str) -> list[Victim]:
         """Workers of a pool that are on their way out, by name."""
@@ -219,14 +219,14 @@ class Drains(Struct):
         }
 
     @staticmethod
-    def _silent(worker: Worker, drain: Drain, since_ms: int, hearing_since_ms: int | None) -> bool:
+    def _silent(worker: WorkerState, drain: Drain, since_ms: int, hearing_since_ms: int | None) -> bool:
         """Neither a lease nor a load report says that it lives."""
         if hearing_since_ms is None:
             return False
         return not worker.registered and max(worker.seen_at_ms, drain.started_at_ms, hearing_since_ms) < since_ms
 
     @staticmethod
-    def _command(drain: Drain, worker: Worker, epoch: int, now: int) -> SendDrain:
+    def _command(drain: Drain, worker: WorkerState, epoch: int, now: int) -> SendDrain:
         return SendDrain(
             model=drain.model,
             pool=drain.pool,
@@ -240,7 +240,7 @@ class Drains(Struct):
 
     def _finish(self, drain: Drain, ending: Ending, fleet: Fleet, now: int) -> None:
         del self.open[_key(drain.model, drain.pool, drain.worker)]
-        self.finished.append(Finished(drain.worker, ending, now - drain.started_at_ms))
+        self.finished.append(FinishedDrain(drain.worker, ending, now - drain.started_at_ms))
         del self.finished[:-DRAINS_KEPT]
         fleet.end_drain(drain.model, drain.pool, drain.worker, now)
 

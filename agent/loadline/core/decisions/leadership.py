@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from loadline.core.effects import Campaign, Effect, RenewLease, Resign
-from loadline.core.events import LeaderChanged, LeadershipWon, LeaseRenewalFailed, LeaseRenewed
+from loadline.core.vocabulary.effects import Campaign, Effect, RenewLease, Resign
+from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon, LeaseRenewalFailed, LeaseRenewed
 
 
 class LeadershipKnobs(Struct, frozen=True, forbid_unknown_fields=True):

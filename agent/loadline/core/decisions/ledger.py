@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
-from loadline.core.events import DecisionAnswered
-from loadline.core.report import Rejection
-from loadline.core.status import DecisionSummary
-from loadline.core.targets import Decision, PoolTarget, StoredDecision
+from loadline.core.vocabulary.decisions import Decision, PoolTarget, StoredDecision
+from loadline.core.vocabulary.effects import AnnounceDecision, CommitDecision, Effect, RaiseAlarm
+from loadline.core.vocabulary.events import DecisionAnswered
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.status import DecisionSummary
 
 
 class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ _NEVER = 2**53
 OPEN: frozenset[State] = frozenset({"committed", "accepted"})
 
 
-class Entry(Struct):
+class LedgerEntry(Struct):
     """The newest decision of one model, and one that is being committed."""
 
     state: State = "none"
@@ -83,15 +83,15 @@ class Ledger(Struct):
     """All entries. Times in ms."""
 
     knobs: DecisionKnobs
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, LedgerEntry] = field(default_factory=dict)
     live: dict[str, None] = field(default_factory=dict)
     """Models whose decision is open: only these have something to announce."""
 
-    def entry(self, model: str) -> Entry:
+    def entry(self, model: str) -> LedgerEntry:
         """The entry of a model."""
         found = self.entries.get(model)
         if found is None:
-            found = self.entries[model] = Entry()
+            found = self.entries[model] = LedgerEntry()
         return found
 
     def propose(  # noqa: PLR0917 - one argument for each fact that a decision states
@@ -227,7 +227,7 @@ class Ledger(Struct):
         self.live.pop(model, None)
         entry = self.entries.get(model)
         if entry is not None:
-            self.entries[model] = Entry(revision=entry.revision, sequence=entry.sequence)
+            self.entries[model] = LedgerEntry(revision=entry.revision, sequence=entry.sequence)
 
     def forget_pending(self) -> None:
         """This agent leads no more: what it was committing is told by the store to whoever reads it next."""
@@ -256,7 +256,7 @@ class Ledger(Struct):
         )
         return [_announcement(entry, decision, now)]
 
-    def _repeat_once(self, entry: Entry, decision: Decision, now: int) -> list[Effect]:
+    def _repeat_once(self, entry: LedgerEntry, decision: Decision, now: int) -> list[Effect]:
         """What was applied is announced a few times for a scaler that asked; it does not become open by that."""
         expired = now >= entry.expires_at_ms
         if not expired and now < entry.announce_at_ms:
@@ -281,7 +281,7 @@ class Ledger(Struct):
         entry = self.entries.get(model)
         return summarise(entry.decision, entry.state) if entry and entry.decision else None
 
-    def _adopt(self, entry: Entry, decision: Decision, revision: int, now: int) -> Decision:
+    def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
         entry.decision, entry.revision, entry.pending = decision, revision, None
         # A decision taken over carries another machine's clock: its ttl is never believed to be more than a whole one.
         entry.give_up_at_ms = now + self.knobs.ttl_ms
@@ -295,13 +295,13 @@ class Ledger(Struct):
         entry.announce_at_ms = now
         return decision
 
-    def _back_off(self, entry: Entry, now: int) -> None:
+    def _back_off(self, entry: LedgerEntry, now: int) -> None:
         wait_ms = min(self.knobs.retry_backoff_ms << min(entry.failures, 16), self.knobs.retry_backoff_max_ms)
         entry.failures += 1
         entry.not_before_ms = now + wait_ms
 
 
-def _announcement(entry: Entry, decision: Decision, now: int) -> AnnounceDecision:
+def _announcement(entry: LedgerEntry, decision: Decision, now: int) -> AnnounceDecision:
     return AnnounceDecision(decision, entry.expires_at_ms - now)
 
 

@@ -1,1 +1,1 @@
-"""What follows from an event: one function for each kind, one module for each topic."""
+"""Handlers of events: one function for each kind, one module for each topic."""

@@ -1,7 +1,7 @@
 """The best allocation of what is short, where it was asked for. One of wishes that have changed since is none."""
 
-from loadline.core.events import AllocationFailed, AllocationSolved
 from loadline.core.handlers.turn import Turn
+from loadline.core.vocabulary.events import AllocationFailed, AllocationSolved
 
 
 def allocation_solved(turn: Turn, event: AllocationSolved) -> None:

@@ -1,17 +1,17 @@
 """What becomes of a decision: committed or not, carried out or not."""
 
-from loadline.core.effects import Effect, RaiseAlarm
-from loadline.core.events import (
+from loadline.core.handlers import drains
+from loadline.core.handlers.turn import Turn
+from loadline.core.state.agent_state import AgentState
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm
+from loadline.core.vocabulary.events import (
     AnnouncementRequested,
     CommitRefused,
     CommitUnknown,
     DecisionAnswered,
     DecisionCommitted,
 )
-from loadline.core.handlers import drains
-from loadline.core.handlers.turn import Turn
-from loadline.core.state import State
-from loadline.core.targets import Decision
 
 
 def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
@@ -84,7 +84,7 @@ def adopt(turn: Turn, decision: Decision) -> None:
     turn.change(decision.model)
 
 
-def within_bounds(state: State, decision: Decision) -> bool:
+def within_bounds(state: AgentState, decision: Decision) -> bool:
     """Whether it may be announced: bounds may be tighter now than when it was made."""
     pools = state.fleet.models[decision.model].pools
     return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)

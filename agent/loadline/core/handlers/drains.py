@@ -1,12 +1,12 @@
 """Workers on their way out: the victims of decisions, and those that an operator wants emptied."""
 
-from loadline.core.effects import Effect
-from loadline.core.events import DrainAnswered, DrainRequested, WorkerDrained
-from loadline.core.handlers import moves
+from loadline.core.handlers import migrations as moves
 from loadline.core.handlers.turn import Turn
-from loadline.core.observed import WorkerRecord
-from loadline.core.report import Rejection
-from loadline.core.targets import Decision, Victim
+from loadline.core.vocabulary.decisions import Decision, Victim
+from loadline.core.vocabulary.effects import Effect
+from loadline.core.vocabulary.events import DrainAnswered, DrainRequested, WorkerDrained
+from loadline.core.vocabulary.reasons import Rejection
+from loadline.core.vocabulary.samples import WorkerRecord
 
 
 def drain_answered(turn: Turn, event: DrainAnswered) -> list[Effect]:
@@ -46,7 +46,7 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
         return
     for known in state.fleet.models[event.model].pools.values():
         if known.desired is None:
-            known.reground(known.target_now(now), now)  # its place is to be filled, not given up
+            known.reground(known.effective_target(now), now)  # its place is to be filled, not given up
     victim = Victim(event.worker, worker.record.incarnation)
     state.drains.start(state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
     # Decided again with this victim in it: a scaler knows whom to delete, and a new leader whom to drain.

@@ -1,7 +1,7 @@
 """Forecasts that planners asked for. One that nobody waits for any more changes nothing."""
 
-from loadline.core.events import ForecastFailed, ForecastFitted
 from loadline.core.handlers.turn import Turn
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 
 
 def forecast_fitted(turn: Turn, event: ForecastFitted) -> None:

@@ -1,7 +1,8 @@
 """Whether this agent leads: its lease, its connections, and its end."""
 
-from loadline.core.effects import Effect, RaiseAlarm
-from loadline.core.events import (
+from loadline.core.handlers.turn import Turn
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm
+from loadline.core.vocabulary.events import (
     BusConnectionChanged,
     CampaignLost,
     LeaderChanged,
@@ -11,7 +12,6 @@ from loadline.core.events import (
     ShutdownRequested,
     StoreConnectionChanged,
 )
-from loadline.core.handlers.turn import Turn
 
 
 def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:

@@ -1,7 +1,7 @@
 """What agents have learned, as the store tells it."""
 
-from loadline.core.events import LearnedChanged, LearnedRead
 from loadline.core.handlers.turn import Turn
+from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 
 
 def learned_read(turn: Turn, event: LearnedRead) -> None:

@@ -1,8 +1,8 @@
 """Models that operators have paused. The store says which; a request only has that written."""
 
-from loadline.core.effects import Effect, WritePause
-from loadline.core.events import PauseChanged, PauseRequested, PausesRead
 from loadline.core.handlers.turn import Turn
+from loadline.core.vocabulary.effects import Effect, WritePause
+from loadline.core.vocabulary.events import PauseChanged, PauseRequested, PausesRead
 
 
 def pause_requested(turn: Turn, event: PauseRequested) -> list[Effect]:

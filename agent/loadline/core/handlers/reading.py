@@ -1,11 +1,11 @@
 """What the store holds, read back: whoever begins to lead, or is unsure, decides nothing before that."""
 
-from loadline.core.effects import Effect, RaiseAlarm, ReadDecisions
-from loadline.core.events import DecisionsRead, DecisionsUnread
 from loadline.core.handlers import decisions, drains
 from loadline.core.handlers.turn import Turn
-from loadline.core.state import State
-from loadline.core.targets import Decision
+from loadline.core.state.agent_state import AgentState
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm, ReadDecisions
+from loadline.core.vocabulary.events import DecisionsRead, DecisionsUnread
 
 SEQUENCE_MAX = 2**52
 """Far beyond what is ever reached, and one more still fits into a message."""
@@ -33,7 +33,7 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     return [RaiseAlarm("stored_decision_refused", model, text) for model in sorted(refused)]
 
 
-def _believable(state: State, decision: Decision) -> bool:
+def _believable(state: AgentState, decision: Decision) -> bool:
     """Whether an agent can have written it: none has led in a later term, or counts that far."""
     return decision.epoch <= state.leadership.epoch and decision.sequence < SEQUENCE_MAX
 

@@ -1,10 +1,17 @@
 """What workers and frontends say, and who is in the registry."""
 
-from loadline.core.effects import Effect, RaiseAlarm
-from loadline.core.events import LoadReported, RegistryRead, TrafficReported, WorkerDeregistered, WorkerRegistered
-from loadline.core.handlers import drains, moves
+from loadline.core.handlers import drains
+from loadline.core.handlers import migrations as moves
 from loadline.core.handlers.turn import Turn
-from loadline.core.report import Rejection
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm
+from loadline.core.vocabulary.events import (
+    LoadReported,
+    RegistryRead,
+    TrafficReported,
+    WorkerDeregistered,
+    WorkerRegistered,
+)
+from loadline.core.vocabulary.reasons import Rejection
 
 
 def load_reported(turn: Turn, event: LoadReported) -> None:

@@ -2,15 +2,24 @@
 
 from typing import Final
 
-from loadline.core.belief.fleet import Model
-from loadline.core.effects import Effect, RaiseAlarm
-from loadline.core.events import SettingsRefused
+from loadline.core.fleet.fleet import Model
 from loadline.core.handlers.decisions import within_bounds
 from loadline.core.handlers.turn import Turn
-from loadline.core.planning.guard import Guard
+from loadline.core.planning.guardrails.guard import Guard
 from loadline.core.planning.planners import Planner
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.state import State, accelerator_of, engine_of, knobs_of, limits_of, new_model, new_planner, new_pool
+from loadline.core.state.agent_state import (
+    AgentState,
+    accelerator_of,
+    engine_of,
+    knobs_of,
+    limits_of,
+    new_model,
+    new_planner,
+    new_pool,
+)
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import Effect, RaiseAlarm
+from loadline.core.vocabulary.events import SettingsRefused
 
 _DETAIL_MAX: Final = 1_000
 """Characters of a problem that are kept."""
@@ -97,7 +106,7 @@ def _part_with(turn: Turn, model: Model) -> None:
         remembered.pop(name, None)
 
 
-def _guard(state: State, settings: Settings, knobs: ModelKnobs) -> Guard:
+def _guard(state: AgentState, settings: Settings, knobs: ModelKnobs) -> Guard:
     limits, guard = limits_of(settings, knobs), state.guards.get(knobs.name)
     if guard is None:
         return Guard(knobs.guard, limits)
@@ -105,7 +114,7 @@ def _guard(state: State, settings: Settings, knobs: ModelKnobs) -> Guard:
     return guard
 
 
-def _planner(state: State, planner: Planner | None, settings: Settings, knobs: ModelKnobs) -> Planner:
+def _planner(state: AgentState, planner: Planner | None, settings: Settings, knobs: ModelKnobs) -> Planner:
     if planner is None or planner.name != knobs.planner:
         planner = new_planner(settings, knobs)
         planner.follow(state.requests.get(knobs.name, 0))

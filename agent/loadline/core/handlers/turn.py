@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.state import State
+from loadline.core.state.agent_state import AgentState
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 
 PLANNED_MAX: Final = 10
 """Models that one turn plans. To plan one takes 0.1 ms, and 0.5 ms where its pools are sized; until the turn is over
@@ -15,7 +15,7 @@ class Turn:
 
     __slots__ = ("_all", "_changed", "learned", "now", "state")
 
-    def __init__(self, state: State, now: int) -> None:
+    def __init__(self, state: AgentState, now: int) -> None:
         self.state = state
         self.now = now
         """Unix time in ms."""

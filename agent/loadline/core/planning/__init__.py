@@ -1,1 +1,1 @@
-"""What should be: proposals, and the rails over them."""
+"""Planning of worker counts: planners, demand, sizing, guardrails and allocation."""

@@ -20,20 +20,20 @@ the objectives, so a shrink that only saturation wants is not made; where it say
 
 from msgspec import Struct
 
-from loadline.core.report import Code
+from loadline.core.vocabulary.reasons import ReasonCode
 
 
 class Arbitration(Struct, frozen=True):
     """What came of it."""
 
     target: int
-    code: Code
+    code: ReasonCode
     """The row that decided."""
 
     @property
     def vetoed(self) -> bool:
         """Whether a shrink was forbidden."""
-        return self.code in {Code.SATURATION_VETO, Code.SHRINK_UNSAFE}
+        return self.code in {ReasonCode.SATURATION_VETO, ReasonCode.SHRINK_UNSAFE}
 
 
 def arbitrate(standing: int, saturation: int | None, queueing: int | None, *, shrink_safe: bool) -> Arbitration:
@@ -46,14 +46,14 @@ def arbitrate(standing: int, saturation: int | None, queueing: int | None, *, sh
         shrink_safe: Whether the others can carry the load of one worker less.
     """
     if queueing is None:
-        nobody = Arbitration(standing, Code.NO_OPINION)
-        return nobody if saturation is None else Arbitration(saturation, Code.SATURATION_ALONE)
+        nobody = Arbitration(standing, ReasonCode.NO_OPINION)
+        return nobody if saturation is None else Arbitration(saturation, ReasonCode.SATURATION_ALONE)
     if saturation is None:
-        return Arbitration(queueing, Code.QUEUEING_ALONE)
+        return Arbitration(queueing, ReasonCode.QUEUEING_ALONE)
     if queueing < standing < saturation:
-        return Arbitration(standing, Code.SATURATION_VETO)
+        return Arbitration(standing, ReasonCode.SATURATION_VETO)
     if queueing < standing and not shrink_safe:
-        return Arbitration(standing, Code.SHRINK_UNSAFE)
+        return Arbitration(standing, ReasonCode.SHRINK_UNSAFE)
     if queueing == standing < saturation:
-        return Arbitration(saturation, Code.SATURATION_LEADS)
-    return Arbitration(queueing, Code.QUEUEING_STAYS if queueing == standing else Code.QUEUEING_LEADS)
+        return Arbitration(saturation, ReasonCode.SATURATION_LEADS)
+    return Arbitration(queueing, ReasonCode.QUEUEING_STAYS if queueing == standing else ReasonCode.QUEUEING_LEADS)

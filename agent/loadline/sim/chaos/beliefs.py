@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.worker import Load
 from loadline.core.decisions.ledger import OPEN
-from loadline.core.events import DecisionAnswered
-from loadline.core.targets import ApplyStatus, Decision
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.worker import Load
+from loadline.core.vocabulary.decisions import ApplyStatus, Decision
+from loadline.core.vocabulary.events import DecisionAnswered
 from loadline.sim.chaos.commits import Report
 from loadline.sim.chaos.memory import Memory
 

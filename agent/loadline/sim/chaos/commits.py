@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from loadline.core.belief.pool import Pool
-from loadline.core.report import Code
-from loadline.core.settings import ModelKnobs
-from loadline.core.state import limited
-from loadline.core.targets import Decision, PoolTarget
+from loadline.core.fleet.pool import Pool
+from loadline.core.state.agent_state import limited
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.decisions import Decision, PoolTarget
+from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.sim.chaos.memory import Memory
 from loadline.sim.world.agent import AgentProcess
 
@@ -56,7 +56,7 @@ class CommitJudge:
             self._replicas(pool, target)
             if target.replicas > target.previous:
                 self._growth(pool, target)
-            elif target.replicas < target.previous and not self._says(pool, Code.GPU_BUDGET_RECONCILE):
+            elif target.replicas < target.previous and not self._says(pool, ReasonCode.GPU_BUDGET_RECONCILE):
                 self._shrink(pool, target)
         self._budget()
         self._capacity()
@@ -94,7 +94,7 @@ class CommitJudge:
         if young_ms < memory.settings.fleet.stale_after_ms and any(p.desired is None for p in self.pools.values()):
             self.report("I9-young", f"{model} after {young_ms} ms")
 
-    def _says(self, pool: Pool, *codes: Code) -> bool:
+    def _says(self, pool: Pool, *codes: ReasonCode) -> bool:
         """Whether a stronger rail is named as the reason of what a pool got."""
         return any(f"{pool.name}:{code}" in self.decision.reasons for code in codes)
 
@@ -108,7 +108,7 @@ class CommitJudge:
 
     def _growth(self, pool: Pool, target: PoolTarget) -> None:
         guard = self.model.guard
-        if self._says(pool, Code.REPLICAS_MIN, Code.GPU_BUDGET_RECONCILE):
+        if self._says(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
             return  # bounds are stronger
         if target.replicas > target.previous + guard.step_up_max:
             self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")
@@ -127,7 +127,7 @@ class CommitJudge:
             self.report("I6-data", f"{said} with {pool.fresh} of {pool.ready} fresh")
         if target.replicas < min(target.previous, pool.base(now)) - guard.step_down_max:
             self.report("I5-step", said)
-        yields = self._says(pool, Code.GIVES_WAY, Code.CAPACITY_LIMITED, Code.QUOTA_LIMITED)
+        yields = self._says(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
         if target.replicas < min(target.previous, memory.highest(key)) and not yields:
             self.report("I8-window", f"{said}, the highest proposal is {memory.highest(key)}")
         warm_ms = now - max(memory.acting_since_ms, memory.quorate_since_ms.get(key, now))
@@ -139,7 +139,9 @@ class CommitJudge:
         most, least = self.model.gpu_budget_max, self.model.gpu_budget_min
         targets = [(self.pools[target.pool], target) for target in self.decision.targets]
         total = sum(target.replicas * pool.knobs.gpus_per_worker for pool, target in targets)
-        occupied = any(self._says(pool, Code.GPUS_OCCUPIED) for pool, _ in targets)  # no floor puts two on one GPU
+        occupied = any(
+            self._says(pool, ReasonCode.GPUS_OCCUPIED) for pool, _ in targets
+        )  # no floor puts two on one GPU
         if (total < least and not occupied) or (most is not None and total > most):
             self.report("I4-budget", f"{total} GPUs")
         grows = any(target.replicas > max(target.previous, pool.knobs.replicas_min) for pool, target in targets)

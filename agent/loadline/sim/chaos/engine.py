@@ -10,9 +10,9 @@ from typing import Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core.observed import WorkerSample
-from loadline.core.rescheduling.requests import Candidate
-from loadline.core.scalars import Role
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.samples import WorkerSample
+from loadline.core.vocabulary.scalars import Role
 from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
 from loadline.sim.profiles import LinearProfile
 
@@ -133,10 +133,10 @@ class StandIn(Engine):
         times = [one.ends_ms for one in self._running.values()]
         return min(times if self._empty_ms is None else [*times, self._empty_ms], default=None)
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[MigratableRequest]:
         """Its requests, in the order in which they came."""
         return [
-            Candidate(name, one.request.isl_tokens, one.generated(self._now_ms), hops=one.request.moves)
+            MigratableRequest(name, one.request.isl_tokens, one.generated(self._now_ms), hops=one.request.moves)
             for name, one in self._running.items()
         ]
 

@@ -4,16 +4,16 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-from loadline.core import events as ev
-from loadline.core.belief.fleet import Fleet
-from loadline.core.effects import SendMigrate
-from loadline.core.moves import Move, MoveEnd
+from loadline.core.fleet.fleet import Fleet
+from loadline.core.vocabulary import events as ev
+from loadline.core.vocabulary.effects import SendMigrate
+from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 
 
 class Asked(Struct):
     """A move that an agent asked for."""
 
-    move: Move
+    move: Migration
     requests: int
     """That may still be under way: as many as it allows, then what the source has chosen and not done."""
     until_ms: int
@@ -25,12 +25,12 @@ class Flights:
     def __init__(self) -> None:
         self._flights: dict[str, Asked] = {}
 
-    def hear(self, event: ev.MoveAnswered | ev.MoveReported) -> None:
+    def hear(self, event: ev.MigrationAnswered | ev.MigrationReported) -> None:
         """What an agent is told of a move. One that was not answered may be in flight or not: it may think either."""
         flight = self._flights.get(event.command_id)
         if flight is None:
             return
-        if isinstance(event, ev.MoveAnswered):
+        if isinstance(event, ev.MigrationAnswered):
             flight.requests = event.requests if event.accepted else 0
         else:
             flight.requests = event.requests - event.moved - event.failed
@@ -57,7 +57,7 @@ class Flights:
             name: one for name, one in self._flights.items() if all(end in there for end in _ends(one.move))
         }
 
-    def others(self, move: Move, fleet: Fleet, now: int) -> list[Asked]:
+    def others(self, move: Migration, fleet: Fleet, now: int) -> list[Asked]:
         """The other moves of that model that are in flight now. With either of its workers a move is over."""
         self._flights = {
             name: one
@@ -68,11 +68,11 @@ class Flights:
         return [one for one in flights if one.move.model == move.model]
 
 
-def _ends(move: Move) -> list[tuple[str, str]]:
+def _ends(move: Migration) -> list[tuple[str, str]]:
     return [(end.pool, end.worker) for end in (move.source, move.destination)]
 
 
-def _known(fleet: Fleet, move: Move, *ends: MoveEnd) -> bool:
+def _known(fleet: Fleet, move: Migration, *ends: MigrationEndpoint) -> bool:
     """Whether these are workers of the fleet still."""
     model = fleet.models.get(move.model)
     pools = {} if model is None else model.pools

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from loadline.core.effects import (
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.effects import (
     AnnounceDecision,
     AnyEffect,
     CommitDecision,
@@ -13,9 +14,8 @@ from loadline.core.effects import (
     SendDrain,
     SendMigrate,
 )
-from loadline.core.events import AnyEvent
-from loadline.core.report import Code, Explanation
-from loadline.core.targets import Decision
+from loadline.core.vocabulary.events import AnyEvent
+from loadline.core.vocabulary.reasons import Explanation, ReasonCode
 from loadline.ports import Change
 from loadline.runtime import record
 from loadline.sim.chaos import beliefs
@@ -203,4 +203,4 @@ def _epoch(agent: AgentProcess) -> int:
 
 def _was_guarded(told: Explanation) -> bool:
     """Whether the rails saw the proposal: what comes to nothing before that is no proposal."""
-    return not told.rails or told.rails[0].code not in {Code.NOT_LEADER, Code.NOT_SETTLED}
+    return not told.rails or told.rails[0].code not in {ReasonCode.NOT_LEADER, ReasonCode.NOT_SETTLED}

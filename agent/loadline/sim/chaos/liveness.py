@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from loadline.core.belief.pool import Pool
 from loadline.core.decisions.ledger import OPEN
-from loadline.core.report import Code
-from loadline.core.settings import ModelKnobs
-from loadline.core.state import limited
+from loadline.core.fleet.pool import Pool
+from loadline.core.state.agent_state import limited
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.sim.chaos.plan import CALM_MS
 from loadline.sim.chaos.world import IDLE, World
 from loadline.sim.world.agent import AgentProcess
@@ -20,13 +20,13 @@ LEADER_AFTER_MS: Final = 13_000.0
 """The ttl of 10 s and the 2 s that a new leader may take, and 1 s until everybody is connected again."""
 _OBSTACLES: Final = frozenset(
     {
-        Code.NOT_LEADER,
-        Code.NOT_SETTLED,
-        Code.PAUSED,
-        Code.BUS_DOWN,
-        Code.DECISION_IN_FLIGHT,
-        Code.RETRY_BACKOFF,
-        Code.STOPPING,
+        ReasonCode.NOT_LEADER,
+        ReasonCode.NOT_SETTLED,
+        ReasonCode.PAUSED,
+        ReasonCode.BUS_DOWN,
+        ReasonCode.DECISION_IN_FLIGHT,
+        ReasonCode.RETRY_BACKOFF,
+        ReasonCode.STOPPING,
     }
 )
 _ASLEEP_MS_MAX: Final = 3_000

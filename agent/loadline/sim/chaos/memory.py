@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from msgspec import json
 
-from loadline.core import events as ev
-from loadline.core.decisions.drains import Finished
-from loadline.core.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
-from loadline.core.settings import ModelKnobs, Settings
-from loadline.core.targets import Decision
+from loadline.core.decisions.drains import FinishedDrain
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary import events as ev
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
 from loadline.sim.chaos.flights import Flights
 from loadline.sim.world.agent import AgentProcess
 
@@ -66,7 +66,7 @@ class Memory:
         """Model -> decision and its state at the end of the last turn."""
         self.draining: dict[str, tuple[int, int]] = {}
         """Drain -> incarnation and deadline."""
-        self.last_finished: Finished | None = None
+        self.last_finished: FinishedDrain | None = None
         """The newest drain that had ended at the end of the last turn."""
         self.drained: set[tuple[str, str, str]] = set()
         """Workers that said in this turn that they are empty."""
@@ -103,7 +103,7 @@ class Memory:
                     self._forget_all_but({model.name for model in json.decode(settings, type=Settings).models})
                 case ev.DrainAnswered():
                     self._hear_drain(event)
-                case ev.MoveAnswered() | ev.MoveReported():
+                case ev.MigrationAnswered() | ev.MigrationReported():
                     self.flights.hear(event)
                 case ev.DecisionsRead():
                     self._hear_read(event)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from loadline.core.moves import Move, MoveEnd
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.state import State
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.state.agent_state import AgentState
+from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 from loadline.sim.chaos.commits import Report
 from loadline.sim.chaos.flights import Asked
 from loadline.sim.chaos.requests import Life
@@ -22,7 +22,7 @@ class MoveJudge:
         report: Takes what does not hold.
     """
 
-    def __init__(self, state: State, knobs: ReschedulingKnobs, move: Move, report: Report) -> None:
+    def __init__(self, state: AgentState, knobs: MigrationKnobs, move: Migration, report: Report) -> None:
         self._state = state
         self._knobs = knobs
         self._move = move
@@ -46,7 +46,7 @@ class MoveJudge:
             elif end is its.destination and worker.standing != "ready":
                 self._report("I21-where", f"{end.worker} is to take requests in and is {worker.standing}")
 
-    def _chain(self, others: list[Move]) -> None:
+    def _chain(self, others: list[Migration]) -> None:
         sources = {_life(one.source) for one in others}
         destinations = {_life(one.destination) for one in others}
         if _life(self._move.destination) in sources or _life(self._move.source) in destinations:
@@ -63,7 +63,7 @@ class MoveJudge:
                 self._report("I21-bounds", f"{mine + its.requests_max} requests of {end.worker}")
 
 
-def _life(end: MoveEnd) -> Life:
+def _life(end: MigrationEndpoint) -> Life:
     return end.worker, end.incarnation
 
 

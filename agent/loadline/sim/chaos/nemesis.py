@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from loadline.core.effects import AnyEffect
+from loadline.core.vocabulary.effects import AnyEffect
 from loadline.sim.chaos.world import World
 from loadline.sim.world.agent import AgentProcess, Watcher
 from loadline.sim.world.worker import WorkerProcess

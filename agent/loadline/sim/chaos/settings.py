@@ -5,18 +5,18 @@ planner that takes single steps; the other is aggregated, with a planner that ju
 GPUs are limited the other one comes first, within a quota.
 """
 
-from loadline.core.belief.fleet import FleetKnobs
-from loadline.core.belief.pool import PoolKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
-from loadline.core.models.accelerator import AcceleratorKnobs
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.planning.supplies import AllocationKnobs
-from loadline.core.rescheduling.knobs import ReschedulingKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
 
 REPORT_INTERVAL_MS = 2_000.0
 
@@ -39,7 +39,7 @@ def settings(agent: str, gpus: int | None = None) -> Settings:
         prefill_queue_scale_down_threshold=0.5,
         new_decode_worker_grace_intervals=1,
     )
-    moving = ReschedulingKnobs(
+    moving = MigrationKnobs(
         enable_rescheduling=True,
         rescheduling_interval_ms=2_000,
         rescheduling_decode_load_metric="decode_batch_size",

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from loadline.core.effects import AnyEffect
-from loadline.core.events import AnyEvent
-from loadline.core.observed import WorkerRecord
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.sim.chaos.desk import Desk
 from loadline.sim.chaos.engine import Share, StandIn
 from loadline.sim.chaos.journal import SampledJournal

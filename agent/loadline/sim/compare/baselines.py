@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.planning.guard import GuardKnobs
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.compare.bounds import worker_seconds
 from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, objectives_of, pools_of
 from loadline.traces import Trace

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.models.engine import ObjectiveKnobs
+from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.sim.compare.costs import Lengths, Numbers, decode_ms, prefill_ms
 from loadline.sim.fleet import PoolFleet
 from loadline.traces import PREFIX_BLOCK_TOKENS, Arrival, Trace

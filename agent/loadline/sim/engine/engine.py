@@ -21,8 +21,8 @@ from bisect import bisect_right
 
 from msgspec.structs import replace
 
-from loadline.core.observed import WorkerSample
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.samples import WorkerSample
 from loadline.sim.engine.batch import Batch
 from loadline.sim.engine.knobs import EngineKnobs
 from loadline.sim.engine.queue import Queue
@@ -66,7 +66,7 @@ class Engine:
         """Ids of all requests inside, in the order in which they came."""
         return list(self._held)
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[MigratableRequest]:
         """The requests inside that may be asked for, as of the last time given: those that run, then those that wait.
 
         A prompt that is being computed cannot move. Nobody knows how many tokens a request will still have.

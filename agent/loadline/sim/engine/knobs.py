@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from loadline.core.scalars import Role
+from loadline.core.vocabulary.scalars import Role
 
 
 class EngineKnobs(Struct, frozen=True):

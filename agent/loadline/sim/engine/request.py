@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from loadline.core.rescheduling.requests import Candidate
+from loadline.core.migration.requests import MigratableRequest
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -85,10 +85,10 @@ class Sequence(Struct, eq=False):
     def __post_init__(self) -> None:
         self.token_ms, self.gap_ms = self.request.token_ms, self.request.gap_ms
 
-    def candidate(self, generated: int, *, waiting: bool = False, movable: bool = True) -> Candidate:
+    def candidate(self, generated: int, *, waiting: bool = False, movable: bool = True) -> MigratableRequest:
         """As those that move requests see it, with so many tokens."""
         request = self.request
-        return Candidate(request.request_id, request.isl_tokens, generated, waiting, movable, request.moves)
+        return MigratableRequest(request.request_id, request.isl_tokens, generated, waiting, movable, request.moves)
 
     @property
     def tokens(self) -> int:

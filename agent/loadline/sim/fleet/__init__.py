@@ -2,7 +2,7 @@
 
 from loadline.sim.fleet.knobs import (
     FleetKnobs,
-    MigrationKnobs,
+    FleetMigrationKnobs,
     PoolFleet,
     PoolFleetKnobs,
     StartDelayKnobs,
@@ -15,7 +15,7 @@ from loadline.sim.fleet.knobs import (
 
 __all__ = [
     "FleetKnobs",
-    "MigrationKnobs",
+    "FleetMigrationKnobs",
     "PoolFleet",
     "PoolFleetKnobs",
     "StartDelayKnobs",

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from loadline.config import load_as
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.scalars import Name, Role
-from loadline.core.settings import ModelKnobs, Settings
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
 from loadline.sim.engine import EngineKnobs, Timing
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
@@ -86,7 +86,7 @@ class TransferKnobs(_Knobs, frozen=True):
     )
 
 
-class MigrationKnobs(_Knobs, frozen=True):
+class FleetMigrationKnobs(_Knobs, frozen=True):
     """That engines can hand requests over live, so that an agent may have them moved. Without it they cannot."""
 
     slots_in: Annotated[int, Meta(ge=0, le=1_024, description="Requests that a worker takes in at a time.")] = 4
@@ -117,7 +117,8 @@ class FleetKnobs(_Knobs, frozen=True):
     report_interval_ms: Annotated[float, Meta(ge=10, description="Time between two load reports.")] = 1_000.0
     transfer: TransferKnobs = TransferKnobs()
     migration: Annotated[
-        MigrationKnobs | None, Meta(description="How many requests a worker moves at a time; none: engines cannot.")
+        FleetMigrationKnobs | None,
+        Meta(description="Requests that a worker migrates at a time; none: engines cannot."),
     ] = None
 
 

@@ -1,6 +1,6 @@
 """Times of an engine from four numbers: see ``core.models.linear``."""
 
-from loadline.core.models.linear import LinearTimes
+from loadline.core.engines.linear import LinearTimes
 
 
 class LinearProfile(LinearTimes, frozen=True):

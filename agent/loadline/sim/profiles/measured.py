@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.models.sweeps import DecodeSweep, PrefillSweep
+from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
 _CELLS: Final = 200
 """Cells of KV usage: measured points are 0.07 apart, so a cell is far finer than what is known."""

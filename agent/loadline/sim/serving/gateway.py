@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from loadline.client.interval import Interval
 from loadline.client.ownership import Owners
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.scalars import Role
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.vocabulary.scalars import Role
 from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.fleet import FleetKnobs, PoolFleet

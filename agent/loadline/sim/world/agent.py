@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from loadline.core.controller import Controller
-from loadline.core.effects import AnyEffect
-from loadline.core.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.effects import AnyEffect
+from loadline.core.vocabulary.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Journal
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry

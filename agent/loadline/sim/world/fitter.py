@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from loadline.core.allocations import Allocation, Problem
-from loadline.core.forecasts import Forecast, Question
+from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.forecasts import Forecast, Question
 from loadline.forecast import forecast
 from loadline.solver import solve
 

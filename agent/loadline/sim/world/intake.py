@@ -6,7 +6,7 @@ from typing import Protocol
 
 from loadline.client.holds import Holds
 from loadline.client.moves import Moves
-from loadline.core.observed import WorkerRecord
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.sim.engine import Engine, Request
 from loadline.sim.world import peers
 from loadline.sim.world.bus import BusPort

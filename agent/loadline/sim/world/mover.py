@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.client.moves import SLOTS, Moves, Part
-from loadline.core.moves import MoveFailure
-from loadline.core.observed import WorkerSample
+from loadline.core.vocabulary.migrations import MoveFailure
+from loadline.core.vocabulary.samples import WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.world import peers

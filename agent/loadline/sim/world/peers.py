@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from loadline.core.observed import WorkerRecord
+from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
 from loadline.sim.engine import Request

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.client.fence import Fence, Verdict
-from loadline.core.targets import ApplyStatus, PoolTarget
+from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
 from loadline.sim.world.bus import BusPort

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from loadline.client.holds import Holds
 from loadline.client.leased import LeasedKey, Step
 from loadline.client.life import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, Life
-from loadline.core.observed import WorkerRecord
-from loadline.core.scalars import WorkerPhase
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.sim.engine import Engine, EngineEvent, Request
 from loadline.sim.world.bus import BusPort

@@ -7,14 +7,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core.allocations import Option, Part, Problem, Want
 from loadline.core.planning.allocation.covers import SLACK, cover
+from loadline.core.vocabulary.allocations import Option, Part, Problem, Want
 
 _CANDIDATES_MAX: Final = 64
 """Of a want, the cheapest: seven for each of two roles are 49."""
 
 
-class Candidate(Struct, frozen=True):
+class Bundle(Struct, frozen=True):
     """Workers that would serve a want."""
 
     counts: dict[str, int]
@@ -27,7 +27,7 @@ class Candidate(Struct, frozen=True):
     """Workers that start or go."""
 
 
-class Supply(Struct):
+class RemainingSupply(Struct):
     """What is left of each limited supply; where least counts take more than there is, 0."""
 
     left: dict[str, int]
@@ -55,7 +55,7 @@ class Contender(Struct, frozen=True):
     """A want and its candidates, best first; there is one at least."""
 
     want: Want
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Bundle, ...]
     hours: float | None = None
     """What switching a worker costs, in hours of it, to mix pools anew when no candidate fits; None: to mix no more."""
 
@@ -68,7 +68,7 @@ class Contender(Struct, frozen=True):
         """The counts that it has in any case."""
         return {option.pool: option.least for option in self.options}
 
-    def mixed(self, supply: Supply) -> Candidate | None:
+    def mixed(self, supply: RemainingSupply) -> Bundle | None:
         """The cheapest mix of what is left; None if there is none."""
         if self.hours is None:
             return None
@@ -82,26 +82,26 @@ class Contender(Struct, frozen=True):
         return found if supply.fits(found.takes) else None
 
 
-def supply_of(problem: Problem) -> Supply:
+def supply_of(problem: Problem) -> RemainingSupply:
     """What the least counts leave of the limits."""
     left = dict(problem.limits)
     for option in (option for want in problem.wants for part in want.parts for option in part.options):
         for name, units in option.takes.items():
             if name in left:
                 left[name] -= units * option.least
-    return Supply({name: max(0, units) for name, units in left.items()})
+    return RemainingSupply({name: max(0, units) for name, units in left.items()})
 
 
-def contenders_of(problem: Problem, supply: Supply) -> list[Contender]:
+def contenders_of(problem: Problem, supply: RemainingSupply) -> list[Contender]:
     """All wants with their candidates, in the order of names."""
     hours = problem.switching_cost_hours
     wants = [_ordered(want) for want in sorted(problem.wants, key=lambda want: want.name)]
     return [Contender(want, _candidates(want, supply, hours), hours) for want in wants]
 
 
-def priced(want: Want, supply: Supply, hours: float, prices: Mapping[str, float]) -> Candidate:
+def priced(want: Want, supply: RemainingSupply, hours: float, prices: Mapping[str, float]) -> Bundle:
     """What serves a want for the least if a unit of a supply costs so much an hour on top; its value is without."""
-    found = Candidate({}, {}, 0.0)
+    found = Bundle({}, {}, 0.0)
     for part in want.parts:
         counts = cover(part, hours, prices) or _all_there_may_be(part)
         found = both(found, *bundles_of(part, [counts], supply, hours))
@@ -126,9 +126,9 @@ def _pool(option: Option) -> str:
     return option.pool
 
 
-def _candidates(want: Want, supply: Supply, hours: float) -> tuple[Candidate, ...]:
+def _candidates(want: Want, supply: RemainingSupply, hours: float) -> tuple[Bundle, ...]:
     """The cheapest mix of each part or one pool alone, combined; the cheapest first, then as ``cover`` breaks ties."""
-    found = [Candidate({}, {}, 0.0)]
+    found = [Bundle({}, {}, 0.0)]
     for part in want.parts:
         bundles = bundles_of(part, _bundles(part, hours), supply, hours)
         found = [both(one, other) for one in found for other in bundles] if len(want.parts) > 1 else bundles
@@ -136,10 +136,10 @@ def _candidates(want: Want, supply: Supply, hours: float) -> tuple[Candidate, ..
     return tuple(found)
 
 
-def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: Supply, hours: float) -> list[Candidate]:
+def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: RemainingSupply, hours: float) -> list[Bundle]:
     """What counts of the pools of a part take and cost; switching a worker costs ``hours`` of it."""
     options = [(option, supply.limited(option)) for option in part.options]
-    bundles: list[Candidate] = []
+    bundles: list[Bundle] = []
     for one in counts:
         takes: dict[str, int] = {}
         value, changes = 0.0, 0
@@ -150,19 +150,19 @@ def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: Supply, hou
             changes += change
             for name, each in units.items():
                 takes[name] = takes.get(name, 0) + each * (count - option.least)
-        bundles.append(Candidate(one, takes, value, changes))
+        bundles.append(Bundle(one, takes, value, changes))
     return bundles
 
 
-def both(one: Candidate, other: Candidate) -> Candidate:
+def both(one: Bundle, other: Bundle) -> Bundle:
     """Workers of two parts of a want together."""
     takes = dict(one.takes)
     for name, units in other.takes.items():  # of two roles of five pools there are 36 of these
         takes[name] = takes.get(name, 0) + units
-    return Candidate(one.counts | other.counts, takes, one.value + other.value, one.changes + other.changes)
+    return Bundle(one.counts | other.counts, takes, one.value + other.value, one.changes + other.changes)
 
 
-def _order(candidate: Candidate) -> tuple[float, int, list[int]]:
+def _order(candidate: Bundle) -> tuple[float, int, list[int]]:
     return candidate.value, candidate.changes, [-count for _, count in sorted(candidate.counts.items())]
 
 

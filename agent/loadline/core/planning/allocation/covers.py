@@ -13,7 +13,7 @@ from math import ceil, inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from loadline.core.allocations import Part
+from loadline.core.vocabulary.allocations import Part
 
 NOTHING: Final[Mapping[str, float]] = {}
 SLACK: Final = 1e-9

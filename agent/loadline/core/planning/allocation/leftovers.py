@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from loadline.core.allocations import Option, SaturationPolicy
-from loadline.core.planning.allocation.contenders import Candidate, Contender, Supply, served
+from loadline.core.planning.allocation.contenders import Bundle, Contender, RemainingSupply, served
+from loadline.core.vocabulary.allocations import Option, SaturationPolicy
 
 _SLICES: Final = 64
 """A want of several parts takes at once no more than a 64th of what it lacks, and so parts differ by no more."""
@@ -16,17 +16,17 @@ _NEAR: Final = 1.0 / _SLICES
 class Partly:
     """A want that gets some of what it wants: workers of one of its candidates, the first of which any fit."""
 
-    def __init__(self, contender: Contender, supply: Supply) -> None:
+    def __init__(self, contender: Contender, supply: RemainingSupply) -> None:
         self.contender = contender
         self.counts = contender.least()
-        self.candidate: Candidate | None = None
+        self.candidate: Bundle | None = None
         parts = contender.want.parts
         self._takes = {option.pool: supply.limited(option) for part in parts for option in part.options}
         self._ordered = [sorted(part.options, key=_price) for part in parts]
         self.shares = [served(part, self.counts) for part in parts]
         """Of each part, what is served of it."""
 
-    def step(self, supply: Supply) -> bool:
+    def step(self, supply: RemainingSupply) -> bool:
         """One worker more for the part that is served least; at first one for each that nobody serves.
 
         Parts are served together: one that cannot grow ends it all.
@@ -56,7 +56,7 @@ class Partly:
             self.counts[pool] += count
         self.shares = [served(part, self.counts) for part in self.contender.want.parts]
 
-    def lacks(self, supply: Supply) -> dict[str, int]:
+    def lacks(self, supply: RemainingSupply) -> dict[str, int]:
         """By pool, how many workers the next steps add if supplies last; empty: look at each step.
 
         Exact for one part. Parts that are served alike lack in proportion, each a 64th less than it would.
@@ -76,7 +76,7 @@ class Partly:
                 found[option.pool] = min(more, self.candidate.counts[option.pool] - self.counts[option.pool])
         return found if min(found.values(), default=0) > 0 else {}
 
-    def _next(self, candidate: Candidate, supply: Supply) -> list[str]:
+    def _next(self, candidate: Bundle, supply: RemainingSupply) -> list[str]:
         """The pools of which one worker each comes next."""
         least = min(self.shares, default=1.0)
         if least >= 1.0:
@@ -86,7 +86,7 @@ class Partly:
         found = [next(self._missing(options, candidate, supply), None) for options in growing]
         return [option.pool for option in found if option is not None] if None not in found else []
 
-    def _missing(self, options: Iterable[Option], candidate: Candidate, supply: Supply) -> Iterator[Option]:
+    def _missing(self, options: Iterable[Option], candidate: Bundle, supply: RemainingSupply) -> Iterator[Option]:
         """Of these, those that lack workers of the candidate, and of which one more fits."""
         for option in options:
             more = self.counts[option.pool] < candidate.counts.get(option.pool, 0)
@@ -99,7 +99,9 @@ def _price(option: Option) -> tuple[float, str]:
     return option.cost / option.serves, option.pool
 
 
-def share_out(unserved: Sequence[Contender], supply: Supply, policy: SaturationPolicy) -> dict[str, dict[str, int]]:
+def share_out(
+    unserved: Sequence[Contender], supply: RemainingSupply, policy: SaturationPolicy
+) -> dict[str, dict[str, int]]:
     """Counts of those that got any, by a policy; those that come first have the first turn.
 
     ``priority_exhaustive``: each in turn takes all it can. ``priority_round_robin``: of each priority, each takes a
@@ -117,14 +119,14 @@ def share_out(unserved: Sequence[Contender], supply: Supply, policy: SaturationP
     return {one.contender.want.name: one.counts for one in partly if one.candidate is not None}
 
 
-def in_turns(turns: list[Partly], supply: Supply) -> None:
+def in_turns(turns: list[Partly], supply: RemainingSupply) -> None:
     """Each takes a worker a turn, until none fits."""
     while turns:
         if not at_once(turns, supply):
             turns = [one for one in turns if one.step(supply)]
 
 
-def at_once(turns: Sequence[Partly], supply: Supply) -> bool:
+def at_once(turns: Sequence[Partly], supply: RemainingSupply) -> bool:
     """Take several turns of all at once, if all go on as they do for some turns: 10,000 workers one by one take 0.1 s.
 
     Gives whether that was possible. One that cannot grow ends it, for it is out from the next turn on.

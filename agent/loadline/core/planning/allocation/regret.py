@@ -11,13 +11,20 @@ from heapq import heapify, heappop, heappush
 from itertools import groupby
 from math import inf
 
-from loadline.core.allocations import Allocation, Problem, SaturationPolicy
-from loadline.core.planning.allocation.contenders import Candidate, Contender, Supply, contenders_of, served, supply_of
+from loadline.core.planning.allocation.contenders import (
+    Bundle,
+    Contender,
+    RemainingSupply,
+    contenders_of,
+    served,
+    supply_of,
+)
 from loadline.core.planning.allocation.leftovers import share_out
 from loadline.core.planning.allocation.weighted import by_weight
+from loadline.core.vocabulary.allocations import Allocation, Problem, SaturationPolicy
 
 Counts = dict[str, dict[str, int]]
-Chosen = dict[str, Candidate]
+Chosen = dict[str, Bundle]
 """What serves a want whole, by its name."""
 
 
@@ -28,7 +35,9 @@ def greedy(problem: Problem) -> Allocation:
     return allocation(contenders, grant(contenders, supply, problem.policy, delayed=problem.delayed_best_effort))
 
 
-def grant(contenders: Sequence[Contender], supply: Supply, policy: SaturationPolicy, *, delayed: bool) -> Counts:
+def grant(
+    contenders: Sequence[Contender], supply: RemainingSupply, policy: SaturationPolicy, *, delayed: bool
+) -> Counts:
     """Workers by want and pool; what they take is taken from the supply."""
     if policy == "weighted":
         return by_weight(contenders, supply)
@@ -60,7 +69,7 @@ def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
     return Allocation(every, unserved)
 
 
-def serve(group: Sequence[Contender], supply: Supply) -> tuple[Chosen, list[Contender]]:
+def serve(group: Sequence[Contender], supply: RemainingSupply) -> tuple[Chosen, list[Contender]]:
     """Serve those that can be; the others, in the order in which they turned out not to be."""
     chosen: Chosen = {}
     unserved: list[Contender] = []
@@ -75,7 +84,7 @@ def serve(group: Sequence[Contender], supply: Supply) -> tuple[Chosen, list[Cont
     return chosen, unserved
 
 
-def _serve(equals: Iterable[Contender], supply: Supply, chosen: Chosen) -> list[Contender]:
+def _serve(equals: Iterable[Contender], supply: RemainingSupply, chosen: Chosen) -> list[Contender]:
     """Serve those of one priority of which a candidate fits."""
     queue = [(*_order(contender, 0), 0, contender) for contender in equals]
     heapify(queue)

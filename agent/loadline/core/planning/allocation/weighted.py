@@ -12,13 +12,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.planning.allocation.contenders import Contender, Supply
+from loadline.core.planning.allocation.contenders import Contender, RemainingSupply
 from loadline.core.planning.allocation.leftovers import Partly, at_once, in_turns
 
 _ROUNDING: Final = 1e-9
 
 
-class Claim(Struct, frozen=True):
+class WeightedClaim(Struct, frozen=True):
     """What someone claims of a supply."""
 
     weight: float
@@ -28,7 +28,7 @@ class Claim(Struct, frozen=True):
     """More is of no use to it."""
 
 
-def fair_shares(claims: Sequence[Claim], budget: int) -> list[int]:
+def fair_shares(claims: Sequence[WeightedClaim], budget: int) -> list[int]:
     """Whole shares of a budget: first the floors, then by weight up to the caps; the largest remainders round up.
 
     Of equal remainders the first. Where the floors alone are more than the budget, they are the shares.
@@ -56,11 +56,11 @@ def _rounded(shares: Sequence[float]) -> list[int]:
     return whole
 
 
-def by_weight(contenders: Sequence[Contender], supply: Supply) -> dict[str, dict[str, int]]:
+def by_weight(contenders: Sequence[Contender], supply: RemainingSupply) -> dict[str, dict[str, int]]:
     """Workers by want and pool; what they take is taken from the supply."""
     ordered = sorted(contenders, key=lambda one: (-_weight(one), one.want.name))
     counts: dict[str, dict[str, int]] = {}
-    short: list[tuple[Contender, Supply]] = []
+    short: list[tuple[Contender, RemainingSupply]] = []
     for contender, own in zip(ordered, _own_shares(ordered, supply), strict=True):
         choice = contender.candidates[0]
         if own.fits(choice.takes):
@@ -71,7 +71,7 @@ def by_weight(contenders: Sequence[Contender], supply: Supply) -> dict[str, dict
     turns: list[Partly] = []
     spare = {name: units - sum(own.left[name] for _, own in short) for name, units in supply.left.items()}
     for contender, own in short:
-        reach = Supply({name: units + own.left[name] for name, units in spare.items()})
+        reach = RemainingSupply({name: units + own.left[name] for name, units in spare.items()})
         mixed = contender.mixed(reach)
         if mixed is None:
             turns.append(_within(contender, own, supply))
@@ -95,13 +95,13 @@ def _weight(contender: Contender) -> float:
     return sum(contender.candidates[0].takes.values()) / contender.want.priority
 
 
-def _own_shares(contenders: Sequence[Contender], supply: Supply) -> list[Supply]:
+def _own_shares(contenders: Sequence[Contender], supply: RemainingSupply) -> list[RemainingSupply]:
     """Of each supply what each want may take, of what its first choice takes."""
-    own = [Supply({}) for _ in contenders]
+    own = [RemainingSupply({}) for _ in contenders]
     for name, budget in supply.left.items():
         wished = [contender.candidates[0].takes.get(name, 0) for contender in contenders]
         claims = [
-            Claim(units / contender.want.priority, 0, units)
+            WeightedClaim(units / contender.want.priority, 0, units)
             for units, contender in zip(wished, contenders, strict=True)
         ]
         for one, share in zip(own, fair_shares(claims, budget), strict=True):
@@ -109,7 +109,7 @@ def _own_shares(contenders: Sequence[Contender], supply: Supply) -> list[Supply]
     return own
 
 
-def _within(contender: Contender, own: Supply, supply: Supply) -> Partly:
+def _within(contender: Contender, own: RemainingSupply, supply: RemainingSupply) -> Partly:
     """A want with what its own shares allow, taken from the supply."""
     one, before = Partly(contender, supply), dict(own.left)
     in_turns([one], own)

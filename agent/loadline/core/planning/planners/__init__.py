@@ -1,6 +1,6 @@
 """Planners: one file each, one line each in PLANNERS."""
 
-from loadline.core.planning.planners.base import Planner
+from loadline.core.planning.planner import Planner
 from loadline.core.planning.planners.hpa import HpaPlanner
 from loadline.core.planning.planners.hybrid import HybridPlanner
 from loadline.core.planning.planners.kpa import KpaPlanner

@@ -20,22 +20,22 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.window import RollingSamples
-from loadline.core.belief.worker import MICRO
-from loadline.core.planning.planners.base import Planner
-from loadline.core.planning.planners.recommendation import (
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.windows import RollingSamples
+from loadline.core.fleet.worker import MICRO
+from loadline.core.planning.planner import Planner
+from loadline.core.planning.recommendation import (
     NOTHING_YET,
     WAKE_MS,
-    Recommendation,
+    PoolRecommendation,
     held,
     opinion,
     recommended,
     samples_within,
     without_data,
 )
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 Target = Annotated[float, Meta(ge=0, le=1_000_000)]
 
@@ -71,13 +71,13 @@ class HpaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 class Metric(Struct, frozen=True):
     """One metric over the workers of a pool that say it, in millionths: whole numbers round up without a doubt."""
 
-    code: Code
+    code: ReasonCode
     sum_micro: int
     known: int
     target_micro: int
 
     @classmethod
-    def of(cls, code: Code, sum_micro: int, known: int, target: float) -> "Metric":
+    def of(cls, code: ReasonCode, sum_micro: int, known: int, target: float) -> "Metric":
         """A metric with its target in units."""
         return cls(code, sum_micro, known, max(1, round(target * MICRO)))
 
@@ -87,13 +87,13 @@ class Metric(Struct, frozen=True):
         return self.sum_micro / (self.known * MICRO) if self.known else 0.0
 
 
-class Watch(Struct):
+class HpaHistory(Struct):
     """What the planner remembers of one pool."""
 
     recommendations: RollingSamples
     expected: int = 0
     """The most that may stand at the next sync by what this planner knows: more came by another hand."""
-    said: Recommendation = NOTHING_YET
+    said: PoolRecommendation = NOTHING_YET
 
 
 class HpaPlanner(Planner):
@@ -103,7 +103,7 @@ class HpaPlanner(Planner):
     by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: HpaKnobs
-    watches: dict[str, Watch] = field(default_factory=dict)
+    watches: dict[str, HpaHistory] = field(default_factory=dict)
     next_sync_ms: int = 0
     next_look_ms: int = 0
 
@@ -117,7 +117,7 @@ class HpaPlanner(Planner):
         """The next sync, or the next look at who is fresh."""
         return min(self.next_sync_ms, self.next_look_ms)
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Judge the pools when a sync is due; else say again what was said, as far as there is data."""
         self.next_look_ms = now + WAKE_MS
         due = now >= self.next_sync_ms
@@ -127,7 +127,7 @@ class HpaPlanner(Planner):
         for pool in model.pools.values():
             watch = self.watches.get(pool.name)
             if watch is None:
-                watch = self.watches[pool.name] = Watch(samples_within(self.knobs.down_stabilisation_ms))
+                watch = self.watches[pool.name] = HpaHistory(samples_within(self.knobs.down_stabilisation_ms))
             metrics = list(self._metrics(pool))
             inputs[f"{pool.name}.ready"] = float(pool.ready)
             inputs |= {f"{pool.name}.{metric.code}": metric.mean for metric in metrics if metric.known}
@@ -142,26 +142,26 @@ class HpaPlanner(Planner):
         """What a pool of this role is judged by."""
         knobs, load, role = self.knobs, pool.load, pool.knobs.role
         if role != "prefill" and knobs.kv_usage_target:
-            yield Metric.of(Code.KV_USAGE_TARGET, load.kv_micro, load.kv_known, knobs.kv_usage_target)
+            yield Metric.of(ReasonCode.KV_USAGE_TARGET, load.kv_micro, load.kv_known, knobs.kv_usage_target)
         if role == "aggregated" and knobs.waiting_requests_target:
             waiting_micro = load.waiting * MICRO
             yield Metric.of(
-                Code.WAITING_REQUESTS_TARGET, waiting_micro, load.queue_known, knobs.waiting_requests_target
+                ReasonCode.WAITING_REQUESTS_TARGET, waiting_micro, load.queue_known, knobs.waiting_requests_target
             )
         if role == "prefill" and knobs.prefill_requests_target:
             in_flight_micro = (load.waiting + load.running) * MICRO
             yield Metric.of(
-                Code.PREFILL_REQUESTS_TARGET, in_flight_micro, load.queue_known, knobs.prefill_requests_target
+                ReasonCode.PREFILL_REQUESTS_TARGET, in_flight_micro, load.queue_known, knobs.prefill_requests_target
             )
 
-    def _sync(self, pool: Pool, watch: Watch, metrics: list[Metric], now: int) -> Recommendation:
-        standing = pool.target_now(now)
+    def _sync(self, pool: Pool, watch: HpaHistory, metrics: list[Metric], now: int) -> PoolRecommendation:
+        standing = pool.effective_target(now)
         if standing > watch.expected:
             watch.recommendations.push(now, float(standing))
         known = [metric for metric in metrics if metric.known]
         wanted, reason = max((self._propose(metric, pool, now) for metric in known), key=lambda proposal: proposal[0])
         if wanted < standing and len(known) < len(metrics):
-            said = held(Code.METRIC_MISSING, pool, known=len(known), metrics=len(metrics), wanted=wanted)
+            said = held(ReasonCode.METRIC_MISSING, pool, known=len(known), metrics=len(metrics), wanted=wanted)
         else:
             said = self._normalise(pool, watch, wanted, reason, now)
         watch.expected = max(standing, said.replicas or 0)
@@ -169,11 +169,11 @@ class HpaPlanner(Planner):
 
     def _propose(self, metric: Metric, pool: Pool, now: int) -> tuple[int, Reason]:
         """The count that one metric asks for."""
-        standing, target, total = pool.target_now(now), metric.target_micro, metric.sum_micro
+        standing, target, total = pool.effective_target(now), metric.target_micro, metric.sum_micro
         usage = total / (metric.known * target)
         if self._near(usage):
             numbers = {"value": metric.mean, "tolerance": self.knobs.tolerance, "target": target / MICRO}
-            return standing, Reason.of(Code.WITHIN_TOLERANCE, pool.name, **numbers)
+            return standing, Reason.of(ReasonCode.WITHIN_TOLERANCE, pool.name, **numbers)
         supply = pool.supply(now)
         missing = pool.ready - metric.known
         # Asked for and not ready, however late: the original sees a pod that is pending.
@@ -184,24 +184,24 @@ class HpaPlanner(Planner):
         counted, wanted = total / ((metric.known + unknown) * target), -(-total // target)
         turned = counted < 1 if usage > 1 else wanted > standing
         if unknown and (turned or self._near(counted)):
-            return standing, Reason.of(Code.UNKNOWN_WORKERS, pool.name, missing=missing, starting=starting)
+            return standing, Reason.of(ReasonCode.UNKNOWN_WORKERS, pool.name, missing=missing, starting=starting)
         return wanted, Reason.of(metric.code, pool.name, value=metric.mean, target=target / MICRO, wanted=wanted)
 
     def _near(self, usage: float) -> bool:
         return 1 - self.knobs.tolerance <= usage <= 1 + self.knobs.tolerance
 
-    def _normalise(self, pool: Pool, watch: Watch, wanted: int, reason: Reason, now: int) -> Recommendation:
+    def _normalise(self, pool: Pool, watch: HpaHistory, wanted: int, reason: Reason, now: int) -> PoolRecommendation:
         """Hold a shrink by the recommendations of the window, and a growth by what a sync may reach."""
-        standing, reasons = pool.target_now(now), [reason]
+        standing, reasons = pool.effective_target(now), [reason]
         watch.recommendations.push(now, float(wanted))
         highest = int(max(watch.recommendations.values, default=wanted))
         if wanted < standing and highest > wanted:
             window_ms = self.knobs.down_stabilisation_ms
             numbers = {"wanted": wanted, "allowed": highest, "window_ms": window_ms}
-            reasons.append(Reason.of(Code.HIGHEST_RECOMMENDATION, pool.name, **numbers))
+            reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
             wanted = highest
         most = max(_GROWTH_FACTOR * standing, standing + _GROWTH_WORKERS)
         if wanted > most:
-            reasons.append(Reason.of(Code.SCALE_UP_LIMIT, pool.name, wanted=wanted, allowed=most))
+            reasons.append(Reason.of(ReasonCode.SCALE_UP_LIMIT, pool.name, wanted=wanted, allowed=most))
             wanted = most
         return recommended(max(1, wanted), tuple(reasons), pool, now)

@@ -16,16 +16,16 @@ from typing import ClassVar, Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
 from loadline.core.planning.arbitration import Arbitration, arbitrate
-from loadline.core.planning.planners.pair import Pair
+from loadline.core.planning.composite import CompositePlanner
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
-from loadline.core.planning.planners.recommendation import Recommendation, opinion
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
-from loadline.core.report import Code, Need, Opinion, Reason
+from loadline.core.planning.recommendation import PoolRecommendation, opinion
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
 
-_BLIND: Final = {Code.NO_WORKERS, Code.NO_DATA}
+_BLIND: Final = {ReasonCode.NO_WORKERS, ReasonCode.NO_DATA}
 
 
 class HybridKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +42,7 @@ class Sides(Struct):
     saturation: SaturationPlanner
 
 
-class HybridPlanner(Pair):
+class HybridPlanner(CompositePlanner):
     """See the module."""
 
     name: ClassVar[str] = "hybrid"
@@ -60,7 +60,7 @@ class HybridPlanner(Pair):
         assert self.parts is not None  # noqa: S101 - set when it is made
         return self.parts
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Ask both sides, and arbitrate for each pool."""
         queueing, saturation = self._sides.queueing.plan(model, now), self._sides.saturation.plan(model, now)
         said = {name: self._say(model, pool, queueing, saturation, now) for name, pool in model.pools.items()}
@@ -68,8 +68,10 @@ class HybridPlanner(Pair):
         reasons = (*found.reasons, *_remarks(queueing), *_remarks(saturation))
         return replace(found, reasons=reasons, needs=_needs(model, found, queueing, saturation, now))
 
-    def _say(self, model: Model, pool: Pool, queueing: Opinion, saturation: Opinion, now: int) -> Recommendation:
-        standing, name = pool.target_now(now), pool.name
+    def _say(
+        self, model: Model, pool: Pool, queueing: Recommendation, saturation: Recommendation, now: int
+    ) -> PoolRecommendation:
+        standing, name = pool.effective_target(now), pool.name
         ours = [reason for reason in saturation.reasons if reason.pool == name]
         theirs = [reason for reason in queueing.reasons if reason.pool == name]
         led = None if self._sides.queueing.blind(model, pool, now) else queueing.targets.get(name, standing)
@@ -77,24 +79,26 @@ class HybridPlanner(Pair):
         if seen is None and not any(reason.code in _BLIND for reason in ours):
             seen = standing
         found = arbitrate(standing, seen, led, shrink_safe=self._sides.saturation.safe.get(name, False))
-        if found.code is Code.QUEUEING_LEADS and seen is not None and standing < found.target < seen:
-            found = Arbitration(seen, Code.SATURATION_LEADS)
+        if found.code is ReasonCode.QUEUEING_LEADS and seen is not None and standing < found.target < seen:
+            found = Arbitration(seen, ReasonCode.SATURATION_LEADS)
         numbers = {key: value for key, value in (("saturation", seen), ("queueing", led)) if value is not None}
         reasons = [Reason.of(found.code, name, **numbers), *theirs, *ours]
-        if found.code is Code.QUEUEING_LEADS and seen is not None:
+        if found.code is ReasonCode.QUEUEING_LEADS and seen is not None:
             known = min(standing - 1, seen)
             if found.target < known:
-                reasons.insert(0, Reason.of(Code.SHRINK_STEPWISE, name, wanted=found.target, allowed=known))
+                reasons.insert(0, Reason.of(ReasonCode.SHRINK_STEPWISE, name, wanted=found.target, allowed=known))
                 found = Arbitration(known, found.code)
-        return Recommendation(found.target, tuple(reasons))
+        return PoolRecommendation(found.target, tuple(reasons))
 
 
-def _remarks(side: Opinion) -> list[Reason]:
+def _remarks(side: Recommendation) -> list[Reason]:
     """What is said of the model, or of its forecasts."""
     return [reason for reason in side.reasons if not reason.pool]
 
 
-def _needs(model: Model, found: Opinion, queueing: Opinion, saturation: Opinion, now: int) -> tuple[Need, ...]:
+def _needs(
+    model: Model, found: Recommendation, queueing: Recommendation, saturation: Recommendation, now: int
+) -> tuple[Need, ...]:
     """What is demanded of each role, by the side that knows; where its counts did not come out, what those serve."""
     sides = {need.role: (side, need) for side in (saturation, queueing) for need in side.needs}
     needs: list[Need] = []
@@ -103,6 +107,6 @@ def _needs(model: Model, found: Opinion, queueing: Opinion, saturation: Opinion,
         if all(found.targets.get(pool.name) == side.targets.get(pool.name) for pool in pools):
             needs.append(need)
             continue
-        counts = {pool.name: found.targets.get(pool.name, pool.target_now(now)) for pool in pools}
+        counts = {pool.name: found.targets.get(pool.name, pool.effective_target(now)) for pool in pools}
         needs.append(replace(need, demand=sum(counts[name] * rate for name, rate in need.serves.items())))
     return tuple(needs)

@@ -19,20 +19,20 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.window import RollingSamples
-from loadline.core.planning.planners.base import Planner
-from loadline.core.planning.planners.recommendation import (
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.windows import RollingSamples
+from loadline.core.planning.planner import Planner
+from loadline.core.planning.recommendation import (
     NOTHING_YET,
     WAKE_MS,
-    Recommendation,
+    PoolRecommendation,
     opinion,
     recommended,
     samples_within,
     without_data,
 )
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 Concurrency = Annotated[float, Meta(ge=0.01, le=1_000_000)]
 Rate = Annotated[float, Meta(gt=1, le=1_000_000)]
@@ -82,7 +82,7 @@ class KpaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         return round(self.stable_window_ms * self.panic_window_ratio)
 
 
-class Watch(Struct):
+class KpaHistory(Struct):
     """What the planner remembers of one pool."""
 
     in_flight: RollingSamples
@@ -91,7 +91,7 @@ class Watch(Struct):
     """When it last was over the panic threshold; -1 in calm times."""
     panic_floor: int = 0
     """The highest count of this panic."""
-    said: Recommendation = NOTHING_YET
+    said: PoolRecommendation = NOTHING_YET
 
     def means(self, panic_window_ms: int, now: int) -> tuple[float, float]:
         """Requests in flight over the stable and over the panic window."""
@@ -113,7 +113,7 @@ class KpaPlanner(Planner):
     by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: KpaKnobs
-    watches: dict[str, Watch] = field(default_factory=dict)
+    watches: dict[str, KpaHistory] = field(default_factory=dict)
     next_sample_ms: int = 0
     next_tick_ms: int = 0
 
@@ -128,7 +128,7 @@ class KpaPlanner(Planner):
         """The next sample or the next tick."""
         return min(self.next_sample_ms, self.next_tick_ms)
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Sample and judge the pools when that is due; else say again what was said, as far as there is data."""
         tick_due, sample_due = now >= self.next_tick_ms, now >= self.next_wake()
         if sample_due:
@@ -139,7 +139,7 @@ class KpaPlanner(Planner):
         for pool in model.pools.values():
             watch = self.watches.get(pool.name)
             if watch is None:
-                watch = self.watches[pool.name] = Watch(
+                watch = self.watches[pool.name] = KpaHistory(
                     samples_within(self.knobs.stable_window_ms), samples_within(self.knobs.scale_down_delay_ms)
                 )
             inputs[f"{pool.name}.ready"] = float(pool.ready)
@@ -154,7 +154,7 @@ class KpaPlanner(Planner):
             inputs[f"{pool.name}.in_flight"] = _in_flight(pool)
         return opinion(self.name, model, {name: watch.said for name, watch in self.watches.items()}, inputs, now)
 
-    def _tick(self, pool: Pool, watch: Watch, now: int) -> Recommendation:
+    def _tick(self, pool: Pool, watch: KpaHistory, now: int) -> PoolRecommendation:
         knobs = self.knobs
         full = knobs.prefill_target_concurrency if pool.knobs.role == "prefill" else knobs.target_concurrency
         target = full * knobs.target_utilization
@@ -163,26 +163,28 @@ class KpaPlanner(Planner):
         self._mind_panic(watch, panic_wanted / pool.ready, now)
         if watch.panic_since_ms < 0:
             wanted, count = stable_wanted, self._bounded(stable_wanted, pool)
-            reason = Reason.of(Code.CONCURRENCY_TARGET, pool.name, concurrency=stable, target=target, wanted=wanted)
+            reason = Reason.of(
+                ReasonCode.CONCURRENCY_TARGET, pool.name, concurrency=stable, target=target, wanted=wanted
+            )
         else:
             wanted = max(stable_wanted, panic_wanted)
             count = watch.panic_floor = max(watch.panic_floor, self._bounded(wanted, pool))
             left_ms = max(0, watch.panic_since_ms + knobs.stable_window_ms - now)
             numbers = {"concurrency": max(stable, panic), "target": target, "allowed": count, "left_ms": left_ms}
-            reason = Reason.of(Code.PANIC, pool.name, **numbers)
+            reason = Reason.of(ReasonCode.PANIC, pool.name, **numbers)
         reasons = [reason]
         if self._bounded(wanted, pool) != wanted:
             numbers = {"wanted": wanted, "allowed": self._bounded(wanted, pool), "ready": pool.ready}
-            reasons.append(Reason.of(Code.SCALE_RATE, pool.name, **numbers))
+            reasons.append(Reason.of(ReasonCode.SCALE_RATE, pool.name, **numbers))
         watch.counts.push(now, float(count))
         highest = int(max(watch.counts.values, default=count))
         if highest > count:
             window_ms = knobs.scale_down_delay_ms
             numbers = {"wanted": count, "allowed": highest, "window_ms": window_ms}
-            reasons.append(Reason.of(Code.HIGHEST_RECOMMENDATION, pool.name, **numbers))
+            reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
         return recommended(max(1, highest, count), tuple(reasons), pool, now)
 
-    def _mind_panic(self, watch: Watch, surge: float, now: int) -> None:
+    def _mind_panic(self, watch: KpaHistory, surge: float, now: int) -> None:
         """Begin, extend or end a panic; ``surge`` is what is wanted as a multiple of what is ready."""
         if surge >= self.knobs.panic_threshold:
             watch.panic_since_ms = now
@@ -200,7 +202,7 @@ def _in_flight(pool: Pool) -> float:
     return (pool.load.waiting + pool.load.running) / pool.load.queue_known * pool.ready
 
 
-def _sample(pool: Pool, watch: Watch, now: int) -> None:
+def _sample(pool: Pool, watch: KpaHistory, now: int) -> None:
     watch.in_flight.prune(now)
     if not watch.in_flight.values:
         watch.panic_since_ms = now if pool.ready > 1 else -1

@@ -22,15 +22,15 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.models.load import SENSITIVITY, either_up_both_down, load_step
-from loadline.core.models.regression import SAMPLES_MIN
-from loadline.core.planning.planners.base import Planner
-from loadline.core.planning.planners.jobs import Job, PrefillJob
-from loadline.core.planning.planners.loads import Loads, Mean
-from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.engines.regression import SAMPLES_MIN
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.planning.planner import Planner
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, opinion
+from loadline.core.planning.sizing.load_sizing import Job, PrefillJob
+from loadline.core.planning.sizing.load_steps import SENSITIVITY, either_up_both_down, load_step
+from loadline.core.planning.sizing.worker_loads import LoadMean, Loads
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 
 class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0.9
 
 
-class Verdict(Struct, frozen=True):
+class LoadDecision(Struct, frozen=True):
     """So many more, one less (-1) or none (0), and why."""
 
     step: int
@@ -73,13 +73,15 @@ class LoadPlanner(Planner):
         """The next look at who is fresh."""
         return self.next_ms
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Step each pool."""
         self.observe(model, now)
-        said: dict[str, Recommendation] = {}
+        said: dict[str, PoolRecommendation] = {}
         for pool in model.pools.values():
             verdict = self.judge(model, pool, now)
-            said[pool.name] = Recommendation(pool.base(now) + verdict.step if verdict.step else None, (verdict.reason,))
+            said[pool.name] = PoolRecommendation(
+                pool.base(now) + verdict.step if verdict.step else None, (verdict.reason,)
+            )
         return opinion(self.name, model, said, self.inputs(model), now)
 
     def observe(self, model: Model, now: int) -> None:
@@ -102,13 +104,15 @@ class LoadPlanner(Planner):
                     found[f"{name}.{kind}_most"] = max(loads)
         return found
 
-    def judge(self, model: Model, pool: Pool, now: int) -> Verdict:
+    def judge(self, model: Model, pool: Pool, now: int) -> LoadDecision:
         """Weigh one pool; guard clauses first: what is missing is a hold."""
         if pool.ready == 0:
-            return Verdict(0, Reason(Code.NO_WORKERS, pool.name))
+            return LoadDecision(0, Reason(ReasonCode.NO_WORKERS, pool.name))
         known = min(len(values) for values in _by_kind(pool, self.loads[pool.name]).values())
         if known == 0:
-            return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=pool.fresh, ready=pool.ready, known=0))
+            return LoadDecision(
+                0, Reason.of(ReasonCode.NO_DATA, pool.name, fresh=pool.fresh, ready=pool.ready, known=0)
+            )
         verdicts = [self._weigh(pool, job, now) for job in self._jobs(model, pool)]
         step = either_up_both_down(*(one.step for one in verdicts))
         verdict = next(one for one in verdicts if one.step == step)
@@ -126,27 +130,27 @@ class LoadPlanner(Planner):
                 computing = [one.computing for one in loads.workers.values() if one.computing is not None]
                 yield PrefillJob(values, loads.prefill, ttft_ms, sensitivity, scale, own=own, computing=computing)
 
-    def _weigh(self, pool: Pool, job: Job, now: int) -> Verdict:
+    def _weigh(self, pool: Pool, job: Job, now: int) -> LoadDecision:
         line, supply = job.line(), pool.supply(now)
         if line is None and not job.idle:
             known = len(job.regression.loads)
-            return Verdict(0, Reason.of(Code.LOAD_LEARNING, pool.name, known=known, needed=SAMPLES_MIN))
+            return LoadDecision(0, Reason.of(ReasonCode.LOAD_LEARNING, pool.name, known=known, needed=SAMPLES_MIN))
         up, down = (line.up, line.down) if line is not None else (inf, 1.0)
         share = pool.ready / max(supply.total, 1)
         highs = [load * share for load in job.expected(up)]
         if load_step(highs, up) > 0:
             step = min(max(job.needed(up) - supply.total, 1), supply.total)
-            return Verdict(
-                step, Reason.of(Code.LOAD_HIGH, pool.name, target=up, latency_ms=job.sla_ms, least=min(highs))
+            return LoadDecision(
+                step, Reason.of(ReasonCode.LOAD_HIGH, pool.name, target=up, latency_ms=job.sla_ms, least=min(highs))
             )
         complete = len(job.values) >= pool.ready and supply.total == pool.ready
         less = job.less(down) if complete and job.sensitivity > 0.0 else "no"
         if less == "yes":
-            return Verdict(-1, Reason.of(Code.LOAD_LOW, pool.name, target=job.bound(down), most=job.most))
+            return LoadDecision(-1, Reason.of(ReasonCode.LOAD_LOW, pool.name, target=job.bound(down), most=job.most))
         if less == "refused":
-            return Verdict(0, Reason.of(Code.CONSOLIDATION_REFUSED, pool.name, latency_ms=job.sla_ms))
+            return LoadDecision(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, pool.name, latency_ms=job.sla_ms))
         within = {"least": min(highs), "most": job.most, "target": min(up, 1e12), "latency_ms": job.sla_ms}
-        return Verdict(0, Reason.of(Code.LOAD_WITHIN, pool.name, **within))
+        return LoadDecision(0, Reason.of(ReasonCode.LOAD_WITHIN, pool.name, **within))
 
     def _capacity(self, pool: Pool) -> float:
         """KV blocks that a worker may use; infinite where no worker says how many it has."""
@@ -157,7 +161,7 @@ class LoadPlanner(Planner):
                 return total * self.knobs.kv_usage_max
         return inf
 
-    def _paced(self, pool: Pool, verdict: Verdict, now: int) -> Verdict:
+    def _paced(self, pool: Pool, verdict: LoadDecision, now: int) -> LoadDecision:
         """One change an interval; a shrink also waits after any change of the ready workers."""
         changed_ms = max(pool.grown_at_ms, pool.shrunk_at_ms)
         if verdict.step < 0:
@@ -165,10 +169,12 @@ class LoadPlanner(Planner):
         age_ms, interval_ms = now - changed_ms, self.knobs.load_adjustment_interval_ms
         if changed_ms < 0 or age_ms >= interval_ms:
             return verdict
-        return Verdict(0, Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
+        return LoadDecision(
+            0, Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms)
+        )
 
 
-def _by_kind(pool: Pool, loads: Loads) -> dict[str, list[Mean]]:
+def _by_kind(pool: Pool, loads: Loads) -> dict[str, list[LoadMean]]:
     """The known loads of what the workers of a pool do."""
     workers, role, found = loads.workers.values(), pool.knobs.role, {}
     if role != "decode":

@@ -18,21 +18,21 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.window import RollingMax
-from loadline.core.models.engine import ObjectiveKnobs
-from loadline.core.models.lengths import Lengths
-from loadline.core.planning.planners.fits import NO_LINES, Lines, PoolFit
-from loadline.core.planning.planners.intervals import Outlook
-from loadline.core.planning.planners.recommendation import Recommendation
-from loadline.core.planning.planners.served import Served, served_by
-from loadline.core.planning.planners.shares import Share
-from loadline.core.planning.planners.sizing import Demand, Sizing, profile_problem
+from loadline.core.engines.lengths import Lengths
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.windows import RollingMax
+from loadline.core.planning.demand.intervals import Outlook
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
-from loadline.core.planning.replacements import kept_of
-from loadline.core.report import Code, Need, Opinion, Reason
-from loadline.core.scalars import Role
+from loadline.core.planning.recommendation import PoolRecommendation
+from loadline.core.planning.sizing.online_fits import NO_LINES, EngineLines, PoolFit
+from loadline.core.planning.sizing.replacements import kept_of
+from loadline.core.planning.sizing.role_shares import RoleShare
+from loadline.core.planning.sizing.sizing_by_profile import Demand, Sizing, profile_problem
+from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput, served_by
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import Role
 
 
 class QueueingKnobs(ThroughputKnobs, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class QueueingKnobs(ThroughputKnobs, frozen=True, forbid_unknown_fields=True):
 class Taught(Struct, frozen=True):
     """What is kept beyond an agent."""
 
-    lines: dict[str, Lines]
+    lines: dict[str, EngineLines]
     correction: bytes | None = None
 
 
@@ -68,11 +68,11 @@ class QueueingPlanner(ThroughputPlanner):
     by_pool: ClassVar[tuple[str, ...]] = (*ThroughputPlanner.by_pool, "served", "highest", "fits", "lines")
 
     knobs: QueueingKnobs
-    served: dict[str, Served] = field(default_factory=dict)
+    served: dict[str, WorkerThroughput] = field(default_factory=dict)
     """What one worker of each pool serves, since the last sizing."""
     needs: dict[Role, Need] = field(default_factory=dict)
     fits: dict[str, PoolFit] = field(default_factory=dict)
-    lines: dict[str, Lines] = field(default_factory=dict)
+    lines: dict[str, EngineLines] = field(default_factory=dict)
     """What was learned of the engines of each pool, here or before."""
     waiting: dict[Role, int] = field(default_factory=dict)
     """Requests that wait at the workers of each role, or for any."""
@@ -106,7 +106,7 @@ class QueueingPlanner(ThroughputPlanner):
         if taught.correction is not None:
             super().learn(taught.correction)
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """As the throughput planner; and what is demanded of each role."""
         found = super().plan(model, now)
         needs = [_standing(need, model, now) if self.is_over(model, now) else need for need in self.needs.values()]
@@ -141,7 +141,7 @@ class QueueingPlanner(ThroughputPlanner):
             "takes": numbers["busy"] * one.saturated_requests_per_s,
             "serves": one.requests_per_s,
         }
-        return Reason(Code.QUEUEING_TARGET, pool.name, numbers | more, detail=f"bound by {one.bound}")
+        return Reason(ReasonCode.QUEUEING_TARGET, pool.name, numbers | more, detail=f"bound by {one.bound}")
 
     def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:
         """Why nothing can be said of a pool; None where it was sized."""
@@ -149,9 +149,9 @@ class QueueingPlanner(ThroughputPlanner):
             fit, lines = self.fits.get(pool.name), self.lines.get(pool.name, NO_LINES)
             if fit is None or pool.engine.problem or lines.known(pool.knobs.role):
                 return self.problems[pool.name]
-            return Reason(Code.ENGINE_LEARNING, pool.name, detail=fit.problem(pool))
+            return Reason(ReasonCode.ENGINE_LEARNING, pool.name, detail=fit.problem(pool))
         if not model.traffic.heard(now) or pool.name not in self.sized:
-            return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
+            return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
         return None
 
     def is_over(self, model: Model, now: int) -> bool:
@@ -159,9 +159,9 @@ class QueueingPlanner(ThroughputPlanner):
         asked = any(self.waiting.values()) or model.objectives.tokens_per_s
         return not asked and super().is_over(model, now)
 
-    def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
+    def _say(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
         """A shrink waits for what was needed of late, and for the pools that take over."""
-        said, standing = super()._say(model, pool, now), pool.target_now(now)
+        said, standing = super()._say(model, pool, now), pool.effective_target(now)
         if pool.name not in self.sized:
             return said
         highest = self.highest.setdefault(pool.name, RollingMax(0))
@@ -174,13 +174,13 @@ class QueueingPlanner(ThroughputPlanner):
         needed = min(standing, highest.max(now) or 0)
         if needed > wanted:
             numbers = {"wanted": wanted, "allowed": needed, "window_ms": highest.window_ms}
-            reasons.append(Reason.of(Code.HIGHEST_RECOMMENDATION, pool.name, **numbers))
+            reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
             wanted = needed
         kept = self._kept(model, pool, wanted, now)
         if kept > wanted:
-            reasons.append(Reason.of(Code.REPLACEMENT_NOT_READY, pool.name, wanted=wanted, allowed=kept))
+            reasons.append(Reason.of(ReasonCode.REPLACEMENT_NOT_READY, pool.name, wanted=wanted, allowed=kept))
             wanted = kept
-        return Recommendation(None if wanted == standing else wanted, tuple(reasons))
+        return PoolRecommendation(None if wanted == standing else wanted, tuple(reasons))
 
     def _kept(self, model: Model, pool: Pool, wanted: int, now: int) -> int:
         """Workers that stay because those of the other pools of the role that are ready do not carry its load alone."""
@@ -227,7 +227,7 @@ class QueueingPlanner(ThroughputPlanner):
             self.backlogs[role] = self._backlog(role, arriving, objectives)
             whole, ours = arriving + self.backlogs[role], [pool for pool in pools if pool.knobs.role == role]
             self.served |= served_by(ours, objectives, demand, whole, self.lines)
-            shares.append(Share(role, ours, self.served, whole))
+            shares.append(RoleShare(role, ours, self.served, whole))
         self.needs = {share.role: share.need for share in shares}
         hours = self.knobs.switching_cost_hours
         return lambda times: {name: size for share in shares for name, size in share.sizes(times, hours).items()}
@@ -235,7 +235,7 @@ class QueueingPlanner(ThroughputPlanner):
 
 def _standing(need: Need, model: Model, now: int) -> Need:
     """No more than the workers serve that stand."""
-    served = sum(rate * model.pools[name].target_now(now) for name, rate in need.serves.items())
+    served = sum(rate * model.pools[name].effective_target(now) for name, rate in need.serves.items())
     return replace(need, demand=min(need.demand, served))
 
 

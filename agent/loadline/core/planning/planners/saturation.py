@@ -19,24 +19,24 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.window import RollingSamples
-from loadline.core.models.headroom import Choice, Crew, resize
-from loadline.core.models.saturation import Thresholds
-from loadline.core.models.token_capacity import (
-    Limits,
+from loadline.core.engines.token_capacity import (
     Observations,
+    TokenLimits,
     derived_tokens,
     request_tokens,
     unseen_tokens,
 )
-from loadline.core.planning.planners.base import Planner
-from loadline.core.planning.planners.occupancy import Lengths, Occupancy
-from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, opinion, without_data
-from loadline.core.planning.planners.spare import Spare
-from loadline.core.report import Code, Need, Opinion, Reason
-from loadline.core.scalars import Role
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.windows import RollingSamples
+from loadline.core.planning.planner import Planner
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, opinion, without_data
+from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, resize
+from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
+from loadline.core.planning.sizing.saturation_rules import Thresholds
+from loadline.core.planning.sizing.wva_saturation import Spare
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import Role
 
 Threshold = Annotated[float, Meta(gt=0, le=1)]
 
@@ -79,7 +79,7 @@ class SaturationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 60_000
 
 
-class Held(Struct, frozen=True):
+class PoolOccupancy(Struct, frozen=True):
     """What the pools of a role hold together, and what one worker of each can hold: in workers or in KV tokens."""
 
     rising: float
@@ -119,7 +119,7 @@ class SaturationPlanner(Planner):
         """The next look at who is fresh."""
         return self.next_ms
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Judge the pools of each role together."""
         self.next_ms = now + WAKE_MS
         lengths = _lengths(model, now) if self.knobs.capacity == "tokens" else None
@@ -127,7 +127,7 @@ class SaturationPlanner(Planner):
             occupancy = self._occupancy(pool.name)
             occupancy.look(pool, self._limits, lengths, now)
             self.next_ms = min(self.next_ms, now + occupancy.sample_ms)
-        said: dict[str, Recommendation] = {}
+        said: dict[str, PoolRecommendation] = {}
         needs: list[Need] = []
         for role in {pool.knobs.role: None for pool in model.pools.values()}:
             pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
@@ -149,7 +149,7 @@ class SaturationPlanner(Planner):
             for key, value in (("held_low", one.low), ("held_high", one.high))
         }
         seen = opinion(self.name, model, said, inputs, now)
-        return Opinion(seen.planner, seen.targets, seen.reasons, seen.inputs, tuple(needs))
+        return Recommendation(seen.planner, seen.targets, seen.reasons, seen.inputs, tuple(needs))
 
     def learned(self) -> bytes | None:
         """What workers held in KV tokens when requests queued, by pool."""
@@ -163,8 +163,8 @@ class SaturationPlanner(Planner):
                 self._occupancy(name).observed = observed
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(self.knobs.kv_cache_threshold, self.knobs.queue_length_threshold)
+    def _limits(self) -> TokenLimits:
+        return TokenLimits(self.knobs.kv_cache_threshold, self.knobs.queue_length_threshold)
 
     @property
     def _thresholds(self) -> Thresholds:
@@ -180,7 +180,7 @@ class SaturationPlanner(Planner):
             known = self.pools[name] = Occupancy(*windows)
         return known
 
-    def _blind(self, pool: Pool) -> Recommendation | None:
+    def _blind(self, pool: Pool) -> PoolRecommendation | None:
         """The hold of a pool of which nothing is known."""
         self.safe[pool.name] = False
         return without_data(pool, len(self.pools[pool.name].held) if pool.fresh else 0)
@@ -191,9 +191,9 @@ class SaturationPlanner(Planner):
         pools: Sequence[Pool],
         blind: Collection[str],
         model: Model,
-        lengths: Lengths | None,
+        lengths: ObservedLengths | None,
         now: int,
-    ) -> Held:
+    ) -> PoolOccupancy:
         capacities = self._capacities(pools, lengths)
         # By percent a pool holds so many workers, and these are worth what they can hold.
         units = capacities if lengths is None else dict.fromkeys(capacities, 1.0)
@@ -204,13 +204,13 @@ class SaturationPlanner(Planner):
             queued_for = queued / max(batch, self.knobs.queue_length_threshold) * min(capacities.values())
         else:
             queued_for = queued * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
-        return Held(
+        return PoolOccupancy(
             sum(self.pools[name].rising * unit for name, unit in units.items()) + queued_for,
             sum(self.pools[name].falling * unit for name, unit in units.items() if name not in blind) + queued_for,
             capacities,
         )
 
-    def _capacities(self, pools: Sequence[Pool], lengths: Lengths | None) -> dict[str, float]:
+    def _capacities(self, pools: Sequence[Pool], lengths: ObservedLengths | None) -> dict[str, float]:
         """What one worker of each pool can hold; 1 by percent, where not all pools say how large their caches are."""
         known = {pool.name: one for pool in pools if (one := self.pools[pool.name].capacity)}
         if not known or (lengths is None and any(pool.ready and pool.name not in known for pool in pools)):
@@ -224,13 +224,13 @@ class SaturationPlanner(Planner):
         }
 
     def _judge(
-        self, pools: Sequence[Pool], blind: Mapping[str, Recommendation], held: Held, now: int
-    ) -> tuple[dict[str, Recommendation], Need]:
+        self, pools: Sequence[Pool], blind: Mapping[str, PoolRecommendation], held: PoolOccupancy, now: int
+    ) -> tuple[dict[str, PoolRecommendation], Need]:
         """What is said of the pools of a role, and what they are to hold."""
         up, down = self.knobs.scale_up_threshold, self.knobs.scale_down_boundary
         crews = [_crew(pool, held.capacities[pool.name], now, silent=pool.name in blind) for pool in pools]
         found = resize(crews, held.rising, held.falling, up, down)
-        said: dict[str, Recommendation] = {}
+        said: dict[str, PoolRecommendation] = {}
         for pool, crew in zip(pools, crews, strict=True):
             capacity, count = crew.choice.capacity, found.counts[pool.name]
             step = count - crew.choice.current
@@ -239,11 +239,11 @@ class SaturationPlanner(Planner):
                 said[pool.name] = blind[pool.name]
                 continue
             if step < 0:
-                code, of, workers, threshold = Code.SATURATION_LOW, held.falling, found.ready, down
+                code, of, workers, threshold = ReasonCode.SATURATION_LOW, held.falling, found.ready, down
             else:
-                code, of, workers, threshold = Code.SATURATION_HIGH, held.rising, found.anticipated, up
+                code, of, workers, threshold = ReasonCode.SATURATION_HIGH, held.rising, found.anticipated, up
             reason = Reason.of(
-                code if step else Code.SATURATION_WITHIN,
+                code if step else ReasonCode.SATURATION_WITHIN,
                 pool.name,
                 held=of / capacity,
                 workers=workers / capacity,
@@ -251,19 +251,19 @@ class SaturationPlanner(Planner):
                 wanted=count,
             )
             missing = pool.missing(now)
-            late = (Reason.of(Code.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
+            late = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
             if step > 0:  # what is late is not given up for what is needed
-                count = max(count, pool.target_now(now))
-            said[pool.name] = Recommendation(count if step else None, (reason, *late))
+                count = max(count, pool.effective_target(now))
+            said[pool.name] = PoolRecommendation(count if step else None, (reason, *late))
         demand = found.anticipated + found.required - found.spare
         return said, Need(pools[0].knobs.role, demand, dict(held.capacities))
 
 
-def _crew(pool: Pool, capacity: float, now: int, *, silent: bool) -> Crew:
+def _crew(pool: Pool, capacity: float, now: int, *, silent: bool) -> PoolCapacity:
     knobs, current = pool.knobs, pool.base(now)
     most = max(knobs.replicas_max, current)
-    choice = Choice(pool.name, pool.cost_per_hour, capacity, current, knobs.replicas_min, most)
-    return Crew(choice, pool.ready, silent=silent, late=pool.missing(now) > 0)
+    choice = Candidate(pool.name, pool.cost_per_hour, capacity, current, knobs.replicas_min, most)
+    return PoolCapacity(choice, pool.ready, silent=silent, late=pool.missing(now) > 0)
 
 
 def _kind(pool: Pool) -> tuple[str, int]:
@@ -271,6 +271,6 @@ def _kind(pool: Pool) -> tuple[str, int]:
     return pool.knobs.accelerator, pool.knobs.gpus_per_worker
 
 
-def _lengths(model: Model, now: int) -> Lengths:
+def _lengths(model: Model, now: int) -> ObservedLengths:
     traffic = model.traffic.status(now)
-    return Lengths(traffic.isl_tokens or 0.0, traffic.osl_tokens or 0.0)
+    return ObservedLengths(traffic.isl_tokens or 0.0, traffic.osl_tokens or 0.0)

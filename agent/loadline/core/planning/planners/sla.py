@@ -10,13 +10,13 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.planning.composite import CompositePlanner
 from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
-from loadline.core.planning.planners.pair import Pair
-from loadline.core.planning.planners.recommendation import Recommendation, opinion
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.planning.recommendation import PoolRecommendation, opinion
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 
 class SlaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ class Parts(Struct):
     load: LoadPlanner
 
 
-class SlaPlanner(Pair):
+class SlaPlanner(CompositePlanner):
     """See the module."""
 
     name: ClassVar[str] = "sla"
@@ -51,7 +51,7 @@ class SlaPlanner(Pair):
         assert self.parts is not None  # noqa: S101 - set when it is made
         return self.parts
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Both parts look; of each pool the higher count counts."""
         parts = self._parts
         parts.throughput.observe(model, now)
@@ -59,16 +59,16 @@ class SlaPlanner(Pair):
         said = {name: self._say(model, pool, now) for name, pool in model.pools.items()}
         inputs = parts.throughput.inputs() | parts.load.inputs(model)
         found = opinion(self.name, model, said, inputs, now)
-        return Opinion(found.planner, found.targets, (*found.reasons, *parts.throughput.remarks()), found.inputs)
+        return Recommendation(found.planner, found.targets, (*found.reasons, *parts.throughput.remarks()), found.inputs)
 
-    def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
+    def _say(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
         """The load planner's step, but not below the floor."""
         throughput, load = self._parts.throughput, self._parts.load
         blind = throughput.blind(model, pool, now)
-        if blind is not None and blind.code is not Code.TRAFFIC_UNKNOWN:
-            return Recommendation(None, (blind,))
+        if blind is not None and blind.code is not ReasonCode.TRAFFIC_UNKNOWN:
+            return PoolRecommendation(None, (blind,))
         verdict = load.judge(model, pool, now)
-        base, standing = pool.base(now), pool.target_now(now)
+        base, standing = pool.base(now), pool.effective_target(now)
         reasons = [verdict.reason]
         if blind is not None:
             wanted = base + verdict.step if verdict.step > 0 else standing
@@ -77,13 +77,16 @@ class SlaPlanner(Pair):
             floor = throughput.sized[pool.name]
             wanted = base + verdict.step if verdict.step else max(standing, floor.replicas)
             if verdict.step < 0 and not model.traffic.complete(now):
-                wanted, reasons = standing, [Reason(Code.TRAFFIC_INCOMPLETE, pool.name), *reasons]
+                wanted, reasons = standing, [Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name), *reasons]
             if wanted <= floor.replicas:
                 reasons = [floor.reason, *reasons]
             if wanted < floor.replicas:
                 numbers = {"wanted": wanted, "allowed": floor.replicas}
-                wanted, reasons = floor.replicas, [Reason.of(Code.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
+                wanted, reasons = (
+                    floor.replicas,
+                    [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons],
+                )
         missing = pool.missing(now)
         if missing and base < wanted:
-            reasons.append(Reason.of(Code.PENDING_UNREACHED, pool.name, missing=missing))
-        return Recommendation(None if wanted == standing else wanted, tuple(reasons))
+            reasons.append(Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing))
+        return PoolRecommendation(None if wanted == standing else wanted, tuple(reasons))

@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.planning.planners.base import Planner
-from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, held, opinion, recommended
-from loadline.core.report import Code, Opinion, Reason
-from loadline.core.scalars import Name
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.planning.planner import Planner
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, held, opinion, recommended
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import Name
 
 
 class StaticKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,15 +36,15 @@ class StaticPlanner(Planner):
         """It has nothing to look at; the freshness of workers has."""
         return self.next_look_ms
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """The configured counts."""
         self.next_look_ms = now + WAKE_MS
         said = {pool.name: self._look(pool, now) for pool in model.pools.values()}
         inputs = {f"{name}.replicas": float(count) for name, count in self.knobs.replicas.items()}
         return opinion(self.name, model, said, inputs, now)
 
-    def _look(self, pool: Pool, now: int) -> Recommendation:
+    def _look(self, pool: Pool, now: int) -> PoolRecommendation:
         count = self.knobs.replicas.get(pool.name)
         if count is None:
-            return held(Code.NO_FIXED_COUNT, pool)
-        return recommended(count, (Reason.of(Code.FIXED_COUNT, pool.name, replicas=count),), pool, now)
+            return held(ReasonCode.NO_FIXED_COUNT, pool)
+        return recommended(count, (Reason.of(ReasonCode.FIXED_COUNT, pool.name, replicas=count),), pool, now)

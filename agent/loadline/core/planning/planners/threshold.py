@@ -13,12 +13,12 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.window import RollingSamples
-from loadline.core.belief.worker import MICRO
-from loadline.core.planning.planners.base import Planner
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.windows import RollingSamples
+from loadline.core.fleet.worker import MICRO
+from loadline.core.planning.planner import Planner
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 Threshold = Annotated[float, Meta(ge=0)]
 
@@ -72,7 +72,7 @@ class Signal(Struct):
         return self.now_low + (self.now_low - first) * intervals
 
 
-class Watch(Struct):
+class ThresholdHistory(Struct):
     """What the planner remembers of one pool."""
 
     queue: Signal
@@ -81,7 +81,7 @@ class Watch(Struct):
     """When the data of the window began; -1 while there is none."""
 
 
-class Verdict(Struct, frozen=True):
+class ThresholdDecision(Struct, frozen=True):
     """One more (1), one less (-1) or none (0), and why."""
 
     step: int
@@ -95,7 +95,7 @@ class ThresholdPlanner(Planner):
     by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: ThresholdKnobs
-    watches: dict[str, Watch] = field(default_factory=dict)
+    watches: dict[str, ThresholdHistory] = field(default_factory=dict)
     next_pull_ms: int = 0
 
     def adapt(self, before: ThresholdKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
@@ -109,7 +109,7 @@ class ThresholdPlanner(Planner):
         """The next sampling."""
         return self.next_pull_ms
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Step each pool by at most one."""
         self._look(model, now)
         targets: dict[str, int] = {}
@@ -121,7 +121,7 @@ class ThresholdPlanner(Planner):
             reasons.append(verdict.reason)
         # The reasons of what changes come first; sorting by a bool keeps the order of the pools otherwise.
         reasons.sort(key=lambda reason: reason.pool not in targets)
-        return Opinion(self.name, targets, tuple(reasons), self._inputs(model))
+        return Recommendation(self.name, targets, tuple(reasons), self._inputs(model))
 
     def _look(self, model: Model, now: int) -> None:
         """Take the picture of this moment, and sample it when that is due."""
@@ -131,7 +131,7 @@ class ThresholdPlanner(Planner):
         for pool in model.pools.values():
             watch = self.watches.get(pool.name)
             if watch is None:
-                watch = self.watches[pool.name] = Watch(self._signal(), self._signal())
+                watch = self.watches[pool.name] = ThresholdHistory(self._signal(), self._signal())
             if pool.fresh == 0:
                 watch.since_ms = -1
                 watch.queue.low.clear()
@@ -152,13 +152,15 @@ class ThresholdPlanner(Planner):
         window_ms = self.knobs.adjustment_interval_ms
         return Signal(RollingSamples(window_ms), RollingSamples(window_ms))
 
-    def _judge(self, pool: Pool, now: int) -> Verdict:
+    def _judge(self, pool: Pool, now: int) -> ThresholdDecision:
         """Weigh one pool; guard clauses first: what is missing is a hold."""
         watch, role = self.watches[pool.name], pool.knobs.role
         if pool.ready == 0:
-            return Verdict(0, Reason(Code.NO_WORKERS, pool.name))
+            return ThresholdDecision(0, Reason(ReasonCode.NO_WORKERS, pool.name))
         if _reporting(pool) == 0:
-            return Verdict(0, Reason.of(Code.NO_DATA, pool.name, fresh=pool.fresh, ready=pool.ready, known=0))
+            return ThresholdDecision(
+                0, Reason.of(ReasonCode.NO_DATA, pool.name, fresh=pool.fresh, ready=pool.ready, known=0)
+            )
         if role == "prefill":
             verdict = self._judge_queue(pool, watch.queue)
         elif role == "decode":
@@ -169,7 +171,7 @@ class ThresholdPlanner(Planner):
             verdict = self._mind_interval(pool, verdict, watch.since_ms, now)
         return self._mind_pending(pool, verdict, now) if verdict.step > 0 else verdict
 
-    def _mind_interval(self, pool: Pool, verdict: Verdict, since_ms: int, now: int) -> Verdict:
+    def _mind_interval(self, pool: Pool, verdict: ThresholdDecision, since_ms: int, now: int) -> ThresholdDecision:
         """One change an interval. A shrink also waits after any change of the ready workers: the means are of others.
 
         Growth does not: where workers come and go there are too few of them, and one that flaps would forbid it for
@@ -180,43 +182,47 @@ class ThresholdPlanner(Planner):
         age_ms, interval_ms = now - changed_at, self.knobs.adjustment_interval_ms
         if age_ms >= interval_ms:
             return verdict
-        return Verdict(0, Reason.of(Code.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
+        return ThresholdDecision(
+            0, Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms)
+        )
 
-    def _judge_queue(self, pool: Pool, queue: Signal) -> Verdict:
+    def _judge_queue(self, pool: Pool, queue: Signal) -> ThresholdDecision:
         up, down = self.knobs.prefill_queue_scale_up_threshold, self.knobs.prefill_queue_scale_down_threshold
         high = queue.high.mean_with(queue.now_high)
         if high < down:
-            return Verdict(-1, Reason.of(Code.PREFILL_QUEUE_LOW, pool.name, mean=high, threshold=down))
+            return ThresholdDecision(-1, Reason.of(ReasonCode.PREFILL_QUEUE_LOW, pool.name, mean=high, threshold=down))
         low = queue.low.mean_with(queue.now_low)
         if low <= up:
-            return Verdict(0, Reason(Code.WITHIN_THRESHOLDS, pool.name))
+            return ThresholdDecision(0, Reason(ReasonCode.WITHIN_THRESHOLDS, pool.name))
         # A new worker is of use only after some intervals: a queue that will be gone by then needs none.
         predicted = queue.predicted(self.knobs.prefill_queue_trend_intervals)
-        step, code = (1, Code.PREFILL_QUEUE_HIGH) if predicted > up else (0, Code.QUEUE_TREND_FALLING)
-        return Verdict(step, Reason.of(code, pool.name, mean=low, threshold=up, predicted=predicted))
+        step, code = (1, ReasonCode.PREFILL_QUEUE_HIGH) if predicted > up else (0, ReasonCode.QUEUE_TREND_FALLING)
+        return ThresholdDecision(step, Reason.of(code, pool.name, mean=low, threshold=up, predicted=predicted))
 
-    def _judge_kv(self, pool: Pool, kv: Signal, now: int) -> Verdict:
+    def _judge_kv(self, pool: Pool, kv: Signal, now: int) -> ThresholdDecision:
         up, down = self.knobs.decode_kv_scale_up_threshold, self.knobs.decode_kv_scale_down_threshold
         high = kv.high.mean_with(kv.now_high)
         if high < down:
             grace_ms = self.knobs.new_decode_worker_grace_intervals * self.knobs.adjustment_interval_ms
             if pool.grown_at_ms >= 0 and now - pool.grown_at_ms < grace_ms:
                 age_ms = now - pool.grown_at_ms
-                return Verdict(0, Reason.of(Code.NEW_WORKER_GRACE, pool.name, age_ms=age_ms, grace_ms=grace_ms))
-            return Verdict(-1, Reason.of(Code.KV_USAGE_LOW, pool.name, mean=high, threshold=down))
+                return ThresholdDecision(
+                    0, Reason.of(ReasonCode.NEW_WORKER_GRACE, pool.name, age_ms=age_ms, grace_ms=grace_ms)
+                )
+            return ThresholdDecision(-1, Reason.of(ReasonCode.KV_USAGE_LOW, pool.name, mean=high, threshold=down))
         low = kv.low.mean_with(kv.now_low)
         if low > up:
-            return Verdict(1, Reason.of(Code.KV_USAGE_HIGH, pool.name, mean=low, threshold=up))
-        return Verdict(0, Reason(Code.WITHIN_THRESHOLDS, pool.name))
+            return ThresholdDecision(1, Reason.of(ReasonCode.KV_USAGE_HIGH, pool.name, mean=low, threshold=up))
+        return ThresholdDecision(0, Reason(ReasonCode.WITHIN_THRESHOLDS, pool.name))
 
-    def _mind_pending(self, pool: Pool, verdict: Verdict, now: int) -> Verdict:
+    def _mind_pending(self, pool: Pool, verdict: ThresholdDecision, now: int) -> ThresholdDecision:
         """Growth that was asked for is waited for, as long as it may still come; then it is reported, not repeated."""
         supply = pool.supply(now)
         on_their_way = supply.pending + supply.starting
         if on_their_way:
-            return Verdict(0, Reason.of(Code.WORKERS_PENDING, pool.name, pending=on_their_way))
-        if pool.base(now) < pool.target_now(now):
-            return Verdict(0, Reason.of(Code.PENDING_UNREACHED, pool.name, missing=supply.missing))
+            return ThresholdDecision(0, Reason.of(ReasonCode.WORKERS_PENDING, pool.name, pending=on_their_way))
+        if pool.base(now) < pool.effective_target(now):
+            return ThresholdDecision(0, Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=supply.missing))
         return verdict
 
     def _inputs(self, model: Model) -> dict[str, float]:
@@ -243,7 +249,7 @@ def _reporting(pool: Pool) -> int:
     return by_role.get(pool.knobs.role, min(load.queue_known, load.kv_known))
 
 
-def _either_up_both_down(queue: Verdict, kv: Verdict) -> Verdict:
+def _either_up_both_down(queue: ThresholdDecision, kv: ThresholdDecision) -> ThresholdDecision:
     """An aggregated worker does both jobs: either may need more, both must need less."""
     if queue.step > 0 or kv.step > 0:
         return queue if queue.step > 0 else kv

@@ -15,20 +15,20 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from loadline.core.belief.fleet import Model
-from loadline.core.belief.pool import Pool
-from loadline.core.belief.traffic import Recent
-from loadline.core.events import ForecastFailed, ForecastFitted
-from loadline.core.forecasts import ForecastKnobs, History
-from loadline.core.models.lengths import Lengths, all_of
-from loadline.core.models.throughput import STEP_MAX, bounded
-from loadline.core.planning.planners.base import Asked, Planner
-from loadline.core.planning.planners.correction import Correction
-from loadline.core.planning.planners.foresight import Foresight
-from loadline.core.planning.planners.intervals import Intervals, Outlook
-from loadline.core.planning.planners.recommendation import WAKE_MS, Recommendation, Sized, opinion, shrink_later
-from loadline.core.planning.planners.sizing import Demand, Size, Sizing, profile_problem, sizing
-from loadline.core.report import Code, Opinion, Reason
+from loadline.core.engines.lengths import Lengths, all_of
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.traffic import Recent
+from loadline.core.planning.demand.intervals import Intervals, Outlook
+from loadline.core.planning.demand.pending_forecast import PendingForecast
+from loadline.core.planning.planner import ForecastRequest, Planner
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, PoolSize, opinion, shrink_later
+from loadline.core.planning.sizing.correction import Correction
+from loadline.core.planning.sizing.forecast_steps import STEP_MAX, bounded
+from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, Sizing, profile_problem, sizing
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.forecasts import ForecastKnobs, History
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 _SPARE: Final = 1.1
 """A pool shrinks to what this much of the demand needs: at the edge of two counts noise would change it for ever."""
@@ -95,10 +95,10 @@ class ThroughputPlanner(Planner):
     sized_ms: int = -1
     isl_spread: float = 1.0
     """``1 + cv^2`` of the prompts: sums of lengths swing by so much more than counts do."""
-    sized: dict[str, Sized] = field(default_factory=dict)
+    sized: dict[str, PoolSize] = field(default_factory=dict)
     problems: dict[str, Reason] = field(default_factory=dict)
     infeasible: dict[str, Reason] = field(default_factory=dict)
-    foresight: Foresight = field(default_factory=Foresight)
+    foresight: PendingForecast = field(default_factory=PendingForecast)
     foreseen_at: dict[str, int] = field(default_factory=dict)
     """What was decided of each pool when the newest forecast came: it moves them from there, in all looks."""
     look_at_ms: int = 0
@@ -121,7 +121,7 @@ class ThroughputPlanner(Planner):
         self._intervals.busiest_ms = self.knobs.busiest_ms
         if self.knobs.throughput_adjustment_interval_ms != before.throughput_adjustment_interval_ms:
             self.intervals = Intervals(self.knobs.throughput_adjustment_interval_ms, self.knobs.busiest_ms)
-            self.foresight = Foresight(request=self.foresight.request)  # an answer under way is to the old series
+            self.foresight = PendingForecast(request=self.foresight.request)  # an answer under way is to the old series
 
     def warm(self, history: History) -> None:
         """Forecast from the first look on."""
@@ -135,7 +135,7 @@ class ThroughputPlanner(Planner):
         """Count on from there."""
         self.foresight.request = requests
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> ForecastRequest | None:
         """Forecasts of what comes after the newest interval."""
         return self.foresight.asked()
 
@@ -152,12 +152,12 @@ class ThroughputPlanner(Planner):
         if not self.knobs.no_correction:
             self.correction.learn(data)
 
-    def plan(self, model: Model, now: int) -> Opinion:
+    def plan(self, model: Model, now: int) -> Recommendation:
         """Look where that is due or called for, and say what the pools were last sized to."""
         self.observe(model, now)
         said = {pool.name: self._say(model, pool, now) for pool in model.pools.values()}
         found = opinion(self.name, model, said, self.inputs(), now)
-        return Opinion(found.planner, found.targets, (*found.reasons, *self.remarks()), found.inputs)
+        return Recommendation(found.planner, found.targets, (*found.reasons, *self.remarks()), found.inputs)
 
     def remarks(self) -> list[Reason]:
         """What is said beside the reasons: how good the forecast is, and the objectives that cannot be met."""
@@ -228,7 +228,7 @@ class ThroughputPlanner(Planner):
         """Size for what is ahead."""
         foresight, intervals = self.foresight, self._intervals
         if foresight.news:
-            self.foreseen_at = {name: pool.target_now(now) for name, pool in model.pools.items()}
+            self.foreseen_at = {name: pool.effective_target(now) for name, pool in model.pools.items()}
         foresight.news, self.look_at_ms = False, now + self.look_interval_ms
         first, last = foresight.ahead(now, self._ahead_ms, intervals.interval_ms)
         outlook = intervals.outlook(foresight.forecasts, first, last, upper=self.knobs.demand == "upper")
@@ -266,7 +266,7 @@ class ThroughputPlanner(Planner):
             self.isl_spread = lengths[0].mean_square / max(lengths[0].mean, 1.0) ** 2
         size_for = self._sizing(outlook, lengths or (_NONE, _NONE), model)
         found = spare = size_for(1.0)
-        if any(found[pool.name].wanted < pool.target_now(now) for pool in model.pools.values()):
+        if any(found[pool.name].wanted < pool.effective_target(now) for pool in model.pools.values()):
             spare = size_for(_SPARE)
         self.problems = {name: size.problem for name, size in found.items() if size.problem is not None}
         self.infeasible = {name: size.infeasible for name, size in found.items() if size.infeasible is not None}
@@ -278,11 +278,11 @@ class ThroughputPlanner(Planner):
             before = self.sized.get(pool.name)
             if surge and before is not None and size.wanted <= before.replicas:
                 # It stays for the reason it had, in the numbers of the load that the others are sized for.
-                wanted, grew = before.replicas, before.reason.code is Code.TRAFFIC_SURGE
+                wanted, grew = before.replicas, before.reason.code is ReasonCode.TRAFFIC_SURGE
             else:
                 wanted, grew = self._allowed(pool, size, spare[pool.name].wanted, now, surge=surge), surge
             numbers = outlook.load | {"busy": size.busy, "wanted": float(size.needed), "allowed": float(wanted)}
-            self.sized[pool.name] = Sized(wanted, self.reason(pool, numbers, surge=grew))
+            self.sized[pool.name] = PoolSize(wanted, self.reason(pool, numbers, surge=grew))
 
     def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
         return sizing(model, self.demand(outlook, lengths))
@@ -302,7 +302,7 @@ class ThroughputPlanner(Planner):
 
     def _allowed(self, pool: Pool, size: Size, spare: int, now: int, *, surge: bool) -> int:
         """The count that a pool is sized to by this look."""
-        standing = pool.target_now(now)
+        standing = pool.effective_target(now)
         wanted = max(size.wanted, min(standing, spare))
         if surge:  # what has just begun may be untypical: it only adds
             return max(wanted, standing)
@@ -313,24 +313,24 @@ class ThroughputPlanner(Planner):
 
     def reason(self, pool: Pool, numbers: dict[str, float], *, surge: bool) -> Reason:
         """What led to a size; planners that size otherwise know more."""
-        return Reason(Code.TRAFFIC_SURGE if surge else Code.THROUGHPUT_TARGET, pool.name, numbers)
+        return Reason(ReasonCode.TRAFFIC_SURGE if surge else ReasonCode.THROUGHPUT_TARGET, pool.name, numbers)
 
     # -- saying --------------------------------------------------------------------------------------------------------
 
-    def _say(self, model: Model, pool: Pool, now: int) -> Recommendation:
+    def _say(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
         """What a pool was sized to, as far as it may be changed now."""
         problem = self.blind(model, pool, now)
         if problem is not None:
-            return Recommendation(None, (problem,))
-        sized, standing = self.sized[pool.name], pool.target_now(now)
+            return PoolRecommendation(None, (problem,))
+        sized, standing = self.sized[pool.name], pool.effective_target(now)
         if sized.replicas > standing and self.is_over(model, now):
             numbers = {"wanted": sized.replicas, "allowed": standing, "window_ms": self.knobs.surge_window_ms}
-            return Recommendation(None, (sized.reason, Reason.of(Code.PEAK_OVER, pool.name, **numbers)))
+            return PoolRecommendation(None, (sized.reason, Reason.of(ReasonCode.PEAK_OVER, pool.name, **numbers)))
         if sized.replicas < standing:
             held = list(shrink_later(model, pool, pool.start_up_ms(self.knobs.start_up_ms), now))
             if held:
-                return Recommendation(None, (sized.reason, *held))
-        return Recommendation(None if sized.replicas == standing else sized.replicas, (sized.reason,))
+                return PoolRecommendation(None, (sized.reason, *held))
+        return PoolRecommendation(None if sized.replicas == standing else sized.replicas, (sized.reason,))
 
     def is_over(self, model: Model, now: int) -> bool:
         """Whether the pools are sized for a peak that nothing is to grow for any more."""
@@ -343,5 +343,5 @@ class ThroughputPlanner(Planner):
         if problem is not None:
             return problem
         if not model.traffic.heard(now) or pool.name not in self.sized:
-            return Reason(Code.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
+            return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
         return None

@@ -7,9 +7,9 @@ from typing import Final
 from msgspec import Raw, json
 from msgspec.structs import replace
 
-from loadline.core.effects import AnyEffect, CommitDecision
-from loadline.core.events import SettingsChanged
-from loadline.core.settings import Settings
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
+from loadline.core.vocabulary.events import SettingsChanged
 from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
 from loadline.sim.chaos.plan import Strike, calm_from_ms
 from loadline.sim.chaos.world import World

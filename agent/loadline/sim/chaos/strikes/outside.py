@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.core.events import AnnouncementRequested, DrainRequested, PauseRequested
-from loadline.core.observed import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.ports import Write
 from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
 from loadline.sim.chaos.plan import Strike

@@ -1,1 +1,0 @@
-"""What we believe about the world now."""

@@ -1,0 +1,1 @@
+"""Performance models of engines: numbers in, numbers out."""

@@ -1,0 +1,118 @@
+"""The four numbers of an engine, fitted to measured times: to a profiler's sweeps, or to what iterations took.
+
+A line is fitted to relative errors, for a sweep goes from one request to a thousand, and the short times count as much
+as the long ones. A time neither falls with the load nor is negative without one; where noise says so, the line is drawn
+in to the nearest that does not. What says nothing of a line is refused.
+"""
+
+from collections.abc import Sequence
+from math import fsum
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from loadline.core.engines.latency_models import decode_surface
+from loadline.core.engines.linear import LinearTimes
+from loadline.core.engines.regression import Line
+from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
+
+LATENCY_MIN_MS: Final = 1e-6
+"""A nanosecond: what is said to take less was not measured, and its square may be nothing to divide by."""
+SPREAD_MIN: Final = 0.2
+"""Least range of the loads, as a share of the largest: from loads that are nearly alike noise makes any slope."""
+ERROR_MAX: Final = 0.5
+"""Mean relative error beyond which the times are not those of a line."""
+
+
+class Fit(Struct, frozen=True):
+    """A line, and how far off it is, relative to what was measured."""
+
+    line: Line
+    samples: int
+    mean_error: float
+    largest_error: float
+
+
+class FitRefused(Struct, frozen=True):
+    """Why there is no fit, and what to do about it."""
+
+    problem: str
+
+
+def fit_line(loads: Sequence[float], latencies_ms: Sequence[float]) -> Fit | FitRefused:
+    """The line of least relative errors that neither falls nor begins below 0.
+
+    Args:
+        loads: Above 0 and finite.
+        latencies_ms: As many, finite.
+    """
+    if latencies_ms and min(latencies_ms) < LATENCY_MIN_MS:
+        return FitRefused(f"{min(latencies_ms):g} ms is no time of an engine: leave out what was not measured")
+    if not loads or max(loads) - min(loads) < SPREAD_MIN * max(loads):
+        return FitRefused(
+            f"{len(loads)} samples of nearly the same load say nothing of a line: measure other loads too"
+        )
+    line = _least_relative(loads, latencies_ms)
+    errors = [abs(line.at(x) - y) / y for x, y in zip(loads, latencies_ms, strict=True)]
+    mean_error = fsum(errors) / len(errors)
+    if mean_error > ERROR_MAX:
+        return FitRefused(f"the times are {mean_error:.0%} off any line, on average: measure the engine alone")
+    return Fit(line, len(loads), mean_error, max(errors))
+
+
+def fit_decode(sweeps: Sequence[DecodeSweep], context_tokens: float | None = None) -> Fit | FitRefused:
+    """The time of an iteration by the batch, of requests of one context, or of all that were measured."""
+    points = [point for sweep in sweeps for point in _iterations(sweep, context_tokens) if point[0] > 0.0]
+    return fit_line([batch for batch, _ in points], [itl_ms for _, itl_ms in points])
+
+
+def fit_prefill(sweeps: Sequence[PrefillSweep]) -> Fit | FitRefused:
+    """The time of a prefill pass by its tokens."""
+    points = [point for sweep in sweeps for point in zip(sweep.isl_tokens, sweep.ttft_ms, strict=True)]
+    return fit_line([isl for isl, _ in points], [ttft_ms for _, ttft_ms in points])
+
+
+def batches_of(sweep: DecodeSweep) -> list[float]:
+    """Requests in the batch of each point."""
+    points = zip(sweep.kv_usage, sweep.context_tokens, strict=True)
+    return [usage * sweep.max_kv_tokens / context for usage, context in points]
+
+
+def _iterations(sweep: DecodeSweep, context_tokens: float | None) -> list[tuple[float, float]]:
+    """Batches, and the ms of their iterations: as measured, or between the contexts around the one that is asked for.
+
+    Fuller or emptier batches than were measured at both would be taken to be as fast as those.
+    """
+    if context_tokens is None:
+        return list(zip(batches_of(sweep), sweep.itl_ms, strict=True))
+    rows = sweep.rows()
+    below = max((context for context in rows if context <= context_tokens), default=min(rows))
+    above = min((context for context in rows if context >= context_tokens), default=max(rows))
+    around = [[sweep.kv_usage[place] for place in rows[context]] for context in (below, above)]
+    least, most = max(map(min, around)), min(map(max, around))
+    usage = np.unique([one for row in around for one in row if least <= one <= most])
+    itl_ms = decode_surface(sweep).itl_ms(usage, np.full_like(usage, context_tokens))
+    batches = usage * sweep.max_kv_tokens / context_tokens
+    return list(zip(batches.tolist(), itl_ms.tolist(), strict=True))
+
+
+def times_of(decode: Fit, prefill: Fit) -> LinearTimes:
+    """The four numbers of two lines."""
+    return LinearTimes(decode.line.intercept_ms, decode.line.slope, prefill.line.intercept_ms, prefill.line.slope)
+
+
+def _least_relative(loads: Sequence[float], latencies_ms: Sequence[float]) -> Line:
+    samples = list(zip(loads, latencies_ms, strict=True))
+    weights = [1.0 / (y * y) for y in latencies_ms]
+    whole = fsum(weights)
+    load = fsum(weight * x for weight, x in zip(weights, loads, strict=True)) / whole
+    latency_ms = fsum(1.0 / y for y in latencies_ms) / whole
+    spread = fsum(weight * (x - load) ** 2 for weight, x in zip(weights, loads, strict=True))
+    joint = fsum(weight * (x - load) * (y - latency_ms) for weight, (x, y) in zip(weights, samples, strict=True))
+    slope = joint / spread
+    if slope < 0.0:
+        return Line(0.0, latency_ms)
+    if latency_ms < slope * load:
+        return Line(fsum(x / y for x, y in samples) / fsum((x / y) ** 2 for x, y in samples), 0.0)
+    return Line(slope, latency_ms - slope * load)

@@ -1,0 +1,143 @@
+"""Many engines sized at once: the formulas of ``queueing`` for all of them in the same array operations.
+
+A rate that is sized for never saturates its engine, so of the cases that ``queueing`` tells apart one is left, and
+closed forms do without the care that they need beside saturation.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadline.core.engines.queue_sizing import (
+    FARTHEST,
+    PRECISION,
+    ROUNDING,
+    MaxRate,
+    Targets,
+    largest_rate,
+    limits_of,
+    settle,
+)
+from loadline.core.engines.queueing import NEVER_SHORT, EngineQueue
+from loadline.core.engines.roots import last_below_many
+
+Numbers = NDArray[np.float64]
+
+
+def size_many(queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> list[MaxRate]:
+    """What ``queue_sizing.size`` says of each engine and its targets, in the same order."""
+    if not queues:
+        return []
+    lanes = _Lanes(queues, targets)
+    rates = lanes.largest_rates().T.tolist()
+    return [settle(*one) for one in zip(queues, targets, rates, strict=True)]
+
+
+class _Lanes:
+    """A column is an engine, and a row a limit: of TTFT, and of ITL."""
+
+    def __init__(self, queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> None:
+        self.queues = queues
+        self.limits = [limits_of(queue, target) for queue, target in zip(queues, targets, strict=True)]
+        self.attainment = np.array([target.attainment for target in targets])
+        self.attained = self.attainment > 0.0
+        self.batch, self.room = np.array([[float(queue.batch), float(queue.room)] for queue in queues]).T
+        self.unit_ms, self.each_ms, self.top, self.least, self.most = np.array(
+            [
+                [queue.fixed_ms + queue.each_ms, queue.each_ms, queue.top, *queue.sized_requests_per_s]
+                for queue in queues
+            ]
+        ).T
+        described = [
+            [
+                (
+                    limit.target_ms,
+                    limit.fixed_ms,
+                    limit.each_ms,
+                    limit.batch_within(queue.batch),
+                    limit.wait_ms(queue.batch),
+                )
+                for limit in limits
+            ]
+            for queue, limits in zip(queues, self.limits, strict=True)
+        ]
+        target_ms, self.limit_fixed_ms, self.limit_each_ms, self.batch_within, self.wait_ms = np.ascontiguousarray(
+            np.array(described).T
+        )
+        self.allowed = np.where(self.attained, 1.0 - self.attainment, target_ms)
+        self.rates_rising = self._rates_rising()
+        self.starts = self._starts()
+
+    def largest_rates(self) -> Numbers:
+        """The largest rates in requests a second, a row for each limit; 0 where there is none."""
+        shape = (len(self.limits[0]), len(self.queues))
+        least, most = np.broadcast_to(self.least, shape), np.broadcast_to(self.most, shape)
+        at_least, at_most = self._excess(least), self._excess(most)
+        found = np.where(at_most <= ROUNDING, most, np.where(at_least <= ROUNDING, least, 0.0))
+        inside = (at_least <= 0.0) & (at_most > ROUNDING)
+        low = least, np.where(inside, at_least, -1.0)
+        high = np.where(inside, most, least), np.where(inside, at_most, 1.0)
+        found = np.where(inside, last_below_many(self._excess, low, high, PRECISION), found)
+        for column in self._short(found[0]):
+            found[0, column] = largest_rate(self.queues[column], self.limits[column][0], float(self.attainment[column]))
+        return found
+
+    def _excess(self, requests_per_s: Numbers) -> Numbers:
+        """Log of what is missed at a rate, by the target: ``queue_sizing``, ``EngineQueue`` have the formulas."""
+        rate = requests_per_s / 1_000.0
+        full, below = self._batches(rate)
+        r = rate / self.top
+        last = r**self.room
+        total = r * (1.0 - last) / (1.0 - r)
+        moment = (total - self.room * last * r) / (1.0 - r)
+        accepted = 1.0 + full * (total - last)
+        mean = rate * (self.unit_ms * (1.0 - full) - self.each_ms * self.batch * full) / (1.0 - self.each_ms * rate)
+        batch = (mean + 1.0 - full * (self.batch + 1.0) + full * self.batch * (1.0 + total - last)) / accepted
+        missed = self.limit_fixed_ms + self.limit_each_ms * batch
+        missed[0] += (full * moment / (rate * accepted))[0]
+        if self.attained.any():
+            waits = full / (accepted * (1.0 - r)) * np.exp((rate - self.top) * self.wait_ms)
+            late = np.where(self.batch_within < self.batch, 1.0 - below / accepted, waits)
+            missed = np.where(self.attained, late, missed)
+        excess: Numbers = np.log(np.maximum(missed / self.allowed, FARTHEST))
+        return excess
+
+    def _batches(self, rate: Numbers) -> tuple[Numbers, Numbers]:
+        """Shares of time with a full batch, and with one smaller than ``batch_within``, if there were no queue.
+
+        Erlang's recursion over the states: of an engine that takes no more than n, the share of n; and what is left of
+        a share when n is added.
+        """
+        full, below, by_share = np.ones_like(rate), np.zeros_like(rate), bool(self.attained.any())
+        for leaving, starts in zip(self.rates_rising, self.starts, strict=True):
+            full *= rate
+            full /= leaving + full
+            if by_share:
+                below.reshape(-1)[starts] = 1.0
+                below *= 1.0 - full
+        return full, below
+
+    def _starts(self) -> list[NDArray[np.intp]]:
+        """For each batch the limits that it is the smallest beyond."""
+        first = len(self.rates_rising) - self.batch + self.batch_within - 1.0
+        order = np.argsort(first, axis=None, kind="stable")
+        return np.split(order, np.searchsorted(first.reshape(-1)[order], np.arange(len(self.rates_rising))))[1:]
+
+    def _rates_rising(self) -> Numbers:
+        """Requests that leave in a ms, a row for each batch up to the full one; 0 where an engine has fewer."""
+        largest = int(self.batch.max())
+        batches = np.maximum(np.arange(1.0 - largest, 1.0)[:, None] + self.batch, 0.0)
+        rates: Numbers = batches / (self.unit_ms + self.each_ms * np.maximum(batches - 1.0, 0.0))
+        return rates
+
+    def _short(self, requests_per_s: Numbers) -> list[int]:
+        """Columns whose TTFT depends on the length of the queue.
+
+        Shares of late requests are those of an endless queue here. They are too high then, and so the rate too low.
+        """
+        rate = np.maximum(requests_per_s, self.least) / 1_000.0
+        span = self.room * np.log(rate / self.top) + (self.top - rate) * self.wait_ms[0]
+        doubtful = self.attained & (self.batch_within[0] == self.batch) & (span >= NEVER_SHORT)
+        columns: list[int] = np.flatnonzero(doubtful & (requests_per_s < self.most)).tolist()
+        return columns

@@ -1,0 +1,1 @@
+"""State of models, pools and workers as reported, with rolling windows and totals."""

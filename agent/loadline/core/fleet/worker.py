@@ -1,0 +1,137 @@
+"""One worker as we believe it to be, and the load that it last reported."""
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
+from loadline.core.vocabulary.status import WorkerStatus
+
+MICRO = 1_000_000
+"""KV usage is kept in millionths: integer sums do not drift however often workers come and go."""
+
+Standing = Literal["ready", "starting", "out"]
+
+
+class Load(Struct, omit_defaults=True, gc=False):
+    """Integer load of one worker, or of the counted workers of a pool."""
+
+    kv_known: int = 0
+    """Workers that say how full their KV cache is: of the others that is unknown, not zero."""
+    queue_known: int = 0
+    """Workers that say how many requests wait."""
+    kv_micro: int = 0
+    waiting: int = 0
+    waiting_while_running: int = 0
+    running: int = 0
+
+    def exchange(self, before: "Load", after: "Load") -> None:
+        """Take one load away and add another; what is equal in both, as most is most of the time, costs no sum."""
+        if before.kv_known != after.kv_known:
+            self.kv_known += after.kv_known - before.kv_known
+        if before.queue_known != after.queue_known:
+            self.queue_known += after.queue_known - before.queue_known
+        if before.kv_micro != after.kv_micro:
+            self.kv_micro += after.kv_micro - before.kv_micro
+        if before.waiting != after.waiting:
+            self.waiting += after.waiting - before.waiting
+        if before.waiting_while_running != after.waiting_while_running:
+            self.waiting_while_running += after.waiting_while_running - before.waiting_while_running
+        if before.running != after.running:
+            self.running += after.running - before.running
+
+
+NOTHING: Final = Load()
+"""The load of a worker that is not counted."""
+
+
+class WorkerState(Struct, omit_defaults=True, gc=False):
+    """One worker: its record, the newest sample of every rank, and what of it is counted in the pool."""
+
+    record: WorkerRecord
+    lease_id: int
+    registered_at_ms: int
+    latest: list[WorkerSample | None]
+    registered: bool = True
+    draining: bool = False
+    drain_over: bool = False
+    """Nothing more is expected of its drain: it is forgotten as soon as its key goes."""
+    handed_over: bool = False
+    """Its drain is over for us alone: another agent goes on with it, and so do we if we lead again."""
+    unschedulable: bool = False
+    """A rank of it says that it must not be given work."""
+    late: bool = False
+    """Starting, and past the start deadline at the last sweep."""
+    seen_at_ms: int = -1
+    load: Load = field(default_factory=Load)
+    counted: bool = False
+    counted_as: Standing = "out"
+
+    @property
+    def standing(self) -> Standing:
+        """Whether it takes new work, soon will, or does not count."""
+        if self.draining or not self.registered or self.record.state == "draining":
+            return "out"
+        return "out" if self.unschedulable else self.record.state
+
+    def copied(self) -> "WorkerState":
+        """As it is now; what it shares with this one is never changed, only replaced."""
+        return msgspec.structs.replace(self, latest=list(self.latest))
+
+    def status(self, now: int) -> WorkerStatus:
+        """For people."""
+        load = self.measure()
+        return WorkerStatus(
+            worker=self.record.worker,
+            state=self._said(),
+            age_ms=None if self.seen_at_ms < 0 else now - self.seen_at_ms,
+            kv_usage_ratio=load.kv_micro / MICRO,
+            waiting_requests=load.waiting,
+            running_requests=load.running,
+        )
+
+    def _said(self) -> str:
+        if self.draining:
+            return "draining"
+        return "unschedulable" if self.unschedulable else self.record.state
+
+    def wants_no_work(self) -> bool:
+        """Whether a rank says that it must not be given work."""
+        for sample in self.latest:  # noqa: SIM110 - any() over a generator takes three times as long
+            if sample is not None and not sample.schedulable:
+                return True
+        return False
+
+    def measure(self) -> Load:
+        """Load over the newest samples of all ranks: mean KV usage, sums of requests."""
+        ranks = kv_sum_micro = waiting = waiting_while_running = running = 0
+        kv_known = queue_known = 1
+        for sample in self.latest:
+            if sample is None:
+                continue
+            ranks += 1
+            queued = sample.waiting_requests
+            if queued is None:
+                queue_known = queued = 0
+            if sample.running_requests:
+                running += sample.running_requests
+                waiting_while_running += queued
+            waiting += queued
+            kv_micro = _kv_micro(sample, self.record)
+            if kv_micro is None:
+                kv_known = 0
+            else:
+                kv_sum_micro += kv_micro
+        if not ranks:
+            return Load()
+        return Load(kv_known, queue_known, kv_sum_micro // ranks, waiting, waiting_while_running, running)
+
+
+def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int | None:
+    if sample.kv_blocks_used is not None:
+        total = sample.kv_blocks_total or record.kv_blocks_total
+        if total:
+            kv_micro = sample.kv_blocks_used * MICRO // total
+            return kv_micro if kv_micro < MICRO else MICRO  # noqa: FURB136 - min() takes as long as all the rest
+    return None if sample.kv_usage_ratio is None else int(sample.kv_usage_ratio * MICRO)

@@ -1,0 +1,1 @@
+"""Migration of requests between workers: policies, load metrics and in-flight migrations."""

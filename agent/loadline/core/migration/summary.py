@@ -1,0 +1,51 @@
+"""What is said of the moves of a model: those in flight, what became of the others, and what the policies last saw."""
+
+from typing import Final
+
+from loadline.core.migration.memory import MigrationMemory, MigrationTally
+from loadline.core.migration.outcomes import PolicyReport
+from loadline.core.migration.peers import Peers
+from loadline.core.vocabulary.status import InFlightStatus, MigrationStatus, TurnTiming
+
+LISTED_MAX: Final = 64
+"""Moves, and workers that do not answer: of 1,024 models these are 15 kB each."""
+
+
+def summary(memory: MigrationMemory, model: str, now: int) -> MigrationStatus:
+    """The moves of a model at ``now`` (ms)."""
+    flights = [flight for flight in memory.flights.of_model(model) if not flight.ended]
+    tally, peers = memory.tallies.get(model, MigrationTally()), memory.peers.get(model, Peers())
+    silent = sorted(key.partition("\0")[2] for key, peer in peers.known.items() if peer.shut_until_ms > now)
+    return MigrationStatus(
+        in_flight=len(flights),
+        moves=tuple(
+            InFlightStatus(
+                flight.move.command_id,
+                flight.move.source.worker,
+                flight.move.destination.worker,
+                flight.move.trigger,
+                flight.phase,
+                now - flight.sent_at_ms,
+                flight.requests,
+                flight.moved,
+            )
+            for flight in flights[:LISTED_MAX]
+        ),
+        commands=dict(sorted(tally.commands.items())),
+        requests=dict(sorted(tally.requests.items())),
+        tokens=dict(sorted(tally.tokens.items())),
+        phases={phase: TurnTiming(count, tally.phases_ms[phase]) for phase, count in sorted(tally.phases.items())},
+        silent=len(silent),
+        silent_workers=tuple(silent[:LISTED_MAX]),
+    )
+
+
+def emptied(memory: MigrationMemory, model: str) -> TurnTiming:
+    """The workers of a model that were drained."""
+    tally = memory.tallies.get(model, MigrationTally())
+    return TurnTiming(tally.emptied, tally.emptied_ms)
+
+
+def looks(memory: MigrationMemory, model: str) -> list[PolicyReport]:
+    """What the policies last saw, of one model or of all (empty), by model, group and policy."""
+    return [look for _, look in sorted(memory.looks.items()) if model in {"", look.model}]

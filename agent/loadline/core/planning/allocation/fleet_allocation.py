@@ -1,0 +1,315 @@
+"""Who gets how much of limited supplies, over all models of the agent.
+
+Every model's last opinion is a wish. While there is enough for all, each has its first choice. Else the greedy
+allocation holds at once, and whoever can take the time is asked for the best one; that holds as soon as it is there,
+until a wish changes. Counts move only as the guard and free GPUs allow: what a model is granted it may wait for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct, field
+
+from loadline.core.fleet.fleet import Fleet
+from loadline.core.planning.allocation import greedy
+from loadline.core.planning.allocation.gpu_ledger import GpuLedger, planned_of
+from loadline.core.planning.allocation.model_demand import ModelDemand, counts_of, left_of, problem_of
+from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
+from loadline.core.planning.guardrails.guard import CapacityLimits
+from loadline.core.planning.guardrails.supply_headroom import UNLIMITED_HEADROOM, SupplyHeadroom
+from loadline.core.planning.sizing.replacements import kept_of
+from loadline.core.vocabulary.allocations import Allocation
+from loadline.core.vocabulary.effects import SolveAllocation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
+from loadline.core.vocabulary.status import SupplyStatus
+
+_CUT: Final = frozenset({ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED})
+PAUSE_MS: Final = 200
+"""Least time between two allocations of what is short: one takes 13 to 51 ms for 100 models of five pools each."""
+_NAMED_MAX: Final = 3
+"""Models that a reason names."""
+
+
+class Waiting(Struct, frozen=True):
+    """A model that may grow into GPUs which somebody still occupies."""
+
+    since_ms: int
+    gpus: dict[str, int]
+    """That it waits for, by supply."""
+    free: dict[str, int]
+    """What it might have added of each when it was last planned."""
+
+
+class Terms(Struct, frozen=True):
+    """All that a problem is made of, beside wishes and counts."""
+
+    supplies: Supplies = Supplies()
+    knobs: AllocationKnobs = AllocationKnobs()
+    pools: dict[str, dict[str, tuple[float, int]]] = {}
+    """What a worker costs and how many there may be, by model and pool."""
+
+
+def terms_of(fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs) -> Terms:
+    """What is allocated by, of the models that take of what is limited."""
+    models = (fleet.models[name] for name in supplies.takes)
+    pools = {
+        model.name: {name: (pool.cost_per_hour, pool.knobs.replicas_max) for name, pool in model.pools.items()}
+        for model in models
+    }
+    return Terms(supplies, knobs, pools)
+
+
+class FleetAllocation(Struct):
+    """What is remembered of all models."""
+
+    wishes: dict[str, ModelDemand] = field(default_factory=dict)
+    """By which was allocated, of those that take of what is limited."""
+    heard: dict[str, ModelDemand] = field(default_factory=dict)
+    """Those that have changed since."""
+    allocated_at_ms: int = -1
+    """When it was last allocated what is short."""
+    granted: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Counts by pool of the models that do not get their first choice."""
+    left: dict[str, int] = field(default_factory=dict)
+    """What is granted to nobody, by supply."""
+    rising: dict[str, list[str]] = field(default_factory=dict)
+    """By supply, the models that are to take more of it: the first first."""
+    waiting: dict[str, Waiting] = field(default_factory=dict)
+    terms: Terms = Terms()
+    """What it goes by."""
+    question: int = 0
+    """Counts the allocations: an answer to an older question is none."""
+    settled: bool = True
+    """Whether nothing better than what is granted will come."""
+    better: Allocation | None = None
+    """What came, for the next allocation."""
+    asked: int = 0
+    """The question that is being answered; 0: none."""
+    asked_at_ms: int = -1
+
+    def obey(self, terms: Terms) -> None:
+        """Go by these from now on. Where they are others, what all models wish is heard and allocated anew."""
+        if self.terms != terms:
+            self.terms = terms
+            for known in (self.wishes, self.heard, self.granted, self.rising, self.waiting):
+                known.clear()
+            self.question += 1
+            self.settled, self.better, self.allocated_at_ms = True, None, -1
+
+    def hear(self, name: str, wish: ModelDemand) -> None:
+        """Take what a model would have."""
+        known = self.wishes.get(name)
+        if known is not None and name in self.granted and wish.needs_as(known):
+            self.wishes[name] = wish
+        elif known != wish:
+            self.heard[name] = wish
+            return
+        self.heard.pop(name, None)
+
+    def forget(self, name: str) -> None:
+        """A model that nothing can be decided for does not wait."""
+        self.waiting.pop(name, None)
+
+    @property
+    def again_at_ms(self) -> int:
+        """From when on wishes that have changed are allocated, unless there is enough for all."""
+        return 0 if self.allocated_at_ms < 0 else self.allocated_at_ms + PAUSE_MS
+
+    def allocate(
+        self, fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs, now: int
+    ) -> tuple[list[str], SolveAllocation | None]:
+        """Grant what there is if wishes have changed, and ask for what is best; now is in ms.
+
+        Returns:
+            The models whose grant has changed, and what to ask.
+        """
+        changed: list[str] = []
+        if self.heard:
+            wishes = self.wishes | self.heard
+            fit = all(gpus >= 0 for gpus in left_of(wishes, {}, supplies).values())
+            if fit or now >= self.again_at_ms:
+                self.wishes, self.heard = wishes, {}
+                self.question += 1
+                self.better, self.settled = None, fit or knobs.solver == "greedy"
+                if not fit:
+                    self.allocated_at_ms = now
+                found = None if fit else greedy(problem_of(fleet, wishes, supplies, knobs, now))
+                changed = self._grant(found, supplies)
+        if self.better is not None:
+            changed, self.better = self._grant(self.better, supplies), None
+        self.rising = self._rising(fleet, supplies, now) if self.granted else {}
+        soon = self.asked_at_ms >= 0 and now - self.asked_at_ms < knobs.solve_interval_ms
+        if self.settled or self.asked or soon:
+            return changed, None
+        self.asked, self.asked_at_ms = self.question, now
+        problem = problem_of(fleet, self.wishes, supplies, knobs, now)
+        return changed, SolveAllocation(self.question, problem, knobs.solve_deadline_ms)
+
+    def answered(self, request: int, allocation: Allocation | None) -> None:
+        """Take an answer for the next allocation; None: there is no better one."""
+        if request == self.asked:
+            self.asked = 0
+        if request == self.question and not self.settled:
+            self.settled, self.better = True, allocation
+
+    def room(self, fleet: Fleet, name: str, books: GpuLedger, now: int) -> SupplyHeadroom:
+        """What there is for a model at ``now`` (ms)."""
+        takes = books.supplies.takes.get(name)
+        if takes is None:
+            return UNLIMITED_HEADROOM
+        taken = sorted({supply for one in takes.values() for supply in one})
+        # What is wished anew is not allocated yet: until then there is nothing to grow into.
+        may_add, priority = self._free(books), books.supplies.priorities[name]
+        free = {supply: 0 if name in self.heard else may_add(priority, supply) for supply in taken}
+        granted = self.granted.get(name)
+        if granted is None:
+            return SupplyHeadroom(takes, free)
+        reasons = tuple(self._reasons(name, granted, books.supplies))
+        cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
+        gives = frozenset(reason.pool for reason in reasons if reason.code is ReasonCode.GIVES_WAY)
+        pools, waiting, wished = fleet.models[name].pools, self.waiting.get(name), self.wishes[name].counts
+        moved = [reason.pool for reason in reasons if reason.code not in _CUT]
+        if self.settled:
+            exchanged = {pool: granted[pool] for pool in moved}
+        else:  # Greedy's mixes are not the best: while a better may come nobody moves for one, nor grows against it.
+            stands = {pool: max(granted[pool], pools[pool].effective_target(now)) for pool in moved}
+            exchanged = {
+                pool: min(wished[pool], count) for pool, count in stands.items() if granted[pool] < wished[pool]
+            }
+        waits_ms = 0 if waiting is None else now - waiting.since_ms
+        kept = {
+            pool: count
+            for need in self.wishes[name].needs
+            for pool, count in kept_of(pools, need, granted, now).items()
+            # Two models that are to change places would wait for each other for ever.
+            if waits_ms < pools[pool].knobs.start_deadline_ms
+        }
+        return SupplyHeadroom(takes, free, CapacityLimits(cuts, gives, self.settled), exchanged, reasons, kept)
+
+    def note(self, name: str, waits: dict[str, int], room: SupplyHeadroom, now: int) -> None:
+        """Remember what a model waits for."""
+        before = self.waiting.pop(name, None)
+        if waits:
+            self.waiting[name] = Waiting(now if before is None else before.since_ms, waits, room.free)
+
+    def ready(self, books: GpuLedger) -> Iterator[str]:
+        """The models that wait for GPUs of which more are free than they knew of."""
+        first, free = books.supplies.priorities, self._free(books)
+        found: dict[tuple[int, str], int] = {}
+        for name, waiting in self.waiting.items():
+            if name in books.pending or name in self.heard:
+                continue
+            for supply in waiting.gpus:
+                key = first[name], supply
+                if key not in found:
+                    found[key] = free(*key)
+                if found[key] > waiting.free[supply]:
+                    yield name
+                    break
+
+    def status(self, fleet: Fleet, books: GpuLedger | None, now: int) -> tuple[SupplyStatus, ...]:
+        """For people and metrics: each limited supply, by name."""
+        if books is None:
+            return ()
+        supplies = books.supplies
+        waiting: dict[str, dict[str, int]] = {supply: {} for supply in sorted(supplies.limits)}
+        for name, wish in sorted(self.wishes.items()):
+            pools, pending = fleet.models[name].pools, books.pending.get(name, {})
+            granted = self.granted.get(name, wish.counts)
+            met = wish.met_by(granted)
+            missing = {
+                pool: max(0, max(0 if pool in met else count, granted[pool]) - planned_of(pools[pool], pending, now))
+                for pool, count in wish.counts.items()
+            }
+            for supply, gpus in supplies.taken(name, missing).items():
+                if gpus:
+                    waiting[supply][name] = gpus
+        return tuple(
+            SupplyStatus(supply, supplies.limits[supply], supplies.limits[supply] - books.free(supply), names)
+            for supply, names in waiting.items()
+        )
+
+    def _grant(self, allocation: Allocation | None, supplies: Supplies) -> list[str]:
+        """Let an allocation hold, or everybody's first choice; gives the models whose grant has changed."""
+        before, self.granted = self.granted, {}
+        if allocation is not None:
+            found = {name: counts_of(allocation, name, wish) for name, wish in sorted(self.wishes.items())}
+            self.granted = {name: counts for name, counts in found.items() if counts != self.wishes[name].counts}
+        self.left = left_of(self.wishes, self.granted, supplies)
+        self._grant_first_choices(supplies)
+        return [name for name in sorted(before | self.granted) if before.get(name) != self.granted.get(name)]
+
+    def _grant_first_choices(self, supplies: Supplies) -> None:
+        """Grant it where there is enough left: nobody has less for GPUs that nobody else gets."""
+        for name in sorted(self.granted, key=lambda one: (supplies.priorities[one], one)):
+            granted, counts = self.granted[name], self.wishes[name].counts
+            had, has = supplies.taken(name, granted), supplies.taken(name, counts)
+            if all(has[supply] <= gpus or has[supply] - gpus <= self.left[supply] for supply, gpus in had.items()):
+                del self.granted[name]
+                for supply, gpus in had.items():
+                    self.left[supply] += gpus - has[supply]
+                continue
+            takes = supplies.takes[name]
+            # A worker that takes of nothing limited is not short.
+            self.granted[name] = {
+                pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()
+            }
+
+    def _free(self, books: GpuLedger) -> Callable[[int, str], int]:
+        """What models of a priority may add of a supply: what is free and not kept for those that come first."""
+        kept: dict[str, dict[int, int]] = {}
+        for name, waiting in self.waiting.items():
+            rank = books.supplies.priorities[name]
+            for supply, gpus in waiting.gpus.items():
+                of_supply = kept.setdefault(supply, {})
+                of_supply[rank] = of_supply.get(rank, 0) + gpus
+
+        def free(priority: int, supply: str) -> int:
+            first = sum(gpus for rank, gpus in kept.get(supply, {}).items() if rank < priority)
+            return max(0, books.free(supply) - first)
+
+        return free
+
+    def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
+        """Why a model is not granted what it would have, pool by pool."""
+        wish, first = self.wishes[name], supplies.priorities
+        met, alone = wish.met_by(granted), supplies.taken(name, wish.counts)
+        for pool, wanted in wish.counts.items():
+            allowed = granted[pool]
+            if allowed == wanted:
+                continue
+            others = [other for need in wish.needs if pool in need.serves for other in need.serves if other != pool]
+            moved = [other for other in others if (granted[other] - wish.counts[other]) * (wanted - allowed) > 0]
+            taken = supplies.takes[name].get(pool, {})
+            if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
+                moved = others  # there would be more of it: the others do without
+            elif pool in met and allowed < wanted:
+                moved = [other for other in others if granted[other]]
+            rising = [other for supply in taken for other in self.rising.get(supply, ())]
+            rivals = list(dict.fromkeys(other for other in rising if first[other] < first[name]))
+            numbers = {"wanted": float(wanted), "allowed": float(allowed)}
+            if allowed > wanted:
+                yield Reason(ReasonCode.SERVES_FOR_ANOTHER_POOL, pool, numbers, ", ".join(moved))
+            elif moved:
+                yield Reason(ReasonCode.SERVED_BY_ANOTHER_POOL, pool, numbers, ", ".join(moved))
+            elif rivals:
+                yield Reason(ReasonCode.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
+            else:
+                # What its wish alone exceeds limits it whatever others have.
+                supply = min(taken, key=lambda one: (alone[one] <= supplies.limits[one], self.left[one], one))
+                code = ReasonCode.QUOTA_LIMITED if supply in supplies.quotas else ReasonCode.CAPACITY_LIMITED
+                yield Reason(code, pool, numbers | {"limit": float(supplies.limits[supply])}, supply)
+
+    def _rising(self, fleet: Fleet, supplies: Supplies, now: int) -> dict[str, list[str]]:
+        first = supplies.priorities
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.wishes, key=lambda one: (first[one], one)):
+            counts, pools = self.granted.get(name, self.wishes[name].counts), fleet.models[name].pools
+            grows = [
+                takes
+                for pool, takes in supplies.takes[name].items()
+                if counts[pool] > pools[pool].effective_target(now)
+            ]
+            for supply in {supply: None for takes in grows for supply in takes}:
+                found.setdefault(supply, []).append(name)
+        return found

@@ -1,0 +1,232 @@
+"""What models would have if nothing were short, as a problem of who gets how much of what is.
+
+What a planner says in counts alone is split in two: what the model has of it comes before what it would add, so that
+models of one priority do not take from each other what both want, worker by worker. What a planner says as a need is
+one want, which other pools can serve. The first worker of a role comes before both: a model that nobody serves would
+else wait for ever for one that its equals have no use to let go.
+"""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadline.core.fleet.fleet import Fleet, Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.planning.allocation.gpu_ledger import planned_of
+from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
+from loadline.core.planning.guardrails.bounds import Bound
+from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, fit
+from loadline.core.planning.guardrails.guard import HardLimits
+from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.vocabulary.reasons import Need, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
+
+_STEPS: Final = 4
+"""A demand counts in quarters of a worker: else a question would never be the same for two turns."""
+_NUMBER_MAX: Final = 1e100
+"""Of a demand, and of what a worker serves: beyond it, and below its inverse, quotients have no end."""
+# No name holds a control character, so these are nobody else's.
+_FIRST, _HAS, _MORE = "\0first", "\0has", "\0more\0"
+_RANKS: Final = 3
+"""Of each priority: the first worker of a role, what models need or have, what they would add."""
+_UNSURE: Final = frozenset(
+    {ReasonCode.TRAFFIC_INCOMPLETE, ReasonCode.TRAFFIC_UNKNOWN, ReasonCode.NO_DATA, ReasonCode.UNKNOWN_WORKERS}
+)
+"""Why a planner lets a pool stand that it knows too little of."""
+
+
+class ModelDemand(Struct, frozen=True):
+    """What one model would have."""
+
+    counts: dict[str, int]
+    """Workers by pool, of all its pools: its first choice."""
+    floors: dict[str, int]
+    """Workers that a pool has whatever is short: its least count, or all that there are where it must not shrink."""
+    needs: tuple[Need, ...] = ()
+
+    def needs_as(self, other: "ModelDemand") -> bool:
+        """Whether it is the same problem, though the first choice may be another."""
+        needed = {pool for need in self.needs for pool in need.serves}
+        same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
+        return bool(needed) and same and (self.needs, self.floors) == (other.needs, other.floors)
+
+    def met_by(self, granted: Mapping[str, int]) -> set[str]:
+        """Pools of the needs that these counts serve: of them no more is wanted, whatever the first choice."""
+        return {
+            pool
+            for need in self.needs
+            if need.demand <= sum(granted[one] * each for one, each in need.serves.items()) + 1e-9
+            for pool in need.serves
+        }
+
+
+def standing(model: Model, pending: Mapping[str, int], now: int) -> ModelDemand:
+    """A model that stays as it is."""
+    counts = {pool.name: min(WORKERS_MAX, planned_of(pool, pending, now)) for pool in model.pools.values()}
+    return ModelDemand(counts, counts)
+
+
+def demand_of(  # noqa: PLR0917 - one argument for each fact
+    model: Model,
+    opinion: Recommendation,
+    bounds: Mapping[str, Bound],
+    limits: HardLimits,
+    pending: Mapping[str, int],
+    granted: Mapping[str, int],
+    stale_after_ms: int,
+    now: int,
+) -> ModelDemand:
+    """What a planner would have, within the bounds of the pools and the budget of the model.
+
+    Args:
+        model: What is believed.
+        opinion: What its planner says; a pool that is left out stays.
+        bounds: What pools are kept to, whatever it says.
+        limits: The bounds of the model.
+        pending: Counts that are being committed.
+        granted: Counts that it is to have by the last allocation, where these are not its first choice.
+        stale_after_ms: After so long a worker is silent.
+        now: In ms.
+    """
+    counts, floors, keeps = {}, {}, {}
+    unsure = {reason.pool for reason in opinion.reasons if reason.code in _UNSURE}
+    for name, pool in model.pools.items():
+        # Whatever is stored as decided: a count above that would stop the agent.
+        there_are, bound = min(WORKERS_MAX, planned_of(pool, pending, now)), bounds.get(name)
+        wanted = min(pool.knobs.replicas_max, opinion.targets.get(name, there_are))
+        if bound is not None:
+            wanted = max(bound.least, min(bound.most, wanted))
+        # Without data it does not shrink, so others must not count on it. Who has just come is yet to report.
+        heard = pool.quorate(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
+        sure = name in opinion.targets or not unsure & {name, ""}
+        floors[name] = pool.least if heard and sure else max(pool.least, min(there_are, pool.knobs.replicas_max))
+        counts[name] = max(wanted, floors[name])
+        keeps[name] = min(counts[name], there_are, granted.get(name, there_are))
+    shares = [
+        PoolGpus(counts[name], pool.knobs.gpus_per_worker, floors[name], pool.knobs.replicas_max)
+        for name, pool in model.pools.items()
+    ]
+    band = GpuBand(limits.gpu_budget_min or None, limits.gpu_budget_max)
+    bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
+    if bounds or bounded != list(counts.values()):
+        return ModelDemand(dict(zip(counts, bounded, strict=True)), floors)
+    needs = (_in_steps(need, keeps) for need in opinion.needs if _is_usable(need, model))
+    return ModelDemand(counts, floors, tuple(need for need in needs if need.serves))
+
+
+def _is_usable(need: Need, model: Model) -> bool:
+    numbers = (need.demand, *need.serves.values())
+    known = bool(need.serves) and need.serves.keys() <= model.pools.keys()
+    return known and all(0.0 <= one <= _NUMBER_MAX for one in numbers)
+
+
+def _in_steps(need: Need, keeps: Mapping[str, int]) -> Need:
+    """A need in steps of its demand, with the pools that could serve it alone, if with all the workers there may be.
+
+    It is no less than what a planner keeps, for it may have other reasons to than the demand. Of a mix that is less
+    than a worker above the demand none is kept: each is needed.
+    """
+    least = max(need.demand / WORKERS_MAX, 1.0 / _NUMBER_MAX)
+    serves = {pool: each for pool, each in sorted(need.serves.items()) if each >= least}
+    step = min(serves.values(), default=1.0) / _STEPS
+    kept = sum(keeps[pool] * each for pool, each in serves.items())
+    smallest = min((each for pool, each in serves.items() if keeps[pool]), default=0.0)
+    demand = kept if kept - smallest >= need.demand else need.demand
+    return Need(need.role, ceil(demand / step - 1e-9) * step, serves)
+
+
+def left_of(
+    wishes: Mapping[str, ModelDemand], granted: Mapping[str, Mapping[str, int]], supplies: Supplies
+) -> dict[str, int]:
+    """What is left of each supply if models have what they are granted, or else their first choice."""
+    left = dict(supplies.limits)
+    for name in supplies.takes:
+        for supply, gpus in supplies.taken(name, granted.get(name, wishes[name].counts)).items():
+            left[supply] -= gpus
+    return left
+
+
+def problem_of(
+    fleet: Fleet, wishes: Mapping[str, ModelDemand], supplies: Supplies, knobs: AllocationKnobs, now: int
+) -> Problem:
+    """Who is to get how much at ``now`` (ms), of those who take of what is limited."""
+    wants: list[Want] = []
+    for name in sorted(supplies.takes):
+        wants += _wants(fleet.models[name], wishes[name], supplies.priorities[name], supplies.takes[name], now)
+    return Problem(tuple(wants), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours)
+
+
+def _wants(
+    model: Model, wish: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
+) -> list[Want]:
+    rank = _RANKS * priority
+    needed = {pool for need in wish.needs for pool in need.serves}
+    empty = _empty(model, wish, takes, now)
+    first: list[Part] = []
+    parts: list[Part] = []
+    for need in wish.needs:
+        options = tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.serves.items())
+        demand = need.demand
+        if need.role in empty and demand > 0.0 and options:
+            empty.remove(need.role)
+            worker = min(need.serves.values())
+            first.append(Part(need.role, worker, options))
+            demand = max(0.0, demand - worker)
+            options = tuple(replace(option, most=option.most - 1) for option in options)
+        parts.append(Part(need.role, demand, options))
+    has: list[Part] = []
+    more: list[tuple[str, int, list[Part]]] = []
+    for name in sorted(takes.keys() - needed):
+        pool, floor, count = model.pools[name], wish.floors[name], wish.counts[name]
+        there_are = pool.effective_target(now)
+        kept = max(floor, min(there_are, count))
+        cost, taken = pool.cost_per_hour, dict(takes[name])
+        if count and pool.knobs.role in empty:
+            empty.remove(pool.knobs.role)
+            option = Option(name, 1.0, cost, taken, 0, 1)
+            first.append(Part(pool.knobs.role, 1.0, (option,)))
+            count -= 1
+        if kept:
+            option = Option(name, 1.0, cost, taken, floor, kept, there_are)
+            has.append(Part(pool.knobs.role, float(kept), (option,)))
+        if count > kept:
+            option = Option(name, 1.0, cost, taken, 0, count - kept)
+            part = Part(pool.knobs.role, float(count - kept), (option,))
+            more.append((model.name + _MORE + name, rank + 2, [part]))
+    found = (
+        (model.name + _FIRST, rank, first),
+        (model.name, rank + 1, parts),
+        (model.name + _HAS, rank + 1, has),
+        *more,
+    )
+    return [Want(name, order, tuple(each)) for name, order, each in found if each]
+
+
+def _empty(model: Model, wish: ModelDemand, takes: Mapping[str, Mapping[str, int]], now: int) -> set[Role]:
+    """The roles of which a model has no worker, and none that comes whatever is short."""
+    pools = model.pools
+    served = {
+        pool.knobs.role
+        for name, pool in pools.items()
+        if pool.effective_target(now) or wish.floors[name] or (wish.counts[name] and name not in takes)
+    }
+    return {pool.knobs.role for pool in pools.values()} - served
+
+
+def _option(pool: Pool, wish: ModelDemand, serves: float, takes: Mapping[str, Mapping[str, int]], now: int) -> Option:
+    floor = wish.floors[pool.name]
+    most = min(WORKERS_MAX, max(floor, pool.knobs.replicas_max))
+    taken = dict(takes.get(pool.name, {}))
+    return Option(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.effective_target(now))
+
+
+def counts_of(allocation: Allocation, name: str, wish: ModelDemand) -> dict[str, int]:
+    """What a model gets by an allocation; a pool that it does not speak of has its first choice."""
+    found: dict[str, int] = {}
+    for want in (name + _FIRST, name, name + _HAS, *(name + _MORE + pool for pool in wish.counts)):
+        for pool, count in allocation.counts.get(want, {}).items():
+            found[pool] = found.get(pool, 0) + count
+    return {pool: max(wish.floors[pool], found.get(pool, count)) for pool, count in wish.counts.items()}

@@ -1,0 +1,113 @@
+"""What is short: GPUs of a type, of all models together and of a namespace, and what a worker takes of that."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from loadline.core.fleet.fleet import Fleet
+from loadline.core.vocabulary.allocations import SaturationPolicy
+
+Gpus = Annotated[int, Meta(ge=0, le=10_000_000)]
+Quota = dict[str, Annotated[int, Meta(ge=-1, le=10_000_000)]]
+"""GPUs by type; ``UNLIMITED`` is no limit, and ``DEFAULT`` is of each type that is not named."""
+UNLIMITED: Final = -1
+DEFAULT: Final = "default"
+
+
+class AllocationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Limited GPUs: how many there are of each type, and who gets them when they are short."""
+
+    capacity: Annotated[
+        dict[str, Gpus],
+        Meta(description="GPUs that there are, by type of accelerator; a type that is not named is not limited."),
+    ] = {}
+    policy: Annotated[
+        SaturationPolicy,
+        Meta(description="Who gets what is left when not all can be served: docs/explanation/allocation.md."),
+    ] = "priority_round_robin"
+    delayed_best_effort: Annotated[
+        bool, Meta(description="Leftovers are given only after models of all priorities were tried in full.")
+    ] = False
+    solver: Annotated[
+        Literal["exact", "greedy"],
+        Meta(description="exact: greedy at once, then what a child process finds to be best; greedy: only that."),
+    ] = "exact"
+    solve_deadline_ms: Annotated[int, Meta(ge=10, le=60_000, description="Longest that the child may take.")] = 2_000
+    solve_interval_ms: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="Least time between two questions to the child.")
+    ] = 2_000
+    switching_cost_hours: Annotated[
+        float, Meta(ge=0, le=1_000, description="What a worker that starts or goes costs, in hours of it.")
+    ] = 0.1
+
+
+class Tenant(Struct, frozen=True):
+    """Whose a model is, and when its turn comes."""
+
+    namespace: str
+    priority: int
+
+
+class Supplies(Struct, frozen=True):
+    """Limits by supply, and what one worker of a pool takes of each. A supply is a type, or ``namespace/type``."""
+
+    limits: dict[str, int] = {}
+    takes: dict[str, dict[str, dict[str, int]]] = {}
+    """By model and pool, of limited supplies only; a pool that takes of none is not in it."""
+    quotas: dict[str, None] = {}
+    """Supplies that are limited by the quota of a namespace."""
+    priorities: dict[str, int] = {}
+    """By model; 1 comes first."""
+    namespaces: dict[str, str] = {}
+    """By model."""
+
+    def of_type(self, model: str, gpu_type: str) -> list[str]:
+        """The limited supplies that GPUs of a type are of, of a model; of one that is gone the type alone."""
+        supplies = (gpu_type, f"{self.namespaces.get(model, '')}/{gpu_type}")
+        return [supply for supply in supplies if supply in self.limits]
+
+    def taken(self, model: str, workers: Mapping[str, int]) -> dict[str, int]:
+        """What so many workers of a model's pools take, by supply."""
+        found: dict[str, int] = {}
+        for pool, takes in self.takes.get(model, {}).items():
+            for supply, gpus in takes.items():
+                found[supply] = found.get(supply, 0) + gpus * workers[pool]
+        return found
+
+
+def limit_of(quota: Mapping[str, int], gpu_type: str) -> int | None:
+    """What a quota leaves of a type; None: as much as there is."""
+    limit = quota.get(gpu_type, quota.get(DEFAULT, UNLIMITED))
+    return None if limit == UNLIMITED else limit
+
+
+def limits_on(
+    gpu_type: str, namespace: str, capacity: Mapping[str, int], quotas: Mapping[str, Mapping[str, int]]
+) -> Iterator[tuple[str, int]]:
+    """What limits GPUs of a type in a namespace: supplies, and how much there is of each."""
+    if gpu_type in capacity:
+        yield gpu_type, capacity[gpu_type]
+    limit = limit_of(quotas.get(namespace, {}), gpu_type)
+    if limit is not None:
+        yield f"{namespace}/{gpu_type}", limit
+
+
+def supplies_of(
+    fleet: Fleet, tenants: Mapping[str, Tenant], capacity: Mapping[str, int], quotas: Mapping[str, Mapping[str, int]]
+) -> Supplies:
+    """What limits the models of a fleet."""
+    found = Supplies(
+        priorities={name: tenant.priority for name, tenant in tenants.items()},
+        namespaces={name: tenant.namespace for name, tenant in tenants.items()},
+    )
+    for model in fleet.models.values():
+        namespace = tenants[model.name].namespace
+        for pool in model.pools.values():
+            limits = dict(limits_on(pool.accelerator.gpu_type, namespace, capacity, quotas))
+            if limits:
+                found.limits.update(limits)
+                found.quotas.update(dict.fromkeys(limits.keys() - capacity.keys()))
+                takes = dict.fromkeys(limits, pool.knobs.gpus_per_worker)
+                found.takes.setdefault(model.name, {})[pool.name] = takes
+    return found

@@ -1,0 +1,69 @@
+"""Two planners that one is made of: the first looks at the traffic to come, the other at the workers."""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from loadline.core.planning.planner import ForecastRequest, Planner
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.forecasts import History
+
+
+class CompositePlanner(Planner):
+    """What both parts are told, and what is asked of the first of them. A part has the name of its knobs."""
+
+    first: ClassVar[str]
+    """The part that forecasts."""
+
+    parts: Any = None
+    """A Struct of the two; None until it is made."""
+
+    @property
+    def _each(self) -> dict[str, Planner]:
+        return {name: getattr(self.parts, name) for name in self.parts.__struct_fields__}
+
+    @property
+    def _first(self) -> Planner:
+        return self._each[self.first]
+
+    def adapt(self, before: Any) -> None:  # noqa: ARG002 - each part knows what it went by
+        """Both parts follow."""
+        for name, part in self._each.items():
+            part.obey(getattr(self.knobs, name))
+
+    def forget(self, pool: str) -> None:
+        """In both parts."""
+        for part in self._each.values():
+            part.forget(pool)
+
+    def next_wake(self) -> int:
+        """The sooner of the two."""
+        return min(part.next_wake() for part in self._each.values())
+
+    def warm(self, history: History) -> None:
+        """For the first."""
+        self._first.warm(history)
+
+    def follow(self, requests: int) -> None:
+        """For the first."""
+        self._first.follow(requests)
+
+    def asked(self) -> ForecastRequest | None:
+        """The forecasts of the first."""
+        return self._first.asked()
+
+    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+        """For the first."""
+        self._first.take(answer)
+
+    def learned(self) -> bytes | None:
+        """What each part has learned, by name."""
+        found = {name: part.learned() for name, part in self._each.items()}
+        found = {name: data for name, data in found.items() if data is not None}
+        return msgspec.json.encode(found) if found else None
+
+    def learn(self, data: bytes) -> None:
+        """For each part."""
+        for name, said in msgspec.json.decode(data, type=dict[str, bytes]).items():
+            if name in self._each:
+                self._each[name].learn(said)

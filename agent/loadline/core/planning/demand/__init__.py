@@ -1,0 +1,1 @@
+"""Demand on a model: traffic by interval and its forecasts."""

@@ -1,0 +1,1 @@
+"""Limits on every proposal, whatever the planner recommends."""

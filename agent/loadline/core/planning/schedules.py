@@ -1,0 +1,69 @@
+"""Floors by the clock: a pool has so many workers in the windows of its schedules, and a little before."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from loadline.core.fleet.cron import cron
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import NO_FLOOR, Floor, Pool, PoolKnobs
+from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, Window, Zone
+
+
+class Seen(Struct, frozen=True):
+    """Where a window stands: it need not be reckoned anew until then; times in Unix ms."""
+
+    from_ms: int
+    until_ms: int
+    within: bool
+    starts_ms: int | None
+    """None within a year."""
+    ends_ms: int
+
+
+class Schedule:
+    """One window of one pool. What it remembers follows from the time alone."""
+
+    def __init__(self, knobs: ScheduleKnobs, zones: Mapping[str, Zone]) -> None:
+        self._knobs = knobs
+        self._zone = Zone() if knobs.timezone == UTC else zones[knobs.timezone]
+        self._window = Window(cron(knobs.start), cron(knobs.end))
+        self._seen = Seen(0, 0, within=False, starts_ms=None, ends_ms=0)
+
+    def floor(self, start_up_ms: int, now: int) -> tuple[Floor, int]:
+        """What it asks for at ``now`` (ms) of a pool whose workers take so long to come, and when that changes."""
+        if not self._seen.from_ms <= now < self._seen.until_ms:
+            self._seen = self._look(now)
+        seen = self._seen
+        begins_ms = None if seen.starts_ms is None else seen.starts_ms - start_up_ms * self._knobs.ready_at_start
+        if seen.within or (begins_ms is not None and now >= begins_ms):
+            return Floor(self._knobs.replicas_min, seen.ends_ms), seen.until_ms
+        return NO_FLOOR, seen.until_ms if begins_ms is None else min(begins_ms, seen.until_ms)
+
+    def _look(self, now: int) -> Seen:
+        span = self._window.at(self._zone.wall_ms(now) // MINUTE_MS)
+        starts_ms = None if span.starts is None else self._unix_ms(span.starts)
+        return Seen(now, self._unix_ms(span.changes), span.within, starts_ms, self._unix_ms(span.ends))
+
+    def _unix_ms(self, minute: int) -> int:
+        return self._zone.unix_ms(minute * MINUTE_MS)
+
+
+class Schedules:
+    """All windows of a model."""
+
+    def __init__(self, pools: Iterable[PoolKnobs], zones: Mapping[str, Zone]) -> None:
+        self._by_pool = {
+            pool.name: [Schedule(one, zones) for one in pool.schedules] for pool in pools if pool.schedules
+        }
+
+    def look(self, model: Model, now: int) -> int | None:
+        """Set the floors of the pools at ``now`` (ms), and tell when to look again; None: there are no schedules."""
+        wakes = [_set(model.pools[name], schedules, now) for name, schedules in self._by_pool.items()]
+        return min(wakes, default=None)
+
+
+def _set(pool: Pool, schedules: Sequence[Schedule], now: int) -> int:
+    found = [one.floor(pool.start_up_ms(0), now) for one in schedules]
+    pool.floor = max((floor for floor, _ in found), key=lambda floor: (floor.replicas, floor.until_ms))
+    return min(wake for _, wake in found)

@@ -1,0 +1,1 @@
+"""Sizing of pools: worker counts from demand, engines and observed load."""

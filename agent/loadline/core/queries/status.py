@@ -1,0 +1,129 @@
+"""Questions to a state: how is it, and why. Reading changes nothing."""
+
+from msgspec.structs import replace
+
+from loadline.core.decisions.ledger import summarise
+from loadline.core.fleet.fleet import Model
+from loadline.core.migration.outcomes import MigrationCode, PolicyReport
+from loadline.core.migration.summary import emptied, looks, summary
+from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
+from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, FITTED
+from loadline.core.planning.sizing.sizing_by_profile import profile_problem
+from loadline.core.state.agent_state import AgentState, limited
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelStatus
+
+
+def status(settings: Settings, state: AgentState, version: str, started_at_ms: int, now: int) -> AgentStatus:
+    """The whole agent at ``now`` (ms)."""
+    leadership = state.leadership
+    books = gpu_ledger_of(state.fleet, state.ledger.pending(), limited(settings, state.fleet), now)
+    return AgentStatus(
+        agent=settings.agent,
+        version=version,
+        at_ms=now,
+        uptime_ms=now - started_at_ms,
+        leading=state.leading,
+        epoch=leadership.epoch if state.leading else 0,
+        leader=settings.agent if state.leading else leadership.leader,
+        bus_connected=state.bus_connected,
+        store_connected=state.store_connected,
+        models=tuple(_model_status(state, model, now) for model in settings.models),
+        rejected=dict(sorted(state.rejected.items())),
+        counters=dict(sorted(state.counters.items())),
+        gpus=state.gpus.status(state.fleet, books, now),
+        config_digest=settings.digest,
+        config_problem=state.config_problem,
+        restart_for=tuple(state.restart_for),
+        supplies=state.allocation.status(state.fleet, books, now),
+    )
+
+
+def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
+    model = state.fleet.models[knobs.name]
+    hold = state.holds.get(knobs.name)
+    sentences: tuple[str, ...] = ()
+    if hold is not None:
+        said = [*hold.rails, *(reason for opinion in hold.opinions for reason in opinion.reasons)]
+        sentences = tuple(reason.sentence() for reason in said)
+    return ModelStatus(
+        model=knobs.name,
+        planner=knobs.planner,
+        paused=knobs.name in state.paused,
+        no_operation=knobs.no_operation,
+        pools=tuple(pool.status(now) for pool in model.pools.values()),
+        traffic=model.traffic.status(now),
+        decision=state.ledger.summary(knobs.name),
+        hold=sentences,
+        missing=tuple(missing(model, knobs, now)),
+        namespace=knobs.namespace,
+        priority=knobs.priority,
+        service_class=knobs.service_class,
+        objectives=_obeyed(knobs),
+        conditions=state.conditions.get(knobs.name, ()),
+        settled=state.settled(model, now),
+        migrations=summary(state.rescheduling, knobs.name, now) if knobs.name in state.reschedules else None,
+        emptied=emptied(state.rescheduling, knobs.name),
+    )
+
+
+def _obeyed(knobs: ModelKnobs) -> dict[str, float]:
+    """The objectives that the planner of a model sizes for: those that are said, and that ask for something."""
+    said = {key: getattr(knobs.objectives, key) for key, planners in BY_OBJECTIVE.items() if knobs.planner in planners}
+    return {key: value for key, value in said.items() if value is not None and (value or key == "attainment")}
+
+
+def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
+    """What a model needs and has not got: workers, traffic, profiles; a sentence each."""
+    wanted = {pool.name: max(pool.effective_target(now), pool.least) for pool in model.pools.values()}
+    served = {pool.knobs.role for pool in model.pools.values() if wanted[pool.name]}
+    asleep = bool(knobs.scale_to_zero_after_ms) and not served
+    found = [
+        f"{model.name}: no worker of pool {pool.name} is ready"
+        for pool in model.pools.values()
+        if not pool.ready and (wanted[pool.name] or not (asleep or pool.knobs.role in served))
+    ]
+    by_traffic = knobs.planner in BY_TRAFFIC
+    if (by_traffic or knobs.scale_to_zero_after_ms) and not model.traffic.heard(now):
+        found.append(f"{model.name}: no frontend reports traffic")
+    fitted = knobs.planner in FITTED  # to them only a profile that is broken is one that is missing
+    profiled = [pool for pool in model.pools.values() if by_traffic and (pool.engine.problem or not fitted)]
+    problems = [profile_problem(pool) for pool in profiled]
+    return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
+
+
+def lacks_movers(state: AgentState, knobs: ModelKnobs) -> list[str]:
+    """That no worker of a model can move requests though they are to move; a sentence."""
+    workers = [worker for pool in state.fleet.models[knobs.name].pools.values() for worker in pool.workers.values()]
+    said = [sample for worker in workers for sample in worker.latest if sample is not None]
+    able = any(sample.migration_slots_in is not None or sample.migration_slots_out is not None for sample in said)
+    if able or not said or not knobs.rescheduling.enable_rescheduling:
+        return []
+    return [f"{knobs.name}: no worker publishes migration_slots_in or migration_slots_out, so nothing moves"]
+
+
+def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation]:
+    """The explanation of one decision; with no id the newest decision and the last hold of every model (or of one)."""
+    if decision_id:
+        return [e for e in reversed(state.explanations) if e.decision_id == decision_id]
+    found: list[Explanation] = []
+    for name in sorted(state.fleet.models):
+        if model in {"", name}:
+            found += [e for e in reversed(state.explanations) if e.model == name][:1]
+            if name in state.holds:
+                found.append(state.holds[name])
+    return sorted(found, key=lambda e: -e.at_ms)
+
+
+def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[PolicyReport]:
+    """What the policies of every model (or of one) last saw; of one decision: nothing, for it is not about moves."""
+    found = [] if decision_id else looks(state.rescheduling, model)
+    return [replace(one, code=MigrationCode.PAUSED, numbers={}) if one.model in state.paused else one for one in found]
+
+
+def decisions(state: AgentState) -> list[DecisionSummary]:
+    """The newest decision of every model, newest first."""
+    entries = (entry for entry in state.ledger.entries.values() if entry.decision is not None)
+    found = [summarise(entry.decision, entry.state) for entry in entries if entry.decision is not None]
+    return sorted(found, key=lambda d: (-d.issued_at_ms, d.model))

@@ -1,0 +1,1 @@
+"""Work of one turn over the whole state: a scaling round and a migration round."""

@@ -1,0 +1,1 @@
+"""Everything that a controller knows, its settings and its snapshot."""

@@ -1,0 +1,132 @@
+"""All knobs that the core reads, as one Struct: journalled with every snapshot, so that a replay needs nothing else."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from loadline.core.decisions.drains import DrainKnobs
+from loadline.core.decisions.leadership import LeadershipKnobs
+from loadline.core.decisions.ledger import DecisionKnobs
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
+from loadline.core.engines.tpot import TpotSweep
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.fleet.schedule_windows import Zone
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
+from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.planners.hpa import HpaKnobs
+from loadline.core.planning.planners.hybrid import HybridKnobs
+from loadline.core.planning.planners.kpa import KpaKnobs
+from loadline.core.planning.planners.load import LoadKnobs
+from loadline.core.planning.planners.queueing import QueueingKnobs
+from loadline.core.planning.planners.saturation import SaturationKnobs
+from loadline.core.planning.planners.sla import SlaKnobs
+from loadline.core.planning.planners.static import StaticKnobs
+from loadline.core.planning.planners.threshold import ThresholdKnobs
+from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.vocabulary.forecasts import History
+from loadline.core.vocabulary.scalars import Name
+
+
+class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """A served model: its pools, its planner and its rails. A planner's knobs are the field of the planner's name."""
+
+    name: Annotated[Name, Meta(description="Name of the model as its workers and frontends report it.")]
+    pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
+    namespace: Annotated[Name, Meta(description="Whose it is: for quotas, overrides and the labels of metrics.")] = (
+        "default"
+    )
+    priority: Annotated[
+        int, Meta(ge=1, le=100, description="Who is served first where GPUs are short: 1 before 100.")
+    ] = 100
+    service_class: Annotated[
+        str, Meta(max_length=100, description="One of [[service_classes]]: objectives and priority; empty: none.")
+    ] = ""
+    planner: Annotated[str, Meta(description="Which planner decides.")] = "saturation"
+    scale_to_zero_after_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=604_800_000,
+            description="All pools are emptied after nobody has asked anything of the model for this long, by frontends"
+            " that all report; 0: never. The first request wakes a worker of each role.",
+        ),
+    ] = 0
+    no_operation: Annotated[bool, Meta(description="Advise only: explain what would be done, decide nothing.")] = False
+    gpu_budget_max: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Most GPUs over all pools of the model.")
+    ] = None
+    gpu_budget_min: Annotated[int, Meta(ge=0, description="Fewest GPUs over all pools of the model.")] = 0
+    objectives: ObjectiveKnobs = ObjectiveKnobs()
+    load_predictor_warmup_trace: Annotated[
+        str,
+        Meta(
+            max_length=4_096,
+            description="Trace of the load before the agent starts, so that the first forecast has a past; from this"
+            " file on. For the planners throughput, sla, queueing and hybrid.",
+        ),
+    ] = ""
+    load_predictor_warmup_end: Annotated[
+        str,
+        Meta(
+            pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9])?$",
+            description="Time of day, UTC, at which that trace ends, as HH:MM: until the start, whenever that is, load"
+            " is taken to be as a day before. Without it the trace is taken to end at the start.",
+        ),
+    ] = ""
+    guard: GuardKnobs = GuardKnobs()
+    rescheduling: MigrationKnobs = MigrationKnobs()
+    saturation: SaturationKnobs = SaturationKnobs()
+    threshold: ThresholdKnobs = ThresholdKnobs()
+    static: StaticKnobs = StaticKnobs()
+    hpa: HpaKnobs = HpaKnobs()
+    kpa: KpaKnobs = KpaKnobs()
+    throughput: ThroughputKnobs = ThroughputKnobs()
+    load: LoadKnobs = LoadKnobs()
+    sla: SlaKnobs = SlaKnobs()
+    queueing: QueueingKnobs = QueueingKnobs()
+    hybrid: HybridKnobs = HybridKnobs()
+
+    @property
+    def by_traffic(self) -> tuple[str, ThroughputKnobs]:
+        """The knobs by which the planner of the model looks at traffic, and where they are written.
+
+        For planners of ``BY_TRAFFIC``; of others it is the section that most of them have in common.
+        """
+        if self.planner == "sla":
+            return "sla.throughput", self.sla.throughput
+        if self.planner == "hybrid":
+            return "hybrid.queueing", self.hybrid.queueing
+        if self.planner == "queueing":
+            return "queueing", self.queueing
+        return "throughput", self.throughput
+
+
+class Settings(Struct, frozen=True):
+    """What a controller is told once."""
+
+    agent: str
+    scope: str
+    models: tuple[ModelKnobs, ...]
+    fleet: FleetKnobs = FleetKnobs()
+    leadership: LeadershipKnobs = LeadershipKnobs()
+    decisions: DecisionKnobs = DecisionKnobs()
+    drain: DrainKnobs = DrainKnobs()
+    accelerators: tuple[AcceleratorKnobs, ...] = ()
+    allocation: AllocationKnobs = AllocationKnobs()
+    quotas: dict[str, Quota] = {}
+    """GPUs by namespace and type."""
+    profiles: dict[str, dict[str, EngineProfile]] = {}
+    """Engine profiles by model and pool, as data: a replay needs no file."""
+    zones: dict[str, Zone] = {}
+    """The wall clocks that schedules go by, by the name of their timezone."""
+    tpot_profiles: dict[str, TpotSweep] = {}
+    """Times per output token by model, where a file of them is named, as data too."""
+    only_migration: bool = False
+    """Requests move, and nothing else is decided: somebody else scales."""
+    digest: str = ""
+    """Of all this but the agent's name: agents that are told the same have the same."""
+    histories: dict[str, History] = {}
+    """The load before the start by model, as data too: what a planner starts warm with."""
