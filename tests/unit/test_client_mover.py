@@ -331,7 +331,7 @@ def test_candidates_that_make_no_sense_are_left_out_and_named() -> None:
             assert (reply.accepted, reply.requests, reply.tokens) == (True, 1, 105)
             assert [log["candidate"][:12] for log in logs if log["event"] == "candidate_ignored"] == [
                 "'negative'",
-                "Candidate(re",
+                "MigratableRe",
                 "{'request_id",
                 "'numpy'",
             ]
