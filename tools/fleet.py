@@ -18,7 +18,7 @@ from typing import Literal, get_args
 
 from loadline.demo import defaults
 from loadline.demo.lifetimes import gpu_hours
-from loadline.demo.setup import ROLES, Demo, Mode
+from loadline.demo.setup import ROLES, DemoSetup, Mode
 from loadline.scalers.local_processes import Child
 
 _STOP_S = 8.0
@@ -56,7 +56,7 @@ class Processes:
                         await ended.wait()
 
 
-async def run(options: argparse.Namespace, demo: Demo) -> None:
+async def run(options: argparse.Namespace, demo: DemoSetup) -> None:
     """Start the fleet, wait for its end, and leave nothing behind."""
     stop = asyncio.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
@@ -101,7 +101,9 @@ def main() -> int:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
         place = {"root": options.root, "namespace": options.namespace}
-        demo = Demo(options.nats, options.etcd, directory.resolve(), options.mode, options.speed, options.load, **place)
+        demo = DemoSetup(
+            options.nats, options.etcd, directory.resolve(), options.mode, options.speed, options.load, **place
+        )
         asyncio.run(run(options, demo))
         if not demo.summary_file.exists():
             print((directory / "gateway.log").read_text(), file=sys.stderr)

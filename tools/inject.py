@@ -28,7 +28,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
-from loadline.demo.inject import SHAPES, Place, SampleAt, inject_load, inject_trace, sample_of, shape_value
+from loadline.demo.inject import SHAPES, InjectionTarget, SampleAt, inject_load, inject_trace, sample_of, shape_value
 from loadline.errors import BusUnavailable, LoadlineError
 
 FIELDS: Final[dict[str, str]] = {
@@ -123,9 +123,9 @@ async def run(args: argparse.Namespace) -> str:
         if not bus.connected:
             raise BusUnavailable(f"no NATS at {args.nats} ({bus.last_error}). Start it, or name another with --nats.")
         if args.command == "trace":
-            to, pace = Place(bus, root=args.root), {"speed": args.speed, "interval_ms": args.interval_ms}
+            to, pace = InjectionTarget(bus, root=args.root), {"speed": args.speed, "interval_ms": args.interval_ms}
             return await inject_trace(to, args.model, args.frontend, args.file, stop=stop, **pace)
-        to = Place(bus, args.etcd, args.root, args.namespace)
+        to = InjectionTarget(bus, args.etcd, args.root, args.namespace)
         record = WorkerRecord(args.model, args.pool, args.worker, args.role, args.incarnation)
         otherwise = args.period if args.command == "shape" else math.inf if args.register else 0.0
         span = {"hz": args.hz, "seconds": otherwise if args.seconds is None else args.seconds}

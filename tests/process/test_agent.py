@@ -210,7 +210,7 @@ def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  
 
 WORKER = """
 import asyncio, sys
-from loadline.client.worker import Worker
+from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 
@@ -218,7 +218,7 @@ async def main(nats, etcd):
     record = WorkerRecord("m", "decode", "victim", "decode", incarnation=1)
     sample = WorkerSample(0, 0, kv_usage_ratio=0.97, waiting_requests=0, running_requests=1)
     nats, etcd = NatsKnobs(servers=(nats,)), EtcdKnobs(endpoints=(etcd,))
-    worker = Worker(record, nats=nats, etcd=etcd, sample=lambda: sample, on_drain=None, lease_ttl_s=2)
+    worker = WorkerClient(record, nats=nats, etcd=etcd, sample=lambda: sample, on_drain=None, lease_ttl_s=2)
     async with worker:
         await worker.ready()
         await asyncio.sleep(3600)

@@ -11,9 +11,9 @@ import pytest
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.frontend import Frontend
-from loadline.client.scaler import Scaler
-from loadline.client.worker import Worker
+from loadline.client.frontend import FrontendClient
+from loadline.client.scaler import ScalerClient
+from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, TrafficReported, WorkerDrained
@@ -117,8 +117,8 @@ class Engine:
         await self.empty.wait()
 
 
-def worker_at(nats_url: str, etcd_url: str, name: str, engine: Engine, role: Role = "decode") -> Worker:
-    return Worker(
+def worker_at(nats_url: str, etcd_url: str, name: str, engine: Engine, role: Role = "decode") -> WorkerClient:
+    return WorkerClient(
         WorkerRecord("m", "p", "w", role, incarnation=1),
         nats=NatsKnobs(servers=(nats_url,)),
         etcd=EtcdKnobs(endpoints=(etcd_url,)),
@@ -179,7 +179,7 @@ def test_a_drain_from_command_to_departure(
         async with (
             agent_at(nats_url, etcd_url, own_name) as agent,
             worker_at(nats_url, etcd_url, own_name, engine, role) as worker,
-            Scaler("s", ["m"], nats=NatsKnobs(servers=(nats_url,)), root=own_name) as scaler,
+            ScalerClient("s", ["m"], nats=NatsKnobs(servers=(nats_url,)), root=own_name) as scaler,
         ):
             await worker.ready()
             await agent.state_becomes("ready")
@@ -284,7 +284,7 @@ def test_a_frontend_reports_and_survives_nats(
         knobs = NatsKnobs(servers=(nats.url,))
         async with (
             agent_at(nats.url, etcd_url, own_name) as agent,
-            Frontend("m", "f", nats=knobs, root=own_name, interval_ms=50) as frontend,
+            FrontendClient("m", "f", nats=knobs, root=own_name, interval_ms=50) as frontend,
         ):
             await until(lambda: agent.traffic, "zeros of an idle frontend")
             frontend.arrived(100)
@@ -323,7 +323,7 @@ def test_a_scaler_that_comes_late_and_loses_nats_misses_nothing(
     async def scenario() -> None:
         async with agent_at(nats.url, etcd_url, own_name) as agent:
             announcing = asyncio.create_task(announce(agent, 1))
-            async with Scaler("s", ["m"], nats=NatsKnobs(servers=(nats.url,)), root=own_name) as scaler:
+            async with ScalerClient("s", ["m"], nats=NatsKnobs(servers=(nats.url,)), root=own_name) as scaler:
                 # The first thing it hears may be the old one: then it is of epoch 1, and the newer one follows.
                 order = await anext(scaler)
                 while order.decision.epoch == 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadline.adapters.etcd_store import EtcdStore
-from loadline.client.worker import Worker
+from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import StoreDenied
@@ -145,7 +145,7 @@ def test_the_worker_client_lives_and_leaves_with_its_role(login: Callable[[str],
             async def gone() -> bool:
                 return not await state()
 
-            worker = Worker(
+            worker = WorkerClient(
                 record,
                 etcd=login("loadline-worker-llama"),
                 bus=MemoryBus(),

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.scaler import Scaler
+from loadline.client.scaler import ScalerClient
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from loadline.core.vocabulary.events import DecisionAnswered
@@ -272,7 +272,7 @@ def test_who_leaves_as_soon_as_it_is_empty_has_drained(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         bus, stop, subjects = MemoryBus(), asyncio.Event(), Subjects(knobs.root)
-        async with asyncio.timeout(60), Scaler("s", ["m"], bus=bus) as scaler:
+        async with asyncio.timeout(60), ScalerClient("s", ["m"], bus=bus) as scaler:
             local = LocalScaler(knobs, scaler)
             running = asyncio.create_task(local.run(stop))
             await bus.publish(subjects.decision("m"), encode(decision(1, 1, PoolTarget("p", "decode", 1, 0))))

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.frontend import Frontend
-from loadline.client.scaler import Scaler
-from loadline.client.worker import Worker
+from loadline.client.frontend import FrontendClient
+from loadline.client.scaler import ScalerClient
+from loadline.client.worker import WorkerClient
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.status import AgentStatus
@@ -251,7 +251,7 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
                 role: await stack.enter_async_context(bus_for(nats_login(nats, role, tmp_path / role)))
                 for role in ("worker-llama-decode", "frontend-llama", "scaler-llama", "operator", "viewer")
             }
-            worker = Worker(
+            worker = WorkerClient(
                 record,
                 bus=buses["worker-llama-decode"],
                 etcd=etcd_login(etcd, "loadline-worker-llama", tmp_path),
@@ -260,9 +260,9 @@ def test_all_parts_can_do_their_work(tmp_path: Path) -> None:
                 report_interval_ms=200,
             )
             await stack.enter_async_context(worker)
-            frontend = Frontend("llama", "frontend-1", bus=buses["frontend-llama"], interval_ms=200)
+            frontend = FrontendClient("llama", "frontend-1", bus=buses["frontend-llama"], interval_ms=200)
             await stack.enter_async_context(frontend)
-            scaler = await stack.enter_async_context(Scaler("scaler", ["llama"], bus=buses["scaler-llama"]))
+            scaler = await stack.enter_async_context(ScalerClient("scaler", ["llama"], bus=buses["scaler-llama"]))
             await worker.ready()
 
             order = await anext(scaler)  # two workers are the least, and there is one

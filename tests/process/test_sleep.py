@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.client.frontend import Frontend
+from loadline.client.frontend import FrontendClient
 from loadline.config import NatsKnobs
 from loadline.rig.rig import Rig
 from tests.support.agents import LEASE_TTL_S, MODEL, assert_replays, config, fleet
@@ -37,7 +37,7 @@ ONE_EACH = {"decode": 1, "prefill": 1}
 def test_a_model_sleeps_and_is_woken_by_its_first_request_under_the_next_leader(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         nats = NatsKnobs(servers=(rig.nats.url,))
-        async with fleet(rig) as made, Frontend(MODEL, "f", nats=nats, interval_ms=200) as frontend:
+        async with fleet(rig) as made, FrontendClient(MODEL, "f", nats=nats, interval_ms=200) as frontend:
             frontend.in_flight = 1
             await made.add("decode", "d1")
             await made.add("prefill", "p1")

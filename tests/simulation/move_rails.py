@@ -11,9 +11,9 @@ from unittest.mock import patch
 import numpy as np
 from msgspec.structs import replace
 
-from loadline.client.fence import Epochs
-from loadline.client.holds import Holds
-from loadline.client.ownership import Owner, Owners
+from loadline.client.fence import EpochFence
+from loadline.client.holds import HeldRequests
+from loadline.client.ownership import RequestOwner, RequestOwners
 from loadline.core.migration.columns import GIVES, IN_SLOTS, OUT_SLOTS, TAKES
 from loadline.core.migration.load_metrics import SLOTS_IN, SLOTS_OUT
 from loadline.core.migration.load_view import LoadView
@@ -32,10 +32,10 @@ from loadline.wire.messages import MigrateCommand
 from tests.simulation.rails import Rail, around, both, find, instead
 
 
-def claim_anything(_old: Any, owners: Owners, request_id: str, worker: str, incarnation: int, hop: int) -> bool:
+def claim_anything(_old: Any, owners: RequestOwners, request_id: str, worker: str, incarnation: int, hop: int) -> bool:
     """Whoever claims gets it, if it was ever here."""
     if owners.owner(request_id) is not None:
-        owners._owners[request_id] = Owner(worker, incarnation, hop)
+        owners._owners[request_id] = RequestOwner(worker, incarnation, hop)
     return True
 
 
@@ -74,7 +74,7 @@ def take_and_go_on(_old: Any, engine: StandIn, request_id: str, now_ms: float) -
     return replace(one.request, generated_tokens=min(one.generated(now_ms), one.request.osl_tokens - 1))
 
 
-def forget_at_once(_old: Any, _holds: Holds, _request_id: str, _hop: int) -> bool:
+def forget_at_once(_old: Any, _holds: HeldRequests, _request_id: str, _hop: int) -> bool:
     """Whatever comes is news."""
     return True
 
@@ -139,12 +139,12 @@ def _take_nothing(*_args: Any) -> None:
 
 
 RAILS: dict[str, Rail] = {
-    "owners: compare and set": Rail(around(Owners, "claim", claim_anything), 0, "I20-once"),
-    "holds: a hop is used once": Rail(around(Holds, "_is_new", forget_at_once), 0, "I20-once"),
+    "owners: compare and set": Rail(around(RequestOwners, "claim", claim_anything), 0, "I20-once"),
+    "holds: a hop is used once": Rail(around(HeldRequests, "_is_new", forget_at_once), 0, "I20-once"),
     "destination: claims first": Rail(around(Intake, "_find_out", run_unasked), 0, "I20-owner"),
     "source: claims first": Rail(around(Mover, "_handed", resume_unasked), 0, "I20-owner"),
     "source: stops first": Rail(around(StandIn, "take", take_and_go_on), 0, "I20-stopped"),
-    "worker: earlier terms": Rail(instead(Epochs, "hear", value=True), 3, "I21-stale"),
+    "worker: earlier terms": Rail(instead(EpochFence, "hear", value=True), 3, "I21-stale"),
     "frontend: looks for what is lost": Rail(around(Keeper, "_look_around", look_away), 0, "L6-served"),
     "planner: only a leader, within its lease": Rail(
         both(instead(MigrationPipeline, "_may", value=True), around(MigrationPipeline, "plan", plan_always)),

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from loadline.client.fence import Fence, Verdict
+from loadline.client.fence import DecisionFence, Freshness
 from loadline.core import controller
 from loadline.core.decisions import ledger as ledgers
 from loadline.core.decisions.drains import Drains
@@ -283,9 +283,9 @@ def any_sample(old: Any, fleet: Fleet, event: ev.LoadReported, now: int) -> Any:
     return old(fleet, event, now)
 
 
-def never_stale(old: Any, fence: Fence, decision: Any) -> Any:
+def never_stale(old: Any, fence: DecisionFence, decision: Any) -> Any:
     verdict = old(fence, decision)
-    return Verdict.NEW if verdict is Verdict.STALE else verdict
+    return Freshness.NEW if verdict is Freshness.STALE else verdict
 
 
 def victims_forgotten(old: Any, decider: ScalingPipeline, model: str, pool: Pool, replicas: int) -> Any:
@@ -361,7 +361,7 @@ RAILS: dict[str, Rail] = {
     "ledger: drop what was refused": Rail(event(ev.CommitRefused, lambda *_args: None), 12, "L4-hold"),
     "planner: grow": Rail(around(ThresholdPlanner, "_judge_kv", no_growth), 1, "L2-reference"),
     "controller: wake": Rail(instead(controller.Controller, "next_wake", None), 0, "L5-turning"),
-    "scaler: fence": Rail(around(Fence, "judge", never_stale), 12, "I2-applied"),
+    "scaler: fence": Rail(around(DecisionFence, "judge", never_stale), 12, "I2-applied"),
 }
 
 

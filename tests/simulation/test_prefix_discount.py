@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from loadline.client.interval import Interval
+from loadline.client.traffic_interval import TrafficInterval
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
@@ -45,7 +45,7 @@ def outcome() -> Outcome:
 
 def test_hits_that_are_reported_save_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     told = outcome()
-    monkeypatch.setattr(Interval, "looked_up", lambda *_: None)
+    monkeypatch.setattr(TrafficInterval, "looked_up", lambda *_: None)
     silent = outcome()
     assert told.attainment.both >= 0.95
     assert told.gpu_hours_by_pool["p"] < 0.75 * silent.gpu_hours_by_pool["p"]

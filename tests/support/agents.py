@@ -10,7 +10,7 @@ import msgspec
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.worker import Worker
+from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
@@ -65,7 +65,7 @@ class TestWorker:
         self.running = 1
         self.drain: DrainCommand | None = None
         self.may_leave = asyncio.Event()
-        self.client = Worker(
+        self.client = WorkerClient(
             WorkerRecord(MODEL, pool, name, pool, incarnation=1),
             nats=NatsKnobs(servers=(rig.nats.url,)),
             etcd=EtcdKnobs(endpoints=(rig.etcd.url,)),

@@ -15,7 +15,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
-from loadline.demo.link import submit_subject
+from loadline.demo.protocol import submit_subject
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport

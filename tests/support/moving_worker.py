@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.mover import MoveRefused
-from loadline.client.worker import Worker
+from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
@@ -31,7 +31,7 @@ class Engine:
         self.held: dict[str, MigratableRequest] = {}
         self.copied = asyncio.Event()
         self.withdrawn: list[str] = []
-        self.worker: Worker | None = None
+        self.worker: WorkerClient | None = None
 
     def sample(self) -> WorkerSample:
         return WorkerSample(0, 0, waiting_requests=0, running_requests=len(self.held))
@@ -89,7 +89,7 @@ async def moving_worker(
     await bus.connect(lambda _connected: None)
     engine = Engine(bus, root)
     engine.held = {f"{name}-{number}": MigratableRequest(f"{name}-{number}", 100, 5) for number in range(2)}
-    worker = Worker(
+    worker = WorkerClient(
         WorkerRecord("m", "p", name, "decode", incarnation),
         nats=NatsKnobs(servers=(nats_url,)),
         etcd=EtcdKnobs(endpoints=(etcd_url,)),

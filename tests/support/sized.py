@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 from msgspec import Struct
 
-from loadline.client.interval import Interval
+from loadline.client.traffic_interval import TrafficInterval
 from loadline.core.engines.lengths import Lengths, all_of, lengths_of
 from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
@@ -112,7 +112,7 @@ def _told(case: Case, arriving: Sequence[Arriving]) -> tuple[Model, Demand]:
 
 
 def _reported(tokens: Sequence[int]) -> Lengths:
-    interval = Interval()
+    interval = TrafficInterval()
     for one in tokens:
         interval.arrived(one)
     histogram = interval.sample(1, 1_000, queued=0, in_flight=0).isl_histogram

@@ -6,8 +6,8 @@ import math
 import pytest
 from structlog.testing import capture_logs
 
-from loadline.client.frontend import Frontend
-from loadline.client.interval import BOUNDS
+from loadline.client.frontend import FrontendClient
+from loadline.client.traffic_interval import LENGTH_BOUNDS
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.wire.codec import Codec
 from loadline.wire.subjects import Subjects
@@ -26,7 +26,7 @@ def reports(bus: MemoryBus) -> list[TrafficReported]:
 def test_an_interval_says_what_happened_and_the_next_begins_at_zero() -> None:
     async def scenario() -> None:
         bus = MemoryBus()
-        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
             frontend.arrived(100)
             frontend.arrived(300)
             frontend.looked_up(100, 50)
@@ -51,7 +51,7 @@ def test_an_interval_says_what_happened_and_the_next_begins_at_zero() -> None:
 def test_an_idle_frontend_keeps_saying_zero() -> None:
     async def scenario() -> None:
         bus = MemoryBus()
-        async with Frontend("m", "f", bus=bus, interval_ms=5):
+        async with FrontendClient("m", "f", bus=bus, interval_ms=5):
             await until(lambda: len(bus.published) >= 3, "three reports")
         assert {report.sample.arrivals for report in reports(bus)} == {0}
 
@@ -60,7 +60,7 @@ def test_an_idle_frontend_keeps_saying_zero() -> None:
 
 def test_what_agents_would_refuse_is_not_sent_and_its_field_is_logged() -> None:
     async def scenario() -> None:
-        async with Frontend("m", "f", bus=MemoryBus(), interval_ms=3_600_000) as frontend:
+        async with FrontendClient("m", "f", bus=MemoryBus(), interval_ms=3_600_000) as frontend:
             frontend.queued = 2.5  # type: ignore[assignment]
             assert not await frontend.report_now()
 
@@ -73,7 +73,7 @@ def test_what_agents_would_refuse_is_not_sent_and_its_field_is_logged() -> None:
 def test_what_the_bus_cannot_take_now_is_never_published() -> None:
     async def scenario() -> None:
         bus = MemoryBus()
-        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
             bus.connected = False
             frontend.arrived(1)
             assert not await frontend.report_now()
@@ -89,12 +89,12 @@ def test_what_the_bus_cannot_take_now_is_never_published() -> None:
 def test_a_length_is_counted_below_the_first_bound_that_holds_it(tokens: int) -> None:
     async def scenario() -> None:
         bus = MemoryBus()
-        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
             frontend.arrived(tokens)
             await frontend.report_now()
         histogram = reports(bus)[0].sample.isl_histogram
         assert histogram is not None
-        expected = next((index for index, bound in enumerate(BOUNDS) if tokens <= bound), len(BOUNDS))
+        expected = next((index for index, bound in enumerate(LENGTH_BOUNDS) if tokens <= bound), len(LENGTH_BOUNDS))
         assert [index for index, count in enumerate(histogram.counts) if count] == [expected]
 
     asyncio.run(scenario())
@@ -104,7 +104,7 @@ def test_a_length_is_counted_below_the_first_bound_that_holds_it(tokens: int) ->
 def test_what_is_no_measurement_is_left_out(broken: float) -> None:
     async def scenario() -> None:
         bus = MemoryBus()
-        async with Frontend("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
+        async with FrontendClient("m", "f", bus=bus, interval_ms=3_600_000) as frontend:
             frontend.finished(-5, broken, 10.0)
             frontend.finished(7, 50.0, broken)
             frontend.in_flight = -1

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from loadline.client.mover import MoveRefused
-from loadline.client.worker import Samples, Worker
+from loadline.client.worker import Samples, WorkerClient
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.events import LoadReported, MigrationReported
 from loadline.core.vocabulary.migrations import MigrationEndpoint
@@ -76,7 +76,7 @@ class Bench:
         self.bus = MemoryBus()
         self.engine = Engine()
         self.empty = asyncio.Event()
-        self.worker = Worker(
+        self.worker = WorkerClient(
             WorkerRecord("m", "p", "w", "decode", 1_000),
             bus=self.bus,
             store=MemoryStore(),

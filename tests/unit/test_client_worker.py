@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from loadline.client.worker import Samples, Worker
+from loadline.client.worker import Samples, WorkerClient
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
@@ -38,7 +38,7 @@ class Bench:
         self.drains: list[DrainCommand] = []
         self.empty = asyncio.Event()
         self.failing = False
-        self.worker = Worker(
+        self.worker = WorkerClient(
             WorkerRecord("m", "p", "w", role, INCARNATION),
             bus=self.bus,
             store=self.store,

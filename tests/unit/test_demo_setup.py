@@ -6,13 +6,13 @@ import pytest
 
 from loadline import config
 from loadline.demo import gateway, worker
-from loadline.demo.setup import ROLES, Demo, Mode
+from loadline.demo.setup import ROLES, DemoSetup, Mode
 from loadline.scalers import local_config
 from loadline.scalers.local_processes import fill
 
 
-def demo(folder: Path, mode: Mode) -> Demo:
-    return Demo("nats://127.0.0.1:1", "http://127.0.0.1:2", folder, mode, root="r", namespace="n")
+def demo(folder: Path, mode: Mode) -> DemoSetup:
+    return DemoSetup("nats://127.0.0.1:1", "http://127.0.0.1:2", folder, mode, root="r", namespace="n")
 
 
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role, WorkerPhase
+from loadline.demo.account import DemoSummary, Latencies, RequestAccount
 from loadline.demo.dispatch import SILENT_S, Dispatcher
-from loadline.demo.link import Claim, Owned, ResultBatch, Submission
-from loadline.demo.served import Latencies, Served, Summary
+from loadline.demo.protocol import Claim, Owned, ResultBatch, Submission
 from loadline.sim.engine import EngineEvent
 
 TICK_S = 0.1
@@ -24,15 +24,15 @@ P1, P2, D1 = record("p1", "prefill"), record("p2", "prefill"), record("d1", "dec
 D2 = record("d2", "decode")
 
 
-def fleet(*records: WorkerRecord) -> tuple[Dispatcher, Served]:
-    served = Served(ObjectiveKnobs())
+def fleet(*records: WorkerRecord) -> tuple[Dispatcher, RequestAccount]:
+    served = RequestAccount(ObjectiveKnobs())
     roles: tuple[Role, ...] = ("prefill", "decode")
     dispatcher = Dispatcher("g", roles, served)
     dispatcher.see(records, 0.0)
     return dispatcher, served
 
 
-def account(dispatcher: Dispatcher, served: Served) -> Summary:
+def account(dispatcher: Dispatcher, served: RequestAccount) -> DemoSummary:
     return served.summary(in_flight=dispatcher.in_flight, queued=dispatcher.queued, virtual_s=1.0, speed=1.0)
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from loadline.config import NatsKnobs
-from loadline.demo.link import (
+from loadline.demo.protocol import (
     ITEMS_MAX,
     ResultBatch,
     Submission,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from msgspec.structs import replace
 
 from loadline.client.resources import running
-from loadline.client.scaler import Scaler
+from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.scalers.observed import ObservedScaler
 from loadline.wire.codec import encode
@@ -38,7 +38,7 @@ async def observing() -> AsyncIterator[Leader]:
     leader = Leader()
     async with (
         asyncio.timeout(60),
-        Scaler("s", ["m"], bus=leader.bus) as scaler,
+        ScalerClient("s", ["m"], bus=leader.bus) as scaler,
         running(ObservedScaler(scaler, leader.bus).run(), "observed"),
     ):
         await leader.looked_at()

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import Struct
 
-from loadline.client.holds import Holds
-from loadline.client.ownership import Owner, Owners
+from loadline.client.holds import HeldRequests
+from loadline.client.ownership import RequestOwner, RequestOwners
 
 
 def test_a_claim_is_taken_for_the_next_hop_only_and_may_be_repeated() -> None:
-    owners = Owners()
+    owners = RequestOwners()
     assert owners.assign("r", "a", 1) == 0
     assert not owners.claim("r", "b", 2, 0), "a's"
     assert not owners.claim("r", "b", 2, 2), "of a hop that nobody can have been given"
@@ -21,11 +21,11 @@ def test_a_claim_is_taken_for_the_next_hop_only_and_may_be_repeated() -> None:
     assert not owners.claim("r", "a", 1, 1), "b was first"
     assert not owners.claim("r", "b", 3, 1), "another life of b"
     assert not owners.claim("r", "a", 1, 0)
-    assert owners.owner("r") == Owner("b", 2, 1)
+    assert owners.owner("r") == RequestOwner("b", 2, 1)
 
 
 def test_output_counts_under_the_hop_of_its_owner_only() -> None:
-    owners = Owners()
+    owners = RequestOwners()
     owners.assign("r", "a", 1)
     owners.claim("r", "b", 1, 1)
     assert [owners.accepts("r", hop) for hop in (0, 1, 2)] == [False, True, False]
@@ -33,7 +33,7 @@ def test_output_counts_under_the_hop_of_its_owner_only() -> None:
 
 
 def test_what_is_over_is_nobodys() -> None:
-    owners = Owners()
+    owners = RequestOwners()
     owners.assign("r", "a", 1)
     owners.end("r")
     owners.end("r")
@@ -43,7 +43,7 @@ def test_what_is_over_is_nobodys() -> None:
 
 
 def test_a_request_that_starts_again_elsewhere_is_out_of_the_reach_of_former_claims() -> None:
-    owners = Owners()
+    owners = RequestOwners()
     owners.assign("r", "a", 1)
     assert owners.assign("r", "c", 1) == 1
     assert not owners.claim("r", "b", 1, 1)
@@ -51,7 +51,7 @@ def test_a_request_that_starts_again_elsewhere_is_out_of_the_reach_of_former_cla
 
 
 def test_source_and_destination_are_alike_once_it_is_handed_over() -> None:
-    source, destination = Holds(), Holds()
+    source, destination = HeldRequests(), HeldRequests()
     assert source.run("r", 0)
     assert source.hand_over("r") == 1
     assert source.hand_over("r") is None
@@ -69,7 +69,7 @@ def test_source_and_destination_are_alike_once_it_is_handed_over() -> None:
 
 
 def test_an_answer_to_a_former_claim_says_nothing_of_this_one() -> None:
-    holds = Holds()
+    holds = HeldRequests()
     holds.expect("r", 1)
     holds.answered("r", 1, taken=True)
     holds.hand_over("r")
@@ -79,7 +79,7 @@ def test_an_answer_to_a_former_claim_says_nothing_of_this_one() -> None:
 
 
 def test_what_was_given_up_is_remembered_within_bounds() -> None:
-    holds = Holds()
+    holds = HeldRequests()
     for number in range(5_000):
         holds.run(f"r{number}", 0)
         holds.end(f"r{number}")
@@ -122,8 +122,8 @@ class Fleet(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.owners = Owners()
-        self.holds = {name: Holds() for name in OTHER}
+        self.owners = RequestOwners()
+        self.holds = {name: HeldRequests() for name in OTHER}
         self.lives = dict.fromkeys(OTHER, 1)
         self.letters: list[Letter] = []
         self.suspected = False
@@ -169,7 +169,7 @@ class Fleet(RuleBasedStateMachine):
     def die(self, worker: str) -> None:
         """And start again, knowing nothing."""
         self.lives[worker] += 1
-        self.holds[worker] = Holds()
+        self.holds[worker] = HeldRequests()
 
     @rule(worker=WORKERS)
     def notice_a_death(self, worker: str) -> None:

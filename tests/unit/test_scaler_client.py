@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadline.client import scaler as scaler_module
-from loadline.client.scaler import Scaler
+from loadline.client.scaler import ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from loadline.wire.codec import encode
 from loadline.wire.messages import AnnounceRequest, DecisionApplied, DrainReport, OperatorReply, ScalingDecision
@@ -47,9 +47,9 @@ class Agent:
 
 
 @asynccontextmanager
-async def entered(*models: str) -> AsyncIterator[tuple[Agent, Scaler]]:
+async def entered(*models: str) -> AsyncIterator[tuple[Agent, ScalerClient]]:
     agent = Agent()
-    async with asyncio.timeout(60), Scaler("s", models or ("m",), bus=agent.bus) as scaler:
+    async with asyncio.timeout(60), ScalerClient("s", models or ("m",), bus=agent.bus) as scaler:
         yield agent, scaler
 
 
@@ -240,7 +240,7 @@ def test_asks_for_what_stands_until_a_leader_takes_the_question() -> None:
             return encode(OperatorReply(accepted=len(asked) > 1))
 
         await agent.bus.answer(SUBJECTS.api("announce"), answer)
-        async with Scaler("s", ("m", "n"), bus=agent.bus):
+        async with ScalerClient("s", ("m", "n"), bus=agent.bus):
             await until(lambda: len(asked) == 2, "asked again after a refusal")
         assert asked[-1] == AnnounceRequest(("m", "n"), "s")
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.client.ownership import Owners
+from loadline.client.ownership import RequestOwners
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
@@ -39,7 +39,7 @@ class Bench:
     def __init__(self, mover: MoverKnobs = MOVER, kv_blocks: int = 1_000) -> None:
         self.timeline = Timeline()
         self.bus, self.peers, self.store = Bus(self.timeline), Bus(self.timeline, purpose="peers"), Store(self.timeline)
-        self.owners = Owners()
+        self.owners = RequestOwners()
         self.said: list[MigrationReport] = []
         self.samples: dict[str, WorkerSample] = {}
         self.ended: list[str] = []

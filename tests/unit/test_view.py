@@ -15,9 +15,9 @@ from loadline.core.vocabulary.status import (
     PoolStatus,
     TrafficStatus,
 )
-from loadline.demo.moved import LINES_MAX
-from loadline.demo.view import MOVES_SHOWN, LiveView, PlainView, last_decision
-from loadline.demo.watch import Watch
+from loadline.demo.display import MIGRATIONS_SHOWN, LiveDisplay, PlainDisplay, last_decision
+from loadline.demo.migration_log import LINES_MAX
+from loadline.demo.runner import StatusMonitor
 from loadline.wire.codec import encode
 from loadline.wire.messages import MigrationReport
 
@@ -57,7 +57,7 @@ def test_the_last_decision_is_told_with_its_state_and_reasons() -> None:
 
 def test_the_live_table_shows_it_below_the_workers_by_state() -> None:
     rich_console = pytest.importorskip("rich.console")
-    view = LiveView("the demo")
+    view = LiveDisplay("the demo")
     view.status(status(DECISION))
     out = io.StringIO()
     rich_console.Console(file=out, width=120).print(view._draw())
@@ -72,7 +72,7 @@ def test_the_live_table_shows_it_below_the_workers_by_state() -> None:
 
 def test_plain_lines_have_each_pool() -> None:
     lines: list[str] = []
-    with PlainView("the demo", lines.append) as view:
+    with PlainDisplay("the demo", lines.append) as view:
         view.status(status(DECISION))
     assert lines[1] == (
         "m: prefill 1 of 1 (KV 4%, 0 waiting, 4 running); decode 3 +2 -2 of 5 (KV 98%, 17 waiting, 158 running)"
@@ -89,18 +89,18 @@ def moving() -> AgentStatus:
 
 def test_the_live_view_has_moves_in_flight_and_totals() -> None:
     rich_console = pytest.importorskip("rich.console")
-    view = LiveView("the demo")
+    view = LiveDisplay("the demo")
     view.status(moving())
     out = io.StringIO()
     rich_console.Console(file=out, width=120).print(view._draw())
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert "migrations: 6 in flight, 45 requests moved, 2 workers do not answer" in lines
-    assert lines.count("  decode-7 -> decode-2 (decode_load) copying, 1 of 3 requests") == MOVES_SHOWN
+    assert lines.count("  decode-7 -> decode-2 (decode_load) copying, 1 of 3 requests") == MIGRATIONS_SHOWN
 
 
 def test_plain_lines_have_the_moves_of_a_model_where_there_may_be_any() -> None:
     lines: list[str] = []
-    with PlainView("the demo", lines.append) as view:
+    with PlainDisplay("the demo", lines.append) as view:
         view.status(moving())
     assert lines[1].endswith("running); migrations: 6 in flight, 45 requests moved, 2 workers do not answer")
 
@@ -110,7 +110,7 @@ class Told:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.watch = Watch(PlainView("", self.lines.append))
+        self.watch = StatusMonitor(PlainDisplay("", self.lines.append))
         self.reports = 0
         self.news()
 

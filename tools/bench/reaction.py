@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import nats
 
 from loadline.adapters.etcd_store import EtcdStore
-from loadline.client.scaler import Scaler
+from loadline.client.scaler import ScalerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.ports import Compare, Write
 from loadline.rig.measure import Fleet, Wire, agent, options, percentile, result, rig, say, subscriber
@@ -48,7 +48,7 @@ async def cross(fleet: Fleet, wire: Wire, sent_s: dict[str, float]) -> None:
         wire.send(frame)
 
 
-async def obey(scaler: Scaler, received_s: dict[str, list[float]]) -> None:
+async def obey(scaler: ScalerClient, received_s: dict[str, list[float]]) -> None:
     """Note when decisions come, and say that they are carried out."""
     async for order in scaler:
         received_s.setdefault(order.model, []).append(time.monotonic())
@@ -79,7 +79,7 @@ async def react(made: Rig, fleet: Fleet, wire: Wire) -> tuple[list[float], list[
     sent_s: dict[str, float] = {}
     received_s: dict[str, list[float]] = {}
     floors_ms: list[float] = []
-    async with Scaler("bench", fleet.models, nats=NatsKnobs(servers=(made.nats.url,))) as scaler:
+    async with ScalerClient("bench", fleet.models, nats=NatsKnobs(servers=(made.nats.url,))) as scaler:
         tasks = [asyncio.create_task(obey(scaler, received_s)), asyncio.create_task(floor(made, floors_ms))]
         await asyncio.gather(beat(fleet, wire, FIRST_S + len(fleet.models) * APART_S + 1.0), cross(fleet, wire, sent_s))
         for task in tasks:

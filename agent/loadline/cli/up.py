@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import get_args
 
 from loadline.config.rules import check_servers
-from loadline.demo import defaults, view
+from loadline.demo import defaults, display
+from loadline.demo.runner import run_demo
 from loadline.demo.setup import Mode
-from loadline.demo.stack import Options, Result, run_directory
-from loadline.demo.watch import watch
+from loadline.demo.stack import DemoOptions, DemoResult, run_directory
 
 SPEED_MAX = 1000.0
 COUNT_MAX = 64
@@ -41,7 +41,7 @@ def up(options: argparse.Namespace) -> int:
         check_servers((options.attach_nats,), "--attach-nats", ("nats", "tls"))
     if options.attach_etcd:
         check_servers((options.attach_etcd,), "--attach-etcd", ("http", "https"))
-    wanted = Options(
+    wanted = DemoOptions(
         directory=(options.directory or run_directory(Path(".loadline"))).resolve(),
         nats=options.attach_nats,
         etcd=options.attach_etcd,
@@ -56,8 +56,8 @@ def up(options: argparse.Namespace) -> int:
     )
     length = f"for {options.for_s:g} s" if options.for_s else "until Ctrl-C or the end of the trace"
     header = f"loadline demo: {options.mode}, {options.load} copies of the trace at {options.speed:g}x, {length}"
-    with view.choose(header) as shown:
-        outcome = asyncio.run(watch(wanted, shown))
+    with display.choose(header) as shown:
+        outcome = asyncio.run(run_demo(wanted, shown))
     if outcome is None:
         print("stopped before the load began")
     else:
@@ -65,7 +65,7 @@ def up(options: argparse.Namespace) -> int:
     return 0
 
 
-def summary(result: Result, decisions: int, options: Options) -> str:
+def summary(result: DemoResult, decisions: int, options: DemoOptions) -> str:
     """What came of a run, for a person."""
     served = result.served
     ended = f"{served.finished} served of {served.arrived}, {served.lost} lost"

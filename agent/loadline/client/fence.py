@@ -5,7 +5,7 @@ from enum import Enum, auto
 from loadline.wire.messages import ScalingDecision
 
 
-class Verdict(Enum):
+class Freshness(Enum):
     """What an announcement is to a scaler."""
 
     NEW = auto()
@@ -14,22 +14,22 @@ class Verdict(Enum):
     EXPIRED = auto()
 
 
-class Fence:
+class DecisionFence:
     """The highest (epoch, sequence) of each model. A leader that lost its term cannot be obeyed any more."""
 
     def __init__(self) -> None:
         self._highest: dict[str, tuple[int, int]] = {}
 
-    def judge(self, decision: ScalingDecision) -> Verdict:
+    def judge(self, decision: ScalingDecision) -> Freshness:
         """Compare with what was seen, and remember it when it is newer."""
         number = (decision.epoch, decision.sequence)
         highest = self._highest.get(decision.model)
         if highest is not None and number < highest:
-            return Verdict.STALE
+            return Freshness.STALE
         if number == highest:
-            return Verdict.REPEATED
+            return Freshness.REPEATED
         self._highest[decision.model] = number
-        return Verdict.NEW if decision.ttl_ms > 0 else Verdict.EXPIRED
+        return Freshness.NEW if decision.ttl_ms > 0 else Freshness.EXPIRED
 
     def is_newest(self, decision: ScalingDecision) -> bool:
         """Whether nothing newer of the model was seen."""
@@ -40,7 +40,7 @@ class Fence:
         return self._highest.get(model, (0, 0))
 
 
-class Epochs:
+class EpochFence:
     """The highest term of a leader that one life of a worker has heard of, by one kind of command."""
 
     def __init__(self) -> None:

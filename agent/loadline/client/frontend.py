@@ -1,6 +1,6 @@
 """A frontend's side: counts what arrives and what finishes, and publishes it every interval, zeros included.
 
-    async with Frontend("llama", "frontend-1", nats=NatsKnobs()) as frontend:
+    async with FrontendClient("llama", "frontend-1", nats=NatsKnobs()) as frontend:
         frontend.arrived(isl_tokens=812)
         frontend.looked_up(isl_tokens=812, cached_tokens=512)
         frontend.in_flight += 1
@@ -16,15 +16,15 @@ import time
 from contextlib import AsyncExitStack
 from typing import Self
 
-from loadline.client.interval import Interval
 from loadline.client.resources import bus_of, publish_now, running
+from loadline.client.traffic_interval import TrafficInterval
 from loadline.config import NatsKnobs
 from loadline.ports import Bus
 from loadline.wire.messages import TrafficReport
 from loadline.wire.subjects import Subjects
 
 
-class Frontend:
+class FrontendClient:
     """What one frontend sees of one model, as an async context manager.
 
     Args:
@@ -57,14 +57,14 @@ class Frontend:
         self._interval_s = interval_ms / 1_000
         self._incarnation = time.time_ns() // 1_000_000
         self._sequence = 0
-        self._interval = Interval()
+        self._interval = TrafficInterval()
         self._began_s = time.monotonic()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Begin to report; does not wait for NATS to be there."""
         bus, nats = self._given
-        self._interval = Interval()
+        self._interval = TrafficInterval()
         self._began_s = time.monotonic()
         async with AsyncExitStack() as stack:
             self._bus = await stack.enter_async_context(bus_of(bus, nats, f"loadline-frontend-{self._frontend}"))
@@ -113,7 +113,7 @@ class Frontend:
 
     async def report_now(self) -> bool:
         """End the interval and publish it; says whether it was handed to the bus."""
-        interval, self._interval = self._interval, Interval()
+        interval, self._interval = self._interval, TrafficInterval()
         began_s, self._began_s = self._began_s, time.monotonic()
         self._sequence += 1
         elapsed_ms = round((self._began_s - began_s) * 1_000)

@@ -17,7 +17,7 @@ class _Hold(Struct):
     runs: bool
 
 
-class Holds:
+class HeldRequests:
     """What one life of one worker holds."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
-from loadline.client.fence import Epochs
-from loadline.client.life import is_for
+from loadline.client.fence import EpochFence
+from loadline.client.incarnation import is_for
 from loadline.core.migration.requests import MigratableRequest, choose
 from loadline.core.vocabulary.migrations import MoveFailure, MovePhase, MoveRefusal
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -131,7 +131,7 @@ class Moves:
         """Set once the worker is to be emptied: it gives away all it has, and takes nothing in."""
         self._record = record
         self._kv_tokens = (record.kv_blocks_total or 0) * (record.block_size_tokens or 0) * record.data_parallel_size
-        self._epochs = Epochs()  # not that of drains: an agent of its own may plan moves, with terms of its own
+        self._epochs = EpochFence()  # not that of drains: an agent of its own may plan moves, with terms of its own
         self._slots_in = slots_in
         self._slots_out = slots_out
         self._supported = supported

@@ -20,7 +20,7 @@ overtake the tokens of the source should be answered with how many tokens the us
 from msgspec import Struct
 
 
-class Owner(Struct, frozen=True):
+class RequestOwner(Struct, frozen=True):
     """One life of a worker that owns a request."""
 
     worker: str
@@ -29,11 +29,11 @@ class Owner(Struct, frozen=True):
     """How many owners the request had before."""
 
 
-class Owners:
+class RequestOwners:
     """The owners of the requests of one frontend. As large as the requests it holds: whoever begins one ends it."""
 
     def __init__(self) -> None:
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, RequestOwner] = {}
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -45,7 +45,7 @@ class Owners:
         """
         before = self._owners.get(request_id)
         hop = 0 if before is None else before.hop + 1
-        self._owners[request_id] = Owner(worker, incarnation, hop)
+        self._owners[request_id] = RequestOwner(worker, incarnation, hop)
         return hop
 
     def claim(self, request_id: str, worker: str, incarnation: int, hop: int) -> bool:
@@ -53,13 +53,13 @@ class Owners:
         before = self._owners.get(request_id)
         if before is None:
             return False
-        claimed = Owner(worker, incarnation, hop)
+        claimed = RequestOwner(worker, incarnation, hop)
         if hop == before.hop + 1:
             self._owners[request_id] = claimed
             return True
         return before == claimed
 
-    def owner(self, request_id: str) -> Owner | None:
+    def owner(self, request_id: str) -> RequestOwner | None:
         """Who owns it; None: it is over, or was never here."""
         return self._owners.get(request_id)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from loadline.adapters.backoff import backoff
 from loadline.adapters.logs import bounded
-from loadline.client.leased import LeasedKey, Step
+from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.client.resources import wait_at_most
 from loadline.errors import LoadlineError
 from loadline.ports import Store
@@ -61,15 +61,15 @@ class Registration:
             else:
                 self._log_step(step)
                 waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
-                delay_s = 0.0 if step is Step.LOST else self._lease_ttl_s / 3
+                delay_s = 0.0 if step is LeaseStep.LOST else self._lease_ttl_s / 3
             if self._leased.gone:
                 self.gone.set()
                 return
             await wait_at_most(self._wake, delay_s)
 
-    def _log_step(self, step: Step) -> None:
-        if step is Step.LOST:
+    def _log_step(self, step: LeaseStep) -> None:
+        if step is LeaseStep.LOST:
             _log.warning("lease_lost", key=self._leased.key, replaced=not self._leased.gone)
-        elif step is Step.SUPERSEDED:
+        elif step is LeaseStep.SUPERSEDED:
             remedy = "end this worker, or give each worker a name of its own"
             _log.error("registration_superseded", key=self._leased.key, remedy=remedy)

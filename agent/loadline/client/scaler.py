@@ -1,6 +1,6 @@
 """A scaler's side: an async iterator of decisions that are still true, and the answers to them.
 
-    async with Scaler("my-scaler", ["llama"], nats=NatsKnobs()) as scaler:
+    async with ScalerClient("my-scaler", ["llama"], nats=NatsKnobs()) as scaler:
         async for order in scaler:
             await scaler.accept(order)
             for pool, target in order.targets.items():
@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack
 from typing import Final, Self
 
 from loadline.adapters.logs import bounded
-from loadline.client.fence import Fence, Verdict
+from loadline.client.fence import DecisionFence, Freshness
 from loadline.client.resources import bus_of, publish_now, running, wait_at_most
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
@@ -40,7 +40,7 @@ _ASK_AGAIN_S: Final = 2.0
 _log = bounded("scaler")
 
 
-class Order:
+class ReceivedDecision:
     """A decision as this scaler received it, with deadlines on its own monotonic clock."""
 
     def __init__(self, decision: ScalingDecision) -> None:
@@ -70,7 +70,7 @@ class Order:
         return time.monotonic() >= self._received_s + self.decision.drain_ttl_ms / 1_000
 
 
-class Scaler(AsyncIterator[Order]):
+class ScalerClient(AsyncIterator[ReceivedDecision]):
     """Receives the decisions of some models, as an async context manager and iterator.
 
     Of each model only the newest decision waits. One that is older than what was seen, or expired, is refused; one that
@@ -99,9 +99,9 @@ class Scaler(AsyncIterator[Order]):
         self._models = tuple(models)
         self._given = (bus, nats)
         self._subjects = Subjects(root)
-        self._fence = Fence()
-        self._newest: dict[str, Order] = {}
-        self._waiting: dict[str, Order] = {}
+        self._fence = DecisionFence()
+        self._newest: dict[str, ReceivedDecision] = {}
+        self._waiting: dict[str, ReceivedDecision] = {}
         self._arrived = asyncio.Event()
         self._answers: dict[str, DecisionApplied] = {}
         self._repeat: dict[str, None] = {}
@@ -131,7 +131,7 @@ class Scaler(AsyncIterator[Order]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Order:
+    async def __anext__(self) -> ReceivedDecision:
         """The newest decision of the model that has waited longest; waits for one, without end."""
         while True:
             while self._waiting:
@@ -142,19 +142,19 @@ class Scaler(AsyncIterator[Order]):
             self._arrived.clear()
             await self._arrived.wait()
 
-    async def accept(self, order: Order) -> None:
+    async def accept(self, order: ReceivedDecision) -> None:
         """Say that it will be carried out."""
         await self._answer(order, "accepted", {}, "")
 
-    async def progress(self, order: Order, observed: Mapping[str, int]) -> None:
+    async def progress(self, order: ReceivedDecision, observed: Mapping[str, int]) -> None:
         """Say how many workers there are now, by pool."""
         await self._answer(order, "progress", observed, "")
 
-    async def complete(self, order: Order, observed: Mapping[str, int]) -> None:
+    async def complete(self, order: ReceivedDecision, observed: Mapping[str, int]) -> None:
         """Say that it is carried out, with the workers that there are now, by pool."""
         await self._answer(order, "done", observed, "")
 
-    async def refuse(self, order: Order, detail: str) -> None:
+    async def refuse(self, order: ReceivedDecision, detail: str) -> None:
         """Say that it will not be carried out, and why."""
         await self._answer(order, "refused", {}, detail)
 
@@ -184,7 +184,9 @@ class Scaler(AsyncIterator[Order]):
                     return
             await asyncio.sleep(_ASK_AGAIN_S)
 
-    async def _answer(self, order: Order, status: ApplyStatus, observed: Mapping[str, int], detail: str) -> None:
+    async def _answer(
+        self, order: ReceivedDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str
+    ) -> None:
         """Publish an answer and keep it for repetitions; dropped when a newer decision has made it pointless."""
         decision = order.decision
         if not self._fence.is_newest(decision):
@@ -217,20 +219,20 @@ class Scaler(AsyncIterator[Order]):
             return
         model = decision.model
         match self._fence.judge(decision):
-            case Verdict.NEW:
-                self._newest[model] = self._waiting[model] = Order(decision)
+            case Freshness.NEW:
+                self._newest[model] = self._waiting[model] = ReceivedDecision(decision)
                 self._answers.pop(model, None)
                 self._arrived.set()
-            case Verdict.REPEATED:
+            case Freshness.REPEATED:
                 if model in self._newest:
                     self._newest[model].announced_again(decision.ttl_ms)
                 self._repeat[model] = None
-            case Verdict.EXPIRED:
+            case Freshness.EXPIRED:
                 self._newest.pop(model, None)
                 self._waiting.pop(model, None)
                 self._answers[model] = self._signed(decision, "refused", {}, "expired")
                 self._repeat[model] = None
-            case Verdict.STALE:
+            case Freshness.STALE:
                 epoch, sequence = self._fence.highest(model)
                 detail = f"stale: epoch {epoch}, sequence {sequence} was seen"
                 self._refusals.append(self._signed(decision, "refused", {}, detail))

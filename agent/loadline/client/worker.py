@@ -4,7 +4,7 @@
         await engine.until_idle()
 
     record = WorkerRecord("llama", "decode", "decode-7", "decode", incarnation=time.time_ns() // 1_000_000, gpus=2)
-    async with Worker(record, nats=NatsKnobs(), etcd=EtcdKnobs(), sample=engine.sample, on_drain=emptied) as worker:
+    async with WorkerClient(record, etcd=EtcdKnobs(), sample=engine.sample, on_drain=emptied) as worker:
         await engine.start()
         await worker.ready()
         await worker.drained.wait()
@@ -21,7 +21,7 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
-from loadline.client.life import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, Life
+from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation
 from loadline.client.mover import Mover, Moving
 from loadline.client.moves import DRAIN_SLOTS_MAX, SLOTS, Moves, Slots
 from loadline.client.registration import Registration
@@ -47,7 +47,7 @@ _log = bounded("worker")
 Samples = WorkerSample | Sequence[WorkerSample]
 
 
-class Worker:
+class WorkerClient:
     """One life of one worker, as an async context manager.
 
     Args:
@@ -96,7 +96,7 @@ class Worker:
         self._on_drain = on_drain
         self._report_interval_s = report_interval_ms / 1_000
         self._lease_ttl_s = lease_ttl_s
-        self._life = Life(record)
+        self._life = WorkerIncarnation(record)
         self._moves = Moves(record, slots_in=slots_in, slots_out=slots_out, supported=mover is not None)
         self._moving = Moving(self._moves, mover, record.worker, self._report_move)
         self._says_slots = mover is not None

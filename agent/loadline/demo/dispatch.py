@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from loadline.client.ownership import Owner, Owners
+from loadline.client.ownership import RequestOwner, RequestOwners
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
-from loadline.demo.link import HEARTBEAT_S, ITEMS_MAX, Claim, Owned, ResultBatch, Submission
-from loadline.demo.served import Served
+from loadline.demo.account import RequestAccount
+from loadline.demo.protocol import HEARTBEAT_S, ITEMS_MAX, Claim, Owned, ResultBatch, Submission
 from loadline.sim.engine import EngineEvent, Request
 
 SILENT_S = 6 * HEARTBEAT_S
@@ -29,7 +29,7 @@ _MISSING_S = 4 * HEARTBEAT_S
 _TICK_COUNTS_MAX_S = 0.25
 
 
-class Task(Struct, eq=False):
+class DispatchedRequest(Struct, eq=False):
     """A request on its way. Times are virtual ms."""
 
     number: int
@@ -53,7 +53,7 @@ class _Peer(Struct, eq=False):
     heard_s: float = 0.0
     suspect_until_s: float = 0.0
     tokens: int = 0  # prompt tokens of what it was given: the measure of its load
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, DispatchedRequest] = {}
     outbox: list[Submission] = []
 
 
@@ -66,13 +66,13 @@ class Dispatcher:
         served: The account.
     """
 
-    def __init__(self, gateway: str, roles: Sequence[Role], served: Served) -> None:
+    def __init__(self, gateway: str, roles: Sequence[Role], served: RequestAccount) -> None:
         self._gateway = gateway
         self._roles = tuple(roles)
         self._served = served
-        self._waiting: dict[Role, deque[Task]] = {role: deque() for role in roles}
+        self._waiting: dict[Role, deque[DispatchedRequest]] = {role: deque() for role in roles}
         self._peers: dict[str, _Peer] = {}
-        self._owners = Owners()
+        self._owners = RequestOwners()
         self._patience_s = 0.0  # our own time, which stands still while nobody can be heard
 
     @property
@@ -113,7 +113,7 @@ class Dispatcher:
     def arrive(self, number: int, isl_tokens: int, osl_tokens: int, at_ms: float) -> None:
         """A new request."""
         self._served.arrived += 1
-        self._waiting[self._roles[0]].append(Task(number, isl_tokens, osl_tokens, at_ms, at_ms))
+        self._waiting[self._roles[0]].append(DispatchedRequest(number, isl_tokens, osl_tokens, at_ms, at_ms))
 
     def pass_time(self, elapsed_s: float, now_ms: float) -> None:
         """Real time passed in which workers could be heard: who was silent for too long loses its requests."""
@@ -184,7 +184,7 @@ class Dispatcher:
             and len(peer.tasks) < ITEMS_MAX
         )
 
-    def _give(self, task: Task, peer: _Peer) -> None:
+    def _give(self, task: DispatchedRequest, peer: _Peer) -> None:
         handed_over = peer.role == "decode"
         task.attempt += 1
         name = f"{self._gateway}.{task.number}.{task.attempt}"
@@ -194,7 +194,7 @@ class Dispatcher:
         # A request that had to wait for a worker reaches it when the worker is there, not before.
         peer.outbox.append(Submission(request, max(task.due_ms, peer.ready_ms)))
 
-    def _hold(self, peer: _Peer, name: str, task: Task) -> None:
+    def _hold(self, peer: _Peer, name: str, task: DispatchedRequest) -> None:
         """The worker has it from now on."""
         if not peer.tasks:
             peer.heard_s = self._patience_s
@@ -202,13 +202,13 @@ class Dispatcher:
         peer.tasks[name] = task
         peer.tokens += task.isl_tokens
 
-    def _take(self, peer: _Peer, name: str) -> Task:
+    def _take(self, peer: _Peer, name: str) -> DispatchedRequest:
         """The worker has it no longer."""
         task = peer.tasks.pop(name)
         peer.tokens -= task.isl_tokens
         return task
 
-    def _task_of(self, peer: _Peer, event: EngineEvent) -> Task | None:
+    def _task_of(self, peer: _Peer, event: EngineEvent) -> DispatchedRequest | None:
         """The task that the event is about; with its end at this worker it is taken from it."""
         name = event.request_id
         if name not in peer.tasks:
@@ -218,7 +218,7 @@ class Dispatcher:
         self._owners.end(name)
         return self._take(peer, name)
 
-    def _advance(self, task: Task, event: EngineEvent, peer: _Peer) -> None:
+    def _advance(self, task: DispatchedRequest, event: EngineEvent, peer: _Peer) -> None:
         if event.kind == "refused":
             self._served.refused += 1
         elif event.kind == "preempted":
@@ -232,14 +232,14 @@ class Dispatcher:
             if peer.role == "prefill":
                 self._hand_over(task, event.at_ms)
 
-    def _hand_over(self, task: Task, at_ms: float) -> None:
+    def _hand_over(self, task: DispatchedRequest, at_ms: float) -> None:
         if task.osl_tokens == 1:
             self._finish(task, at_ms)
         else:
             task.due_ms = at_ms
             self._waiting["decode"].append(task)
 
-    def _finish(self, task: Task, at_ms: float) -> None:
+    def _finish(self, task: DispatchedRequest, at_ms: float) -> None:
         first_ms = at_ms if task.first_token_ms is None else task.first_token_ms
         following = task.osl_tokens - 1
         itl_ms = (at_ms - first_ms) / following if following else None
@@ -263,5 +263,5 @@ class Dispatcher:
                 del self._peers[peer.name]
 
 
-def _owned(owner: Owner | None, *, taken: bool) -> Owned:
+def _owned(owner: RequestOwner | None, *, taken: bool) -> Owned:
     return Owned(taken) if owner is None else Owned(taken, owner.worker, owner.incarnation)

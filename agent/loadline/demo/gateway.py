@@ -21,14 +21,15 @@ import msgspec
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.logs import bounded, configure
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.frontend import Frontend
+from loadline.client.frontend import FrontendClient
 from loadline.client.resources import running, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
+from loadline.demo.account import DemoSummary, RequestAccount
 from loadline.demo.dispatch import Dispatcher
-from loadline.demo.link import (
+from loadline.demo.protocol import (
     TICK_S,
     Claim,
     ResultBatch,
@@ -40,7 +41,6 @@ from loadline.demo.link import (
     submit_subject,
     unpack,
 )
-from loadline.demo.served import Served, Summary
 from loadline.demo.setup import ROLES
 from loadline.demo.trace import play
 from loadline.errors import BusUnavailable, ConfigError, DataError
@@ -53,7 +53,7 @@ from loadline.wire.subjects import encode_token
 _log = bounded("demo_gateway")
 
 
-class Registry:
+class WorkerRegistry:
     """The workers of one model, as etcd has them; while etcd is away, as it had them last."""
 
     def __init__(self) -> None:
@@ -89,15 +89,15 @@ class Registry:
             self._records[key] = record
 
 
-class Gateway:
+class DemoGateway:
     """Replays arrivals against the workers that the registry shows."""
 
     def __init__(
-        self, options: argparse.Namespace, arrivals: Iterator[Arrival], bus: NatsBus, frontend: Frontend
+        self, options: argparse.Namespace, arrivals: Iterator[Arrival], bus: NatsBus, frontend: FrontendClient
     ) -> None:
         # A name of its own for every life: results of a former life are not ours.
         self.name = f"{options.name}-{time.time_ns() // 1_000_000:x}"
-        self.registry = Registry()
+        self.registry = WorkerRegistry()
         self._root: str = options.root
         self._arrivals = arrivals
         self._next = next(arrivals, None)
@@ -105,7 +105,7 @@ class Gateway:
         self._bus = bus
         self._frontend = frontend
         self._clock = VirtualClock(options.speed)
-        self._served = Served(ObjectiveKnobs(options.ttft_ms, options.itl_ms))
+        self._served = RequestAccount(ObjectiveKnobs(options.ttft_ms, options.itl_ms))
         self._dispatcher = Dispatcher(self.name, ROLES[options.mode], self._served)
         self._began_ms: float | None = None
         self._ticked_s = time.monotonic()
@@ -149,7 +149,7 @@ class Gateway:
         await self._send()
         self._report()
 
-    def summary(self) -> Summary:
+    def summary(self) -> DemoSummary:
         """The account so far."""
         began_ms = self._began_ms if self._began_ms is not None else self._clock.now_ms()
         return self._served.summary(
@@ -183,7 +183,7 @@ class Gateway:
         self._frontend.in_flight = self._dispatcher.in_flight
 
 
-async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> Summary:
+async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> DemoSummary:
     """Replay until the trace is over or a signal comes."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -195,8 +195,10 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> Summa
         stack.push_async_callback(bus.close)
         store = EtcdStore(EtcdKnobs(endpoints=(options.etcd,)))
         stack.push_async_callback(store.close)
-        frontend = await stack.enter_async_context(Frontend(options.model, options.name, bus=bus, root=options.root))
-        gateway = Gateway(options, arrivals, bus, frontend)
+        frontend = await stack.enter_async_context(
+            FrontendClient(options.model, options.name, bus=bus, root=options.root)
+        )
+        gateway = DemoGateway(options, arrivals, bus, frontend)
         await bus.subscribe(result_subject(options.root, gateway.name), gateway.hear)
         await bus.answer(claim_subject(options.root, gateway.name), gateway.claimed)
         follow = store.follow(
@@ -211,7 +213,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> Summa
         return gateway.summary()
 
 
-def write_summary(path: Path, summary: Summary) -> None:
+def write_summary(path: Path, summary: DemoSummary) -> None:
     """Write the account as JSON; whoever reads the file finds all of it or none."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from loadline.client.frontend import Frontend
+from loadline.client.frontend import FrontendClient
 from loadline.client.resources import publish_now, store_of, wait_at_most
-from loadline.client.worker import Worker
+from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.ports import Bus
@@ -39,7 +39,7 @@ SampleAt = Callable[[float], WorkerSample]
 _Report = Callable[[WorkerSample], Awaitable[bool]]
 
 
-class Place(Struct, frozen=True):
+class InjectionTarget(Struct, frozen=True):
     """Where an agent is: a connected bus, etcd, and the roots of its subjects and keys."""
 
     bus: Bus
@@ -65,7 +65,7 @@ def sample_of(**values: float | None) -> WorkerSample:
 
 
 async def inject_load(
-    place: Place,
+    target: InjectionTarget,
     record: WorkerRecord,
     sample_at: SampleAt,
     *,
@@ -80,7 +80,7 @@ async def inject_load(
         StoreUnavailable: The worker is to be registered and etcd does not answer.
     """
     sent, lost, t_s, began_s = 0, 0, 0.0, time.monotonic()
-    async with _registered(place, record, stop) if register else _unregistered(place, record) as report:
+    async with _registered(target, record, stop) if register else _unregistered(target, record) as report:
         while t_s <= seconds and not stop.is_set():
             taken = await report(sample_at(t_s))
             sent, lost = sent + taken, lost + (not taken)
@@ -91,7 +91,14 @@ async def inject_load(
 
 
 async def inject_trace(
-    place: Place, model: str, frontend: str, file: Path, *, speed: float, interval_ms: int, stop: asyncio.Event
+    target: InjectionTarget,
+    model: str,
+    frontend: str,
+    file: Path,
+    *,
+    speed: float,
+    interval_ms: int,
+    stop: asyncio.Event,
 ) -> str:
     """Publish what a frontend would see of a trace. A request counts as finished when it arrives, so OSL is known.
 
@@ -99,7 +106,7 @@ async def inject_trace(
         DataError: The trace cannot be used.
     """
     arrivals, count, began_s = read_trace(file).arrivals, 0, time.monotonic()
-    async with Frontend(model, frontend, root=place.root, interval_ms=interval_ms, bus=place.bus) as reports:
+    async with FrontendClient(model, frontend, root=target.root, interval_ms=interval_ms, bus=target.bus) as reports:
         for one in arrivals:
             if await wait_at_most(stop, max(0.0, began_s + one.arrival_s / speed - time.monotonic())):
                 break
@@ -111,19 +118,19 @@ async def inject_trace(
 
 
 @asynccontextmanager
-async def _unregistered(place: Place, record: WorkerRecord) -> AsyncIterator[_Report]:
+async def _unregistered(target: InjectionTarget, record: WorkerRecord) -> AsyncIterator[_Report]:
     """Report in the name of a worker that is there; the agent takes it if the incarnation is that worker's."""
-    subject = Subjects(place.root).load(record.model, record.pool, record.worker)
+    subject = Subjects(target.root).load(record.model, record.pool, record.worker)
 
     async def report(sample: WorkerSample) -> bool:
         message = LoadReport(record.model, record.pool, record.worker, record.incarnation, [sample])
-        return await publish_now(place.bus, subject, message)
+        return await publish_now(target.bus, subject, message)
 
     yield report
 
 
 @asynccontextmanager
-async def _registered(place: Place, record: WorkerRecord, stop: asyncio.Event) -> AsyncIterator[_Report]:
+async def _registered(target: InjectionTarget, record: WorkerRecord, stop: asyncio.Event) -> AsyncIterator[_Report]:
     """Report as a worker of our own under a lease; a drain ends it at once, for there is nothing to finish."""
     newest = [sample_of()]
 
@@ -135,17 +142,17 @@ async def _registered(place: Place, record: WorkerRecord, stop: asyncio.Event) -
         return await worker.report_now()
 
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(store_of(None, EtcdKnobs(endpoints=(place.etcd,))))
-        await store.read(Keys(place.namespace).leaders)  # says now if etcd is not there; a worker would wait for it
-        worker = Worker(
+        store = await stack.enter_async_context(store_of(None, EtcdKnobs(endpoints=(target.etcd,))))
+        await store.read(Keys(target.namespace).leaders)  # says now if etcd is not there; a worker would wait for it
+        worker = WorkerClient(
             record,
             store=store,
-            root=place.root,
-            namespace=place.namespace,
+            root=target.root,
+            namespace=target.namespace,
             sample=lambda: newest[0],
             on_drain=drained,
             report_interval_ms=_NEVER_MS,  # we say when
-            bus=place.bus,
+            bus=target.bus,
         )
         await stack.enter_async_context(worker)
         await worker.ready()

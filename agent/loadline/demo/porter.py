@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.mover import MoveRefused
-from loadline.client.worker import Worker
+from loadline.client.worker import WorkerClient
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.demo.link import (
+from loadline.demo.engine_host import EngineHost, Stopped
+from loadline.demo.protocol import (
     Claim,
     Offer,
     Owned,
@@ -31,7 +32,6 @@ from loadline.demo.link import (
     room_subject,
     unpack,
 )
-from loadline.demo.station import Station, Stopped
 from loadline.errors import BusUnavailable
 from loadline.sim.serving.transfer import Link
 from loadline.wire.messages import MigrateCommand
@@ -48,10 +48,10 @@ _M = TypeVar("_M", bound=Struct)
 
 
 class Porter:
-    """Moves requests of a station to others, and takes theirs in; an async context manager.
+    """Moves requests of a host to others, and takes theirs in; an async context manager.
 
     Args:
-        station: Whose requests.
+        host: Whose requests.
         record: What the worker is.
         clock: The virtual time that all share.
         bus: A connected bus.
@@ -60,9 +60,9 @@ class Porter:
     """
 
     def __init__(
-        self, station: Station, record: WorkerRecord, clock: VirtualClock, bus: NatsBus, root: str, *, link: Link
+        self, host: EngineHost, record: WorkerRecord, clock: VirtualClock, bus: NatsBus, root: str, *, link: Link
     ) -> None:
-        self._station = station
+        self._station = host
         self._record = record
         self._clock = clock
         self._bus = bus
@@ -72,9 +72,9 @@ class Porter:
         self._rooms: dict[str, tuple[int, asyncio.TimerHandle]] = {}
         """Blocks that are kept free for requests that are to come, and when they are free again."""
         self._claims: set[asyncio.Task[None]] = set()
-        self._worker: Worker | None = None
+        self._worker: WorkerClient | None = None
 
-    async def serve(self, worker: Worker) -> None:
+    async def serve(self, worker: WorkerClient) -> None:
         """Take requests in from now on, as many as that worker has slots for."""
         self._worker = worker
         await self._bus.answer(room_subject(self._root, self._record.worker), self._answer_room)

@@ -21,7 +21,7 @@ POLICIES: dict[Mode, tuple[PolicyName, ...]] = {
 }
 
 
-class Demo(Struct, frozen=True):
+class DemoSetup(Struct, frozen=True):
     """Where a demo runs, and how. Every pool has the name of its role."""
 
     nats: str

@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from loadline.demo.account import DemoSummary
 from loadline.demo.lifetimes import count_drained, gpu_hours
-from loadline.demo.served import Summary
-from loadline.demo.setup import Demo, Mode
+from loadline.demo.setup import DemoSetup, Mode
 from loadline.errors import LoadlineError
 from loadline.rig.servers import EtcdServer, NatsServer, Server
 from loadline.scalers.local_processes import Child
@@ -23,7 +23,7 @@ RESTART_S = 0.5
 STOP_S = 10.0
 
 
-class Options(Struct, frozen=True):
+class DemoOptions(Struct, frozen=True):
     """What the demo is asked for; an empty URL starts a server of our own."""
 
     directory: Path
@@ -39,15 +39,15 @@ class Options(Struct, frozen=True):
     namespace: str = "demo"
 
 
-class Result(Struct, frozen=True):
+class DemoResult(Struct, frozen=True):
     """What came of it."""
 
-    served: Summary
+    served: DemoSummary
     gpu_hours: float
     drains: int
 
 
-class Program:
+class SupervisedProcess:
     """A child that is started again when it ends before it should."""
 
     def __init__(self, name: str, command: list[str], log: Path, tell: Callable[[str], None], *, again: bool) -> None:
@@ -87,7 +87,7 @@ class Program:
             self.ended.set()
 
 
-class Stack:
+class DemoStack:
     """The running demo.
 
     Args:
@@ -95,8 +95,8 @@ class Stack:
         tell: Takes a line for the person who watches.
     """
 
-    def __init__(self, options: Options, tell: Callable[[str], None]) -> None:
-        self.demo = Demo(
+    def __init__(self, options: DemoOptions, tell: Callable[[str], None]) -> None:
+        self.demo = DemoSetup(
             nats=options.nats,
             etcd=options.etcd,
             directory=options.directory,
@@ -109,8 +109,8 @@ class Stack:
         self._options = options
         self._tell = tell
         self._servers: list[Server] = []
-        self._programs: list[Program] = []
-        self._gateway: Program | None = None
+        self._programs: list[SupervisedProcess] = []
+        self._gateway: SupervisedProcess | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -138,7 +138,7 @@ class Stack:
     def begin_load(self) -> asyncio.Event:
         """Start the gateway; gives what is set when the trace is over."""
         log = self._options.directory / "gateway.log"
-        self._gateway = Program("gateway", self.demo.gateway_command(), log, self._tell, again=False)
+        self._gateway = SupervisedProcess("gateway", self.demo.gateway_command(), log, self._tell, again=False)
         return self._gateway.ended
 
     async def stop(self) -> None:
@@ -152,7 +152,7 @@ class Stack:
         for server in self._servers:
             await asyncio.to_thread(server.stop)
 
-    def result(self) -> Result | None:
+    def result(self) -> DemoResult | None:
         """The account, once stopped; None when the load had not begun.
 
         Raises:
@@ -161,16 +161,16 @@ class Stack:
         if self._gateway is None or self._gateway.code == -signal.SIGTERM:
             return None  # a gateway that SIGTERM ends was still starting: later it ends by itself, with an account
         try:
-            served = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=Summary)
+            served = msgspec.json.decode(self.demo.summary_file.read_bytes(), type=DemoSummary)
         except (OSError, msgspec.DecodeError) as error:
             log = self._options.directory / "gateway.log"
             raise LoadlineError(f"the gateway left no account ({error}); what it said is in {log}") from error
         lifetimes = self.demo.lifetimes_file
-        return Result(served, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
+        return DemoResult(served, gpu_hours(lifetimes, self.demo.speed), count_drained(lifetimes))
 
     def _run(self, name: str, command: list[str]) -> None:
         log = self._options.directory / f"{name}.log"
-        self._programs.append(Program(name, command, log, self._tell, again=True))
+        self._programs.append(SupervisedProcess(name, command, log, self._tell, again=True))
 
     async def _keep_servers(self) -> None:
         """Start a server again that was killed: on the same port and data, as its service manager would."""

@@ -18,13 +18,13 @@ from loadline.adapters.logs import bounded, configure
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.moves import SLOTS
 from loadline.client.resources import wait_at_most
-from loadline.client.worker import Worker
+from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
-from loadline.demo.link import TICK_S, VirtualClock, submit_subject
+from loadline.demo.engine_host import EngineHost
 from loadline.demo.porter import Porter
-from loadline.demo.station import Station
+from loadline.demo.protocol import TICK_S, VirtualClock, submit_subject
 from loadline.errors import DataError
 from loadline.sim.engine import Engine, EngineKnobs
 from loadline.sim.profiles import MeasuredProfile
@@ -58,20 +58,20 @@ async def run(options: argparse.Namespace) -> None:
     engine = Engine(knobs, MeasuredProfile(options.prefill_profile, options.decode_profile))
     bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{record.worker}")
     clock = VirtualClock(options.speed)
-    station = Station(record, engine, clock, bus, options.root)
+    host = EngineHost(record, engine, clock, bus, options.root)
     link = Link(options.link_gbytes_per_s, defaults.LINK_LATENCY_MS, options.kv_bytes_per_token)
-    porter = Porter(station, record, clock, bus, options.root, link=link)
+    porter = Porter(host, record, clock, bus, options.root, link=link)
 
     async def emptied(_command: DrainCommand) -> None:
-        await station.drain()
+        await host.drain()
 
     async with AsyncExitStack() as stack:
         await bus.connect(lambda connected: _log.info("nats", connected=connected))
         stack.push_async_callback(bus.close)
-        await bus.subscribe(submit_subject(options.root, record.worker), station.take)
+        await bus.subscribe(submit_subject(options.root, record.worker), host.take)
         await stack.enter_async_context(porter)
         worker = await stack.enter_async_context(
-            Worker(
+            WorkerClient(
                 record,
                 bus=bus,
                 etcd=EtcdKnobs(endpoints=(options.etcd,)),
@@ -87,11 +87,11 @@ async def run(options: argparse.Namespace) -> None:
             )
         )
         await porter.serve(worker)
-        await _serve(station, worker, stop, options.start_delay_s)
-        await station.say_leaving()
+        await _serve(host, worker, stop, options.start_delay_s)
+        await host.say_leaving()
 
 
-async def _serve(station: Station, worker: Worker, stop: asyncio.Event, start_delay_s: float) -> None:
+async def _serve(host: EngineHost, worker: WorkerClient, stop: asyncio.Event, start_delay_s: float) -> None:
     """Tick until drained or stopped; the model is loaded, so to say, after the start-up delay."""
     ready_s = time.monotonic() + start_delay_s
     announced = False
@@ -99,8 +99,8 @@ async def _serve(station: Station, worker: Worker, stop: asyncio.Event, start_de
         if not announced and time.monotonic() >= ready_s:
             announced = True
             await worker.ready()
-        await station.tick()
-    _log.info("leaves", worker=worker.record.worker, drained=worker.drained.is_set(), held=len(station.engine.held))
+        await host.tick()
+    _log.info("leaves", worker=worker.record.worker, drained=worker.drained.is_set(), held=len(host.engine.held))
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from loadline.adapters import logs, signals
 from loadline.client.resources import running, wait_at_most
-from loadline.client.scaler import Order, Scaler
+from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.errors import ConfigError
 from loadline.scalers.local_config import LocalKnobs, LocalPoolKnobs, read
@@ -66,7 +66,7 @@ class LocalScaler:
         scaler: Where decisions come from, entered.
     """
 
-    def __init__(self, knobs: LocalKnobs, scaler: Scaler) -> None:
+    def __init__(self, knobs: LocalKnobs, scaler: ScalerClient) -> None:
         self._knobs = knobs
         self._scaler = scaler
         self._timing = Timing(
@@ -85,7 +85,7 @@ class LocalScaler:
             for pool in model.pools
         }
         self._lifetimes = Lifetimes(Path(knobs.lifetimes_file) if knobs.lifetimes_file else None)
-        self._open: dict[str, Order] = {}
+        self._open: dict[str, ReceivedDecision] = {}
         self._told: dict[str, dict[str, int]] = {}
         self._wake = asyncio.Event()
 
@@ -213,7 +213,7 @@ def _why_ended(worker: _Worker, code: int) -> str:
     return "failed" if code else "exited"
 
 
-def _counts(order: Order) -> dict[str, int]:
+def _counts(order: ReceivedDecision) -> dict[str, int]:
     return {name: target.replicas for name, target in order.targets.items()}
 
 
@@ -226,7 +226,7 @@ async def serve(knobs: LocalKnobs) -> None:
     stop = asyncio.Event()
     signals.obey(stop.set)
     models = [model.name for model in knobs.models]
-    async with Scaler(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler:
+    async with ScalerClient(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler:
         await LocalScaler(knobs, scaler).run(stop)
 
 

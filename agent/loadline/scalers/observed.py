@@ -14,7 +14,7 @@ from pathlib import Path
 
 from loadline.adapters import logs, signals
 from loadline.client.resources import bus_of, running
-from loadline.client.scaler import Order, Scaler
+from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.config import load
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import ConfigError
@@ -34,11 +34,11 @@ class ObservedScaler:
         root: First tokens of every subject.
     """
 
-    def __init__(self, scaler: Scaler, bus: Bus, root: str = "loadline") -> None:
+    def __init__(self, scaler: ScalerClient, bus: Bus, root: str = "loadline") -> None:
         self._scaler = scaler
         self._bus = bus
         self._subjects = Subjects(root)
-        self._open: dict[str, Order] = {}
+        self._open: dict[str, ReceivedDecision] = {}
         self._ready: dict[str, dict[str, int]] = {}
         self._news = asyncio.Event()
 
@@ -88,7 +88,7 @@ async def serve(path: Path, only: Sequence[str]) -> None:
     signals.obey(stop.set)
     async with (
         bus_of(None, config.nats, "loadline-scaler-observed") as bus,
-        Scaler("observed", models, bus=bus, root=root) as scaler,
+        ScalerClient("observed", models, bus=bus, root=root) as scaler,
         running(ObservedScaler(scaler, bus, root).run(), "observed scaler") as answering,
     ):
         stopping = asyncio.create_task(stop.wait())

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.client.ownership import Owners
+from loadline.client.ownership import RequestOwners
 from loadline.errors import BusUnavailable
 from loadline.sim.chaos.desk import Ended, Held, Look, Submission, ends_of, looks_at, submissions_to
 from loadline.sim.chaos.engine import TOKEN_MS
@@ -64,7 +64,7 @@ class Keeper:
         report: Callable[[str, str], None],
     ) -> None:
         self.port = network.port()
-        self.owners = Owners()
+        self.owners = RequestOwners()
         self.runs = Runs(self.owners, report)
         self.open: dict[str, Open] = {}
         """By id."""

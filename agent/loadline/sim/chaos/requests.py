@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from loadline.client.ownership import Owners
+from loadline.client.ownership import RequestOwners
 from loadline.sim.engine import Request
 
 Life = tuple[str, int]
@@ -30,7 +30,7 @@ class Runs:
         report: Takes what does not hold.
     """
 
-    def __init__(self, owners: Owners, report: Callable[[str, str], None]) -> None:
+    def __init__(self, owners: RequestOwners, report: Callable[[str, str], None]) -> None:
         self._owners = owners
         self._report = report
         self._known: dict[str, _Known] = {}

@@ -10,8 +10,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from loadline.client.interval import Interval
-from loadline.client.ownership import Owners
+from loadline.client.ownership import RequestOwners
+from loadline.client.traffic_interval import TrafficInterval
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.scalars import Role
 from loadline.errors import BusUnavailable
@@ -80,8 +80,8 @@ class Gateway:
         self._arrivals: dict[int, Arrival] = {}
         self._first_token_ms: dict[int, float] = {}
         self._moving = 0
-        self._owners = Owners()
-        self._interval = Interval()
+        self._owners = RequestOwners()
+        self._interval = TrafficInterval()
         self._sequence = 0
         self._subject = Subjects(root).traffic(model, "gateway")
         Task(bus.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
@@ -294,7 +294,7 @@ class Gateway:
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        interval, self._interval = self._interval, Interval()
+        interval, self._interval = self._interval, TrafficInterval()
         self._sequence += 1
         sample = interval.sample(self._sequence, int(REPORT_INTERVAL_MS), queued=self.queued, in_flight=self.in_flight)
         with suppress(BusUnavailable):  # what cannot be said now is never said

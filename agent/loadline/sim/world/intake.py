@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Protocol
 
-from loadline.client.holds import Holds
+from loadline.client.holds import HeldRequests
 from loadline.client.moves import Moves
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.sim.engine import Engine, Request
@@ -22,7 +22,7 @@ class Host(Protocol):
     engine: Engine
     peers: BusPort
     """Its connection to other workers and to the frontend."""
-    holds: Holds
+    holds: HeldRequests
 
     @property
     def held(self) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.client.fence import Fence, Verdict
+from loadline.client.fence import DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
@@ -78,7 +78,7 @@ class ScalerProcess:
         self._name = name
         self._start = start
         self._subjects = Subjects(root)
-        self._fence = Fence()
+        self._fence = DecisionFence()
         self._pools = {(model, pool): _Pool(model, pool) for model, names in pools.items() for pool in names}
         self._open: dict[str, ScalingDecision] = {}
         self._answers: dict[str, DecisionApplied] = {}
@@ -105,13 +105,13 @@ class ScalerProcess:
         if isinstance(decision, Rejected):
             return
         match self._fence.judge(decision):
-            case Verdict.NEW:
+            case Freshness.NEW:
                 self._take(decision)
-            case Verdict.REPEATED if decision.model in self._answers:
+            case Freshness.REPEATED if decision.model in self._answers:
                 self._publish(self._answers[decision.model])
-            case Verdict.EXPIRED:
+            case Freshness.EXPIRED:
                 self._answer(decision, "refused", {}, "expired")
-            case Verdict.STALE:
+            case Freshness.STALE:
                 self._publish(self._signed(decision, "refused", {}, "stale"))
 
     def _take(self, decision: ScalingDecision) -> None:

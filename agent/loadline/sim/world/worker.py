@@ -10,9 +10,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.client.holds import Holds
-from loadline.client.leased import LeasedKey, Step
-from loadline.client.life import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, Life
+from loadline.client.holds import HeldRequests
+from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation
+from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
@@ -97,8 +97,8 @@ class WorkerProcess:
         self._drained_subject = subjects.drained(record.worker)
         self._migrate_subject = subjects.migrate(record.worker)
         self._migration_subject = subjects.migration(record.worker)
-        self._life = Life(record)
-        self.holds = Holds()
+        self._life = WorkerIncarnation(record)
+        self.holds = HeldRequests()
         self.mover = Mover(timeline, self, knobs.mover, self._say_how_far)
         key = Keys(namespace).worker(record.model, record.pool, record.worker)
         self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._life.is_later)
@@ -284,7 +284,7 @@ class WorkerProcess:
             self._news = Promise[None]()
             wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0
             try:
-                if await self._leased.step(self._timeline.now_ms / 1_000.0) is Step.LOST:
+                if await self._leased.step(self._timeline.now_ms / 1_000.0) is LeaseStep.LOST:
                     continue
             except LoadlineError:
                 wait_ms = _RETRY_MS

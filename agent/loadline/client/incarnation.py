@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.client.fence import Epochs
+from loadline.client.fence import EpochFence
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import DrainCommand, DrainReply, DrainReport, LoadReport
@@ -23,7 +23,7 @@ def is_for(record: WorkerRecord, model: str, pool: str, worker: str, incarnation
     return (model, pool, worker) == (record.model, record.pool, record.worker) and incarnation <= record.incarnation
 
 
-class Life:
+class WorkerIncarnation:
     """One life of one worker.
 
     Args:
@@ -35,7 +35,7 @@ class Life:
         """Of the newest drain command that was accepted; empty: none was."""
         self.sequence = 0
         """Of the newest sample; 0: none was reported."""
-        self._epochs = Epochs()
+        self._epochs = EpochFence()
         """Of the leaders whose commands were heard."""
         self._record = record
 

@@ -8,9 +8,9 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.core.decisions.ledger import summarise
 from loadline.core.vocabulary.status import AgentStatus, DecisionSummary
-from loadline.demo.moved import Moved
-from loadline.demo.stack import Options, Result, Stack
-from loadline.demo.view import View
+from loadline.demo.display import Display
+from loadline.demo.migration_log import MigrationLog
+from loadline.demo.stack import DemoOptions, DemoResult, DemoStack
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import DrainReport, MigrationReport, ScalingDecision
 from loadline.wire.subjects import Subjects
@@ -20,17 +20,17 @@ FLEET_S = 30.0
 TICK_S = 0.1
 
 
-class Watch:
+class StatusMonitor:
     """What the leader's statuses say, and what changed since the last one."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: Display) -> None:
         self.decisions = 0
         self.populated = asyncio.Event()
         self._view = view
         self._known: dict[str, tuple[str, str]] = {}
         self._leader = ""
         self._drained: set[str] = set()
-        self._moved = Moved()
+        self._moved = MigrationLog()
 
     def offer(self, _subject: str, payload: bytes) -> None:
         """Take a published status."""
@@ -78,7 +78,7 @@ class Watch:
             self._view.line(f"decision #{decision.sequence} {decision.state}")
 
 
-async def watch(options: Options, view: View) -> tuple[Result, int] | None:
+async def run_demo(options: DemoOptions, view: Display) -> tuple[DemoResult, int] | None:
     """Run the demo until its time is over, its trace ends, or SIGINT or SIGTERM.
 
     Returns:
@@ -90,7 +90,7 @@ async def watch(options: Options, view: View) -> tuple[Result, int] | None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    stack, seen = Stack(options, view.line), Watch(view)
+    stack, seen = DemoStack(options, view.line), StatusMonitor(view)
     bus: NatsBus | None = None
     try:
         if await _unless(stop, stack.start()):

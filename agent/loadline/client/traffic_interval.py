@@ -8,7 +8,7 @@ from loadline.core.vocabulary.scalars import TOKENS_MAX
 
 # Lengths by powers of two, 1 to 1,048,576 tokens: the longest context windows in service fit.
 _POWERS: Final = 21
-BOUNDS: Final = tuple(float(2**power) for power in range(_POWERS))
+LENGTH_BOUNDS: Final = tuple(float(2**power) for power in range(_POWERS))
 """Upper bounds of the ISL and OSL histograms, in tokens; a last count is for what is above."""
 
 _INTERVAL_MS_MAX: Final = 3_600_000
@@ -50,7 +50,7 @@ class _Lengths:
         return self._mean.value()
 
     def histogram(self) -> Histogram:
-        return Histogram(BOUNDS, tuple(self._counts))
+        return Histogram(LENGTH_BOUNDS, tuple(self._counts))
 
 
 class _Hits:
@@ -83,7 +83,7 @@ class _Met:
             self.count = (self.count or 0) + met
 
 
-class Interval:
+class TrafficInterval:
     """What happened since the last report."""
 
     __slots__ = ("_arrivals", "_completed", "_hits", "_isl", "_itl", "_itl_met", "_osl", "_ttft", "_ttft_met")

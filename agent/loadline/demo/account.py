@@ -33,7 +33,7 @@ class Latencies:
         return None
 
 
-class Finished(Struct, frozen=True):
+class FinishedRequest(Struct, frozen=True):
     """A finished request: its output tokens, virtual latencies, and whether they met the objectives."""
 
     osl_tokens: int
@@ -43,7 +43,7 @@ class Finished(Struct, frozen=True):
     itl_met: bool
 
 
-class Summary(Struct, frozen=True):
+class DemoSummary(Struct, frozen=True):
     """The account of a run. Times are virtual.
 
     ``lost`` is what has arrived and is nowhere: not finished, not at a worker, not waiting. ``refused`` is the part of
@@ -73,7 +73,7 @@ class Summary(Struct, frozen=True):
     speed: float
 
 
-class Served:
+class RequestAccount:
     """Counts what was served."""
 
     def __init__(self, objectives: ObjectiveKnobs) -> None:
@@ -87,7 +87,7 @@ class Served:
         self._ttft = Latencies()
         self._itl = Latencies()
         self._ttft_met = self._itl_met = self._both_met = 0
-        self._fresh: list[Finished] = []
+        self._fresh: list[FinishedRequest] = []
 
     def finish(self, osl_tokens: int, ttft_ms: float, itl_ms: float | None) -> None:
         """A request has all its tokens. One token has no inter-token latency, and so meets that objective."""
@@ -100,20 +100,20 @@ class Served:
         self._ttft_met += ttft_met
         self._itl_met += itl_met
         self._both_met += ttft_met and itl_met
-        self._fresh.append(Finished(osl_tokens, ttft_ms, itl_ms, ttft_met, itl_met))
+        self._fresh.append(FinishedRequest(osl_tokens, ttft_ms, itl_ms, ttft_met, itl_met))
 
-    def take_fresh(self) -> list[Finished]:
+    def take_fresh(self) -> list[FinishedRequest]:
         """What finished since the last call."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
-    def summary(self, *, in_flight: int, queued: int, virtual_s: float, speed: float) -> Summary:
+    def summary(self, *, in_flight: int, queued: int, virtual_s: float, speed: float) -> DemoSummary:
         """The account so far."""
 
         def share(met: int) -> float | None:
             return round(met / self.finished, 4) if self.finished else None
 
-        return Summary(
+        return DemoSummary(
             arrived=self.arrived,
             finished=self.finished,
             in_flight=in_flight,

@@ -7,14 +7,14 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from loadline.core.vocabulary.status import AgentStatus, ModelStatus, PoolStatus
-from loadline.demo.moved import requests
+from loadline.demo.migration_log import requests
 
 LINES_KEPT = 12
-MOVES_SHOWN = 4
+MIGRATIONS_SHOWN = 4
 PLAIN_INTERVAL_MS = 5_000
 
 
-class View(Protocol):
+class Display(Protocol):
     """Shows statuses and lines."""
 
     def __enter__(self) -> Self: ...
@@ -30,14 +30,14 @@ class View(Protocol):
         ...
 
 
-def choose(header: str) -> View:
+def choose(header: str) -> Display:
     """A live table where there is a terminal and something to draw it with."""
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        return LiveView(header)
-    return PlainView(header)
+        return LiveDisplay(header)
+    return PlainDisplay(header)
 
 
-class PlainView:
+class PlainDisplay:
     """A line for everything that changes, and one every 5 s."""
 
     def __init__(self, header: str, write: Callable[[str], None] = print) -> None:
@@ -65,7 +65,7 @@ class PlainView:
         self._write(text)
 
 
-class LiveView:
+class LiveDisplay:
     """A table that redraws itself, with the latest lines below it."""
 
     def __init__(self, header: str) -> None:
@@ -157,7 +157,7 @@ def moves(model: ModelStatus) -> list[str]:
         total + silent,
         *(
             f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}, {one.moved} of {requests(one.requests)}"
-            for one in status.moves[:MOVES_SHOWN]
+            for one in status.moves[:MIGRATIONS_SHOWN]
         ),
     ]
 

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from loadline.adapters.logs import bounded
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.holds import Holds
+from loadline.client.holds import HeldRequests
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.demo.link import (
+from loadline.demo.protocol import (
     DECODE_LAG_S,
     HEARTBEAT_S,
     ITEMS_MAX,
@@ -48,7 +48,7 @@ class _Leaving(Struct):
     """None: it has not left yet."""
 
 
-class Station:
+class EngineHost:
     """The engine, its inbox and its outboxes.
 
     Args:
@@ -61,7 +61,7 @@ class Station:
 
     def __init__(self, record: WorkerRecord, engine: Engine, clock: VirtualClock, bus: NatsBus, root: str) -> None:
         self.engine = engine
-        self.holds = Holds()
+        self.holds = HeldRequests()
         """Which requests it may run. It also has those that it handed over, or was offered, until that is settled."""
         self.expected: set[str] = set()
         """Requests that have a place here and have not come yet."""

@@ -18,7 +18,7 @@ def requests(count: int, which: str = "") -> str:
     return f"{count} {which}request{'' if count == 1 else 's'}"
 
 
-class Moved:
+class MigrationLog:
     """Collects moves that have ended until somebody wants to tell them."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from loadline.errors import LoadlineError, StoreUnavailable
 from loadline.ports import Compare, Entry, Store, Write
 
 
-class Step(Enum):
+class LeaseStep(Enum):
     """What a step came to."""
 
     KEPT = auto()
@@ -61,7 +61,7 @@ class LeasedKey:
         """Write what was to be written and revoke the lease with the next step, and register no more."""
         self._withdrawn = True
 
-    async def step(self, now_s: float) -> Step:
+    async def step(self, now_s: float) -> LeaseStep:
         """Extend the lease and write what is new, or give the lease up.
 
         Args:
@@ -74,23 +74,23 @@ class LeasedKey:
             return await self._keep(now_s)
         self.gone = now_s > self._lease_ends_s  # so it is over even if the store does not answer
         await self._say_last()
-        return await self._revoke(Step.REVOKED)
+        return await self._revoke(LeaseStep.REVOKED)
 
-    async def _keep(self, now_s: float) -> Step:
+    async def _keep(self, now_s: float) -> LeaseStep:
         """Extend the lease or get a new one, then write the value if it is not there yet."""
         if self._lease_id and await self._store.keep_alive(self._lease_id) == 0:
             self._lease_id, self._written, self._revision = 0, None, 0
             self.gone = not self._replace_lost
-            return Step.LOST
+            return LeaseStep.LOST
         if not self._lease_id:
             self._lease_id = await self._store.grant(self._lease_ttl_s)
         self._lease_ends_s = now_s + self._lease_ttl_s
         value = self._wanted
         if self._written != value:
             if not await self._put(value):
-                return await self._revoke(Step.SUPERSEDED)
+                return await self._revoke(LeaseStep.SUPERSEDED)
             self._written = value
-        return Step.KEPT
+        return LeaseStep.KEPT
 
     async def _put(self, value: bytes) -> bool:
         """Write the value; false, and nothing is written, when a later owner holds the key."""
@@ -117,7 +117,7 @@ class LeasedKey:
         entries = (await self._store.read(self.key)).entries  # by prefix: decode-1 is one of decode-17 too
         return next((entry for entry in entries if entry.key == self.key), None)
 
-    async def _revoke(self, step: Step) -> Step:
+    async def _revoke(self, step: LeaseStep) -> LeaseStep:
         if self._lease_id:
             await self._store.revoke(self._lease_id)
         self.gone = True
