@@ -17,7 +17,7 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
 from loadline.errors import BusUnavailable
 from loadline.ports import Write
-from loadline.rig.rig import AgentProcess, Rig
+from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.keys import Keys
 from tests.support.agents import LEASE_TTL_S, MODEL, MODELS, Fleet, assert_replays, config, fleet, loadline
 from tests.waiting import until, until_true
@@ -33,7 +33,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def start(rig: Rig, name: str = "a") -> AgentProcess:
+def start(rig: Rig, name: str = "a") -> ChildAgent:
     agent = rig.agent(config(rig, name), name)
     agent.wait_ready()
     return agent
@@ -280,7 +280,7 @@ async def publish(made: Fleet, subject: str, body: bytes) -> None:
             await asyncio.sleep(0.01)
 
 
-def memory_kib(agent: AgentProcess) -> int:
+def memory_kib(agent: ChildAgent) -> int:
     status = Path(f"/proc/{agent.process.pid}/status").read_text(encoding="ascii")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadline.rig.rig import AgentProcess, Rig
+from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, OperatorReply
 from tests.support.agents import LEASE_TTL_S, assert_replays
@@ -58,7 +58,7 @@ def served(rig: Rig) -> Iterator[Fleet]:
     made.stop()
 
 
-def start(rig: Rig, name: str) -> AgentProcess:
+def start(rig: Rig, name: str) -> ChildAgent:
     text = rig.config(
         MODELS,
         name,

@@ -14,7 +14,7 @@ from loadline.core.vocabulary.learned import Learned
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.ports import Write
-from loadline.rig.rig import AgentProcess, Rig
+from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import Rejected, decode_learned, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import LoadReport
@@ -33,7 +33,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def start(rig: Rig, name: str) -> AgentProcess:
+def start(rig: Rig, name: str) -> ChildAgent:
     agent = rig.agent(config(rig, name), name)
     agent.wait_ready()
     return agent

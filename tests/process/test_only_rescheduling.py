@@ -18,7 +18,7 @@ from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
-from loadline.rig.rig import AgentProcess, Rig
+from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, LoadReport, MigrateCommand, MigrateReply, OperatorReply
 from loadline.wire.subjects import Subjects
@@ -49,7 +49,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def start(rig: Rig, name: str, models: str, only: str = "") -> AgentProcess:
+def start(rig: Rig, name: str, models: str, only: str = "") -> ChildAgent:
     agent = rig.agent(rig.config(models, name, agent={"only": only}), name)
     agent.wait_ready()
     return agent

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadline.core.vocabulary.status import AgentStatus
-from loadline.rig.rig import AgentProcess, Rig
+from loadline.rig.rig import ChildAgent, Rig
 from tests.support.agents import LEASE_TTL_S, MODELS, Fleet, assert_replays, fleet
 from tests.waiting import until
 
@@ -49,7 +49,7 @@ def play(rig: Rig, scenario: Callable[[Fleet], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def start(rig: Rig, content: str, name: str = "a") -> AgentProcess:
+def start(rig: Rig, content: str, name: str = "a") -> ChildAgent:
     agent = rig.agent(content, name)
     agent.wait_ready()
     return agent

@@ -12,7 +12,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import BusUnavailable
-from loadline.rig.rig import AgentProcess, Rig
+from loadline.rig.rig import ChildAgent, Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import LoadReport
 from loadline.wire.subjects import Subjects
@@ -48,24 +48,24 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield made
 
 
-def start(rig: Rig, name: str) -> AgentProcess:
+def start(rig: Rig, name: str) -> ChildAgent:
     leadership: dict[str, object] = {"lease_ttl_s": 3, "margin_ms": 1_000}
     models = "".join(MODEL.format(name) for name in NAMES)
     return rig.agent(rig.config(models, name, leadership=leadership, fleet={"stale_after_ms": 1_500}), name)
 
 
-def scrape(agent: AgentProcess, label: str, *metrics: str) -> Series:
+def scrape(agent: ChildAgent, label: str, *metrics: str) -> Series:
     """Values by metric and one of its labels."""
     families = text_string_to_metric_families(agent.get("/metrics")[1])
     samples = (sample for family in families for sample in family.samples if sample.name in metrics)
     return {(sample.name, sample.labels[label]): sample.value for sample in samples}
 
 
-def desired(agent: AgentProcess) -> dict[str, float]:
+def desired(agent: ChildAgent) -> dict[str, float]:
     return {model: value for (_, model), value in scrape(agent, "model", "loadline_desired_replicas").items()}
 
 
-async def wanted(agent: AgentProcess, model: str, count: int) -> None:
+async def wanted(agent: ChildAgent, model: str, count: int) -> None:
     await until(lambda: desired(agent).get(model) == count)
 
 
@@ -146,7 +146,7 @@ def test_no_count_is_ever_lower_than_it_is_through_a_takeover_and_a_restart(rig:
     second = start(rig, "b")
     seen: list[dict[str, float]] = []
 
-    def told(agent: AgentProcess) -> bool:
+    def told(agent: ChildAgent) -> bool:
         seen.append(desired(agent))
         return len(seen[-1]) == len(NAMES)
 

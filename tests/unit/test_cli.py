@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadline.cli import operate, show
+from loadline.cli import output, remote
 from loadline.cli.main import main
 from tests.support.configs import BASE
 
@@ -47,13 +47,13 @@ def test_an_order_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
-    assert operate._who() == f"uid {os.getuid()}"
+    assert remote._who() == f"uid {os.getuid()}"
     monkeypatch.setenv("LOGNAME", "x" * 300)
-    assert len(operate._who()) == 64
+    assert len(remote._who()) == 64
 
 
 def test_what_a_terminal_would_obey_is_shown_instead() -> None:
-    assert show.printable("a\x1b[2Jb\u202ec\nd") == "a\\u001b[2Jb\\u202ec\nd"
+    assert output.printable("a\x1b[2Jb\u202ec\nd") == "a\\u001b[2Jb\\u202ec\nd"
 
 
 def test_a_journal_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.config import describe, parse
-from loadline.config.layers import written_of
+from loadline.config.layers import origins_of
 from loadline.core.state.settings import ModelKnobs
 from tests.support.configs import BASE, DECODE, judge, model, refusal
 
@@ -154,7 +154,7 @@ def test_what_contradicts_the_rest_is_named_in_its_layer_and_in_the_model(text: 
 
 
 def test_what_a_class_promises_of_one_model_is_named_there() -> None:
-    written = written_of(parse(LAYERS + MODEL, "x"))
+    written = origins_of(parse(LAYERS + MODEL, "x"))
     assert written["models[0].objectives.attainment"].place == "service_classes[0].models.llama.attainment"
     assert written["models[0].objectives.ttft_ms"].place == "service_classes[0].objectives.ttft_ms"
     assert "models[0].objectives.itl_ms" not in written

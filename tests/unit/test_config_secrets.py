@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from loadline.cli import main as cli
 from loadline.config import Config, NatsKnobs, parse, validate
-from loadline.config.changes import changes
-from loadline.config.secrets import shown
+from loadline.config.changes import key_changes
+from loadline.config.secrets import redacted
 from loadline.errors import ConfigError
 from tests.support.configs import BASE
 
@@ -45,14 +45,14 @@ def test_what_has_changed_is_said_without_urls() -> None:
     def config(url: str) -> Config:
         return replace(parse(BASE, "x"), nats=NatsKnobs(servers=(url,)))
 
-    (change,) = changes(config("nats://h:4222"), config(NATS))
+    (change,) = key_changes(config("nats://h:4222"), config(NATS))
     assert change.key == "nats.servers"
     assert HIDDEN not in str(change)
 
 
 @pytest.mark.parametrize(("text", "hidden"), [("bob:s3cret@h", True), ("bob@h", False), ("h:4222", False)])
 def test_what_looks_like_a_login_is_hidden_wherever_it_stands(text: str, *, hidden: bool) -> None:
-    assert (shown("models[0].name", text) != text) == hidden
+    assert (redacted("models[0].name", text) != text) == hidden
 
 
 def test_a_command_that_only_asks_refuses_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

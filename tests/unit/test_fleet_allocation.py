@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from loadline.cli.show import supply
+from loadline.cli.output import supply
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs

@@ -19,8 +19,8 @@ from loadline.core.vocabulary.forecasts import (
     Series,
 )
 from loadline.errors import ConfigError
-from loadline.forecast import arima, available, door, forecast, last_value, packages, require
-from loadline.forecast.base import Band, Predictor, Task, Values
+from loadline.forecast import arima, available, forecast, last_value, packages, predict, require
+from loadline.forecast.base import Prediction, PredictionTask, Predictor, Values
 
 DOCUMENT: Final = (Path(__file__).parents[2] / "docs" / "explanation" / "forecasting.md").read_text("utf-8")
 RISING: Final = tuple(float(value) for value in range(10, 30))
@@ -31,7 +31,7 @@ def question(**knobs: object) -> Question:
 
 
 def answering(mean: float, upper: float) -> Predictor:
-    return lambda _history, task: Band(np.full(task.steps, mean), np.full(task.steps, upper))
+    return lambda _history, task: Prediction(np.full(task.steps, mean), np.full(task.steps, upper))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def answering(mean: float, upper: float) -> Predictor:
 def test_what_cannot_be_believed_is_replaced_by_the_last_value(
     monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
 ) -> None:
-    monkeypatch.setitem(door.PREDICTORS, "kalman", answering(mean, upper))
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
     answer = forecast(question(predictor="kalman"))
     assert answer == last_value(question(), fallback)
     assert answer is not None
@@ -61,7 +61,7 @@ def test_a_forecast_of_logarithms_is_held_against_the_load(
     monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
 ) -> None:
     """Ten times the most that was seen is 290, of which the logarithm is 5.67: ten times that of 29 would be e^34."""
-    monkeypatch.setitem(door.PREDICTORS, "kalman", answering(mean, upper))
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
     answer = forecast(question(predictor="kalman", log1p=True))
     assert answer is not None
     assert answer.fallback == fallback
@@ -72,17 +72,17 @@ def test_a_forecast_of_logarithms_is_held_against_the_load(
 
 
 def test_what_is_negative_or_crossed_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(door.PREDICTORS, "kalman", answering(-3.0, -4.0))
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(-3.0, -4.0))
     answer = forecast(question(predictor="kalman"))
     assert answer is not None
     assert (answer.mean, answer.upper, answer.predictor) == ((0.0,) * 3, (0.0,) * 3, "kalman")
 
 
 def test_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_history: Values, _task: Task) -> Band:
+    def fails(_history: Values, _task: PredictionTask) -> Prediction:
         raise ZeroDivisionError("of the fit")
 
-    monkeypatch.setitem(door.PREDICTORS, "arima", fails)
+    monkeypatch.setitem(predict.PREDICTORS, "arima", fails)
     answer = forecast(question(predictor="arima"))
     assert answer is not None
     assert (answer.predictor, answer.fallback, answer.detail) == ("constant", "failed", "ZeroDivisionError: of the fit")
@@ -103,7 +103,7 @@ def test_idle_and_unknown_are_told_apart() -> None:
     assert (idle.mean, unknown.mean) == ((0.0,), (29.0,))
 
 
-@pytest.mark.parametrize(("unknown", "is_none"), [(door.GAP_MAX, False), (door.GAP_MAX + 1, True)])
+@pytest.mark.parametrize(("unknown", "is_none"), [(predict.GAP_MAX, False), (predict.GAP_MAX + 1, True)])
 def test_what_was_silent_for_too_long_has_no_forecast(unknown: int, *, is_none: bool) -> None:
     silent = Question(Series((*RISING, *[None] * unknown), 1_000), 1, ForecastKnobs("constant"))
     assert (forecast(silent) is None) == is_none
@@ -115,14 +115,14 @@ def test_auto_takes_the_one_with_the_lowest_loss(monkeypatch: pytest.MonkeyPatch
     answer = forecast(climb)
     assert answer is not None
     assert answer.predictor == "kalman"
-    monkeypatch.setitem(door.PREDICTORS, "kalman", answering(0.0, 0.0))
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(0.0, 0.0))
     answer = forecast(climb)
     assert answer is not None
     assert answer.predictor == "constant"
 
 
 def test_of_equals_the_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(door.PREDICTORS, "kalman", door.PREDICTORS["constant"])
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", predict.PREDICTORS["constant"])
     for candidates in (["constant", "kalman"], ["kalman", "constant"]):
         answer = forecast(question(predictor="auto", auto={"candidates": candidates}))
         assert answer is not None

@@ -6,7 +6,7 @@ import pytest
 
 from loadline.core.vocabulary.forecasts import POINTS_MAX
 from loadline.errors import ConfigError, DataError
-from loadline.forecast import Interval, binned, gathered
+from loadline.forecast import LoadInterval, bin_requests, merge_intervals
 from loadline.traces.history import read_history
 
 DATA = Path(__file__).parent.parent / "data"
@@ -14,7 +14,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 def test_idle_intervals_count_nothing_and_keep_the_lengths() -> None:
     arrivals = [(60.0, 100.0, 10.0), (61.0, 300.0, 20.0), (200.0, 50.0, 5.0)]
-    history = binned(arrivals, 60.0, 300.0)
+    history = bin_requests(arrivals, 60.0, 300.0)
     assert history.requests.values == (0.0, 2.0, 0.0, 1.0, 0.0)
     assert history.isl_tokens.values == (None, 200.0, 200.0, 50.0, 50.0)
     assert history.osl_tokens.values == (None, 15.0, 15.0, 5.0, 5.0)
@@ -22,22 +22,30 @@ def test_idle_intervals_count_nothing_and_keep_the_lengths() -> None:
 
 
 def test_an_interval_that_is_not_whole_is_left_out() -> None:
-    assert binned([(5.0, 1.0, 1.0), (15.0, 1.0, 1.0)], 10.0, 19.9).requests.values == (1.0,)
-    assert binned([(5.0, 1.0, 1.0)], 0.1, 0.3).requests.values == (0.0, 0.0, 0.0)  # 0.3 / 0.1 is 2.9999999999999996
+    assert bin_requests([(5.0, 1.0, 1.0), (15.0, 1.0, 1.0)], 10.0, 19.9).requests.values == (1.0,)
+    thirds = bin_requests([(5.0, 1.0, 1.0)], 0.1, 0.3)  # 0.3 / 0.1 is 2.9999999999999996
+    assert thirds.requests.values == (0.0, 0.0, 0.0)
 
 
 def test_the_newest_intervals_are_kept() -> None:
-    history = binned([(POINTS_MAX + 9.5, 1.0, 1.0)], 1.0, POINTS_MAX + 10)
+    history = bin_requests([(POINTS_MAX + 9.5, 1.0, 1.0)], 1.0, POINTS_MAX + 10)
     assert len(history.requests.values) == POINTS_MAX
     assert history.requests.values[-1] == 1.0
     assert history.requests.end_ms == (POINTS_MAX + 10) * 1_000
 
 
 def test_intervals_are_joined_with_the_weight_of_their_requests() -> None:
-    unknown = Interval(None, None, None)
-    idle = Interval(0.0, None, None)
-    parts = [Interval(1.0, 100.0, 10.0), Interval(3.0, 200.0, None), idle, idle, idle, Interval(2.0, 7.0, 8.0)]
-    history = gathered([*parts, unknown, idle, idle], 1_000, 2)
+    unknown = LoadInterval(None, None, None)
+    idle = LoadInterval(0.0, None, None)
+    parts = [
+        LoadInterval(1.0, 100.0, 10.0),
+        LoadInterval(3.0, 200.0, None),
+        idle,
+        idle,
+        idle,
+        LoadInterval(2.0, 7.0, 8.0),
+    ]
+    history = merge_intervals([*parts, unknown, idle, idle], 1_000, 2)
     assert history.requests.values == (4.0, 0.0, 2.0, None)
     assert history.isl_tokens.values == (175.0, 175.0, 7.0, None)
     assert history.osl_tokens.values == (None, None, 8.0, None)

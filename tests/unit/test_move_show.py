@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.cli import journal, operate, show
+from loadline.cli import journal, output, remote
 from loadline.cli.main import parser
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
@@ -25,7 +25,7 @@ KNOBS = MigrationKnobs(
 
 def lines(moves: MigrationStatus | None, emptied: TurnTiming) -> list[str]:
     (model,) = status_with({}, {}).models
-    return show.summary(replace(model, migrations=moves, emptied=emptied))
+    return output.summary(replace(model, migrations=moves, emptied=emptied))
 
 
 def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
@@ -63,7 +63,7 @@ def test_an_explanation_has_every_pair_that_was_looked_at_and_why() -> None:
     ]
     world.join("b", 100, 1)
     (look,) = query.explain_migrations(world.controller.state, "", "")
-    assert show.policy_look(look).splitlines()[1:] == [
+    assert output.policy_look(look).splitlines()[1:] == [
         "  up to 3 requests, some 150 tokens, are asked to move",
         "  1 could give requests away, 1 could take some in",
         "    a -> b: up to 3 requests, some 150 tokens, are asked to move",
@@ -100,7 +100,7 @@ def test_the_command_prints_what_policies_saw_where_nothing_was_decided(
     reply = ExplainReply([], [look])
     monkeypatch.setattr(journal, "explain", lambda *_: reply)
     options = parser().parse_args(["explain", "--journal", "x", *(["--json"] if as_json else [])])
-    assert operate.explain(options) == 0
+    assert remote.explain(options) == 0
     printed = capsys.readouterr().out
     if as_json:
         assert msgspec.json.decode(printed, type=ExplainReply) == reply

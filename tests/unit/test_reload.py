@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from loadline.config import Config, load, validate
-from loadline.config.changes import changes
+from loadline.config.changes import key_changes
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.runtime.reload import Reloader, Source
@@ -207,7 +207,7 @@ def test_changes_go_by_names_and_of_layers_only_what_comes_of_them(reading: Read
     )
     text = reading.path.read_text(encoding="utf-8")
     reading.write(f"{text}[[namespaces]]\nname = 'default'\ndefaults.priority = 5\ngpu_quota.h100 = 4\n")
-    found = [str(change) for change in changes(old, load(reading.path, {}))]
+    found = [str(change) for change in key_changes(old, load(reading.path, {}))]
     assert found.pop() == 'namespaces.default.name: none -> "default"'
     assert found.pop() == "namespaces.default.gpu_quota.h100: none -> 4"
     assert "models.llama.priority: 100 -> 5" in found

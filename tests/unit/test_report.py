@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from loadline import report
-from loadline.report import words
+from loadline.report import formatting
 from loadline.sim.compare.bounds import WorkBound
 from loadline.sim.compare.comparison import Compared, Comparison
 from loadline.sim.outcome import Action, Moves, Percentiles
@@ -211,18 +211,18 @@ def test_runs_that_move_requests_have_a_table_of_that() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (words.share(1.0), "100.0%"),
-        (words.share(0.99999), "99.9%"),
-        (words.share(0.0), "0.0%"),
-        (words.ms(None), "-"),
-        (words.ms(5.417), "5.42 ms"),
-        (words.ms(99.99), "100 ms"),
-        (words.span(59.0), "59 s"),
-        (words.span(2_400.0), "40 min"),
-        (words.span(86_400.0), "24 h"),
-        (words.moment(3_723.9), "1:02:03"),
-        (words.many(1, "flap"), "1 flap"),
-        (words.many(0, "flap"), "0 flaps"),
+        (formatting.percent(1.0), "100.0%"),
+        (formatting.percent(0.99999), "99.9%"),
+        (formatting.percent(0.0), "0.0%"),
+        (formatting.ms(None), "-"),
+        (formatting.ms(5.417), "5.42 ms"),
+        (formatting.ms(99.99), "100 ms"),
+        (formatting.duration(59.0), "59 s"),
+        (formatting.duration(2_400.0), "40 min"),
+        (formatting.duration(86_400.0), "24 h"),
+        (formatting.clock(3_723.9), "1:02:03"),
+        (formatting.plural(1, "flap"), "1 flap"),
+        (formatting.plural(0, "flap"), "0 flaps"),
     ],
 )
 def test_numbers_are_written_for_people(text: str, expected: str) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
-from loadline.cli.show import status as shown
+from loadline.cli.output import status as shown
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import NO_FLOOR, PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs

@@ -1,6 +1,6 @@
 """What the text status says of a model: whose it is, what it is to meet, and what its workers run on."""
 
-from loadline.cli import show
+from loadline.cli import output
 from loadline.core.controller import Controller
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -24,7 +24,7 @@ def lines(planner: str, *, only_moves: bool = False) -> list[str]:
     accelerators = (AcceleratorKnobs("dgx", "h100"),)
     made = Controller(Settings("a", "all", (model,), accelerators=accelerators))
     (found,) = status(made.settings, made.state, "0", START, START).models
-    return show.model(found, only_moves=only_moves).splitlines()
+    return output.model(found, only_moves=only_moves).splitlines()
 
 
 def test_a_model_is_shown_with_whose_it_is_and_what_it_is_to_meet() -> None:
@@ -37,7 +37,7 @@ def test_a_model_is_shown_with_whose_it_is_and_what_it_is_to_meet() -> None:
 def test_an_agent_that_only_moves_requests_says_nothing_of_how_many_workers_there_should_be() -> None:
     said = lines("queueing", only_moves=True)
     assert said[0] == "chat (moves requests only, team-a, priority 1, class premium)"
-    assert said[1].split() == [word for word in show.HEADER if word not in {"desired", "pending"}]
+    assert said[1].split() == [word for word in output.HEADER if word not in {"desired", "pending"}]
     assert not [line for line in said if line.strip().startswith(("asleep", "missing", "objectives"))]
     assert [line for line in lines("queueing") if line.strip().startswith(("asleep", "missing", "objectives"))]
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.cli.main import main
-from loadline.cli.progress import Lines
+from loadline.cli.progress import ProgressLines
 from loadline.sim.outcome import Outcome
 from tests.support.simulations import CONFIG, FLEET, written
 
@@ -248,12 +248,12 @@ def _umask() -> int:
 
 def test_progress_is_a_line_for_each_tenth_and_none_for_what_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = 0.0
-    slow = Lines("playing", lambda: now_s)
+    slow = ProgressLines("playing", lambda: now_s)
     for done in range(101):
         now_s += 0.5
         slow.tell(done / 100)
     assert capsys.readouterr().err.splitlines() == [f"playing: {tenth} %" for tenth in range(10, 101, 10)]
-    quick = Lines("playing", lambda: 0.0)
+    quick = ProgressLines("playing", lambda: 0.0)
     for done in range(101):
         quick.tell(done / 100)
     assert capsys.readouterr().err == ""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.cli.show import status as shown
+from loadline.cli.output import status as shown
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.guard import GuardKnobs

@@ -10,7 +10,7 @@ from loadline.core.planning.allocation import greedy
 from loadline.core.planning.allocation.contenders import RemainingSupply
 from loadline.core.vocabulary.allocations import Option, Part, Problem, Want
 from loadline.solver import solve
-from loadline.solver.mixes import every_mix
+from loadline.solver.mixes import minimal_mixes
 
 
 def option(pool: str, cost: float = 1.0, type_: str = "h100", **more: Any) -> Option:
@@ -136,15 +136,15 @@ def test_when_time_runs_out_the_answer_is_what_there_is(monkeypatch: pytest.Monk
 
 def test_every_mix_is_one_of_which_no_worker_could_be_left_out() -> None:
     pools = option("a", least=1), Option("b", 3.0, 3.0, {"h100": 2})
-    found = every_mix(want("m", 5, *pools), RemainingSupply({"h100": 9}), 0.0, most=3)
+    found = minimal_mixes(want("m", 5, *pools), RemainingSupply({"h100": 9}), 0.0, most=3)
     assert [choice.counts for choice in found] == [{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 5, "b": 0}]
     assert [choice.takes for choice in found] == [{"h100": 4}, {"h100": 3}, {"h100": 4}]
 
 
 def test_too_many_mixes_are_none() -> None:
     pools = option("a"), option("b"), option("c")
-    assert len(every_mix(want("m", 2, *pools), RemainingSupply({}), 0.0, most=6)) == 6
-    assert not every_mix(want("m", 2, *pools), RemainingSupply({}), 0.0, most=5)
+    assert len(minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, most=6)) == 6
+    assert not minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, most=5)
 
 
 def test_without_scipy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from loadline.core.planning.allocation import greedy
 from loadline.core.vocabulary.allocations import Allocation, Problem
 from loadline.solver import solve
-from loadline.solver.tables import Table
+from loadline.solver.candidate_table import CandidateTable
 from tests.support.contended import rank
 from tools.bench.allocation import PLENTY, SCARCE, SHORT, fleet
 
@@ -27,7 +27,7 @@ def test_a_large_fleet_is_served_whole_without_a_program(
     def refused(*_: Any) -> None:
         pytest.fail("a mixed-integer program was solved")
 
-    monkeypatch.setattr(Table, "chosen", refused)
+    monkeypatch.setattr(CandidateTable, "chosen", refused)
     problem, plenty = fleet(supply, seed), fleet(PLENTY, seed)
     assert greedy(problem).unserved
     least = spent(plenty, greedy(plenty))
@@ -36,5 +36,5 @@ def test_a_large_fleet_is_served_whole_without_a_program(
 
 def test_where_the_search_does_not_come_near_a_program_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = fleet(SHORT, 3)
-    monkeypatch.setattr("loadline.solver.exact.searched", lambda *_: None)
+    monkeypatch.setattr("loadline.solver.exact.beam_search", lambda *_: None)
     spent(problem, solve(problem, 60.0))

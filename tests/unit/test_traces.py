@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import ConfigError, DataError
-from loadline.traces import REQUESTS_MAX, Arrival, RateKnobs, read_trace, shape
+from loadline.traces import REQUESTS_MAX, Arrival, RateKnobs, read_trace, selection
 
 DATA = Path(__file__).parents[1] / "data"
 HEADER = "arrival_s,isl,osl\n"
@@ -107,7 +107,7 @@ def test_copies_are_seeded_and_stay_near(tmp_path: Path) -> None:
     assert three.arrivals == sorted(three.arrivals, key=lambda one: one.arrival_s)
     moved_s = [one.arrival_s - (one.isl_tokens - 1) * 10 for one in three.arrivals]
     assert sum(by_s == 0 for by_s in moved_s) == 100
-    assert 4 < max(map(abs, moved_s)) <= shape.JITTER_S
+    assert 4 < max(map(abs, moved_s)) <= selection.JITTER_S
     assert three.arrivals[0].arrival_s >= 0
     assert three.arrivals[-1].arrival_s <= three.duration_s == 990.0
 
@@ -150,7 +150,7 @@ def test_knobs_out_of_bounds_are_named(knobs: RateKnobs, place: str) -> None:
 
 def test_more_requests_than_are_held_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert REQUESTS_MAX == 5_000_000
-    monkeypatch.setattr(shape, "REQUESTS_MAX", 50)
+    monkeypatch.setattr(selection, "REQUESTS_MAX", 50)
     path = every_ten_seconds(tmp_path)
     with pytest.raises(DataError, match=r"line 52: more than 50 requests .* are asked for\. Choose a window"):
         read_trace(path)
@@ -160,6 +160,6 @@ def test_more_requests_than_are_held_are_refused(tmp_path: Path, monkeypatch: py
 
 
 def test_more_blocks_than_are_held_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape, "BLOCKS_MAX", 10)
+    monkeypatch.setattr(selection, "BLOCKS_MAX", 10)
     with pytest.raises(DataError, match=r"line 4: .* or 10 ids of blocks are asked for"):
         read_trace(DATA / "mooncake_synthetic_cut.jsonl")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from loadline.errors import DataError
-from loadline.traces import RateKnobs, Trace, lines, read_trace, requests
+from loadline.traces import RateKnobs, Trace, line_reader, read_trace, requests
 
 OURS = "arrival_s,isl,osl\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -156,7 +156,7 @@ def test_a_window_without_requests_is_named(tmp_path: Path) -> None:
 
 
 def test_lines_and_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LINES_MAX", 10)
+    monkeypatch.setattr(line_reader, "LINES_MAX", 10)
     monkeypatch.setattr(requests, "REQUESTS_MAX", 5)
     path = tmp_path / "trace.csv"
     path.write_text(OURS + "\n" * 20, encoding="utf-8")
@@ -182,8 +182,8 @@ OBJECTS = st.dictionaries(
     st.sampled_from(["0", "1", "-1", "1e3", "1e400", "[1]", "[]", "null", '"x"', "[[", "1.5", '"\\ud800"']),
 )
 JSON = st.lists(OBJECTS).map(
-    lambda lines: "\n".join(
-        "{" + ",".join(f'"{key}":{value}' for key, value in one.items()) + "}" for one in lines
+    lambda rows: "\n".join(
+        "{" + ",".join(f'"{key}":{value}' for key, value in one.items()) + "}" for one in rows
     ).encode()
 )
 _numbers = itertools.count()

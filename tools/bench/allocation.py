@@ -24,7 +24,7 @@ from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import remembered
 from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.measure import options, result, say
+from loadline.rig.bench import options, result, say
 from loadline.solver import solve
 
 T = TypeVar("T")

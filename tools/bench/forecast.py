@@ -28,7 +28,7 @@ from loadline.core.vocabulary.events import RegistryRead
 from loadline.core.vocabulary.forecasts import AnyPredictor, ForecastKnobs, Question, Series
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.forecast import available, forecast
-from loadline.rig.measure import POOL, ROOT, Fleet, options, result, say
+from loadline.rig.bench import POOL, ROOT, BenchFleet, options, result, say
 from loadline.wire.codec import Codec, Rejected
 from loadline.wire.subjects import Subjects
 
@@ -80,7 +80,7 @@ class Turns:
     """The turns of a controller whose workers report once a second, at even distances."""
 
     def __init__(self) -> None:
-        self._fleet = Fleet(MODELS, WORKERS)
+        self._fleet = BenchFleet(MODELS, WORKERS)
         self._codec = Codec(Subjects(ROOT), 1_000_000)
         models = tuple(ModelKnobs(model, (PoolKnobs(POOL, POOL),)) for model in self._fleet.models)
         self._controller = Controller(Settings("bench", "all", models))

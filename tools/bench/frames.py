@@ -8,7 +8,7 @@ core.
 
 import os
 
-from loadline.rig.measure import Fleet, options, race, result
+from loadline.rig.bench import BenchFleet, options, race, result
 
 WORKERS, MODELS = 1_000, 10
 SAMPLES = 50
@@ -22,7 +22,7 @@ def main() -> None:
     cores = os.sched_getaffinity(0)
     cpu = min(cores)
     os.sched_setaffinity(0, cores - {cpu} or {cpu})
-    found = race(Fleet(MODELS, WORKERS), FRAMES, SAMPLES, rounds=rounds, bursts=BURSTS, cpu=cpu)
+    found = race(BenchFleet(MODELS, WORKERS), FRAMES, SAMPLES, rounds=rounds, bursts=BURSTS, cpu=cpu)
     result("frames", "samples/s", found.ours, found.bare, lost=found.lost)
 
 

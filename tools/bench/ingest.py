@@ -3,7 +3,7 @@
 python tools/bench/ingest.py [--quick]
 """
 
-from loadline.rig.measure import Fleet, options, race, result
+from loadline.rig.bench import BenchFleet, options, race, result
 
 WORKERS, MODELS = 1_000, 10
 FRAMES = 60_000  # 22 MB
@@ -13,7 +13,7 @@ BURSTS = 7
 def main() -> None:
     """Measure and print."""
     rounds = 1 if options(__doc__) else 4
-    found = race(Fleet(MODELS, WORKERS), FRAMES, 1, rounds=rounds, bursts=BURSTS)
+    found = race(BenchFleet(MODELS, WORKERS), FRAMES, 1, rounds=rounds, bursts=BURSTS)
     result("ingest", "messages/s", found.ours, found.bare, lost=found.lost)
 
 

@@ -5,15 +5,15 @@ python tools/bench/memory.py [--quick]
 
 import asyncio
 
-from loadline.rig.measure import Fleet, Wire, agent, options, result, rig, say, warm
+from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, result, rig, say, warm
 
 WORKERS, FEW, MODELS = 10_000, 10, 10
 
 
 def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
     """Memory after so many seconds of reports at 1 Hz, and its peak, in MB."""
-    fleet = Fleet(MODELS, workers)
-    with rig() as made, Wire(made.nats.port) as wire:
+    fleet = BenchFleet(MODELS, workers)
+    with rig() as made, RawPublisher(made.nats.port) as wire:
         asyncio.run(made.register(fleet.records, "agent"))
         with agent(made, fleet) as child:
             warm(fleet, wire, child)

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.rig.measure import Measured, options, percentile, result, rig, say, subscriber
+from loadline.rig.bench import ProbedProcess, options, percentile, result, rig, say, subscriber
 from loadline.rig.rig import Rig
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import LoadReport, MigrateCommand, MigrateReply, MigrationReport
@@ -172,11 +172,11 @@ async def measure(made: Rig, count: int) -> dict[str, list[float]]:
     return {"reaction": reactions, "echo": echoes, "all answer": all_answer, "one silent": one_silent}
 
 
-def agent(made: Rig) -> Measured:
+def agent(made: Rig) -> ProbedProcess:
     """An agent that moves requests."""
     path: Path = made.directory / "agent.toml"
     path.write_text(made.config(KNOBS, http={"port": 0}), encoding="utf-8")
-    return Measured(["agent", str(path)], made.directory / "agent.log")
+    return ProbedProcess(["agent", str(path)], made.directory / "agent.log")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ drain of 200 requests, workers that fail, one source that never answers, and req
 from collections import Counter
 from typing import Final
 
-from loadline.rig.measure import options, result, say
+from loadline.rig.bench import options, result, say
 from loadline.sim.serving.routing import least_loaded
 from tests.support import toys
 from tests.support.toy import Phase, Route, packed

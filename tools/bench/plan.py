@@ -48,7 +48,7 @@ from loadline.core.vocabulary.forecasts import ForecastKnobs
 from loadline.core.vocabulary.samples import Histogram, RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from loadline.forecast import forecast
-from loadline.rig.measure import options, percentile, result, say
+from loadline.rig.bench import options, percentile, result, say
 
 MODELS: Final = 100
 WORKERS: Final = 4

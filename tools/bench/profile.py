@@ -18,7 +18,7 @@ from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.guardrails.direction import PoolChange, settle
 from loadline.core.planning.guardrails.gpu_band import GpuBand
-from loadline.rig.measure import options, result, say
+from loadline.rig.bench import options, result, say
 
 PLACES = 10_000
 DATA = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"

@@ -16,7 +16,7 @@ from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.queue_sizing import Targets, size
 from loadline.core.engines.queue_sizing_batch import size_many
 from loadline.core.engines.queueing import EngineQueue
-from loadline.rig.measure import options, result, say
+from loadline.rig.bench import options, result, say
 
 ENGINES = 1_000
 PLAIN = 20

@@ -19,7 +19,7 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.scaler import ScalerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.ports import Compare, Write
-from loadline.rig.measure import Fleet, Wire, agent, options, percentile, result, rig, say, subscriber
+from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, result, rig, say, subscriber
 from loadline.rig.rig import Rig
 
 MODELS, WORKERS = 250, 1_000
@@ -29,7 +29,7 @@ FIRST_S = 40.0  # the windows are full 30 s after the last worker was seen to be
 APART_S = 0.04
 
 
-async def beat(fleet: Fleet, wire: Wire, seconds: float) -> None:
+async def beat(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
     """Let every worker report once a second."""
     began_s = time.monotonic()
     for at_s, frames in fleet.beats(seconds):
@@ -37,7 +37,7 @@ async def beat(fleet: Fleet, wire: Wire, seconds: float) -> None:
         wire.send(frames)
 
 
-async def cross(fleet: Fleet, wire: Wire, sent_s: dict[str, float]) -> None:
+async def cross(fleet: BenchFleet, wire: RawPublisher, sent_s: dict[str, float]) -> None:
     """One model after the other: a sample that crosses the threshold, and when it was sent."""
     await asyncio.sleep(FIRST_S)
     began_s = time.monotonic()
@@ -74,7 +74,7 @@ async def floor(made: Rig, floors_ms: list[float]) -> None:
         await store.close()
 
 
-async def react(made: Rig, fleet: Fleet, wire: Wire) -> tuple[list[float], list[float]]:
+async def react(made: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[list[float], list[float]]:
     """All reactions and all floors, in ms."""
     sent_s: dict[str, float] = {}
     received_s: dict[str, list[float]] = {}
@@ -104,8 +104,8 @@ def main() -> None:
     p50s: list[float] = []
     bare_p50s: list[float] = []
     for number in range(1, rounds + 1):
-        fleet = Fleet(MODELS, WORKERS, STEADY_RATIO)
-        with rig(fsync=True) as made, Wire(made.nats.port) as wire:
+        fleet = BenchFleet(MODELS, WORKERS, STEADY_RATIO)
+        with rig(fsync=True) as made, RawPublisher(made.nats.port) as wire:
             asyncio.run(made.register(fleet.records, "agent"))
             with agent(made, fleet) as child, subscriber(made) as echo:
                 child.wait(lambda look: look.ready)

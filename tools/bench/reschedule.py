@@ -18,7 +18,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.in_flight import InFlightMigrations
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.events import AnyEvent
-from loadline.rig.measure import options, percentile, result, say
+from loadline.rig.bench import options, percentile, result, say
 from tests.support.movers import Movers
 
 SIZES: Final = (100, 1_000, 10_000)

@@ -13,7 +13,7 @@ from pathlib import Path
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.measure import options, result, say
+from loadline.rig.bench import options, result, say
 from loadline.sim.engine import Timing
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 from tests.support.sized import ATTAINMENT, Case, attained, fixed, requests, sized, spread

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from loadline.rig.measure import Fleet, options, result, rig, say
+from loadline.rig.bench import BenchFleet, options, result, rig, say
 
 IMPORTS = "import nats, aiohttp, etcd3, msgspec"
 WORKERS, MODELS = 100, 4
@@ -17,7 +17,7 @@ WORKERS, MODELS = 100, 4
 def main() -> None:
     """Measure and print."""
     rounds = 5 if options(__doc__) else 11
-    fleet = Fleet(MODELS, WORKERS)
+    fleet = BenchFleet(MODELS, WORKERS)
     ours: list[float] = []
     bare: list[float] = []
     with rig() as made:

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
-from loadline.rig.measure import Fleet, options, percentile, result, say
+from loadline.rig.bench import BenchFleet, options, percentile, result, say
 from loadline.wire.steps import StepInput, StepItem, encode_step
 
 WORKERS = 20
@@ -62,7 +62,7 @@ class Child:
 
 def lines(steps: int) -> Iterator[tuple[bool, bytes]]:
     """Steps in turn without and with news, and which of the two; the first one registers the workers."""
-    fleet = Fleet(1, WORKERS)
+    fleet = BenchFleet(1, WORKERS)
     records = [StepItem(record=Raw(msgspec.json.encode(record))) for record in fleet.records]
     yield True, encode_step(StepInput(0, records)) + b"\n"
     for number in range(1, 2 * steps + 1):
@@ -70,7 +70,7 @@ def lines(steps: int) -> Iterator[tuple[bool, bytes]]:
         yield bool(frames), encode_step(StepInput(number * SPACING_MS, frames)) + b"\n"
 
 
-def report(fleet: Fleet, worker: int) -> StepItem:
+def report(fleet: BenchFleet, worker: int) -> StepItem:
     """The next report of a worker."""
     head, payload, _ = fleet.frame(worker).split(b"\r\n")
     return StepItem(subject=head.split()[1].decode(), payload=Raw(payload))
@@ -85,7 +85,7 @@ def main() -> None:
     figures: dict[str, list[float]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "loadline.toml"
-        config.write_text(Fleet(1, WORKERS).toml(), "utf-8")
+        config.write_text(BenchFleet(1, WORKERS).toml(), "utf-8")
         for number in range(1, rounds + 1):
             (_, first), *rest = lines(steps)
             agent = Child([sys.executable, "-m", "loadline", "step", "--config", str(config)], first)

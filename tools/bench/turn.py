@@ -7,15 +7,15 @@ Beside it: the same with 1,000 workers.
 
 import asyncio
 
-from loadline.rig.measure import Fleet, Wire, agent, options, percentile, result, rig, say, warm
+from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, result, rig, say, warm
 
 WORKERS, FEW, MODELS = 10_000, 1_000, 50
 
 
 def turns_ms(workers: int, seconds: float) -> tuple[list[float], list[float], int]:
     """The longest turn of every second, all turns, in ms; and how many reports were lost."""
-    fleet = Fleet(MODELS, workers)
-    with rig() as made, Wire(made.nats.port) as wire:
+    fleet = BenchFleet(MODELS, workers)
+    with rig() as made, RawPublisher(made.nats.port) as wire:
         asyncio.run(made.register(fleet.records, "agent"))
         with agent(made, fleet) as child:
             warm(fleet, wire, child)

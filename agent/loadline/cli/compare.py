@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadline import report
-from loadline.cli import inputs, progress, show
+from loadline.cli import output, progress, simulation_inputs
 from loadline.cli.parallel import simulate_all
 from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.state.settings import Settings
@@ -29,7 +29,7 @@ _JOBS_MAX: Final = 256
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``compare``."""
-    inputs.arguments(parser)
+    simulation_inputs.arguments(parser)
     add = parser.add_argument
     add(
         "--config", type=Path, required=True, action="append", metavar="FILE", help="a configuration; as many as wanted"
@@ -43,30 +43,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=0, metavar="N", help="simulations at a time (default: one for each core)")
 
 
-@inputs.refusing
+@simulation_inputs.reports_input_errors
 def compare(options: argparse.Namespace) -> int:
     """Simulate all of them and print them side by side."""
     jobs = _jobs(options.jobs)
     wanted = _baselines(options.baseline)
-    inputs.check_outputs(options, options.trace, options.fleet, *options.config)
-    fleet = inputs.fleet(options)
-    configs = [inputs.settings(path, options, fleet) for path in options.config]
+    simulation_inputs.check_outputs(options, options.trace, options.fleet, *options.config)
+    fleet = simulation_inputs.fleet(options)
+    configs = [simulation_inputs.settings(path, options, fleet) for path in options.config]
     first = model_of(fleet, configs[0])
     objectives = objectives_of(fleet, first)
     fleet = replace(fleet, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms)  # all runs are judged alike
-    trace = inputs.trace(options)
+    trace = simulation_inputs.trace(options)
     named = list(_named([path.stem for path in options.config], configs, wanted, fleet, trace))
     plan = [
         (kind, Scenario(name, settings, fleet, trace, options.seed, clairvoyant=kind == "clairvoyant"))
         for name, settings, kind in named
     ]
     bound = work_bound(trace, pools_of(fleet, first), objectives)
-    with progress.shown(f"simulating {trace.name} {len(plan)} times", quiet=options.quiet) as on_progress:
+    with progress.progress_display(f"simulating {trace.name} {len(plan)} times", quiet=options.quiet) as on_progress:
         outcomes = simulate_all([scenario for _, scenario in plan], jobs, on_progress)
     runs = [Compared(kind, outcome) for (kind, _), outcome in zip(plan, outcomes, strict=True)]
     comparison = Comparison(bound, runs)
-    print(show.printable("\n".join(_lines(comparison))))
-    texts = [(name, inputs.knobs_text(settings, fleet)) for name, settings, kind in named if kind != "clairvoyant"]
+    print(output.printable("\n".join(_lines(comparison))))
+    texts = [
+        (name, simulation_inputs.knobs_text(settings, fleet)) for name, settings, kind in named if kind != "clairvoyant"
+    ]
     _write(options, comparison, texts)
     return 0
 
@@ -111,10 +113,10 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     one = comparison.runs[0].outcome
     objectives = f"objectives: TTFT {one.ttft_objective_ms:g} ms, ITL {one.itl_objective_ms:g} ms, of every request"
     yield f"{report.arrived(one)}; seed {one.seed}; {objectives}"
-    yield show.table([report.COMPARED, *report.compared(comparison)])
+    yield output.table([report.COMPARED, *report.compared(comparison)])
     moved = report.moved(comparison)
     if moved:
-        yield show.table([report.MOVED, *moved])
+        yield output.table([report.MOVED, *moved])
 
 
 def _write(options: argparse.Namespace, comparison: Comparison, texts: list[tuple[str, str]]) -> None:
@@ -123,4 +125,4 @@ def _write(options: argparse.Namespace, comparison: Comparison, texts: list[tupl
         contents[options.json] = msgspec.json.encode(comparison) + b"\n"
     if options.html is not None:
         contents[options.html] = report.comparison_page(comparison, texts, options.line).encode()
-    inputs.write(contents)
+    simulation_inputs.write(contents)

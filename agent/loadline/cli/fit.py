@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from loadline.cli import inputs, show
+from loadline.cli import output, simulation_inputs
 from loadline.config.file import checked
 from loadline.config.profiles import read_sweeps
 from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, times_of
@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--context", type=float, metavar="TOKENS", help="mean context of a running request (default: all measured)")
 
 
-@inputs.refusing
+@simulation_inputs.reports_input_errors
 def fit(options: argparse.Namespace) -> int:
     """Fit lines to the sweeps and print them, with a line for the configuration."""
     sweeps = [sweep for path in dict.fromkeys(options.profile) for sweep in read_sweeps(path)]
@@ -53,7 +53,7 @@ def fit(options: argparse.Namespace) -> int:
     rows = [("", "ms", "samples", "mean error", "largest")]
     rows.append(("iteration", f"{times.alpha:.5g} + {times.beta:.5g} * batch", *_quality(decode)))
     rows.append(("prefill", f"{times.gamma:.5g} + {times.delta:.5g} * tokens", *_quality(prefill)))
-    print(show.table(rows))
+    print(output.table(rows))
     for role, one in (("decode", decode), ("prefill", prefill)):
         if one.mean_error > _GOOD:
             print(f"The line of {role} is far off its sweep: {role}_profile tells more.")

@@ -12,7 +12,7 @@ import msgspec
 
 from loadline import report
 from loadline.adapters.process_fitter import ProcessFitter
-from loadline.cli import inputs, progress, show
+from loadline.cli import output, progress, simulation_inputs
 from loadline.core.vocabulary.forecasts import (
     HORIZON_MAX,
     AnyPredictor,
@@ -47,10 +47,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="show no progress")
 
 
-@inputs.refusing
+@simulation_inputs.reports_input_errors
 def forecast(options: argparse.Namespace) -> int:
     """Score predictors by a rolling backtest on arrivals, ISL and OSL."""
-    inputs.check_outputs(options, options.trace)
+    simulation_inputs.check_outputs(options, options.trace)
     all_knobs = _all_knobs(options)
     history = _history(options)
     series = {"requests": history.requests, "ISL": history.isl_tokens, "OSL": history.osl_tokens}
@@ -60,7 +60,7 @@ def forecast(options: argparse.Namespace) -> int:
         raise DataError(f"{options.trace}: {problem}. Take a longer trace, a smaller --interval or --horizon.")
     total = len(sizes) * len(series) * len(all_knobs)
     with (
-        progress.shown(f"forecasting {options.trace.name}", quiet=options.quiet) as on_progress,
+        progress.progress_display(f"forecasting {options.trace.name}", quiet=options.quiet) as on_progress,
         _asking(options.deadline, total, on_progress) as ask,
     ):
         found = [
@@ -70,8 +70,8 @@ def forecast(options: argparse.Namespace) -> int:
         ]
     scores, tracks = [score for score, _ in found], [track for _, track in found]
     result = Backtest(options.trace.name, options.horizon, options.quantile, series, scores, tracks)
-    print(show.printable(report.forecast_summary(result)))
-    print(show.table([report.SCORED, *report.scored(result)]))
+    print(output.printable(report.forecast_summary(result)))
+    print(output.table([report.SCORED, *report.scored(result)]))
     if verdict := report.forecast_verdict(result):
         print(verdict)
     contents = {}
@@ -79,7 +79,7 @@ def forecast(options: argparse.Namespace) -> int:
         contents[options.json] = msgspec.json.encode(result) + b"\n"
     if options.html is not None:
         contents[options.html] = report.forecast_page(result, options.line).encode()
-    inputs.write(contents)
+    simulation_inputs.write(contents)
     return 0
 
 

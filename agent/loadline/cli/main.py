@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from loadline.cli import show
-from loadline.cli.late import Late
+from loadline.cli import output
+from loadline.cli.lazy_parser import LazyParser
 from loadline.errors import LoadlineError
 
 Command = Callable[[argparse.Namespace], int]
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()  # whoever read our output has seen enough
         return 0
     except (LoadlineError, OSError) as error:
-        print(f"loadline: {show.printable(str(error))}", file=sys.stderr)
+        print(f"loadline: {output.printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -33,9 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """What may be written on the command line."""
     root = argparse.ArgumentParser(prog="loadline", description="Keeps a fleet of LLM engines at its load line.")
-    commands = root.add_subparsers(metavar="COMMAND", required=True, parser_class=Late)
+    commands = root.add_subparsers(metavar="COMMAND", required=True, parser_class=LazyParser)
 
-    def add(name: str, runs: str, text: str) -> Late:
+    def add(name: str, runs: str, text: str) -> LazyParser:
         return commands.add_parser(name, help=text, description=text, runs=runs)
 
     add(
@@ -49,19 +49,19 @@ def parser() -> argparse.ArgumentParser:
     add("fit", "fit.fit", "Fit the four numbers of an engine to a profiler's sweeps.")
     _only(_config(add("run", "serve.run", "Run the agent.")), "do nothing but that: somebody else scales")
     _only(_config(add("check", "serve.check", "Check a configuration and say what it will do.")), "of an agent alone")
-    _asking_either(add("status", "operate.status", "Show models, pools and the last decisions."))
-    explain = _asking_either(add("explain", "operate.explain", "Show why a decision was made, or why none is."))
+    _asking_either(add("status", "remote.status", "Show models, pools and the last decisions."))
+    explain = _asking_either(add("explain", "remote.explain", "Show why a decision was made, or why none is."))
     explain.add_argument("decision", nargs="?", default="", metavar="DECISION-ID", help="default: the newest")
     explain.add_argument("--model", default="", help="only this model")
     explain.add_argument("--journal", type=Path, metavar="PATH", help="look in a journal, without a running agent")
     replay = add("replay", "journal.replay", "Replay a journal; fails at the first difference.")
     replay.add_argument("journal", type=Path, metavar="JOURNAL", help="a journal's folder, or one segment")
     _config(add("step", "step.step", "Drive the agent from a simulator of your own: JSON lines in, JSON lines out."))
-    drain = _asking(add("drain", "operate.drain", "Empty one worker and take it out."))
+    drain = _asking(add("drain", "remote.drain", "Empty one worker and take it out."))
     for name in ("model", "pool", "worker"):
         drain.add_argument(name)
     for name in ("pause", "resume"):
-        sub = _asking_either(add(name, f"operate.{name}", f"{name.capitalize()} the decisions and moves of a model."))
+        sub = _asking_either(add(name, f"remote.{name}", f"{name.capitalize()} the decisions and moves of a model."))
         sub.add_argument("model")
     add("version", "version.version", "Print the version.")
     return root

@@ -17,7 +17,7 @@ from loadline.sim.simulation import Scenario, simulate
 _REMEDY: Final = "Try again, with fewer --jobs if memory may have run out."
 
 
-class _Run(Struct, frozen=True):
+class _RunningSimulation(Struct, frozen=True):
     place: int
     process: BaseProcess
 
@@ -31,7 +31,7 @@ def simulate_all(scenarios: Sequence[Scenario], jobs: int, on_progress: Callable
     # Not forked: a fork of a process that has threads, and numpy has, may hang.
     context = get_context("spawn")
     waiting = deque(enumerate(scenarios))
-    running: dict[connection.Connection, _Run] = {}
+    running: dict[connection.Connection, _RunningSimulation] = {}
     shares = [0.0] * len(scenarios)
     outcomes: dict[int, Outcome] = {}
     try:
@@ -40,7 +40,7 @@ def simulate_all(scenarios: Sequence[Scenario], jobs: int, on_progress: Callable
                 place, scenario = waiting.popleft()
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(scenario, sender), daemon=True)
-                running[receiver] = _Run(place, process)
+                running[receiver] = _RunningSimulation(place, process)
                 _start(process, sender, scenario.name)
             readable = connection.wait(list(running))
             for receiver, run in [(one, run) for one, run in running.items() if one in readable]:
@@ -81,7 +81,7 @@ def _receive(receiver: connection.Connection, process: BaseProcess, name: str) -
     return said
 
 
-def _end(receiver: connection.Connection, run: _Run) -> None:
+def _end(receiver: connection.Connection, run: _RunningSimulation) -> None:
     if run.process.pid is not None:
         run.process.join()
     receiver.close()

@@ -13,7 +13,7 @@ _LINE_INTERVAL_S = 2.0
 
 
 @contextmanager
-def shown(what: str, *, quiet: bool) -> Iterator[OnProgress]:
+def progress_display(what: str, *, quiet: bool) -> Iterator[OnProgress]:
     """Something to be told how much is done, 0..1, again and again."""
     if quiet:
         yield _nothing
@@ -21,10 +21,10 @@ def shown(what: str, *, quiet: bool) -> Iterator[OnProgress]:
         with _bar(what) as on_progress:
             yield on_progress
     else:
-        yield Lines(what).tell
+        yield ProgressLines(what).tell
 
 
-class Lines:
+class ProgressLines:
     """A line for each tenth, and never two within two seconds."""
 
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:

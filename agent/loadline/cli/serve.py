@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadline import app, solver
 from loadline.cli import warmup
-from loadline.cli.show import printable
+from loadline.cli.output import printable
 from loadline.config import Config, describe, load, validate
 from loadline.runtime.reload import Source
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from loadline import report
 from loadline.adapters.file_journal import FileJournal
-from loadline.cli import inputs, progress, show
+from loadline.cli import output, progress, simulation_inputs
 from loadline.config import describe, load
 from loadline.config.knobs import JournalKnobs
 from loadline.errors import ConfigError, JournalError
@@ -24,22 +24,22 @@ from loadline.sim.simulation import simulate as run
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``simulate``."""
-    inputs.arguments(parser)
+    simulation_inputs.arguments(parser)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's configuration")
     parser.add_argument(
         "--journal", type=Path, metavar="DIRECTORY", help="write the agent's journal, for `replay` and `explain`"
     )
 
 
-@inputs.refusing
+@simulation_inputs.reports_input_errors
 def simulate(options: argparse.Namespace) -> int:
     """Play a trace to a simulated fleet and print what came of it."""
-    inputs.check_outputs(options, options.trace, options.fleet, options.config)
-    fleet = inputs.fleet(options)
-    settings = inputs.settings(options.config, options, fleet)
-    scenario = Scenario(options.config.stem, settings, fleet, inputs.trace(options), options.seed)
+    simulation_inputs.check_outputs(options, options.trace, options.fleet, options.config)
+    fleet = simulation_inputs.fleet(options)
+    settings = simulation_inputs.settings(options.config, options, fleet)
+    scenario = Scenario(options.config.stem, settings, fleet, simulation_inputs.trace(options), options.seed)
     with _journal(options.journal) as journal:
-        with progress.shown(f"simulating {scenario.trace.name}", quiet=options.quiet) as on_progress:
+        with progress.progress_display(f"simulating {scenario.trace.name}", quiet=options.quiet) as on_progress:
             began_s = time.perf_counter()
             outcome = run(scenario, on_progress, journal)
         _tell(options, scenario, replace(outcome, wall_s=time.perf_counter() - began_s))
@@ -48,14 +48,16 @@ def simulate(options: argparse.Namespace) -> int:
 
 def _tell(options: argparse.Namespace, scenario: Scenario, outcome: Outcome) -> None:
     """Print what came of it, and write the files that are asked for."""
-    print(show.printable("\n".join(f"{name:<12}{text}" for name, text in report.results(outcome))))
+    print(output.printable("\n".join(f"{name:<12}{text}" for name, text in report.results(outcome))))
     contents = {}
     if options.json is not None:
         contents[options.json] = msgspec.json.encode(outcome) + b"\n"
     if options.html is not None:
-        configuration = f"{describe(load(options.config))}\n\n{inputs.knobs_text(scenario.settings, scenario.fleet)}"
+        configuration = (
+            f"{describe(load(options.config))}\n\n{simulation_inputs.knobs_text(scenario.settings, scenario.fleet)}"
+        )
         contents[options.html] = report.simulation_page(outcome, configuration, options.line).encode()
-    inputs.write(contents)
+    simulation_inputs.write(contents)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import BinaryIO
 
-from loadline.cli.show import printable
+from loadline.cli.output import printable
 from loadline.config import load, validate
 from loadline.errors import DataError
 from loadline.runtime.settings import settings

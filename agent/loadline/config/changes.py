@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.config.knobs import Config
-from loadline.config.secrets import shown
+from loadline.config.secrets import redacted
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
 """Sections that are obeyed once, when the agent starts."""
@@ -17,7 +17,7 @@ FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadersh
 _MERGED: Final = ("defaults", "service_classes", "written")
 
 
-class Change(Struct, frozen=True):
+class KeyChange(Struct, frozen=True):
     """A key that is said otherwise; values as JSON in short, ``none`` where there is none."""
 
     key: str
@@ -29,11 +29,11 @@ class Change(Struct, frozen=True):
         return f"{self.key}: {self.old} -> {self.new}"
 
 
-def changes(old: Config, new: Config) -> list[Change]:
+def key_changes(old: Config, new: Config) -> list[KeyChange]:
     """All keys that differ, by name."""
     before, after = dict(_leaves(_effective(old), "")), dict(_leaves(_effective(new), ""))
     keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    return [Change(key, _shown(key, before.get(key)), _shown(key, after.get(key))) for key in keys]
+    return [KeyChange(key, _shown(key, before.get(key)), _shown(key, after.get(key))) for key in keys]
 
 
 def keep_fixed(old: Config, new: Config) -> Config:
@@ -57,4 +57,4 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(key: str, value: Any) -> str:
-    return "none" if value is None else shown(key, json.dumps(value, ensure_ascii=False))
+    return "none" if value is None else redacted(key, json.dumps(value, ensure_ascii=False))

@@ -22,7 +22,7 @@ _NEEDED: Final = {
 """Profiles that a pool needs by its role."""
 
 
-def located(config: Config, folder: Path) -> Config:
+def resolve_paths(config: Config, folder: Path) -> Config:
     """The configuration with paths of profiles and traces that count from the folder that its file is in."""
     return replace(config, models=tuple(_located(model, folder) for model in config.models))
 

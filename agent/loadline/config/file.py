@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, inspect
 
-from loadline.config.engines import located
+from loadline.config.engines import resolve_paths
 from loadline.config.knobs import Config
-from loadline.config.layers import LayeredConfig, merged, placed
+from loadline.config.layers import LayeredConfig, merge_layers, origin_place
 from loadline.config.names import did_you_mean
-from loadline.config.regular import open_regular, reason
-from loadline.config.secrets import shown
+from loadline.config.regular_file import open_regular, os_error_text
+from loadline.config.secrets import redacted
 from loadline.errors import ConfigError
 
 FILE_BYTES_MAX: Final = 1_048_576
@@ -48,7 +48,7 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     Raises:
         ConfigError: The file cannot be read, or something in it or in a variable cannot be used.
     """
-    return located(parse(_read(path), str(path), environ), path.parent)
+    return resolve_paths(parse(_read(path), str(path), environ), path.parent)
 
 
 def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config:
@@ -61,11 +61,11 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX):
             _override(table, variable, environ[variable])
-    merging, written = merged(table)
+    merging, written = merge_layers(table)
     try:
         config = checked(merging, Config)
     except ConfigError as error:
-        raise ConfigError(placed(error.place, written), error.problem, error.remedy) from error
+        raise ConfigError(origin_place(error.place, written), error.problem, error.remedy) from error
     return LayeredConfig(**msgspec.structs.asdict(config), written=written) if written else config
 
 
@@ -83,7 +83,9 @@ def _read(path: Path) -> str:
         with open_regular(path) as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise ConfigError(str(path), f"cannot be read: {reason(error)}", "Give the path of a TOML file.") from error
+        raise ConfigError(
+            str(path), f"cannot be read: {os_error_text(error)}", "Give the path of a TOML file."
+        ) from error
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(str(path), f"is larger than {FILE_BYTES_MAX} bytes", "Give the path of a TOML file.")
     try:
@@ -115,13 +117,13 @@ def checked(table: dict[str, Any], kind: type[S]) -> S:
     return msgspec.convert(table, kind)
 
 
-def legal(kind: inspect.Type) -> str:
+def accepted_values(kind: inspect.Type) -> str:
     """What may be written for a type, such as ``a whole number from 1 to 4096``."""
     match kind:
         case inspect.Metadata():
-            text = legal(kind.type)
+            text = accepted_values(kind.type)
         case inspect.UnionType():
-            text = legal(next(one for one in kind.types if not isinstance(one, inspect.NoneType)))
+            text = accepted_values(next(one for one in kind.types if not isinstance(one, inspect.NoneType)))
         case inspect.BoolType():
             text = "true or false"
         case inspect.LiteralType():
@@ -133,9 +135,9 @@ def legal(kind: inspect.Type) -> str:
         case inspect.StrType():
             text = "text" + _shape(kind)
         case inspect.VarTupleType():
-            text = f"a list of {kind.min_length or 0} or more, each {legal(kind.item_type)}"
+            text = f"a list of {kind.min_length or 0} or more, each {accepted_values(kind.item_type)}"
         case inspect.DictType():
-            text = f"a table of names, each with {legal(kind.value_type)}"
+            text = f"a table of names, each with {accepted_values(kind.value_type)}"
         case _:
             text = "a table"
     return text
@@ -182,7 +184,7 @@ def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
         _check_value(value, fields[key], types[key], f"{place}{key}")
     for field in fields.values():
         if field.required and field.name not in table:
-            raise ConfigError(f"{place}{field.name}", "is missing", f"Write {legal(field.type)}.")
+            raise ConfigError(f"{place}{field.name}", "is missing", f"Write {accepted_values(field.type)}.")
 
 
 def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) -> None:
@@ -198,9 +200,11 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
     except msgspec.ValidationError as error:
         if isinstance(info, inspect.DictType) and isinstance(value, dict):
             _check_entries(value, info, annotation, place)
-        raise ConfigError(place, f"is {_shown(place, value)}", f"Write {legal(field.type)}.") from error
+        raise ConfigError(place, f"is {_shown(place, value)}", f"Write {accepted_values(field.type)}.") from error
     if not exact:
-        raise ConfigError(place, f"is {_shown(place, value)}", f"Write {legal(field.type)}, finite and at most 2^53.")
+        raise ConfigError(
+            place, f"is {_shown(place, value)}", f"Write {accepted_values(field.type)}, finite and at most 2^53."
+        )
 
 
 def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
@@ -224,7 +228,7 @@ def _check_entries(value: dict[str, Any], info: inspect.DictType, annotation: An
             msgspec.convert({name: one}, annotation)
         except msgspec.ValidationError as error:
             here = f"{place}.{name}"
-            raise ConfigError(here, f"is {_shown(here, one)}", f"Write {legal(info.value_type)}.") from error
+            raise ConfigError(here, f"is {_shown(here, one)}", f"Write {accepted_values(info.value_type)}.") from error
 
 
 def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
@@ -237,7 +241,7 @@ def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
 
 
 def _shown(place: str, value: Any) -> str:
-    return shown(place, repr(value) if not isinstance(value, bool) else str(value).lower())
+    return redacted(place, repr(value) if not isinstance(value, bool) else str(value).lower())
 
 
 def _override(raw: dict[str, Any], variable: str, text: str) -> None:

@@ -34,12 +34,12 @@ class LayeredConfig(Config, frozen=True):
     """By the place of each value that comes from a layer."""
 
 
-def written_of(config: Config) -> Mapping[str, Origin]:
+def origins_of(config: Config) -> Mapping[str, Origin]:
     """Where the values that come from layers were written, by their places."""
     return config.written if isinstance(config, LayeredConfig) else {}
 
 
-def placed(place: str, written: Mapping[str, Origin]) -> str:
+def origin_place(place: str, written: Mapping[str, Origin]) -> str:
     """A place in a model, and before it the place in a layer where its value was written."""
     for key in (place, *(place[: match.start()] for match in reversed(list(_STEP.finditer(place))))):
         if key in written:
@@ -47,7 +47,7 @@ def placed(place: str, written: Mapping[str, Origin]) -> str:
     return place
 
 
-def merged(table: Table) -> tuple[Table, dict[str, Origin]]:
+def merge_layers(table: Table) -> tuple[Table, dict[str, Origin]]:
     """Fill the models of a configuration from its layers, in place.
 
     Returns:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadline.config.regular import open_regular, reason
+from loadline.config.regular_file import open_regular, os_error_text
 from loadline.core.engines.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
 from loadline.errors import DataError, LoadlineError
 
@@ -130,7 +130,7 @@ def _content(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
         with open_regular(file) as stream:
             data = stream.read(BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {reason(error)}. {_NAME}.") from error
+        raise DataError(f"{file}: cannot be read: {os_error_text(error)}. {_NAME}.") from error
     _check_size(file, len(data))
     return _json(file, data) if file.suffix == ".json" else _npz(file, data, keys)
 

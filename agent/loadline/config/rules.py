@@ -5,14 +5,14 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from loadline.config.budgets import budget_warnings, check_budget, check_fleet_budget, fleet_budget_warnings
-from loadline.config.idle import idle_warnings
+from loadline.config.gpu_limits import check_gpu_limits, schedule_limit_warnings, unlimited_pool_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
-from loadline.config.layers import placed, written_of
+from loadline.config.layers import origin_place, origins_of
 from loadline.config.moving import check_moves, move_warnings, only_warnings
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
+from loadline.config.scale_to_zero import check_scale_to_zero, scale_to_zero_warnings
 from loadline.config.schedules import check_schedules, schedule_warnings
-from loadline.config.supplies import check_supplies, floor_warnings, supply_warnings
 from loadline.config.thresholds import (
     check_hybrid,
     check_saturation,
@@ -20,7 +20,7 @@ from loadline.config.thresholds import (
     saturation_warnings,
     threshold_warnings,
 )
-from loadline.config.zero import check_sleep, sleep_warnings
+from loadline.config.unused_knobs import unused_knob_warnings
 from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
@@ -42,13 +42,13 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
     Raises:
         ConfigError: Two values contradict each other, or a value names what does not exist.
     """
-    written = written_of(config)
+    written = origins_of(config)
     try:
         warnings = _judge(config, planners)
     except ConfigError as error:
-        raise ConfigError(placed(error.place, written), error.problem, error.remedy) from error
+        raise ConfigError(origin_place(error.place, written), error.problem, error.remedy) from error
     parts = (warning.partition(": ") for warning in warnings)
-    return [f"{placed(place, written)}{colon}{text}" for place, colon, text in parts]
+    return [f"{origin_place(place, written)}{colon}{text}" for place, colon, text in parts]
 
 
 def _judge(config: Config, planners: Collection[str]) -> list[str]:
@@ -66,11 +66,11 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
         _check_model(model, place, planners)
         check_moves(model, place)
         warnings += move_warnings(model, place)
-        scaling += [*_model_warnings(model, place), *idle_warnings(model, place)]
+        scaling += [*_model_warnings(model, place), *unused_knob_warnings(model, place)]
         scaling += _judge_planner(config, model, place)
     check_fleet_budget(config.fleet, config.models)
-    check_supplies(config)
-    scaling += [*supply_warnings(config), *floor_warnings(config)]
+    check_gpu_limits(config)
+    scaling += [*unlimited_pool_warnings(config), *schedule_limit_warnings(config)]
     # Of an agent that leaves the number of workers to somebody else, what is said of it means nothing.
     return warnings if config.agent.only else [*warnings, *scaling]
 
@@ -200,7 +200,7 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
     if roles == {"prefill"}:
         raise ConfigError(f"{place}.pools", "has prefill but no decode", 'Add a pool with role = "decode".')
     check_budget(model, place)
-    check_sleep(model, place)
+    check_scale_to_zero(model, place)
     check_schedules(model, place)
 
 
@@ -281,7 +281,7 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         yield from budget_warnings(model, place)
     if {pool.role for pool in model.pools} == {"decode"}:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
-    yield from sleep_warnings(model, place)
+    yield from scale_to_zero_warnings(model, place)
     yield from schedule_warnings(model, place)
     if model.guard.stabilisation_ms > _HOUR_MS:
         yield (

@@ -57,7 +57,7 @@ def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
                 f"{here}.replicas_min: {schedule.replicas_min} is no more than the pool has anyway, replicas_min "
                 f"{pool.replicas_min}. Raise it, or take the schedule out."
             )
-    peak = sum(most_floor(pool) * pool.gpus_per_worker for pool in model.pools)
+    peak = sum(highest_minimum(pool) * pool.gpus_per_worker for pool in model.pools)
     if model.gpu_budget_max is not None and peak > model.gpu_budget_max:
         yield (
             f"{place}.gpu_budget_max: schedules ask for up to {peak} GPUs and it is {model.gpu_budget_max}, which is "
@@ -65,7 +65,7 @@ def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         )
 
 
-def most_floor(pool: PoolKnobs) -> int:
+def highest_minimum(pool: PoolKnobs) -> int:
     """The highest floor that a pool ever has."""
     return max([pool.replicas_min, *(schedule.replicas_min for schedule in pool.schedules)])
 

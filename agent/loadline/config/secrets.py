@@ -10,7 +10,7 @@ _HIDDEN: Final = "a value that is not shown, for it may hold a login"
 _CHARS_MAX: Final = 60
 
 
-def shown(place: str, text: str) -> str:
+def redacted(place: str, text: str) -> str:
     """A value of a key as people may see it: in short, or not at all."""
     if place in _URLS or _LOGIN.search(text):
         return _HIDDEN

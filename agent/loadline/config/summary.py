@@ -6,7 +6,7 @@ from typing import Final
 
 from loadline.config.durations import duration
 from loadline.config.knobs import Config
-from loadline.config.layers import written_of
+from loadline.config.layers import origins_of
 from loadline.config.movement import about_moves
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
@@ -96,7 +96,7 @@ def _about_cost(config: Config) -> Iterator[str]:
 def _about_layers(config: Config, place: str) -> Iterator[str]:
     """What of a model is written in a layer, a line for each layer."""
     found: dict[str, list[str]] = {}
-    for key, origin in written_of(config).items():
+    for key, origin in origins_of(config).items():
         if key.startswith(place):
             found.setdefault(origin.layer, []).append(f"{key.removeprefix(place)} = {json.dumps(origin.value)}")
     yield from (f"  From {layer}: {', '.join(said)}." for layer, said in found.items())

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.config.regular import open_regular, reason
+from loadline.config.regular_file import open_regular, os_error_text
 from loadline.core.engines.tpot import POINTS_MAX, TpotSweep
 from loadline.errors import DataError
 
@@ -41,7 +41,7 @@ def read_tpot(path: Path) -> TpotSweep:
         with open_regular(path) as file:
             data = file.read(BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read: {reason(error)}. {_REMEDY}.") from error
+        raise DataError(f"{path}: cannot be read: {os_error_text(error)}. {_REMEDY}.") from error
     if len(data) > BYTES_MAX:
         raise DataError(f"{path}: larger than {BYTES_MAX} bytes. {_REMEDY}, without raw data.")
     try:

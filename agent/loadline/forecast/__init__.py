@@ -4,8 +4,17 @@ Whoever may not wait asks a ``Fitter`` (``loadline.ports``), which does the same
 """
 
 from loadline.core.vocabulary.forecasts import History
-from loadline.forecast.door import forecast, last_value
-from loadline.forecast.history import Interval, binned, gathered
+from loadline.forecast.history import LoadInterval, bin_requests, merge_intervals
 from loadline.forecast.packages import available, require
+from loadline.forecast.predict import forecast, last_value
 
-__all__ = ["History", "Interval", "available", "binned", "forecast", "gathered", "last_value", "require"]
+__all__ = [
+    "History",
+    "LoadInterval",
+    "available",
+    "bin_requests",
+    "forecast",
+    "last_value",
+    "merge_intervals",
+    "require",
+]

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.forecast.base import Band, Task, Values, filled
+from loadline.forecast.base import Prediction, PredictionTask, Values, interpolate_gaps
 
 _ORDER_MAX: Final = 3  # of p and of q: at ten minutes an interval, half an hour back
 _KEPT: Final = 1_024  # chosen orders: three series of 300 models, 2 kB each
@@ -20,10 +20,10 @@ class _Order(Struct, frozen=True):
     intercept: bool
 
 
-def arima(history: Values, task: Task) -> Band:
+def arima(history: Values, task: PredictionTask) -> Prediction:
     """Fit the coefficients on the newest points, with the order of the block of intervals in which the history ends."""
     knobs = task.knobs.arima
-    values = filled(history)
+    values = interpolate_gaps(history)
     since = (task.last_index + 1) % knobs.order_intervals  # intervals since the order was due
     older = values[: values.size - since]
     if older.size < task.knobs.min_points or np.ptp(older) == 0.0:
@@ -37,7 +37,7 @@ def arima(history: Values, task: Task) -> Band:
         order = _chosen(older[-knobs.points :].tobytes())
         model = _model(order).fit(values[-knobs.points :])
         mean, bounds = model.predict(task.steps, return_conf_int=True, alpha=2.0 * (1.0 - task.knobs.quantile))
-    return Band(np.asarray(mean), np.asarray(bounds)[:, 1])
+    return Prediction(np.asarray(mean), np.asarray(bounds)[:, 1])
 
 
 def _model(order: _Order) -> Any:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from loadline.core.vocabulary.forecasts import PredictorName
-from loadline.forecast.base import Band, Task, Values
+from loadline.forecast.base import Prediction, PredictionTask, Values
 from loadline.forecast.scores import pinball
 
-Attempt = Callable[[PredictorName, Values, Task], Band]
+Attempt = Callable[[PredictorName, Values, PredictionTask], Prediction]
 """Asks one predictor; where it fails, what is answered in its place."""
 
 _MEDIAN = 0.5
@@ -21,7 +21,7 @@ _CLEARLY = 0.95
 _PAST_SHARE = 0.5  # of the history is left to the first of the moments
 
 
-def chosen(history: Values, task: Task, attempt: Attempt) -> PredictorName:
+def choose_predictor(history: Values, task: PredictionTask, attempt: Attempt) -> PredictorName:
     """The candidate with the lowest mean loss; the first one, unless another lost clearly less."""
     knobs = task.knobs.auto
     moments = _moments(history, task)
@@ -32,7 +32,7 @@ def chosen(history: Values, task: Task, attempt: Attempt) -> PredictorName:
     return knobs.candidates[losses.index(min(losses)) if clearly else 0]
 
 
-def _moments(history: Values, task: Task) -> list[int]:
+def _moments(history: Values, task: PredictionTask) -> list[int]:
     """How many values were there at each moment: evenly over the newest season, the last one ``steps`` ago."""
     newest = history.size - task.steps
     season = round(task.knobs.seasonal.season_s * 1_000 / task.interval_ms)
@@ -43,10 +43,10 @@ def _moments(history: Values, task: Task) -> list[int]:
     return [size for size in np.unique(evenly.astype(int)).tolist() if np.isfinite(history[size - 1])]
 
 
-def _loss(name: PredictorName, moments: list[int], history: Values, task: Task, attempt: Attempt) -> float:
+def _loss(name: PredictorName, moments: list[int], history: Values, task: PredictionTask, attempt: Attempt) -> float:
     losses = []
     for size in moments:
-        then = Task(task.steps, task.interval_ms, task.last_index - history.size + size, task.knobs)
+        then = PredictionTask(task.steps, task.interval_ms, task.last_index - history.size + size, task.knobs)
         truth = history[size : size + task.steps]
         band = attempt(name, history[:size], then)
         losses.append(pinball(truth, band.upper, task.knobs.quantile) + pinball(truth, band.mean, _MEDIAN))

@@ -17,7 +17,7 @@ _FLAT = 1e-9
 _RESIDUALS = 288  # a day of five minutes: the newest errors say most, and fewer tell no quantile of 0.99
 
 
-class Task(Struct, frozen=True):
+class PredictionTask(Struct, frozen=True):
     """What a predictor has to do, but for the values."""
 
     steps: int
@@ -28,18 +28,18 @@ class Task(Struct, frozen=True):
     knobs: ForecastKnobs
 
 
-class Band(Struct, frozen=True):
+class Prediction(Struct, frozen=True):
     """A mean and an upper quantile for each step."""
 
     mean: Values
     upper: Values
 
 
-Predictor = Callable[[Values, Task], Band]
+Predictor = Callable[[Values, PredictionTask], Prediction]
 """Takes the known past: oldest first, the first and the last value known, NaN where one is not, at least one value."""
 
 
-class Refused(Exception):
+class PredictionRefused(Exception):
     """A predictor's answer cannot be used.
 
     Args:
@@ -51,19 +51,19 @@ class Refused(Exception):
         self.fallback = fallback
 
 
-def checked(band: Band, history: Values) -> Band:
+def check_prediction(band: Prediction, history: Values) -> Prediction:
     """The band, never negative and the upper never below the mean.
 
     Raises:
         Refused: A value is not finite, or absurd: more than ten times all that was ever seen.
     """
     if not (np.isfinite(band.mean).all() and np.isfinite(band.upper).all()):
-        raise Refused("not_finite")
+        raise PredictionRefused("not_finite")
     mean = np.maximum(band.mean, 0.0)
     upper = np.maximum(band.upper, mean)
     if upper.max() > GROWTH_MAX * np.nanmax(history):
-        raise Refused("absurd")
-    return Band(mean, upper)
+        raise PredictionRefused("absurd")
+    return Prediction(mean, upper)
 
 
 def is_flat(history: Values) -> bool:
@@ -72,7 +72,7 @@ def is_flat(history: Values) -> bool:
     return most - float(np.nanmin(history)) <= _FLAT * most
 
 
-def filled(history: Values) -> Values:
+def interpolate_gaps(history: Values) -> Values:
     """The history with a straight line over what is not known."""
     known = np.isfinite(history)
     if known.all():
@@ -81,7 +81,7 @@ def filled(history: Values) -> Values:
     return np.interp(at, at[known], history[known])
 
 
-def surplus(errors: Values, quantile: float) -> float:
+def error_quantile(errors: Values, quantile: float) -> float:
     """How much above a forecast the truth lay in all but ``1 - quantile`` of the newest cases; at least 0."""
     known = errors[np.isfinite(errors)][-_RESIDUALS:]
     return max(0.0, float(np.quantile(known, quantile))) if known.size else 0.0

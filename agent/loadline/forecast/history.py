@@ -11,7 +11,7 @@ from msgspec import Struct
 from loadline.core.vocabulary.forecasts import POINTS_MAX, History, Series
 
 
-class Interval(Struct, frozen=True):
+class LoadInterval(Struct, frozen=True):
     """Requests of one interval; None: there is no data."""
 
     requests: float | None
@@ -19,7 +19,7 @@ class Interval(Struct, frozen=True):
     osl_tokens: float | None
 
 
-def binned(arrivals: Iterable[tuple[float, float, float]], interval_s: float, duration_s: float) -> History:
+def bin_requests(arrivals: Iterable[tuple[float, float, float]], interval_s: float, duration_s: float) -> History:
     """Series of requests ``(arrival_s, isl, osl)`` in any order; an interval that is not whole at the end is left out.
 
     Of more than 4,096 intervals the newest are kept.
@@ -35,13 +35,13 @@ def binned(arrivals: Iterable[tuple[float, float, float]], interval_s: float, du
     return _history([_mean(*sums) for sums in zip(requests, isl, osl, strict=True)], round(interval_s * 1_000))
 
 
-def gathered(intervals: Sequence[Interval], width_ms: int, together: int = 1) -> History:
+def merge_intervals(intervals: Sequence[LoadInterval], width_ms: int, together: int = 1) -> History:
     """Series of intervals ``together`` times as wide; one that has a part without data has none."""
     groups = [intervals[at : at + together] for at in range(0, len(intervals) - together + 1, together)]
     return _history([_sum(group) for group in groups], width_ms * together)
 
 
-def _history(intervals: list[Interval], interval_ms: int) -> History:
+def _history(intervals: list[LoadInterval], interval_ms: int) -> History:
     kept = intervals[-POINTS_MAX:]
     end_ms = len(intervals) * interval_ms
     isl: list[float | None] = []
@@ -56,22 +56,22 @@ def _history(intervals: list[Interval], interval_ms: int) -> History:
     return History(requests, isl_tokens, osl_tokens)
 
 
-def _mean(requests: int, isl: float, osl: float) -> Interval:
+def _mean(requests: int, isl: float, osl: float) -> LoadInterval:
     if not requests:
-        return Interval(0.0, None, None)
-    return Interval(float(requests), isl / requests, osl / requests)
+        return LoadInterval(0.0, None, None)
+    return LoadInterval(float(requests), isl / requests, osl / requests)
 
 
-def _sum(parts: Sequence[Interval]) -> Interval:
+def _sum(parts: Sequence[LoadInterval]) -> LoadInterval:
     """The interval that consists of these; the mean length is weighted, and unknown where one is that counts."""
     counts = [part.requests for part in parts]
     if None in counts:
-        return Interval(None, None, None)
+        return LoadInterval(None, None, None)
     requests = sum(count for count in counts if count)
-    return Interval(requests, *(_weighted(parts, name, requests) for name in ("isl_tokens", "osl_tokens")))
+    return LoadInterval(requests, *(_weighted(parts, name, requests) for name in ("isl_tokens", "osl_tokens")))
 
 
-def _weighted(parts: Sequence[Interval], name: str, requests: float) -> float | None:
+def _weighted(parts: Sequence[LoadInterval], name: str, requests: float) -> float | None:
     tokens = 0.0
     for part in parts:
         mean: float | None = getattr(part, name)

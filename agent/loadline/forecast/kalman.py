@@ -10,14 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from loadline.core.vocabulary.forecasts import KalmanKnobs
-from loadline.forecast.base import Band, Task, Values
+from loadline.forecast.base import Prediction, PredictionTask, Values
 
 _VARIANCE_AT_FIRST: Final = 1_000.0  # of level and trend: nothing is known of either
 # The gain depends on no value and settles within some fifty steps; a settled step takes a tenth of the time.
 _SETTLED: Final = 1e-13
 
 
-def kalman(history: Values, task: Task) -> Band:
+def kalman(history: Values, task: PredictionTask) -> Prediction:
     """Level and trend go on as the filter has them; an unknown value is a step without a measurement.
 
     The model says how the variance grows with the steps, the errors of the past say how large it is.
@@ -30,7 +30,7 @@ def kalman(history: Values, task: Task) -> Band:
         model.predict()
         mean[step] = model.x[0, 0]
         deviation[step] = np.sqrt(variance_ratio * (model.P[0, 0] + knobs.r))
-    return Band(mean, mean + NormalDist().inv_cdf(task.knobs.quantile) * deviation)
+    return Prediction(mean, mean + NormalDist().inv_cdf(task.knobs.quantile) * deviation)
 
 
 def _filter(knobs: KalmanKnobs, first: float) -> Any:

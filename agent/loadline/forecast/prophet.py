@@ -5,10 +5,10 @@ import warnings
 
 import numpy as np
 
-from loadline.forecast.base import Band, Task, Values, surplus
+from loadline.forecast.base import Prediction, PredictionTask, Values, error_quantile
 
 
-def prophet(history: Values, task: Task) -> Band:
+def prophet(history: Values, task: PredictionTask) -> Prediction:
     """Fit the newest points; the upper quantile is that of the errors of the fit.
 
     Its own uncertainty is drawn at random, and would be another one at every call.
@@ -27,4 +27,4 @@ def prophet(history: Values, task: Task) -> Band:
         model.fit(pandas.DataFrame({"ds": times[: values.size], "y": values}), seed=1)
         fitted = model.predict(pandas.DataFrame({"ds": times}))["yhat"].to_numpy()
     mean = fitted[values.size :]
-    return Band(mean, mean + surplus(values - fitted[: values.size], task.knobs.quantile))
+    return Prediction(mean, mean + error_quantile(values - fitted[: values.size], task.knobs.quantile))

@@ -9,7 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from loadline.forecast.base import Band, Refused, Task, Values, filled, surplus
+from loadline.forecast.base import (
+    Prediction,
+    PredictionRefused,
+    PredictionTask,
+    Values,
+    error_quantile,
+    interpolate_gaps,
+)
 
 _LAGS: Final = 2  # a third one makes nothing better on the public traces
 _NEWEST_SHARE: Final = 0.5  # of the newest season in the profile: 0.3 and 0.7 do as well to a hundredth
@@ -22,7 +29,7 @@ _PRIOR: Final = 30
 _SEASONS_MIN: Final = 2
 
 
-def seasonal(history: Values, task: Task) -> Band:
+def seasonal(history: Values, task: PredictionTask) -> Prediction:
     """Solve one least-squares problem for each step.
 
     With n points and h steps: O(n h), 0.3 ms a step for 1,000 points.
@@ -31,7 +38,7 @@ def seasonal(history: Values, task: Task) -> Band:
         Refused: There are too few points for so many steps.
     """
     unknown = ~np.isfinite(history)
-    values = np.sqrt(filled(history))
+    values = np.sqrt(interpolate_gaps(history))
     points = task.knobs.seasonal.points
     profile = _profile(values, round(task.knobs.seasonal.season_s * 1_000 / task.interval_ms), task.steps)
     last = values[-1]
@@ -40,12 +47,12 @@ def seasonal(history: Values, task: Task) -> Band:
         rows, rises = _cases(values, profile, step)
         known = np.flatnonzero(~unknown[values.size - rises.size :])[-points:]
         if known.size < _CASES_MIN * rows.shape[1]:
-            raise Refused("points")
+            raise PredictionRefused("points")
         coefficients = _solved(rows[known], rises[known])
         errors = rises[known] - rows[known] @ coefficients
         means[step - 1] = last + rows[-1] @ coefficients
-        uppers[step - 1] = means[step - 1] + surplus(errors, task.knobs.quantile)
-    return Band(np.square(np.maximum(means, 0.0)), np.square(np.maximum(uppers, 0.0)))
+        uppers[step - 1] = means[step - 1] + error_quantile(errors, task.knobs.quantile)
+    return Prediction(np.square(np.maximum(means, 0.0)), np.square(np.maximum(uppers, 0.0)))
 
 
 def _profile(values: Values, period: int, steps: int) -> Values | None:

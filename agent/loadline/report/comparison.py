@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any, Final
 
-from loadline.report import words
+from loadline.report import formatting
 from loadline.report.charts import draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, time_axis
@@ -68,7 +68,7 @@ def scatter(comparison: Comparison) -> str:
     with canvas("scatter", (3.6,)) as figure:
         [panel] = figure.panels
         bound = comparison.work_bound.gpu_hours
-        panel.axvline(bound, color=RED, linestyle="--", label=f"work bound, {words.hours(bound)} GPU-hours")
+        panel.axvline(bound, color=RED, linestyle="--", label=f"work bound, {formatting.hours(bound)} GPU-hours")
         for kind, marker in _MARKERS.items():
             points = [_point(run) for run in comparison.runs if run.kind == kind]
             if points:

@@ -4,7 +4,7 @@ from typing import Final
 
 from loadline.core.vocabulary.forecasts import Series
 from loadline.forecast.backtest import Backtest, Score, Track
-from loadline.report import words
+from loadline.report import formatting
 from loadline.report.page import card, code, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, ORANGE, canvas, short_numbers, time_axis
 
@@ -39,8 +39,8 @@ def forecast_summary(result: Backtest) -> str:
     interval_s = series.interval_ms / 1_000.0
     fits = result.scores[0].fits if result.scores else 0
     return (
-        f"{result.trace}: {len(series.values)} intervals of {words.span(interval_s)}; "
-        f"the next {result.horizon} forecast at {words.many(fits, 'moment')}; upper quantile {result.quantile:g}"
+        f"{result.trace}: {len(series.values)} intervals of {formatting.duration(interval_s)}; "
+        f"the next {result.horizon} forecast at {formatting.plural(fits, 'moment')}; upper quantile {result.quantile:g}"
     )
 
 
@@ -86,8 +86,8 @@ def _row(score: Score, constant: float | None) -> tuple[str, ...]:
         _number(score.pinball),
         _share(ratio),
         _share(score.coverage),
-        words.ms(score.fit_ms),
-        words.ms(score.fit_ms_max),
+        formatting.ms(score.fit_ms),
+        formatting.ms(score.fit_ms_max),
         str(score.fallbacks),
     )
 

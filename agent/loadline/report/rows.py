@@ -1,6 +1,6 @@
 """The numbers of a simulation and of a comparison as rows of text: the terminal and the page show the same."""
 
-from loadline.report import words
+from loadline.report import formatting
 from loadline.sim.compare.comparison import Compared, Comparison
 from loadline.sim.outcome import FLAP_MS, Outcome, Percentiles
 
@@ -42,17 +42,17 @@ def results(outcome: Outcome) -> list[Row]:
     """What came of one simulation: a name and a sentence each."""
     met, pools = outcome.attainment, outcome.gpu_hours_by_pool
     workers = ", ".join(f"{pool} {count}" for pool, count in outcome.workers_most.items())
-    flaps = words.many(outcome.flaps, "flap")
+    flaps = formatting.plural(outcome.flaps, "flap")
     return [
         ("trace", arrived(outcome)),
         ("fleet", f"{outcome.model}, the {outcome.planner} planner, seed {outcome.seed}"),
-        ("SLO", f"{words.share(met.both)} of the requests met both objectives"),
+        ("SLO", f"{formatting.percent(met.both)} of the requests met both objectives"),
         ("TTFT", _latency(outcome.ttft_objective_ms, met.ttft, outcome.ttft_ms)),
         ("ITL", _latency(outcome.itl_objective_ms, met.itl, outcome.itl_ms)),
         ("gaps", f"longest time between two tokens of a request: {_percentiles(outcome.gap_ms)}"),
-        ("GPU-hours", f"{words.hours(outcome.gpu_hours)} ({_by_pool(pools)}); most workers at once: {workers}"),
-        ("scaling", f"{words.many(outcome.scaling_actions, 'action')}, {flaps} (turned back within {_flap()})"),
-        ("work moved", f"{words.many(outcome.drains, 'drain')}, {_moved(outcome)}"),
+        ("GPU-hours", f"{formatting.hours(outcome.gpu_hours)} ({_by_pool(pools)}); most workers at once: {workers}"),
+        ("scaling", f"{formatting.plural(outcome.scaling_actions, 'action')}, {flaps} (turned back within {_flap()})"),
+        ("work moved", f"{formatting.plural(outcome.drains, 'drain')}, {_moved(outcome)}"),
         ("requests", _requests(outcome)),
         ("digest", outcome.digest[:16]),
     ]
@@ -60,14 +60,15 @@ def results(outcome: Outcome) -> list[Row]:
 
 def arrived(outcome: Outcome) -> str:
     """The trace and how much of it was played."""
-    return f"{outcome.trace}: {words.many(outcome.requests, 'request')} in {words.span(outcome.duration_s)}"
+    requests = formatting.plural(outcome.requests, "request")
+    return f"{outcome.trace}: {requests} in {formatting.duration(outcome.duration_s)}"
 
 
 def compared(comparison: Comparison) -> list[Row]:
     """One row for each run, clairvoyant ones as references, and the work bound last."""
     bound = comparison.work_bound
     requests = comparison.runs[0].outcome.requests
-    last = ("work bound", "", "", "", "", "", "", words.hours(bound.gpu_hours), "", "", str(requests))
+    last = ("work bound", "", "", "", "", "", "", formatting.hours(bound.gpu_hours), "", "", str(requests))
     return [*map(_compared, comparison.runs), last]
 
 
@@ -87,12 +88,12 @@ def _compared(run: Compared) -> Row:
     return (
         label(run),
         one.planner,
-        words.share(one.attainment.ttft),
-        words.share(one.attainment.itl),
-        words.share(one.attainment.both),
-        words.ms(one.ttft_ms.p95),
-        words.ms(one.itl_ms.p95),
-        words.hours(one.gpu_hours),
+        formatting.percent(one.attainment.ttft),
+        formatting.percent(one.attainment.itl),
+        formatting.percent(one.attainment.both),
+        formatting.ms(one.ttft_ms.p95),
+        formatting.ms(one.itl_ms.p95),
+        formatting.hours(one.gpu_hours),
         str(one.scaling_actions),
         str(one.flaps),
         str(one.requests),
@@ -103,8 +104,8 @@ def _moves(run: Compared) -> Row:
     one, moves = run.outcome, run.outcome.moves
     return (
         label(run),
-        words.ms(one.itl_ms.p99),
-        words.ms(one.gap_ms.p99),
+        formatting.ms(one.itl_ms.p99),
+        formatting.ms(one.gap_ms.p99),
         str(one.preempted),
         str(one.retried),
         str(moves.commands),
@@ -112,24 +113,24 @@ def _moves(run: Compared) -> Row:
         str(moves.aborted),
         str(one.migrated),
         str(moves.kv_tokens),
-        words.hours(one.gpu_hours),
+        formatting.hours(one.gpu_hours),
     )
 
 
 def _moved(outcome: Outcome) -> str:
     moves = outcome.moves
     if not moves.commands:
-        return words.many(outcome.migrated, "migration")
-    done = f"{words.many(outcome.migrated, 'migration')} in {words.many(moves.commands, 'move')}"
+        return formatting.plural(outcome.migrated, "migration")
+    done = f"{formatting.plural(outcome.migrated, 'migration')} in {formatting.plural(moves.commands, 'move')}"
     return f"{done} ({moves.refused} refused, {moves.aborted} aborted), {moves.kv_tokens} KV tokens"
 
 
 def _latency(objective_ms: float, met: float, found: Percentiles) -> str:
-    return f"{words.share(met)} within {objective_ms:g} ms; {_percentiles(found)}"
+    return f"{formatting.percent(met)} within {objective_ms:g} ms; {_percentiles(found)}"
 
 
 def _percentiles(found: Percentiles) -> str:
-    return f"p50 {words.ms(found.p50)}, p95 {words.ms(found.p95)}, p99 {words.ms(found.p99)}"
+    return f"p50 {formatting.ms(found.p50)}, p95 {formatting.ms(found.p95)}, p99 {formatting.ms(found.p99)}"
 
 
 def _requests(outcome: Outcome) -> str:
@@ -145,7 +146,7 @@ def _requests(outcome: Outcome) -> str:
 
 
 def _by_pool(gpu_hours: dict[str, float]) -> str:
-    return ", ".join(f"{pool} {words.hours(value)}" for pool, value in gpu_hours.items())
+    return ", ".join(f"{pool} {formatting.hours(value)}" for pool, value in gpu_hours.items())
 
 
 def _flap() -> str:

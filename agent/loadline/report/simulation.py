@@ -1,6 +1,6 @@
 """The page of one simulation."""
 
-from loadline.report import charts, words
+from loadline.report import charts, formatting
 from loadline.report.page import card, code, facts, folded, grid, page, paragraph, section, table, tiles
 from loadline.report.rows import results
 from loadline.sim.outcome import Outcome
@@ -59,13 +59,13 @@ def simulation_page(outcome: Outcome, configuration: str, command: str) -> str:
 def _first(outcome: Outcome) -> list[tuple[str, str]]:
     met = outcome.attainment
     return [
-        (words.share(met.both), "met both objectives"),
-        (words.share(met.ttft), f"within TTFT {outcome.ttft_objective_ms:g} ms"),
-        (words.share(met.itl), f"within ITL {outcome.itl_objective_ms:g} ms"),
-        (words.hours(outcome.gpu_hours), "GPU-hours"),
+        (formatting.percent(met.both), "met both objectives"),
+        (formatting.percent(met.ttft), f"within TTFT {outcome.ttft_objective_ms:g} ms"),
+        (formatting.percent(met.itl), f"within ITL {outcome.itl_objective_ms:g} ms"),
+        (formatting.hours(outcome.gpu_hours), "GPU-hours"),
         (str(outcome.scaling_actions), "scaling actions"),
         (str(outcome.flaps), "flaps"),
-        (str(outcome.requests), f"requests in {words.span(outcome.duration_s)}"),
+        (str(outcome.requests), f"requests in {formatting.duration(outcome.duration_s)}"),
     ]
 
 
@@ -75,7 +75,7 @@ def _decisions(outcome: Outcome) -> list[str]:
         return [paragraph("No decision changed a count.")]
     rows = [
         (
-            words.moment(action.at_s),
+            formatting.clock(action.at_s),
             action.pool,
             f"{action.before} \N{RIGHTWARDS ARROW} {action.after}",
             ("flap: " if action.flap else "")

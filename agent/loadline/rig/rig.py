@@ -29,7 +29,7 @@ POLL_S = 0.01
 WRITES_MAX = 100
 
 
-class AgentProcess:
+class ChildAgent:
     """A ``loadline run`` as a child.
 
     Args:
@@ -99,7 +99,7 @@ class Rig:
         self.directory = directory
         self.nats = NatsServer(directory / "nats")
         self.etcd = EtcdServer(directory / "etcd", fsync=fsync)
-        self._agents: list[AgentProcess] = []
+        self._agents: list[ChildAgent] = []
 
     def __enter__(self) -> Self:
         self.nats.start()
@@ -132,9 +132,9 @@ class Rig:
         ]
         return "\n".join([*lines, models])
 
-    def agent(self, config: str, name: str = "agent") -> AgentProcess:
+    def agent(self, config: str, name: str = "agent") -> ChildAgent:
         """Start an agent; it ends with the rig."""
-        agent = AgentProcess(config, self.directory, name)
+        agent = ChildAgent(config, self.directory, name)
         self._agents.append(agent)
         return agent
 

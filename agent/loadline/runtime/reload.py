@@ -10,7 +10,7 @@ import structlog
 from msgspec import Raw, Struct
 
 from loadline.config import Config
-from loadline.config.changes import FIXED, Change, changes, keep_fixed
+from loadline.config.changes import FIXED, KeyChange, keep_fixed, key_changes
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import AnyEvent, SettingsChanged, SettingsRefused
 from loadline.runtime.settings import settings
@@ -89,7 +89,7 @@ class Reloader:
             _log.error("config_refused", path=str(self._source.path), error=str(error), remedy="The old one is kept.")
             self._obeyed = None
             return SettingsRefused(str(error))
-        said = changes(self._config, new)
+        said = key_changes(self._config, new)
         kept = [change.key for change in said if change.key.partition(".")[0] in FIXED]
         if self._obeyed == (told.digest, kept):
             _log.debug("config_unchanged", digest=told.digest)
@@ -99,7 +99,7 @@ class Reloader:
         self._config, self._told = config, told
         return SettingsChanged(Raw(msgspec.json.encode(told)), kept)
 
-    def _say(self, warnings: list[str], said: list[Change], kept: list[str], told: Settings) -> None:
+    def _say(self, warnings: list[str], said: list[KeyChange], kept: list[str], told: Settings) -> None:
         for warning in warnings:
             _log.warning("config_warning", warning=warning)
         if kept:

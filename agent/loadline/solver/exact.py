@@ -30,10 +30,10 @@ from loadline.core.planning.allocation.contenders import (
 from loadline.core.planning.allocation.leftovers import share_out
 from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, grant, groups_of, serve
 from loadline.core.vocabulary.allocations import Allocation, Problem
-from loadline.solver.mixes import every_mix
-from loadline.solver.ranks import rank
-from loadline.solver.searches import searched
-from loadline.solver.tables import Table, Values
+from loadline.solver.beam_search import beam_search
+from loadline.solver.candidate_table import CandidateTable, Values
+from loadline.solver.mixes import minimal_mixes
+from loadline.solver.ranking import rank_allocation
 
 _ROUNDS: Final = 2
 """Of prices and new candidates: of 100 wants with five pools, the first finds 50, the second 20, a third 5."""
@@ -68,7 +68,7 @@ def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
     if time.monotonic() >= deadline_s:
         return None
     found = allocation(contenders, _granted(contenders, supply, problem, deadline_s))
-    return min(quick, found, key=lambda one: rank(problem, one))
+    return min(quick, found, key=lambda one: rank_allocation(problem, one))
 
 
 def _granted(contenders: Sequence[Contender], supply: RemainingSupply, problem: Problem, deadline_s: float) -> Counts:
@@ -104,7 +104,7 @@ def _improved(
     """A choice that serves as many or more, for as little or less."""
     group = sorted(group, key=lambda one: one.want.name)
     candidates = _candidates(group, supply, chosen, hours, deadline_s)
-    table = Table(candidates, supply.left)
+    table = CandidateTable(candidates, supply.left)
     owners = [group[want].want.name for want in table.wants]
     taken: Values = np.array([chosen.get(name) is one for name, one in zip(owners, table.choices, strict=True)], float)
     small = _TIE / max(1e-9, sum(max(one.value for one in own) for own in candidates))
@@ -119,13 +119,13 @@ def _improved(
     return {owners[at]: table.choices[at] for at in np.flatnonzero(taken)}
 
 
-def _less(table: Table, costs: Values, taken: Values, nears: Sequence[float], deadline_s: float) -> Values:
+def _less(table: CandidateTable, costs: Values, taken: Values, nears: Sequence[float], deadline_s: float) -> Values:
     """What costs less; or what is taken already, if that is near enough or nothing is found in time."""
     near, good = nears
     relaxed = table.relaxed(costs, deadline_s - time.monotonic())
     if relaxed is None or relaxed.bound + near >= costs @ taken:
         return taken
-    other = searched(table, relaxed, float(costs @ taken))
+    other = beam_search(table, relaxed, float(costs @ taken))
     taken = taken if other is None else other
     if relaxed.bound + good >= costs @ taken:
         return taken
@@ -142,12 +142,12 @@ def _candidates(
     for one, own in zip(group, found, strict=True):
         # Greedy may have mixed one anew. Of few wants each is chosen anew here, so that every mix counts.
         more = [chosen[one.want.name]] if one.want.name in chosen else []
-        for choice in more + (every_mix(one.want, supply, hours, most) if len(group) <= _FREE else []):
+        for choice in more + (minimal_mixes(one.want, supply, hours, most) if len(group) <= _FREE else []):
             own.setdefault(_key(choice), choice)
     priorities = sorted({one.want.priority for one in group}, reverse=True)
     worth = np.array([_DEARER ** min(priorities.index(one.want.priority), _DEARER_MAX) for one in group])
     for _ in range(_ROUNDS):
-        table = Table([list(own.values()) for own in found], supply.left)
+        table = CandidateTable([list(own.values()) for own in found], supply.left)
         missed = _DEARER * (1.0 + float(table.values.max())) * worth[table.wants]
         relaxed = table.relaxed(table.values - missed, deadline_s - time.monotonic())
         if relaxed is None or not relaxed.prices.any():

@@ -9,7 +9,7 @@ from loadline.core.planning.allocation.covers import SLACK
 from loadline.core.vocabulary.allocations import Option, Part, Want
 
 
-def every_mix(want: Want, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
+def minimal_mixes(want: Want, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
     """All of them; none if there are more than ``most``. Switching a worker costs ``hours`` of it."""
     found = [Bundle({}, {}, 0.0)]
     for part in want.parts:

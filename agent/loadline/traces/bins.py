@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from loadline.traces.table import Table
+from loadline.traces.csv_table import CsvTable
 from loadline.traces.trace import TIME_S_MAX, TOKENS_MAX
 
 REQUESTS_PER_BIN_MAX = 1e9  # published bins of 600 s have at most 1.3 million
@@ -34,7 +34,7 @@ class _Row(Struct, frozen=True):
     osl_tokens: float | None
 
 
-def read_bins(table: Table) -> list[Bin]:
+def read_bins(table: CsvTable) -> list[Bin]:
     """Bins from ``t`` (start, s), ``num_req``, ``mean_isl`` and ``mean_osl``, in order and without holes between them.
 
     All are as wide as the first. A bin has no data where ``num_req`` is blank or ``gap`` is not 0; where rows are left
@@ -62,7 +62,7 @@ def read_bins(table: Table) -> list[Bin]:
     return bins
 
 
-def _rows(table: Table) -> Iterator[_Row]:
+def _rows(table: CsvTable) -> Iterator[_Row]:
     names = ("t", "num_req", "mean_isl", "mean_osl")
     t, requests, isl, osl = map(table.column, names)
     gap = table.column("gap") if "gap" in table.names else None
@@ -96,7 +96,7 @@ def _number(cell: str, most: float) -> float | None:
     return value
 
 
-def _check(table: Table, row: _Row, first_s: float, before_s: float) -> None:
+def _check(table: CsvTable, row: _Row, first_s: float, before_s: float) -> None:
     if not (row.t_s >= 0 and row.t_s - first_s <= TIME_S_MAX):
         problem = f"t, {row.t_s} s, is negative, or more than {TIME_S_MAX:.0f} s after the first bin"
         raise table.lines.error(problem, "Write the bin's start in seconds.")

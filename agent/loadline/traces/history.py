@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Final
 
 from loadline.errors import ConfigError
-from loadline.forecast import History, Interval, binned, gathered
+from loadline.forecast import History, LoadInterval, bin_requests, merge_intervals
 from loadline.traces.bins import Bin, read_bins
-from loadline.traces.lines import BYTE_ORDER_MARK, opened
+from loadline.traces.csv_table import read_header
+from loadline.traces.line_reader import BYTE_ORDER_MARK, open_lines
 from loadline.traces.read import read_trace
-from loadline.traces.table import table
 
 INTERVAL_S: Final = 60.0
 """Of the series of a request trace, where none is asked for."""
@@ -37,7 +37,7 @@ def read_history(path: Path, interval_s: float | None = None) -> History:
         return _of_bins(bins, interval_s)
     trace = read_trace(path)
     arrivals = ((one.arrival_s, one.isl_tokens, one.osl_tokens) for one in trace.arrivals)
-    return binned(arrivals, interval_s or INTERVAL_S, trace.duration_s)
+    return bin_requests(arrivals, interval_s or INTERVAL_S, trace.duration_s)
 
 
 def rate_bins(path: Path) -> list[Bin] | None:
@@ -46,11 +46,11 @@ def rate_bins(path: Path) -> list[Bin] | None:
     Raises:
         DataError: The file cannot be used; the text names file, line and remedy.
     """
-    with opened(path) as lines:
+    with open_lines(path) as lines:
         first = next(iter(lines), "").removeprefix(BYTE_ORDER_MARK)
         if not first or first.lstrip().startswith("{"):
             return None
-        found = table(lines, first)
+        found = read_header(lines, first)
         return read_bins(found) if "t" in found.names and "arrival_s" not in found.names else None
 
 
@@ -61,9 +61,9 @@ def _of_bins(bins: list[Bin], interval_s: float | None) -> History:
         raise ConfigError(
             "interval_s", f"is {interval_s:g}, and the bins of the trace are {width_s:g} s wide", "Write a multiple."
         )
-    intervals: list[Interval] = []
+    intervals: list[LoadInterval] = []
     for one in bins:
         # What is left out in the file is one bin here, as wide as the hole.
         count = round((one.end_s - one.start_s) / width_s)
-        intervals += [Interval(one.requests, one.isl_tokens, one.osl_tokens)] * count
-    return gathered(intervals, round(width_s * 1_000), round(together))
+        intervals += [LoadInterval(one.requests, one.isl_tokens, one.osl_tokens)] * count
+    return merge_intervals(intervals, round(width_s * 1_000), round(together))

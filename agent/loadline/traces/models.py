@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from loadline.traces.lines import BYTE_ORDER_MARK, opened
-from loadline.traces.table import table
+from loadline.traces.csv_table import read_header
+from loadline.traces.line_reader import BYTE_ORDER_MARK, open_lines
 
 _COLUMN: Final = "model"
 
@@ -16,8 +16,8 @@ def models_of(path: Path) -> Iterator[str]:
     Raises:
         DataError: The file cannot be used; the text names file, line and remedy.
     """
-    with opened(path) as lines:
-        found = table(lines, next(iter(lines), "").removeprefix(BYTE_ORDER_MARK))
+    with open_lines(path) as lines:
+        found = read_header(lines, next(iter(lines), "").removeprefix(BYTE_ORDER_MARK))
         if _COLUMN not in found.names:
             return
         at, seen = found.column(_COLUMN), set[str]()

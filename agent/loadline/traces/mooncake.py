@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.traces.lines import Lines, shown
+from loadline.traces.line_reader import LineReader, excerpt
 from loadline.traces.requests import check_arrival
 from loadline.traces.trace import PREFIX_BLOCK_TOKENS, Arrival
 
@@ -21,7 +21,7 @@ class _Line(Struct, gc=False):
     hash_ids: tuple[_BlockId, ...] = ()
 
 
-def json_rows(lines: Lines, first: str) -> Iterator[Arrival]:
+def json_rows(lines: LineReader, first: str) -> Iterator[Arrival]:
     """Requests, one a line, sorted by ``timestamp`` (ms).
 
     ``hash_ids`` name the prompt's blocks of 512 tokens, of which the last may be partial. Times are as they were
@@ -42,7 +42,7 @@ def json_rows(lines: Lines, first: str) -> Iterator[Arrival]:
         try:
             line = decoder.decode(text)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            problem = f"{shown(text)} is no request ({shown(str(error))})"
+            problem = f"{excerpt(text)} is no request ({excerpt(str(error))})"
             raise lines.error(problem, "Write timestamp, input_length, output_length and hash_ids.") from error
         one = Arrival(line.timestamp / 1_000, line.input_length, line.output_length, line.hash_ids)
         check_arrival(lines, one, before_s)

@@ -7,9 +7,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from loadline.traces.bins import Bin, read_bins
-from loadline.traces.lines import Lines
-from loadline.traces.shape import Taken, too_many
-from loadline.traces.table import Table
+from loadline.traces.csv_table import CsvTable
+from loadline.traces.line_reader import LineReader
+from loadline.traces.selection import Selection, too_many_requests
 from loadline.traces.trace import REQUESTS_MAX, TOKENS_MAX, Arrival, RateKnobs
 
 _STEPS_MIN = 1_000  # so that a few bursty requests do not take many rounds
@@ -27,7 +27,7 @@ class _Part(Struct, frozen=True):
     osl_tokens: float
 
 
-def draw(table: Table, knobs: RateKnobs, seed: int) -> Taken:
+def draw(table: CsvTable, knobs: RateKnobs, seed: int) -> Selection:
     """Requests with the rates and the mean lengths of a series, from the seed.
 
     Raises:
@@ -42,7 +42,7 @@ def draw(table: Table, knobs: RateKnobs, seed: int) -> Taken:
     edges_s = np.array([start_s, *(one.end_s for one in parts)])
     expected = np.array([0.0, *(one.requests for one in parts)]).cumsum()
     if expected[-1] > REQUESTS_MAX:
-        raise too_many(lines, f"{expected[-1]:.0f} requests, more than {REQUESTS_MAX}, are")
+        raise too_many_requests(lines, f"{expected[-1]:.0f} requests, more than {REQUESTS_MAX}, are")
     rng = np.random.Generator(np.random.PCG64(random.Random(f"{seed}:rates").getrandbits(128)))  # noqa: S311
     due = _renewals(float(expected[-1]), knobs.cv if knobs.process == "gamma" else 1.0, rng)
     if due.size == 0:
@@ -52,10 +52,10 @@ def draw(table: Table, knobs: RateKnobs, seed: int) -> Taken:
     isl = _lengths(np.array([one.isl_tokens for one in parts])[part], knobs.length_cv, rng)
     osl = _lengths(np.array([one.osl_tokens for one in parts])[part], knobs.length_cv, rng)
     arrivals = [Arrival(*one) for one in zip(arrival_s.tolist(), isl, osl, strict=True)]
-    return Taken(arrivals, end_s - start_s)
+    return Selection(arrivals, end_s - start_s)
 
 
-def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: Lines) -> _Part:
+def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: LineReader) -> _Part:
     end_s = min(one.end_s, end_s)
     if one.requests is None and knobs.gaps == "error":
         remedy = 'Set gaps to "skip" to count it as empty, or take a window without it (start_s, duration_s).'

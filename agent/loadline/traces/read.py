@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from loadline.traces.lines import BYTE_ORDER_MARK, Lines, opened, shown
+from loadline.traces.csv_table import read_header
+from loadline.traces.line_reader import BYTE_ORDER_MARK, LineReader, excerpt, open_lines
 from loadline.traces.mooncake import json_rows
 from loadline.traces.rates import draw
 from loadline.traces.requests import azure_rows, seconds_rows
-from loadline.traces.shape import Taken, take
-from loadline.traces.table import table
+from loadline.traces.selection import Selection, select_requests
 from loadline.traces.trace import RateKnobs, Trace, check_knobs
 
 _ENDINGS = (".gz", ".csv", ".jsonl", ".json")
@@ -29,26 +29,26 @@ def read_trace(path: Path, *, seed: int = 0, arrivals: RateKnobs = RateKnobs()) 
         ConfigError: A knob is out of its bounds.
     """
     check_knobs(arrivals)
-    with opened(path) as lines:
+    with open_lines(path) as lines:
         taken = _taken(lines, arrivals, seed)
     return Trace(_name(path), taken.arrivals, taken.duration_s)
 
 
-def _taken(lines: Lines, knobs: RateKnobs, seed: int) -> Taken:
+def _taken(lines: LineReader, knobs: RateKnobs, seed: int) -> Selection:
     first = next(iter(lines), "").removeprefix(BYTE_ORDER_MARK)
     if not first:
         raise lines.error("the file is empty", "Name a trace in CSV or JSON Lines.")
     if first.lstrip().startswith("{"):
-        return take(json_rows(lines, first), knobs, seed, lines)
-    found = table(lines, first)
+        return select_requests(json_rows(lines, first), knobs, seed, lines)
+    found = read_header(lines, first)
     if "arrival_s" in found.names:
-        return take(seconds_rows(found), knobs, seed, lines)
+        return select_requests(seconds_rows(found), knobs, seed, lines)
     if "TIMESTAMP" in found.names:
-        return take(azure_rows(found), knobs, seed, lines)
+        return select_requests(azure_rows(found), knobs, seed, lines)
     if "t" in found.names:
         return draw(found, knobs, seed)
     remedy = "Name CSV with the column arrival_s, TIMESTAMP or t, or JSON Lines."
-    raise lines.error(f"{shown(first)} begins no trace that is known", remedy)
+    raise lines.error(f"{excerpt(first)} begins no trace that is known", remedy)
 
 
 def _name(path: Path) -> str:

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from loadline.traces.lines import Lines
-from loadline.traces.table import Table
+from loadline.traces.csv_table import CsvTable
+from loadline.traces.line_reader import LineReader
 from loadline.traces.trace import PREFIX_BLOCK_TOKENS, REQUESTS_MAX, TIME_S_MAX, TOKENS_MAX, Arrival
 
 # A recording with a coarse clock (3 s in the Mooncake traces) shows bursts that never were; this column spreads them.
 SPREAD = "arrival_dith_s"
 
 
-def seconds_rows(table: Table) -> Iterator[Arrival]:
+def seconds_rows(table: CsvTable) -> Iterator[Arrival]:
     """Rows of ``arrival_s`` (s from the start), ``isl`` and ``osl`` (tokens), sorted by arrival.
 
     ``arrival_dith_s`` takes the place of ``arrival_s``, and the rows are sorted by it. ``hit_blocks`` are leading
@@ -31,7 +31,7 @@ def seconds_rows(table: Table) -> Iterator[Arrival]:
     yield from sorted(arrivals, key=lambda one: one.arrival_s)
 
 
-def azure_rows(table: Table) -> Iterator[Arrival]:
+def azure_rows(table: CsvTable) -> Iterator[Arrival]:
     """Rows of ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, sorted by time.
 
     A time is ISO 8601, in all rows with an offset from UTC or in none. Arrivals count from the first row.
@@ -50,7 +50,7 @@ def azure_rows(table: Table) -> Iterator[Arrival]:
     return _rows(table, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), since_first)
 
 
-def check_arrival(lines: Lines, one: Arrival, before_s: float) -> None:
+def check_arrival(lines: LineReader, one: Arrival, before_s: float) -> None:
     """Hold a request against its bounds and the time of the one before.
 
     Raises:
@@ -70,7 +70,7 @@ def check_arrival(lines: Lines, one: Arrival, before_s: float) -> None:
 
 
 def _rows(
-    table: Table, names: tuple[str, str, str], seconds: Callable[[str], float], *, ordered: bool = True
+    table: CsvTable, names: tuple[str, str, str], seconds: Callable[[str], float], *, ordered: bool = True
 ) -> Iterator[Arrival]:
     time, isl, osl = map(table.column, names)
     hits = table.column("hit_blocks") if "hit_blocks" in table.names else None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from loadline.config.file import fields_of, legal
+from loadline.config.file import accepted_values, fields_of
 from loadline.errors import ConfigError
 
 REQUESTS_MAX = 5_000_000  # 1 GB of arrivals, and more than a simulation gets through in ten minutes
@@ -91,5 +91,5 @@ def check_knobs(knobs: RateKnobs) -> None:
     except msgspec.ValidationError as error:
         name = str(error).partition(" - at ")[2].strip("`$.")
         raise ConfigError(
-            name, f"is {getattr(knobs, name)!r}", f"Write {legal(fields_of(RateKnobs)[name].type)}."
+            name, f"is {getattr(knobs, name)!r}", f"Write {accepted_values(fields_of(RateKnobs)[name].type)}."
         ) from error

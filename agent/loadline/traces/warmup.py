@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadline.core.vocabulary.forecasts import History
-from loadline.forecast import Interval, gathered
+from loadline.forecast import LoadInterval, merge_intervals
 from loadline.traces.bins import Bin
 from loadline.traces.history import rate_bins
 from loadline.traces.read import read_trace
@@ -30,10 +30,10 @@ def read_warmup(path: Path, interval_s: float, busiest_s: float) -> History:
     """
     bins = rate_bins(path)
     intervals = _of_requests(read_trace(path), interval_s, busiest_s) if bins is None else _of_bins(bins, interval_s)
-    return gathered(intervals, round(interval_s * 1_000))
+    return merge_intervals(intervals, round(interval_s * 1_000))
 
 
-def _of_requests(trace: Trace, interval_s: float, busiest_s: float) -> list[Interval]:
+def _of_requests(trace: Trace, interval_s: float, busiest_s: float) -> list[LoadInterval]:
     count = int(trace.duration_s / interval_s + _ROUNDING)
     began_s = trace.duration_s - count * interval_s
     at_s = np.array([one.arrival_s for one in trace.arrivals]) - began_s
@@ -58,7 +58,7 @@ def _of_requests(trace: Trace, interval_s: float, busiest_s: float) -> list[Inte
     return [_interval(*one) for one in zip(busy.tolist(), mean_isl.tolist(), mean_osl.tolist(), strict=True)]
 
 
-def _of_bins(bins: list[Bin], interval_s: float) -> list[Interval]:
+def _of_bins(bins: list[Bin], interval_s: float) -> list[LoadInterval]:
     duration_s = bins[-1].end_s
     count = int(duration_s / interval_s + _ROUNDING)
     edges_s = duration_s - interval_s * np.arange(count, -1, -1)
@@ -78,13 +78,13 @@ def _of_bins(bins: list[Bin], interval_s: float) -> list[Interval]:
         sums, weights = total(tokens), total(told)
         lengths.append([float(a / b) if b > 0.0 else None for a, b in zip(sums, weights, strict=True)])
     return [
-        _interval(count, isl, osl) if share >= _HEARD_LEAST else Interval(None, None, None)
+        _interval(count, isl, osl) if share >= _HEARD_LEAST else LoadInterval(None, None, None)
         for share, count, isl, osl in zip(heard.tolist(), counts.tolist(), *lengths, strict=True)
     ]
 
 
-def _interval(requests: float, isl: float | None, osl: float | None) -> Interval:
+def _interval(requests: float, isl: float | None, osl: float | None) -> LoadInterval:
     """Rounded: a past is kept in the journal, and no forecast is that exact."""
     if not requests:
-        return Interval(0.0, None, None)
-    return Interval(round(requests, 3), *(None if one is None else round(one, 1) for one in (isl, osl)))
+        return LoadInterval(0.0, None, None)
+    return LoadInterval(round(requests, 3), *(None if one is None else round(one, 1) for one in (isl, osl)))

@@ -11,7 +11,7 @@ def open_regular(path: Path) -> BufferedReader:
     """Open a regular file, or what a link to one names.
 
     Raises:
-        OSError: It cannot be opened, or is none; ``reason`` says it in words.
+        OSError: It cannot be opened, or is none; ``os_error_text`` says it in words.
     """
     # Without O_NONBLOCK it is the opening of a FIFO that waits. Of a regular file it changes nothing.
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -23,6 +23,6 @@ def open_regular(path: Path) -> BufferedReader:
     return os.fdopen(number, "rb")
 
 
-def reason(error: OSError | ValueError) -> str:
+def os_error_text(error: OSError | ValueError) -> str:
     """Why a file cannot be opened, without the number of the error and the path: a path with a NUL is a ValueError."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -8,21 +8,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.errors import DataError
-from loadline.traces.lines import Lines
+from loadline.traces.line_reader import LineReader
 from loadline.traces.trace import BLOCKS_MAX, REQUESTS_MAX, Arrival, RateKnobs
 
 # Copies are spread by this much: enough to take a burst of single requests apart, too little to move a wave of minutes.
 JITTER_S = 5.0
 
 
-class Taken(Struct):
+class Selection(Struct):
     """What was taken of a trace; times count from the start of the window."""
 
     arrivals: list[Arrival]
     duration_s: float
 
 
-def take(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines: Lines) -> Taken:
+def select_requests(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines: LineReader) -> Selection:
     """The requests of the window; below scale 1 each stays with that probability, above there are jittered copies.
 
     Nothing is read after the window.
@@ -43,15 +43,15 @@ def take(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines: Lines) -> 
         arrivals.append(replace(one, arrival_s=one.arrival_s - start_s) if start_s else one)
         blocks += len(one.prefix)
         if max(len(arrivals) / REQUESTS_MAX, blocks / BLOCKS_MAX) * max(knobs.scale, 1.0) > 1:
-            raise too_many(lines, f"more than {REQUESTS_MAX} requests or {BLOCKS_MAX} ids of blocks are")
+            raise too_many_requests(lines, f"more than {REQUESTS_MAX} requests or {BLOCKS_MAX} ids of blocks are")
     if last_s < start_s:
         raise lines.error(f"the trace ends at {last_s:.0f} s, before start_s, {start_s:g} s", "Start within it.")
     if not arrivals:
         raise lines.error("there are no requests", "Name a trace with at least one, or take a wider window of it.")
-    return Taken(_superposed(arrivals, last_s - start_s, knobs.scale, seed), last_s - start_s)
+    return Selection(_superposed(arrivals, last_s - start_s, knobs.scale, seed), last_s - start_s)
 
 
-def too_many(lines: Lines, asked: str) -> DataError:
+def too_many_requests(lines: LineReader, asked: str) -> DataError:
     """An error about more requests than are held."""
     remedy = "Choose a window (start_s, duration_s) or a smaller scale."
     return lines.error(f"{asked} asked for", remedy)

@@ -22,7 +22,7 @@ WHOLE: Final = 1e-6
 """What is as near to a whole number is one."""
 
 
-class Relaxed(Struct, frozen=True):
+class RelaxedSolution(Struct, frozen=True):
     """The best choice of parts of candidates.
 
     A choice of whole ones costs ``bound``, the losses of what is taken and of the wants that are not served, and what
@@ -41,7 +41,7 @@ class Relaxed(Struct, frozen=True):
     """What one unit more of each supply would save."""
 
 
-class Table:
+class CandidateTable:
     """Candidates of wants, in the order in which they come, and the limits of what they take."""
 
     def __init__(self, candidates: Sequence[Sequence[Bundle]], left: dict[str, int]) -> None:
@@ -63,7 +63,7 @@ class Table:
         self.skipped = np.column_stack([self.skipped, weights])
         self.limits = np.append(self.limits, most)
 
-    def relaxed(self, costs: Values, time_limit_s: float) -> Relaxed | None:
+    def relaxed(self, costs: Values, time_limit_s: float) -> RelaxedSolution | None:
         """The least sum of costs, with candidates in parts; None if it is not found in time.
 
         The dual is solved: it takes two thirds of the time.
@@ -76,9 +76,11 @@ class Table:
         if found.status != 0:
             return None
         shares = -found.ineqlin.marginals
-        return Relaxed(-found.fun, shares, np.maximum(0.0, found.slack), found.x[:number], found.x[number:])
+        return RelaxedSolution(-found.fun, shares, np.maximum(0.0, found.slack), found.x[:number], found.x[number:])
 
-    def chosen(self, costs: Values, relaxed: Relaxed, wants: int, near: float, time_limit_s: float) -> Values | None:
+    def chosen(
+        self, costs: Values, relaxed: RelaxedSolution, wants: int, near: float, time_limit_s: float
+    ) -> Values | None:
         """The candidates taken (1) or not (0) for the least sum of costs, within ``near``; None if none is found.
 
         So many ``wants`` are chosen anew, those first for which that matters most.
@@ -101,7 +103,7 @@ class Table:
         taken[free] = np.round(found.x)
         return taken if np.all(taken @ rows <= limits + WHOLE) else None
 
-    def doubtful(self, relaxed: Relaxed) -> Places:
+    def doubtful(self, relaxed: RelaxedSolution) -> Places:
         """All wants: those first that are in parts, then those to which another candidate is nearly as good."""
         parts = np.abs(relaxed.shares - np.round(relaxed.shares)) > WHOLE
         second = np.full(len(self.skipped), np.inf)

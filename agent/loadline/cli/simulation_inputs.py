@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from loadline import report
 from loadline.cli import warmup
-from loadline.cli.show import printable
+from loadline.cli.output import printable
 from loadline.config import load, validate
-from loadline.config.regular import reason
+from loadline.config.regular_file import os_error_text
 from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError, DataError, LoadlineError
 from loadline.runtime.settings import settings as settings_of
@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     rates.add_argument("--gaps", choices=("error", "skip"), default="error", help="bins without data (default: error)")
 
 
-def refusing(command: Command) -> Command:
+def reports_input_errors(command: Command) -> Command:
     """The command, with exit code 2 and a sentence where an option or a file cannot be used."""
 
     @functools.wraps(command)
@@ -151,7 +151,7 @@ def check_outputs(options: argparse.Namespace, *read: Path) -> None:
             _partial(path).touch()
             _partial(path).unlink()
         except OSError as error:
-            problem = f"{path} cannot be written: {reason(error)}"
+            problem = f"{path} cannot be written: {os_error_text(error)}"
             raise ConfigError(option, problem, "Name a file in another folder.") from error
     if options.html is not None and not report.available():
         remedy = "Install it: pip install 'loadline[plots]'."
@@ -171,7 +171,7 @@ def write(contents: Mapping[Path, bytes]) -> None:
             partial.replace(path.resolve())
         except OSError as error:
             raise LoadlineError(
-                f"{path} cannot be written: {reason(error)}. Make room, or name another file."
+                f"{path} cannot be written: {os_error_text(error)}. Make room, or name another file."
             ) from error
         finally:
             partial.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from loadline.config.regular import open_regular, reason
+from loadline.config.regular_file import open_regular, os_error_text
 from loadline.errors import DataError
 
 LINE_BYTES_MAX = 65_536  # a prompt of a million tokens has 1954 block ids, 16 kB of JSON
@@ -17,7 +17,7 @@ _SHOWN = 80
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-class Lines:
+class LineReader:
     """The lines of a file, and the number of the one that was read last.
 
     Args:
@@ -60,7 +60,7 @@ class Lines:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Lines]:
+def open_lines(path: Path) -> Iterator[LineReader]:
     """The lines of a file. Gzip is told by its first bytes, whatever the name.
 
     Raises:
@@ -72,11 +72,13 @@ def opened(path: Path) -> Iterator[Lines]:
             if stream.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
                 stream = stack.enter_context(io.BufferedReader(stack.enter_context(gzip.GzipFile(fileobj=stream))))
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be opened: {reason(error)}. Name a trace in CSV or JSON Lines.") from error
-        yield Lines(path, stream)
+            raise DataError(
+                f"{path}: cannot be opened: {os_error_text(error)}. Name a trace in CSV or JSON Lines."
+            ) from error
+        yield LineReader(path, stream)
 
 
-def shown(text: str) -> str:
+def excerpt(text: str) -> str:
     """The beginning of a piece of a file, safe to print."""
     text = text.strip()
     return ascii(text[:_SHOWN] + "..." * (len(text) > _SHOWN))

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from loadline.errors import DataError
-from loadline.traces.lines import Lines, shown
+from loadline.traces.line_reader import LineReader, excerpt
 
 
-class Table(Struct, frozen=True):
+class CsvTable(Struct, frozen=True):
     """A table whose first line has been read."""
 
-    lines: Lines
+    lines: LineReader
     names: tuple[str, ...]
 
     def column(self, name: str) -> int:
@@ -22,7 +22,7 @@ class Table(Struct, frozen=True):
             DataError: There is no such column.
         """
         if name not in self.names:
-            raise self.lines.error(f"column {name!r} is missing", f"Add it; here are {shown(', '.join(self.names))}.")
+            raise self.lines.error(f"column {name!r} is missing", f"Add it; here are {excerpt(', '.join(self.names))}.")
         return self.names.index(name)
 
     def rows(self) -> Iterator[list[str]]:
@@ -38,13 +38,13 @@ class Table(Struct, frozen=True):
 
     def refused(self, row: list[str], wanted: str) -> DataError:
         """An error about a row that does not hold what it should."""
-        return self.lines.error(f"{shown(','.join(row))} is no row of {wanted}", "Correct or drop the line.")
+        return self.lines.error(f"{excerpt(','.join(row))} is no row of {wanted}", "Correct or drop the line.")
 
 
-def table(lines: Lines, header: str) -> Table:
+def read_header(lines: LineReader, header: str) -> CsvTable:
     """A table, given its first line."""
     try:
         names = next(csv.reader([header]), [])
     except csv.Error as error:
         raise lines.error(f"is no CSV ({error})", "Name a trace in CSV or JSON Lines.") from error
-    return Table(lines, tuple(name.strip() for name in names))
+    return CsvTable(lines, tuple(name.strip() for name in names))

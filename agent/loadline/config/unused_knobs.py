@@ -14,7 +14,7 @@ _PARTS: Final = {"sla": ("throughput", "load"), "hybrid": ("queueing", "saturati
 """Planners that two others are the parts of."""
 
 
-def idle_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+def unused_knob_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """What a model says, a sentence each, and its planner does not obey or cannot make use of."""
     for name in sorted(PLANNERS):
         knobs = getattr(model, name)

@@ -12,7 +12,7 @@ _IDLE_LEAST_MS: Final = 10_000
 """Frontends report once a second, and no worker is back within this: less is surely seconds."""
 
 
-def check_sleep(model: ModelKnobs, place: str) -> None:
+def check_scale_to_zero(model: ModelKnobs, place: str) -> None:
     """Refuse a model that is to sleep and may not.
 
     Raises:
@@ -30,7 +30,7 @@ def check_sleep(model: ModelKnobs, place: str) -> None:
         raise ConfigError(f"{place}.gpu_budget_min", problem, f"Leave it out, {off}.")
 
 
-def sleep_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+def scale_to_zero_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """Models that sleep at once; pools that may be empty and never are, or that stay so."""
     idle_ms = model.scale_to_zero_after_ms
     if 0 < idle_ms < _IDLE_LEAST_MS:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
-from loadline.cli import journal, show
+from loadline.cli import journal, output
 from loadline.config import NatsKnobs, load
 from loadline.config.rules import check_servers
 from loadline.core.vocabulary.status import AgentStatus
@@ -33,7 +33,7 @@ def status(options: argparse.Namespace) -> int:
     others = range(1, first.parts)
     rest = [_ask(options, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
     answer = whole([first, *rest])
-    return _print(options, answer, show.status(answer, only_moves=bool(_where(options).only)))
+    return _print(options, answer, output.status(answer, only_moves=bool(_where(options).only)))
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -43,7 +43,7 @@ def explain(options: argparse.Namespace) -> int:
     else:
         request = ExplainRequest(decision_id=options.decision, model=options.model)
         found = _ask(options, "explain", encode(request), ExplainReply)
-    texts = [*map(show.explanation, found.explanations), *map(show.policy_look, found.moves)]
+    texts = [*map(output.explanation, found.explanations), *map(output.policy_look, found.moves)]
     if not texts:
         what = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
         print(f"loadline: nothing is known of {what}; a journal goes back further: --journal PATH", file=sys.stderr)
@@ -82,13 +82,13 @@ def _who() -> str:
 def _order(options: argparse.Namespace, method: str, order: Struct, done: str) -> int:
     reply = _ask(options, method, encode(order), OperatorReply)
     if not reply.accepted:
-        print(f"loadline: {show.printable(reply.detail)}", file=sys.stderr)
+        print(f"loadline: {output.printable(reply.detail)}", file=sys.stderr)
         return 1
     return _print(options, reply, done)
 
 
 def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
-    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else show.printable(text))
+    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else output.printable(text))
     return 0
 
 

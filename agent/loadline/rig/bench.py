@@ -24,7 +24,7 @@ from msgspec import Struct
 from loadline.adapters.children import die_with_parent
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import LoadlineError
-from loadline.rig.measured import Look
+from loadline.rig.probe import ProbeSample
 from loadline.rig.rig import Rig
 from loadline.wire.codec import encode
 from loadline.wire.messages import LoadReport
@@ -39,7 +39,7 @@ _POLL_S = 0.05
 _BEATS_PER_S = 200
 
 
-class Fleet:
+class BenchFleet:
     """Decode workers that only report; all of them full to just below the threshold, so that nothing is decided.
 
     Args:
@@ -115,7 +115,7 @@ class Fleet:
             sent = due
 
 
-class Wire:
+class RawPublisher:
     """A NATS connection that only publishes, and what was made beforehand: one system call for a whole burst."""
 
     def __init__(self, port: int) -> None:
@@ -143,8 +143,8 @@ class Wire:
             self.send(frames)
 
 
-class Measured:
-    """A child that can be looked at; see ``loadline.rig.measured``.
+class ProbedProcess:
+    """A child that can be looked at; see ``loadline.rig.probe``.
 
     Args:
         arguments: What it is.
@@ -155,7 +155,7 @@ class Measured:
     def __init__(self, arguments: Sequence[str], log: Path, cpu: int | None = None) -> None:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "loadline.rig.measured", *arguments],
+                [sys.executable, "-m", "loadline.rig.probe", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -176,7 +176,7 @@ class Measured:
         self._process.kill()
         self._process.communicate()
 
-    def look(self) -> Look:
+    def look(self) -> ProbeSample:
         """How far it has got.
 
         Raises:
@@ -190,11 +190,11 @@ class Measured:
         line = answers.readline()
         if not line:
             raise LoadlineError(f"a measured process ended: {self._log.read_text()[-2000:]}")
-        look = msgspec.json.decode(line, type=Look)
+        look = msgspec.json.decode(line, type=ProbeSample)
         self.turns += look.turns
         return look
 
-    def wait(self, enough: Callable[[Look], bool]) -> Look:
+    def wait(self, enough: Callable[[ProbeSample], bool]) -> ProbeSample:
         """Look until it is enough.
 
         Raises:
@@ -221,21 +221,21 @@ def rig(*, fsync: bool = False) -> Iterator[Rig]:
         yield made
 
 
-def agent(made: Rig, fleet: Fleet, name: str = "agent", cpu: int | None = None) -> Measured:
+def agent(made: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = None) -> ProbedProcess:
     """An agent with a journal, for a fleet in a namespace of its own name."""
     path = made.directory / f"{name}.toml"
     sections: dict[str, dict[str, object]] = {"http": {"port": 0}, "agent": {"namespace": name}}
     path.write_text(made.config(fleet.toml(), name, **sections), encoding="utf-8")
-    return Measured(["agent", str(path)], made.directory / f"{name}.log", cpu)
+    return ProbedProcess(["agent", str(path)], made.directory / f"{name}.log", cpu)
 
 
-def subscriber(made: Rig, cpu: int | None = None) -> Measured:
+def subscriber(made: Rig, cpu: int | None = None) -> ProbedProcess:
     """A subscriber that only decodes."""
     subject = Subjects(BARE_ROOT).all_of("load")
-    return Measured(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpu)
+    return ProbedProcess(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpu)
 
 
-def taken_per_s(wire: Wire, child: Measured, burst: bytes, frames: int) -> float:
+def ingest_rate(wire: RawPublisher, child: ProbedProcess, burst: bytes, frames: int) -> float:
     """Publish a burst as fast as the server takes it: frames that the child took in a second."""
     before = child.look()
     began_s = time.monotonic()
@@ -252,7 +252,7 @@ class Race(Struct):
     lost: int = 0
 
 
-def race(fleet: Fleet, frames: int, samples: int, *, rounds: int, bursts: int, cpu: int | None = None) -> Race:
+def race(fleet: BenchFleet, frames: int, samples: int, *, rounds: int, bursts: int, cpu: int | None = None) -> Race:
     """Let an agent and a bare subscriber take bursts in turn, each in a process of its own.
 
     A burst should stay below the 64 MiB that the server keeps for a slow reader. What is lost is seen from the
@@ -260,15 +260,15 @@ def race(fleet: Fleet, frames: int, samples: int, *, rounds: int, bursts: int, c
     """
     found = Race()
     for number in range(1, rounds + 1):
-        with rig() as made, Wire(made.nats.port) as wire:
+        with rig() as made, RawPublisher(made.nats.port) as wire:
             asyncio.run(made.register(fleet.records, "agent"))
             with agent(made, fleet, cpu=cpu) as child, subscriber(made, cpu) as bare:
                 warm(fleet, wire, child)
                 bare.wait(lambda look: look.ready)
                 for _ in range(bursts):
                     aside = fleet.burst(frames, samples).replace(f"PUB {ROOT}.".encode(), f"PUB {BARE_ROOT}.".encode())
-                    found.bare.append(samples * taken_per_s(wire, bare, aside, frames))
-                    found.ours.append(samples * taken_per_s(wire, child, fleet.burst(frames, samples), frames))
+                    found.bare.append(samples * ingest_rate(wire, bare, aside, frames))
+                    found.ours.append(samples * ingest_rate(wire, child, fleet.burst(frames, samples), frames))
                 end = child.look()
                 found.lost += fleet.sequences - end.sequences + end.lost + end.journal_lost
         ours, others = (statistics.median(rates[-bursts:]) for rates in (found.ours, found.bare))
@@ -276,7 +276,7 @@ def race(fleet: Fleet, frames: int, samples: int, *, rounds: int, bursts: int, c
     return found
 
 
-def warm(fleet: Fleet, wire: Wire, child: Measured) -> None:
+def warm(fleet: BenchFleet, wire: RawPublisher, child: ProbedProcess) -> None:
     """Wait for an agent to lead, and let every worker report once: a first report costs more than all others."""
     child.wait(lambda look: look.ready)
     wire.send(fleet.burst(len(fleet.records)))

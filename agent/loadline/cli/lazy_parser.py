@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 
-class Late(argparse.ArgumentParser):
+class LazyParser(argparse.ArgumentParser):
     """The parser of one command.
 
     Args:

@@ -8,7 +8,7 @@ from loadline.core.planning.allocation.contenders import RemainingSupply, bundle
 from loadline.core.vocabulary.allocations import Allocation, Part, Problem
 
 
-class Rank(Struct, frozen=True, order=True):
+class AllocationRank(Struct, frozen=True, order=True):
     """Less is better, of what comes first before all that comes after it."""
 
     unserved: list[int]
@@ -19,7 +19,7 @@ class Rank(Struct, frozen=True, order=True):
     """Shares (0..1) of their demands that the others are not served, by priority."""
 
 
-def rank(problem: Problem, found: Allocation) -> Rank:
+def rank_allocation(problem: Problem, found: Allocation) -> AllocationRank:
     """How good an allocation is. A model that has all there may be counts as served."""
     priorities = sorted({want.priority for want in problem.wants})
     unserved, missing, cost = [0] * len(priorities), [0.0] * len(priorities), 0.0
@@ -33,7 +33,7 @@ def rank(problem: Problem, found: Allocation) -> Rank:
         else:
             unserved[at] += 1
             missing[at] += found.unserved[want.name]
-    return Rank(unserved, cost, missing)
+    return AllocationRank(unserved, cost, missing)
 
 
 def _has_all(part: Part, counts: Mapping[str, int]) -> bool:

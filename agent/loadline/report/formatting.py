@@ -6,7 +6,7 @@ _WHOLE_FROM_MS: Final = 100.0
 _SECONDS_FROM_MS: Final = 10_000.0
 
 
-def share(ratio: float) -> str:
+def percent(ratio: float) -> str:
     """A ratio as percent; never rounded up to 100 %, for one request in a thousand is the point."""
     text = f"{ratio:.1%}"
     return "99.9%" if text == "100.0%" and ratio < 1.0 else text
@@ -26,7 +26,7 @@ def hours(value: float) -> str:
     return f"{value:.2f}"
 
 
-def span(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A length of time in its natural unit."""
     for unit_s, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
         if seconds >= 2.0 * unit_s:
@@ -34,12 +34,12 @@ def span(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def moment(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """A time since the start of the trace, such as ``1:02:03``."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def many(count: int, what: str) -> str:
+def plural(count: int, what: str) -> str:
     """A count and its noun."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

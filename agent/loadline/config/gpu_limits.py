@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from loadline.config.knobs import Config
 from loadline.config.names import did_you_mean
-from loadline.config.schedules import most_floor
+from loadline.config.schedules import highest_minimum
 from loadline.core.engines.accelerator import UNSAID
 from loadline.core.planning.allocation.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
@@ -22,7 +22,7 @@ class _Taker(NamedTuple):
     floor_gpus: int
 
 
-def check_supplies(config: Config) -> None:
+def check_gpu_limits(config: Config) -> None:
     """Refuse limits that mean nothing, or that no fleet can keep.
 
     Raises:
@@ -79,7 +79,7 @@ def _limited(config: Config) -> Iterator[tuple[str, int, list[_Taker]]]:
         yield place, limits[supply], taking
 
 
-def floor_warnings(config: Config) -> Iterator[str]:
+def schedule_limit_warnings(config: Config) -> Iterator[str]:
     """Floors of schedules for which there are not enough GPUs where their windows meet."""
     for place, limit, taking in _limited(config):
         yield from _floors_above(place, limit, taking)
@@ -97,7 +97,7 @@ def _floors_above(place: str, limit: int, taking: Sequence[_Taker]) -> Iterator[
         )
 
 
-def supply_warnings(config: Config) -> Iterator[str]:
+def unlimited_pool_warnings(config: Config) -> Iterator[str]:
     """Pools that limits of types do not bind, for they have no type."""
     for taker in _takers(config):
         limits = ["allocation.capacity"] if config.allocation.capacity else []
@@ -122,6 +122,6 @@ def _takers(config: Config) -> Iterator[_Taker]:
     for index, model in enumerate(config.models):
         for at, pool in enumerate(model.pools):
             gpu_type = accelerators.get(pool.accelerator, UNSAID).gpu_type
-            gpus, floor_gpus = (count * pool.gpus_per_worker for count in (pool.replicas_min, most_floor(pool)))
+            gpus, floor_gpus = (count * pool.gpus_per_worker for count in (pool.replicas_min, highest_minimum(pool)))
             place = f"models[{index}].pools[{at}]"
             yield _Taker(place, model.namespace, pool.accelerator, gpu_type, gpus, floor_gpus)

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from loadline.solver.tables import WHOLE, Places, Relaxed, Table, Values
+from loadline.solver.candidate_table import WHOLE, CandidateTable, Places, RelaxedSolution, Values
 
 _KEPT: Final = 300
 """Choices after each want: with 100, one of 60 fleets of 100 wants needs a program all the same."""
@@ -17,7 +17,7 @@ _MISSING: Final = 3.0
 """What is missing costs so many times its price: with 1, three of these fleets need one, and with 5 they cost more."""
 
 
-def searched(table: Table, relaxed: Relaxed, below: float) -> Values | None:
+def beam_search(table: CandidateTable, relaxed: RelaxedSolution, below: float) -> Values | None:
     """The candidates that are taken (1) or not (0), for a sum of costs below that; None if none is found."""
     starts = np.searchsorted(table.wants, np.arange(len(table.skipped) + 1))
     shares = relaxed.shares[:, np.newaxis]

@@ -1,10 +1,10 @@
 """What a benchmark looks at, as a child process: the agent itself, or a bare subscriber to compare it with.
 
-    python -m loadline.rig.measured agent CONFIG
-    python -m loadline.rig.measured subscriber NATS-URL SUBJECT
+    python -m loadline.rig.probe agent CONFIG
+    python -m loadline.rig.probe subscriber NATS-URL SUBJECT
 
-For every line on stdin it writes a ``Look`` to stdout. The agent is ``app.Agent`` as ``loadline run`` runs it; nothing
-in it knows that it is looked at.
+For every line on stdin it writes a ``ProbeSample`` to stdout. The agent is ``app.Agent``, unmodified,
+as ``loadline run`` runs it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from loadline.config import load
 from loadline.core.vocabulary.samples import WorkerSample
 
 
-class Look(Struct, frozen=True):
+class ProbeSample(Struct, frozen=True):
     """How far a child has got."""
 
     frames: int = 0
@@ -44,7 +44,7 @@ class Look(Struct, frozen=True):
     """When every turn since the last look ended, and how long it took, both in s."""
 
 
-class Bare(Struct):
+class BareLoadReport(Struct):
     """A load report as a program without any care would read it: the same fields, no bounds on the names."""
 
     model: str
@@ -54,7 +54,7 @@ class Bare(Struct):
     samples: list[WorkerSample]
 
 
-class MeasuredAgent(Agent):
+class ProbedAgent(Agent):
     """The agent, with a note of every turn."""
 
     def note(self) -> None:
@@ -62,14 +62,14 @@ class MeasuredAgent(Agent):
         self._turns: list[tuple[float, float]] = []
         self._frames, self._taken_at_s = 0, 0.0
 
-    def look(self) -> Look:
+    def look(self) -> ProbeSample:
         """How far it has got."""
         state, counted = self.runtime.controller.state, self._counters()
         pools = [pool for model in state.fleet.models.values() for pool in model.pools.values()]
         newest = [sample.sequence for pool in pools for w in pool.workers.values() for sample in w.latest if sample]
         refused = sum(count for name, count in counted.items() if name.startswith("refused_"))
         turns, self._turns = self._turns, []
-        return Look(
+        return ProbeSample(
             frames=self._frames,
             taken_at_s=self._taken_at_s,
             lost=counted["frames_dropped"] + counted["slow_consumer_drops"] + refused + sum(state.rejected.values()),
@@ -93,7 +93,7 @@ class Subscriber:
     """A callback that decodes, and echoes what asks for a reply."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(Bare).decode
+        self._decode = msgspec.json.Decoder(BareLoadReport).decode
         self._frames, self._taken_at_s = 0, 0.0
         self._ready = False
 
@@ -107,9 +107,11 @@ class Subscriber:
         self._ready = True
         await asyncio.Event().wait()
 
-    def look(self) -> Look:
+    def look(self) -> ProbeSample:
         """How far it has got."""
-        return Look(frames=self._frames, taken_at_s=self._taken_at_s, cpu_s=time.process_time(), ready=self._ready)
+        return ProbeSample(
+            frames=self._frames, taken_at_s=self._taken_at_s, cpu_s=time.process_time(), ready=self._ready
+        )
 
     async def _take(self, message: Msg) -> None:
         self._decode(message.data)
@@ -120,7 +122,7 @@ class Subscriber:
         await message.respond(message.data)
 
 
-def answer_looks(look: Callable[[], Look]) -> None:
+def answer_looks(look: Callable[[], ProbeSample]) -> None:
     """Answer every line on stdin; the end of it ends the process."""
 
     def answer() -> None:
@@ -140,7 +142,7 @@ async def main(kind: str, *arguments: str) -> None:
         config = load(Path(arguments[0]))
         logs.configure(config.agent.log_format, config.agent.log_level)
         calm_collector()
-        agent = MeasuredAgent(config)
+        agent = ProbedAgent(config)
         agent.note()
         answer_looks(agent.look)
         await agent.run()
