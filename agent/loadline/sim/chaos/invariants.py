@@ -70,9 +70,9 @@ INVARIANTS: Final[dict[str, str]] = {
 """Name -> what holds. Checked all the time in every simulation."""
 
 ELSEWHERE: Final[dict[str, str]] = {
-    "I7": "silence is not zero: tests/planners, tests/unit/test_threshold.py, tests/unit/test_hpa.py",
-    "I10": "any order and repetition of reports gives the same fleet: tests/unit/test_fleet.py",
-    "I11": "replay of whole journals and under any PYTHONHASHSEED: tests/unit/test_record.py, tests/golden",
+    "I7": "silence is not zero: tests/planners, tests/unit/planning/test_threshold.py, tests/unit/planning/test_hpa.py",
+    "I10": "any order and repetition of reports gives the same fleet: tests/unit/fleet/test_fleet.py",
+    "I11": "replay of whole journals and under any PYTHONHASHSEED: tests/unit/runtime/test_record.py, tests/golden",
     "I12": "decoding is total: tests/fuzz, tests/property/test_wire.py",
 }
 """What is proven elsewhere, or there too, and where."""

@@ -1,0 +1,148 @@
+"""Replica counts for autoscalers: true, or absent."""
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.adapters.metrics import Metrics
+from loadline.core.queries import status as query
+from loadline.core.vocabulary.effects import CommitDecision
+from loadline.core.vocabulary.events import LeaseRenewalFailed
+from loadline.core.vocabulary.status import AgentStatus, Condition, PoolStatus
+from tests.support.belief import START
+from tests.support.controlled import World, booted
+from tests.unit.adapters.test_metrics import samples, status_with
+
+COUNTS = ("desired_replicas", "current_replicas", "desired_ratio")
+
+
+def pool(name: str = "p0", **fields: object) -> PoolStatus:
+    whole: dict[str, object] = {"desired": 6, "ready": 3, "starting": 1, "decided": True} | fields
+    return replace(status_with({}, {}).models[0].pools[0], pool=name, **whole)
+
+
+def status(*pools: PoolStatus, **fields: object) -> AgentStatus:
+    whole = status_with({}, {})
+    known: dict[str, object] = {"model": "m", "namespace": "team-a", "settled": True, "pools": pools} | fields
+    return replace(whole, models=(replace(whole.models[0], **known),))
+
+
+def found(said: AgentStatus, *compatible: str) -> dict[str, float]:
+    return samples(Metrics(lambda: said, dict, "1", compatible).render())
+
+
+def of(world: World) -> dict[str, float]:
+    """The counts that an agent says, by pool."""
+    said = query.status(world.settings, world.controller.state, "0", START, world.now)
+    desired = "loadline_desired_replicas{accelerator_type=unresolved,model=m,namespace=default,pool="
+    return {name.removeprefix(desired).rstrip("}"): n for name, n in found(said).items() if name.startswith(desired)}
+
+
+def test_counts_have_the_labels_of_the_configuration() -> None:
+    labels = "accelerator_type=h100,model=m,namespace=team-a,pool=p0"
+    all_of_it = found(status(pool(accelerator_type="h100")))
+    counts = {
+        name: value for name, value in all_of_it.items() if name.startswith(tuple(f"loadline_{c}" for c in COUNTS))
+    }
+    assert counts == {
+        f"loadline_desired_replicas{{{labels}}}": 6,
+        f"loadline_current_replicas{{{labels}}}": 4,
+        f"loadline_desired_ratio{{{labels}}}": 1.5,
+    }
+
+
+def test_the_ratio_is_the_desired_count_where_there_is_nothing() -> None:
+    ratios = [value for name, value in found(status(pool(ready=0, starting=0))).items() if "desired_ratio" in name]
+    assert ratios == [6]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        status(pool(decided=False)),
+        status(pool(), settled=False),
+        status(pool(), no_operation=True),
+    ],
+    ids=["undecided", "unsettled", "advises"],
+)
+def test_a_count_that_is_not_known_or_not_ours_to_say_is_absent(said: AgentStatus) -> None:
+    assert not [name for name in found(said, "inferno", "wva") if any(count in name for count in COUNTS)]
+
+
+def test_zero_is_said_when_it_was_decided() -> None:
+    [desired] = [value for name, value in found(status(pool(desired=0))).items() if "desired_replicas" in name]
+    assert desired == 0
+
+
+def test_names_of_others_are_said_only_when_asked_for() -> None:
+    said = status(pool("p/0", changes={"up:kv_usage_high": 2, "down:kv_usage_low": 1}), pool("p1"))
+    assert not [name for name in found(said) if name.startswith(("inferno", "wva"))]
+    both = found(said, "inferno", "wva", "wva")
+    assert {name.partition("_")[0] for name in both} >= {"inferno", "wva"}
+    theirs = {name: value for name, value in both.items() if name.startswith("inferno")}
+    variants = ("m/p%2F0", "m/p1")
+    expected = {
+        f"inferno_{count}{{accelerator_type=unresolved,namespace=team-a,variant_name={variant}}}": value
+        for variant in variants
+        for count, value in zip(COUNTS, (6.0, 4.0, 1.5), strict=True)
+    }
+    changed = "namespace=team-a,reason=kv_usage_{},variant_name=m/p%2F0"
+    expected[f"inferno_replica_scaling_total{{direction=up,{changed.format('high')}}}"] = 2
+    expected[f"inferno_replica_scaling_total{{direction=down,{changed.format('low')}}}"] = 1
+    assert theirs == expected
+
+
+def test_conditions_are_said_by_whoever_leads() -> None:
+    conditions = (
+        Condition("MetricsAvailable", status=True, reason="MetricsFound", message="", since_ms=0),
+        Condition("OptimizationReady", status=False, reason="OptimizationFailed", message="secret", since_ms=0),
+    )
+    said = status(pool(), conditions=conditions)
+    labels = "condition={},model=m,namespace=team-a,reason={}"
+    expected = {
+        f"loadline_model_condition{{{labels.format('MetricsAvailable', 'MetricsFound')}}}": 1,
+        f"loadline_model_condition{{{labels.format('OptimizationReady', 'OptimizationFailed')}}}": 0,
+    }
+    assert {name: n for name, n in found(said).items() if "condition" in name} == expected
+    assert not [name for name in found(replace(said, leading=False)) if "condition" in name]
+
+
+def test_an_agent_says_no_count_before_the_first_decision_and_none_after_its_term() -> None:
+    world = booted()
+    world.answer_commits = False
+    world.kv = 0.99
+    seen: list[dict[str, float]] = []
+    while not any(isinstance(effect, CommitDecision) for effect in world.effects):
+        world.run(1)
+        seen.append(of(world))
+    assert seen == [{}] * len(seen), "neither 0 nor what there happens to be"
+    world = booted()
+    world.kv = 0.99
+    while not of(world):
+        world.run(1)
+    assert of(world) == {"decode": 3, "prefill": 1}
+    lease = world.controller.state.leadership.lease_id
+    world.tell(LeaseRenewalFailed("all", lease, lost=True))
+    world.controller.state.leadership.phase = "follower"
+    assert of(world) == {}
+
+
+def test_a_leader_that_woke_up_past_its_lease_says_none() -> None:
+    world = booted()
+    world.kv = 0.99
+    while not of(world):
+        world.run(1)
+    world.now = world.controller.state.leadership.deadline_ms
+    assert world.controller.leading, "it has not had a turn yet"
+    assert of(world) == {}
+
+
+def test_committed_changes_are_counted_by_direction_and_reason() -> None:
+    world = booted()
+    world.kv = 0.99
+    while not of(world):
+        world.run(1)
+    said = query.status(world.settings, world.controller.state, "0", START, world.now)
+    changes = {one.pool: one.changes for one in said.models[0].pools}
+    assert changes == {"prefill": {"down:prefill_queue_low": 1}, "decode": {"up:kv_usage_high": 1}}
+    counted = "loadline_replica_scaling_total{direction=up,model=m,namespace=default,pool=decode,reason=kv_usage_high}"
+    assert found(said)[counted] == 1

@@ -1,0 +1,43 @@
+"""Greedy and the exact solver do not take turns: what one grants the other does not take back."""
+
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.solver import solve
+from tests.support.models import STEPS, Limited, Models
+from tests.unit.allocation.test_fleet_allocation_status import Keeping
+
+ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("l40s"))
+
+
+def chat(*, answer: bool) -> list[dict[str, int]]:
+    """The counts of each decision after a little more is needed than three big workers serve."""
+    pools = [
+        (PoolKnobs("big", "aggregated", 4, 0, 4, accelerator="h100"), 3),
+        (PoolKnobs("small", "aggregated", 1, 0, 8, accelerator="l40s"), 0),
+    ]
+    code = [(PoolKnobs("main", "aggregated", 1, 1, 10, accelerator="l40s"), 9)]
+    knobs, quotas = AllocationKnobs({"h100": 16, "l40s": 12}), {"team-a": {"h100": 16, "default": 4}}
+    rules = Limited(knobs, ACCELERATORS, quotas, {"chat": 1}, {"chat": "team-a"})
+    models = Models({"chat": pools, "code": code}, FleetKnobs(), limited=rules, guard=STEPS)
+
+    def solves(problem: Problem) -> Allocation | None:
+        return solve(problem, 60.0) if answer else None
+
+    models.solves = solves
+    models.says("code", main=9)
+    models.controller._decider.planners["chat"] = Keeping(None, 62.0, {"small": 5})
+    models.controller.state.due["chat"] = models.now
+    models.run(60_000)
+    assert len(models.problems) <= 3, "what is granted is no new question"
+    return [{target.pool: target.replicas for target in one.targets} for _, one in models.decisions]
+
+
+def test_nothing_grows_for_a_mix_that_a_better_one_takes_back() -> None:
+    assert chat(answer=True) == [{"big": 3, "small": 1}]
+
+
+def test_without_a_better_one_it_grows_all_the_same() -> None:
+    assert chat(answer=False) == [{"big": 4, "small": 0}]

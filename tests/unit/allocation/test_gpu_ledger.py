@@ -1,0 +1,135 @@
+"""What is occupied: also by workers whose pool or model is no more configured, until their keys are gone."""
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.core.fleet.fleet import FleetKnobs
+from loadline.core.planning.allocation.fleet_allocation import Waiting
+from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
+from loadline.core.state.agent_state import limited
+from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.events import RegistryRead, SettingsChanged, WorkerDeregistered, WorkerRegistered
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from tests.support.belief import START
+from tests.support.models import Models
+from tests.unit.allocation.test_fleet_allocation import models_of, pool, supplies
+
+SECOND_MS = 1_000
+
+
+def four_each() -> Models:
+    """Eight GPUs, each of them taken."""
+    return models_of({"h100": 8}, {"a": [(pool("old", width=2), 2)], "b": 4})
+
+
+def change(models: Models, *knobs: ModelKnobs) -> None:
+    settings = replace(models.controller.settings, models=knobs)
+    models.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
+    models.run(SECOND_MS)
+
+
+def rename(models: Models) -> None:
+    """Pool old of model a is called new from now on."""
+    first, second = models.controller.settings.models
+    change(models, replace(first, pools=(pool("new", width=2, least=0),)), second)
+
+
+def occupied(models: Models) -> int:
+    return supplies(models)["h100"].occupied
+
+
+def leave(models: Models, model: str) -> None:
+    """All workers of a model go."""
+    for record in [one for one in models.workers.values() if one.model == model]:
+        models.tell(WorkerDeregistered(record.model, record.pool, record.worker))
+    models.run(SECOND_MS)
+
+
+def test_workers_of_a_pool_that_is_gone_occupy_gpus_until_they_are_gone() -> None:
+    models = four_each()
+    rename(models)
+    assert occupied(models) == 8
+    models.says("a", new=2)
+    models.run(10 * SECOND_MS)
+    assert models.counts()["a"] == {"new": 0}
+    leave(models, "a")
+    models.run(10 * SECOND_MS)
+    assert (models.counts()["a"], occupied(models)) == ({"new": 2}, 8)
+
+
+def test_workers_of_a_model_that_is_gone_do_so_too() -> None:
+    models = four_each()
+    change(models, models.controller.settings.models[1])
+    assert occupied(models) == 8
+    leave(models, "a")
+    assert occupied(models) == 4
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_what_they_occupy_is_remembered_while_they_are_registered(read_again: bool) -> None:  # noqa: FBT001 - a case
+    models = four_each()
+    registered = [RegisteredWorker(record, 5) for record in models.workers.values()]
+    rename(models)
+    if read_again:
+        models.tell(RegistryRead(registered))
+    else:
+        models.tell(WorkerRegistered(registered[0]))  # its record says nothing of GPUs
+    models.run(SECOND_MS)
+    assert occupied(models) == 8
+    models.tell(RegistryRead([one for one in registered if one.record.model == "b"]))
+    models.run(SECOND_MS)
+    assert occupied(models) == 4 + 2 * models.counts()["a"]["new"], "what is free may be taken"
+
+
+def test_a_pool_that_comes_back_has_its_workers_back() -> None:
+    models = four_each()
+    before = models.controller.settings.models
+    rename(models)
+    change(models, *before)
+    assert (models.counts()["a"], occupied(models)) == ({"old": 2}, 8)
+    assert models.controller.state.fleet.strangers.gpus == {}
+
+
+@pytest.mark.parametrize(("model", "taken"), [("a", 3), ("others", 0)])
+def test_who_was_never_seen_in_a_pool_occupies_what_it_says_if_its_model_is_ours(model: str, taken: int) -> None:
+    models = models_of({"h100": 8}, {"a": 1})
+    record = WorkerRecord(model, "gone", "w", "aggregated", 1, accelerator="h100", gpus=3)
+    models.tell(WorkerRegistered(RegisteredWorker(record, 5)))
+    models.run(SECOND_MS)
+    assert occupied(models) == 1 + taken
+
+
+def test_quotas_and_the_budget_of_all_models_count_them() -> None:
+    models = models_of(
+        {},
+        {"a": [(pool("old", width=2), 2)], "b": 4},
+        quotas={"team": {"h100": 8}},
+        namespaces={"a": "team", "b": "team"},
+    )
+    models.controller.state.fleet.knobs = FleetKnobs(gpu_budget_max=8)
+    settings = models.controller.settings
+    models.controller.settings = replace(settings, fleet=FleetKnobs(gpu_budget_max=8))
+    rename(models)
+    assert supplies(models)["team/h100"].occupied == 8
+    models.says("a", new=2)
+    models.run(10 * SECOND_MS)
+    assert models.counts()["a"] == {"new": 0}
+
+
+def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = models_of({"h100": 60}, {f"m{number}": 1 for number in range(40)}, first={"m0": 1, "m1": 1})
+    allocation, fleet = models.controller.state.allocation, models.controller.state.fleet
+    allocation.waiting = {name: Waiting(START, {"h100": 1}, {"h100": 0}) for name in fleet.models}
+    settings, asked = models.controller.settings, list[str]()
+    free = GpuLedger.free
+
+    def ask(books: GpuLedger, supply: str) -> int:
+        asked.append(supply)
+        return free(books, supply)
+
+    monkeypatch.setattr(GpuLedger, "free", ask)
+    books = gpu_ledger_of(fleet, {}, limited(settings, fleet), models.now)
+    assert books is not None
+    assert len(list(allocation.ready(books))) == 40, "18 GPUs are free for those of the last priority"
+    assert len(asked) == 2, "once for each priority"

@@ -1,0 +1,89 @@
+"""Numbers without end: what a planner, a store or a configuration says does not stop the allocation."""
+
+import pytest
+
+from loadline.core.engines.accelerator import AcceleratorKnobs
+from loadline.core.fleet.fleet import FleetKnobs, Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import WORKERS_MAX
+from tests.support.models import Limited, Models
+from tests.unit.allocation.test_fleet_allocation_answers import Needy, needs
+
+SECOND_MS = 1_000
+
+
+class Most(Needy):
+    """A planner that would have all there may be, whatever it needs."""
+
+    def plan(self, model: Model, now: int) -> Recommendation:
+        del now
+        targets = {pool.name: pool.knobs.replicas_max for pool in model.pools.values()}
+        need = Need("aggregated", self.demand, self.serves)
+        return Recommendation(
+            "most", targets, (Reason(ReasonCode.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,)
+        )
+
+
+def short(most: int = 100) -> Models:
+    """Two models on ten GPUs of two types."""
+    types = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("a100"))
+    pools = {
+        name: [
+            (PoolKnobs("fast", "aggregated", 1, 0, most, accelerator="h100"), 2),
+            (PoolKnobs("slow", "aggregated", 1, 0, most, accelerator="a100"), 1),
+        ]
+        for name in ("a", "b")
+    }
+    knobs = AllocationKnobs({"h100": 6, "a100": 4}, solver="greedy")
+    return Models(pools, FleetKnobs(), limited=Limited(knobs, types))
+
+
+@pytest.mark.parametrize(
+    ("demand", "fast", "slow"),
+    [
+        (1e300, 1e-300, 1e-300),
+        (1e300, 1.0, 1.0),
+        (1.0, 5e-324, 1.0),
+        (0.0, 5e-324, 5e-324),
+        (20.0, 1e-9, 1.0),
+        (1e308, 1e-9, 1e308),
+        (1e-320, 1e308, 1.0),
+        (1e305, 1e300, 1e302),
+    ],
+)
+def test_what_planners_say_has_an_end(demand: float, fast: float, slow: float) -> None:
+    models = short()
+    for name in ("a", "b"):
+        models.controller._decider.planners[name] = Most(None, demand, {"fast": fast, "slow": slow})
+        models.controller.state.due[name] = models.now
+    models.run(5 * SECOND_MS)
+    assert models.controller.state.failing == {}
+    taken = models.counts()
+    assert taken["a"]["fast"] + taken["b"]["fast"] <= 6
+    assert taken["a"]["slow"] + taken["b"]["slow"] <= 4
+
+
+def test_a_pool_that_serves_next_to_nothing_does_not_hide_one_that_serves() -> None:
+    models = short()
+    needs(models, "a", 4.0, fast=1e-9, slow=1.0)
+    models.run(20 * SECOND_MS)
+    assert models.counts()["a"]["slow"] >= 3
+
+
+def test_a_count_that_was_stored_has_an_end() -> None:
+    models = short()
+    models.controller.state.fleet.models["a"].pools["fast"].set_desired(2 * WORKERS_MAX, models.now)
+    models.silent.add("a")  # so it keeps what it has
+    needs(models, "b", 20.0, fast=2.0, slow=1.0)
+    models.run(10 * SECOND_MS)
+    assert models.counts()["b"]["slow"] <= 4
+
+
+def test_the_most_of_a_pool_has_an_end() -> None:
+    models = short(most=2 * WORKERS_MAX)
+    needs(models, "a", 20.0, fast=2.0, slow=1.0)
+    needs(models, "b", 20.0, fast=2.0, slow=1.0)
+    models.run(10 * SECOND_MS)
+    assert sum(pools["fast"] for pools in models.counts().values()) == 6

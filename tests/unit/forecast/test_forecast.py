@@ -1,0 +1,175 @@
+"""What is done about predictors that fail, and how good they are."""
+
+import re
+from pathlib import Path
+from typing import Final, get_args
+
+import msgspec
+import numpy as np
+import pytest
+
+from loadline.core.vocabulary.forecasts import (
+    AnyPredictor,
+    ArimaKnobs,
+    AutoKnobs,
+    Fallback,
+    ForecastKnobs,
+    PredictorName,
+    Question,
+    Series,
+)
+from loadline.errors import ConfigError
+from loadline.forecast import arima, available, forecast, last_value, packages, predict, require
+from loadline.forecast.base import Prediction, PredictionTask, Predictor, Values
+
+DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "explanation" / "forecasting.md").read_text("utf-8")
+RISING: Final = tuple(float(value) for value in range(10, 30))
+
+
+def question(**knobs: object) -> Question:
+    return Question(Series(RISING, 1_000, 20_000), 3, msgspec.convert(knobs, ForecastKnobs))
+
+
+def answering(mean: float, upper: float) -> Predictor:
+    return lambda _history, task: Prediction(np.full(task.steps, mean), np.full(task.steps, upper))
+
+
+@pytest.mark.parametrize(
+    ("mean", "upper", "fallback"),
+    [
+        (float("nan"), 1.0, "not_finite"),
+        (1.0, float("inf"), "not_finite"),
+        (1.0, 291.0, "absurd"),
+        (291.0, 0.0, "absurd"),
+    ],
+)
+def test_what_cannot_be_believed_is_replaced_by_the_last_value(
+    monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
+) -> None:
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
+    answer = forecast(question(predictor="kalman"))
+    assert answer == last_value(question(), fallback)
+    assert answer is not None
+    assert answer.mean == (29.0,) * 3
+
+
+@pytest.mark.parametrize(
+    ("mean", "upper", "fallback"),
+    [(5.0, 5.6, ""), (5.0, 5.7, "absurd"), (5.7, 5.0, "absurd"), (1.0, 800.0, "not_finite")],
+)
+def test_a_forecast_of_logarithms_is_held_against_the_load(
+    monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
+) -> None:
+    """Ten times the most that was seen is 290, of which the logarithm is 5.67: ten times that of 29 would be e^34."""
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
+    answer = forecast(question(predictor="kalman", log1p=True))
+    assert answer is not None
+    assert answer.fallback == fallback
+    if fallback:
+        assert answer == last_value(question(), fallback)
+    else:
+        assert answer.mean == pytest.approx((np.expm1(5.0),) * 3)
+
+
+def test_what_is_negative_or_crossed_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(-3.0, -4.0))
+    answer = forecast(question(predictor="kalman"))
+    assert answer is not None
+    assert (answer.mean, answer.upper, answer.predictor) == ((0.0,) * 3, (0.0,) * 3, "kalman")
+
+
+def test_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_history: Values, _task: PredictionTask) -> Prediction:
+        raise ZeroDivisionError("of the fit")
+
+    monkeypatch.setitem(predict.PREDICTORS, "arima", fails)
+    answer = forecast(question(predictor="arima"))
+    assert answer is not None
+    assert (answer.predictor, answer.fallback, answer.detail) == ("constant", "failed", "ZeroDivisionError: of the fit")
+
+
+def test_the_last_value_may_rise_as_it_did_before() -> None:
+    answer = forecast(question(predictor="constant"))
+    assert answer is not None
+    assert answer.mean == (29.0,) * 3
+    assert answer.upper == (30.0, 31.0, 32.0)
+
+
+def test_idle_and_unknown_are_told_apart() -> None:
+    idle = forecast(Question(Series((*RISING, 0.0, 0.0), 1_000), 1, ForecastKnobs("constant")))
+    unknown = forecast(Question(Series((*RISING, None, None), 1_000), 1, ForecastKnobs("constant")))
+    assert idle is not None
+    assert unknown is not None
+    assert (idle.mean, unknown.mean) == ((0.0,), (29.0,))
+
+
+@pytest.mark.parametrize(("unknown", "is_none"), [(predict.GAP_MAX, False), (predict.GAP_MAX + 1, True)])
+def test_what_was_silent_for_too_long_has_no_forecast(unknown: int, *, is_none: bool) -> None:
+    silent = Question(Series((*RISING, *[None] * unknown), 1_000), 1, ForecastKnobs("constant"))
+    assert (forecast(silent) is None) == is_none
+    assert (last_value(silent, "away") is None) == is_none
+
+
+def test_auto_takes_the_one_with_the_lowest_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    climb = question(predictor="auto", auto={"candidates": ["constant", "kalman"]})
+    answer = forecast(climb)
+    assert answer is not None
+    assert answer.predictor == "kalman"
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(0.0, 0.0))
+    answer = forecast(climb)
+    assert answer is not None
+    assert answer.predictor == "constant"
+
+
+def test_of_equals_the_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(predict.PREDICTORS, "kalman", predict.PREDICTORS["constant"])
+    for candidates in (["constant", "kalman"], ["kalman", "constant"]):
+        answer = forecast(question(predictor="auto", auto={"candidates": candidates}))
+        assert answer is not None
+        assert answer.predictor == candidates[0]
+
+
+def test_an_order_stands_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    chosen = arima._chosen
+    chosen.cache_clear()  # other tests have asked too
+
+    def counted(values: bytes) -> object:
+        seen.append(len(values) // 8)
+        return chosen(values)
+
+    monkeypatch.setattr(arima, "_chosen", counted)
+    values = tuple(100.0 + value * 37 % 11 for value in range(60))
+    knobs = ForecastKnobs("arima", arima=ArimaKnobs(points=24, order_intervals=12))
+    for end in range(48, 61):
+        answer = forecast(Question(Series(values[:end], 1_000, end * 1_000), 2, knobs))
+        assert answer is not None
+        assert answer.fallback == ""
+    assert seen == [24] * 13  # of the newest points alone
+    assert chosen.cache_info().misses == 2  # at 48 and at 60
+
+
+@pytest.mark.parametrize("predictor", ["kalman", "arima", "prophet"])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, predictor: str) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda _name: None)
+    assert not available(msgspec.convert(predictor, PredictorName))
+    for knobs in (question(predictor=predictor), question(predictor="auto", auto={"candidates": [predictor]})):
+        with pytest.raises(ConfigError, match=rf"pip install 'loadline\[{predictor}\]'"):
+            require(knobs.knobs)
+
+
+def test_what_is_chosen_by_default_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda _name: None)
+    require(ForecastKnobs())
+    assert all(available(name) for name in AutoKnobs().candidates)
+
+
+def test_the_document_names_every_predictor_and_every_fallback() -> None:
+    named = set(re.findall(r"^\| `(\w+)` \|", DOCUMENT, re.MULTILINE))
+    names = {name for part in get_args(AnyPredictor) for name in (get_args(part) or (part,))}
+    assert named >= names | set(get_args(Fallback)) - {""}
+
+
+def test_the_documents_example_runs() -> None:
+    [text] = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
+    exec(compile(text, "forecasting.md", "exec"), {})  # noqa: S102 - our own document

@@ -1,0 +1,112 @@
+"""What people read of moves: in the text of a status, and in an explanation."""
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from loadline.cli import journal, output, remote
+from loadline.cli.main import parser
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
+from loadline.core.queries import status as query
+from loadline.core.vocabulary.status import InFlightStatus, MigrationStatus, TurnTiming
+from loadline.wire.messages import ExplainReply
+from tests.support.belief import START
+from tests.support.movers import Movers
+from tests.unit.adapters.test_metrics import MOVES, status_with
+
+KNOBS = MigrationKnobs(
+    rescheduling_policies=("decode_load",),
+    rescheduling_decode_load_threshold=0.5,
+    moves_max=3,
+    migrate_drains=False,
+)
+
+
+def lines(moves: MigrationStatus | None, emptied: TurnTiming) -> list[str]:
+    (model,) = status_with({}, {}).models
+    return output.summary(replace(model, migrations=moves, emptied=emptied))
+
+
+def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
+    moves = replace(MOVES, moves=(InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 1_250, 3, 1),))
+    said = lines(moves, TurnTiming(4, 12_000))
+    first = said.index("moves: 2 in flight; requests moved: 5 by decode_load, 40 by drain")
+    assert said[first + 1 : first + 4] == [
+        "  decode-7 -> decode-2 (decode_load) copying: 1 of 3 requests, 1.2 s",
+        "1 worker does not answer when asked to move requests: secret-worker-name",
+        "emptied: 4 workers, 3.0 s on average",
+    ]
+
+
+def test_one_is_one() -> None:
+    one = replace(MOVES, silent=2, moves=(InFlightStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
+    said = "\n".join(lines(one, TurnTiming(1, 3_000)))
+    assert "copying: 0 of 1 request, " in said
+    assert "2 workers do not answer when asked" in said
+    assert "emptied: 1 worker, 3.0 s on average" in said
+
+
+def test_a_model_whose_requests_stay_is_shown_without_moves() -> None:
+    assert not [line for line in lines(None, TurnTiming()) if "mov" in line or "emptied" in line]
+    assert "moves: 0 in flight; requests moved: none" in lines(
+        MigrationStatus(0, (), {}, {}, {}, {}, 0, ()), TurnTiming()
+    )
+
+
+def test_an_explanation_has_every_pair_that_was_looked_at_and_why() -> None:
+    world = Movers(KNOBS)
+    world.join("a", 900, 9)
+    world.wait(1_000)
+    assert [look.code for look in query.explain_migrations(world.controller.state, "", "m")] == [
+        MigrationCode.NO_DESTINATION
+    ]
+    world.join("b", 100, 1)
+    (look,) = query.explain_migrations(world.controller.state, "", "")
+    assert output.policy_look(look).splitlines()[1:] == [
+        "  up to 3 requests, some 150 tokens, are asked to move",
+        "  1 could give requests away, 1 could take some in",
+        "    a -> b: up to 3 requests, some 150 tokens, are asked to move",
+    ]
+
+
+def test_a_policy_that_never_had_a_reason_to_look_says_so_and_keeps_the_last_one_that_it_had() -> None:
+    world = Movers(KNOBS)
+    world.join("a", 100, 1)
+    (look,) = query.explain_migrations(world.controller.state, "", "m")
+    assert (look.code, look.sources, look.destinations) == (MigrationCode.NO_SOURCE, 0, 1)
+    world.tell(world.report("a", 900, 9))
+    world.wait(1_000)
+    world.tell(world.report("a", 100, 1))
+    world.wait(1_000)
+    (look,) = query.explain_migrations(world.controller.state, "", "m")
+    assert look.code is MigrationCode.NO_DESTINATION
+
+
+def test_moves_are_explained_of_one_model_and_not_of_a_decision() -> None:
+    world = Movers(KNOBS)
+    world.join("a", 100, 1)
+    state = world.controller.state
+    assert query.explain_migrations(state, "", "another") == []
+    assert query.explain_migrations(state, "some-decision", "m") == []
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_prints_what_policies_saw_where_nothing_was_decided(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool
+) -> None:
+    pair = PairReport("a\x1b[2J", "b", MigrationCode.IN_FLIGHT)
+    look = PolicyReport("m", "decode_load", "decode", START, MigrationCode.IN_FLIGHT, {}, 1, 2, (pair,))
+    reply = ExplainReply([], [look])
+    monkeypatch.setattr(journal, "explain", lambda *_: reply)
+    options = parser().parse_args(["explain", "--journal", "x", *(["--json"] if as_json else [])])
+    assert remote.explain(options) == 0
+    printed = capsys.readouterr().out
+    if as_json:
+        assert msgspec.json.decode(printed, type=ExplainReply) == reply
+    else:
+        assert "    a\\u001b[2J -> b: a move between the two is in flight" in printed.splitlines()
+
+
+def test_a_reply_of_an_agent_that_knows_of_no_moves_is_read() -> None:
+    assert msgspec.json.decode(b'{"explanations":[]}', type=ExplainReply) == ExplainReply([])

@@ -1,0 +1,131 @@
+"""What the load planner makes of ramps, of prefill, and of workers that have just come."""
+
+import pytest
+
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
+from loadline.core.vocabulary.samples import WorkerSample
+from tests.support.belief import Line, reported
+from tests.unit.planning.test_load_planner import Desk, codes
+
+
+class PrefillDesk:
+    """A prefill pool whose workers compute prompts of 1,000 tokens, for 100 ms each."""
+
+    def __init__(self, workers: int) -> None:
+        self.world = Line([PoolKnobs("p", "prefill", replicas_max=20)], workers)
+        self.pool = self.world.pool("p")
+        self.pool.desired = workers
+        self.planner = LoadPlanner(LoadKnobs())
+        self.queue = 0
+
+    def run(
+        self, computing: list[int], seconds: int = 300, *, queue_tokens: int = 0, first_tokens: int = 1_000
+    ) -> Recommendation:
+        """Of ten seconds each worker computes for so many; the queue of each grows by so many tokens a second."""
+        for second in range(seconds):
+            self.world.now += 1_000
+            self.world.sequence += 1
+            self.queue += queue_tokens
+            prompts = [first_tokens, *([1_000] * (len(computing) - 1))]
+            for worker, busy, prompt in zip(self.pool.workers, computing, prompts, strict=True):
+                tokens = self.queue + (prompt if second % 10 < busy else 0)
+                # The TTFT is told by now and then, after other prompts.
+                ttft_ms = 0.1 * (tokens + 1_000) + (second % 7) / 100
+                said = WorkerSample(
+                    self.world.sequence, 0, active_prefill_tokens=tokens, ttft_ms=ttft_ms, isl_tokens=1_000.0
+                )
+                self.world.fleet.report(reported(worker, said, pool="p"), self.world.now)
+            opinion = self.planner.plan(self.world.look(), self.world.now)
+        return opinion
+
+
+def test_prefill_shrinks_by_how_many_compute_and_not_by_how_short_the_queues_are() -> None:
+    busy = PrefillDesk(4).run([7, 7, 7, 7])
+    assert (busy.targets, codes(busy)) == ({}, [ReasonCode.CONSOLIDATION_REFUSED]), (
+        "3.5 busy ones by 80 % need more than three"
+    )
+    assert PrefillDesk(4).run([3, 3, 3, 3]).targets == {"p": 3}
+
+
+def test_one_worker_with_a_long_prompt_does_not_keep_the_others() -> None:
+    assert PrefillDesk(6).run([10, 1, 1, 1, 1, 1], first_tokens=12_000).targets == {"p": 5}
+
+
+def test_prefill_grows_by_what_the_queues_grow_by() -> None:
+    desk = PrefillDesk(4)
+    desk.run([9, 9, 9, 9])
+    assert PrefillDesk(4).run([9, 9, 9, 9], seconds=330).targets == {}
+    # Every worker gets 10,000 tokens a second more than it computes: by the means of 5 s and of a minute that is work
+    # for 1.2 of them, and 3.8 have been computing.
+    assert desk.run([10, 10, 10, 10], seconds=30, queue_tokens=10_000).targets == {"p": 6}
+
+
+def test_a_pool_grows_by_as_many_as_its_load_needs_and_at_most_to_its_double() -> None:
+    desk = Desk()
+    desk.learn()
+    assert desk.run(1_490, 1_500, 1_510, seconds=600).targets == {"d": 6}, "4,500 blocks, 800 a worker"
+    assert desk.run(4_900, 5_000, 5_100, seconds=600).targets == {"d": 6}
+
+
+def test_a_load_that_rises_is_answered_before_it_is_too_high() -> None:
+    ramp, flat = Desk(), Desk()
+    for desk in (ramp, flat):
+        desk.learn()
+        desk.run(300, 310, 320, seconds=60)
+    for step in range(46):
+        opinion = ramp.run(*(300 + 10 * step + number for number in range(3)), seconds=1)
+    assert opinion.targets == {"d": 4}, "750 blocks, and 10 more a second"
+    assert flat.run(750, 751, 752, seconds=600).targets == {}
+
+
+def test_latencies_of_workers_that_have_just_come_are_not_those_of_their_load() -> None:
+    desk = Desk()
+    desk.learn()
+    desk.world.grow("d", 1)
+    before = desk.planner
+    for _ in range(25):
+        desk.world.now += 1_000
+        desk.world.sequence += 1
+        *old, new = desk.pool.workers
+        for number, worker in enumerate(old):
+            used = 400 + 10 * number
+            said = WorkerSample(desk.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=10 + used / 20)
+            desk.world.fleet.report(reported(worker, said, pool="d"), desk.world.now)
+        slow = WorkerSample(desk.world.sequence, 0, kv_blocks_used=50, running_requests=1, itl_ms=400.0)
+        desk.world.fleet.report(reported(new, slow, pool="d"), desk.world.now)
+        desk.planner.plan(desk.world.look(), desk.world.now)
+    assert isinstance(before, LoadPlanner)
+    assert max(before.loads["d"].decode.latencies_ms) < 100.0
+    assert before.loads["d"].decode.load_at(50.0) == pytest.approx(800.0)
+
+
+def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:
+    world = Line([PoolKnobs("a", "aggregated", replicas_max=20)], 3)
+    planner = LoadPlanner(LoadKnobs())
+
+    def run(prompt_tokens: int, blocks: int) -> Recommendation:
+        for second in range(600):
+            world.now += 1_000
+            world.sequence += 1
+            for number, worker in enumerate(world.pool("a").workers):
+                tokens = prompt_tokens + 10 * ((second + number) % 10) if prompt_tokens else 0
+                said = WorkerSample(
+                    world.sequence,
+                    0,
+                    active_prefill_tokens=tokens,
+                    ttft_ms=0.1 * (tokens + 1_000) + (second / 1e6 if tokens else 0.0),
+                    isl_tokens=1_000.0,
+                    kv_blocks_used=blocks + number,
+                    running_requests=1,
+                    itl_ms=10.0 + (blocks + number) / 20,
+                )
+                world.fleet.report(reported(worker, said, pool="a"), world.now)
+            opinion = planner.plan(world.look(), world.now)
+        return opinion
+
+    world.pool("a").desired = 3
+    assert run(500, 900).targets == {"a": 4}
+    assert run(500, 100).targets == {}, "they compute all the time"
+    assert run(0, 100).targets == {"a": 2}

@@ -1,0 +1,269 @@
+"""How many workers a demand needs, held against what can be reckoned by hand."""
+
+from math import ceil, sqrt
+from pathlib import Path
+from statistics import NormalDist
+
+import pytest
+from msgspec.structs import replace
+
+from loadline.config.profiles import read_decode, read_prefill
+from loadline.core.engines.lengths import Lengths, all_of
+from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.sizing.erlang import workers_within
+from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
+from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
+from loadline.core.vocabulary.scalars import Role
+from tests.support.belief import START, fleet_of
+
+DATA = Path(__file__).parents[2] / "vectors" / "data"
+# A prompt of 500 tokens takes 10 ms; 500 requests decode in 50 ms, so a worker gives 10,000 tokens a second.
+LINEAR = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
+
+
+def model(*pools: PoolKnobs, engine: EngineProfile = LINEAR, ttft_ms: float = 500.0, itl_ms: float = 50.0) -> Model:
+    found = fleet_of(*pools).models["m"]
+    found.objectives = ObjectiveKnobs(ttft_ms, itl_ms)
+    for pool in found.pools.values():
+        pool.engine = engine
+    return found
+
+
+def demand(requests_per_s: float, attainment: float = 0.0) -> Demand:
+    return Demand(requests_per_s, all_of(500.0), all_of(100.0), attainment)
+
+
+def sizes(of: Model, needs: Demand) -> dict[str, Size]:
+    return sizing(of, needs)(1.0)
+
+
+PREFILL, DECODE = PoolKnobs("p", "prefill", replicas_max=50), PoolKnobs("d", "decode", replicas_max=50)
+
+
+@pytest.mark.parametrize(("requests_per_s", "workers"), [(0.0, 1), (50.0, 1), (100.0, 1), (101.0, 2), (730.0, 8)])
+def test_for_the_mean_it_is_work_by_capacity(requests_per_s: float, workers: int) -> None:
+    found = sizes(model(PREFILL, DECODE), demand(requests_per_s))
+    assert {name: size.wanted for name, size in found.items()} == {"p": workers, "d": workers}
+    assert found["p"].busy == pytest.approx(requests_per_s / 100.0)
+
+
+@pytest.mark.parametrize(("correction", "prefill"), [(0.5, 4), (1.0, 8), (2.0, 8)])
+def test_prompts_that_wait_do_not_make_prefill_slower(correction: float, prefill: int) -> None:
+    for attainment in (0.0, 0.95):
+        corrected = replace(demand(730.0, attainment), prefill_correction=correction)
+        found = sizes(model(PREFILL), corrected)["p"]
+        assert found.busy == pytest.approx(7.3 * min(1.0, correction))
+        assert found.wanted == prefill
+
+
+def test_for_a_share_prefill_has_short_waits_and_decode_room_for_swings() -> None:
+    found = sizes(model(PREFILL, DECODE), demand(730.0, 0.95))
+    assert found["p"].wanted == workers_within(7.3, 10.0, [(490.0, 1.0)], 0.95)
+    assert found["d"].wanted == ceil(7.3 + NormalDist().inv_cdf(0.95) * sqrt(7.3 / 500))
+    busiest = replace(demand(730.0, 0.95), decode_peak=1.05)
+    assert sizes(model(DECODE), busiest)["d"].wanted == 8, "the swing is in it, and 7.3 workers are busy then"
+    flat = replace(demand(730.0, 0.95), decode_peak=1.0)
+    assert sizes(model(DECODE), replace(flat, requests_per_s=795.0))["d"].wanted == 9
+    assert sizes(model(DECODE), replace(busiest, requests_per_s=795.0))["d"].wanted == 8
+    tight = sizes(model(PREFILL, DECODE, ttft_ms=11.0), demand(730.0, 0.95))
+    assert tight["p"].wanted > found["p"].wanted
+
+
+def test_an_aggregated_worker_decodes_slower_while_it_prefills() -> None:
+    pool = PoolKnobs("both", "aggregated", replicas_max=50)
+    found = sizes(model(pool), demand(200.0))["both"]
+    # 2 of n workers' time is prefill; the rest must decode 20,000 tokens within 50 ms * (1 - 2/n).
+    for workers in range(3, 50):
+        batch = (50.0 * (1 - 2 / workers) - 10.0) / 0.08
+        rate = batch / (50.0 * (1 - 2 / workers)) * 1_000
+        if batch > 0 and 2 + 20_000 / rate <= workers:
+            break
+    assert found.wanted == workers
+
+
+def test_what_a_prefix_cache_has_is_not_computed_but_takes_room() -> None:
+    hits = replace(demand(730.0), kv_hit_rate=0.5)
+    found = sizes(model(PREFILL, DECODE), hits)
+    assert found["p"].busy == pytest.approx(3.65)
+    assert found["d"] == sizes(model(PREFILL, DECODE), demand(730.0))["d"]
+    assert sizes(model(PREFILL), replace(hits, kv_hit_rate=1.0))["p"].busy == pytest.approx(7.3 * 0.05)
+    both = PoolKnobs("both", "aggregated", replicas_max=50)
+    whole, half = (sizes(model(both), one)["both"] for one in (demand(730.0, 0.95), replace(hits, attainment=0.95)))
+    assert half.wanted < whole.wanted
+    assert sizes(model(PREFILL, ttft_ms=9.0), hits)["p"].infeasible is None, "what is left of a prompt takes 5 ms"
+
+
+def test_a_corrected_engine_is_sized_like_one_that_takes_so_long() -> None:
+    linear = LINEAR.linear
+    assert linear is not None
+    slow = EngineProfile(linear=replace(linear, alpha=2 * linear.alpha, beta=2 * linear.beta))
+    corrected = sizes(model(DECODE), replace(demand(730.0), decode_correction=2.0))
+    assert corrected["d"].busy == pytest.approx(sizes(model(DECODE, engine=slow), demand(730.0))["d"].busy)
+
+
+def test_an_objective_that_these_requests_miss_is_said_and_the_work_is_sized_for() -> None:
+    found = sizes(model(PREFILL, ttft_ms=9.0), demand(730.0))["p"]
+    assert found.infeasible is not None
+    assert found.infeasible.code == ReasonCode.SLA_INFEASIBLE
+    assert found.infeasible.numbers["best_ms"] == pytest.approx(10.0)
+    assert found.wanted == 8
+    both = sizes(model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=9.0), demand(730.0))["both"]
+    assert both.infeasible is not None
+    assert both.wanted >= 7.3 + 6.57
+
+
+@pytest.mark.parametrize(
+    ("role", "ttft_ms", "itl_ms"),
+    [
+        ("prefill", 0.01, 50.0),
+        ("decode", 500.0, 10.0),
+        ("aggregated", 0.01, 50.0),
+        ("aggregated", 500.0, 10.0),
+    ],
+)
+def test_an_objective_that_nothing_meets_is_a_problem(role: Role, ttft_ms: float, itl_ms: float) -> None:
+    pool = PoolKnobs("p", role, replicas_max=50)
+    problem = sizes(model(pool, ttft_ms=ttft_ms, itl_ms=itl_ms), demand(730.0))["p"].problem
+    assert problem is not None
+    assert problem.code == ReasonCode.SLA_INFEASIBLE
+    assert problem.numbers["best_ms"] == pytest.approx(0.02 if ttft_ms < 1.0 else 10.08)
+
+
+def test_prompts_that_cannot_be_in_time_do_not_hurry_the_others() -> None:
+    mixed = Lengths((100.0, 40_000.0), (0.5, 0.5))
+    needs = Demand(5.0, mixed, all_of(100.0), 0.95)
+    found = sizes(model(PREFILL), needs)["p"]
+    # Half of the prompts take 2 ms and may wait for 498 ms, the others take 800 ms and are late whatever happens.
+    service_ms, spread = 401.0, 0.5 * mixed.mean_square / mixed.mean**2
+    assert found.wanted == workers_within(5.0 * 0.401, service_ms, [(498.0, 1.0)], 0.95, spread)
+    assert found.infeasible is None, "half of them can be"
+
+
+def test_a_cache_that_holds_not_one_request_is_a_problem() -> None:
+    tiny = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=100.0))
+    for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
+        problem = sizes(model(pool, engine=tiny), demand(10.0))[pool.name].problem
+        assert problem is not None
+        assert problem.code == ReasonCode.KV_CACHE_TOO_SMALL
+
+
+def test_a_missing_and_a_broken_profile_name_the_remedy() -> None:
+    for engine, words in (
+        (EngineProfile(), "prefill_profile"),
+        (EngineProfile(problem="x.npz: broken"), "x.npz: broken"),
+    ):
+        problem = sizes(model(PREFILL, engine=engine), demand(1.0))["p"].problem
+        assert problem is not None
+        assert problem.code == ReasonCode.PROFILE_UNUSABLE
+        assert words in problem.sentence()
+
+
+def test_the_cheapest_pool_of_a_role_comes_first() -> None:
+    cheap, dear = replace(DECODE, name="b", replicas_max=3), replace(DECODE, name="a", gpus_per_worker=2)
+    pools = model(cheap, dear)
+    # On two GPUs a linear worker is as fast as on one, so it is twice as dear; its least count serves a part.
+    assert {name: size.wanted for name, size in sizes(pools, demand(250.0)).items()} == {"b": 2, "a": 1}
+    assert {name: size.wanted for name, size in sizes(pools, demand(600.0)).items()} == {"b": 3, "a": 3}
+
+
+def test_least_counts_serve_their_part_first() -> None:
+    cheap, dear = replace(DECODE, name="b"), replace(DECODE, name="a", gpus_per_worker=2, replicas_min=4)
+    for requests_per_s, counts in ((250.0, {"b": 1, "a": 4}), (730.0, {"b": 4, "a": 4}), (0.0, {"b": 1, "a": 4})):
+        found = sizes(model(cheap, dear), demand(requests_per_s))
+        assert {name: size.wanted for name, size in found.items()} == counts
+
+
+@pytest.mark.parametrize(("standing", "first"), [((7, 1), "a"), ((1, 7), "b"), ((3, 5), "b"), ((1, 1), "b")])
+def test_noise_at_a_tie_does_not_move_the_demand_to_another_pool(standing: tuple[int, int], first: str) -> None:
+    pools = model(replace(DECODE, name="a"), replace(DECODE, name="b"))
+    linear = LINEAR.linear
+    assert linear is not None
+    pools.pools["a"].engine = EngineProfile(linear=replace(linear, beta=linear.beta * 1.05))
+    for pool, desired in zip(pools.pools.values(), standing, strict=True):
+        pool.desired = desired
+    found = sizes(pools, demand(730.0))
+    assert found[first].wanted > 1
+    assert sum(size.wanted for size in found.values()) == found[first].wanted + 1
+
+
+def test_a_correction_that_misses_the_objective_is_said_and_the_work_is_sized_for() -> None:
+    # Alone a token takes 10.08 ms, so from a correction of 4.96 on the objective of 50 ms is out of reach.
+    for pool in (DECODE, PoolKnobs("both", "aggregated", replicas_max=50)):
+        found = sizes(model(pool), replace(demand(100.0), decode_correction=5.0))[pool.name]
+        assert found.problem is None
+        assert found.infeasible is not None
+        assert found.infeasible.numbers["best_ms"] == pytest.approx(5 * 10.08, rel=0.01)
+        assert found.infeasible.numbers["objective_ms"] == 50.0
+        assert found.wanted >= 5, "a fleet that takes five times as long has five times the work"
+
+
+def test_near_its_floor_an_aggregated_pool_is_not_sized_without_end() -> None:
+    engine = EngineProfile(linear=LinearKnobs(49.0, 0.5, 8.0, 0.1, max_kv_tokens=4e5))
+    pool, needs = (
+        PoolKnobs("both", "aggregated", replicas_max=10_000),
+        Demand(1.0, all_of(2_000.0), all_of(200.0), 0.95),
+    )
+    near, off = (sizes(model(pool, engine=engine, itl_ms=itl_ms), needs)["both"] for itl_ms in (49.6, 52.0))
+    assert (off.wanted, off.infeasible) == (13, None)
+    assert near.wanted == 1, "its work is a third of a worker's"
+    assert near.infeasible is not None
+    assert near.infeasible.numbers["best_ms"] > 49.6
+
+
+def test_any_objective_and_any_rate_give_a_size() -> None:
+    pools = model(PoolKnobs("both", "aggregated", replicas_max=50), ttft_ms=1e300, itl_ms=1e300)
+    assert sizes(pools, demand(1e18))["both"].wanted == 50
+
+
+def test_bounds_hold() -> None:
+    assert sizes(model(replace(PREFILL, replicas_max=2)), demand(730.0))["p"].wanted == 2
+    assert sizes(model(replace(PREFILL, replicas_min=4)), demand(0.0))["p"].wanted == 4
+
+
+def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() -> None:
+    measured = read_prefill(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_prefill.npz")
+    node = replace(measured, tokens_per_s_per_gpu=tuple(rate / 8 for rate in measured.tokens_per_s_per_gpu))
+    decode = read_decode(DATA / "dynamo_h200_llama3.1-8b-fp8_tp1_decode.npz")
+    by_node = replace(decode, tokens_per_s_per_gpu=tuple(rate / 8 for rate in decode.tokens_per_s_per_gpu))
+    one, eight = EngineProfile(measured, decode), EngineProfile(node, by_node)
+    assert (one.prefill_gpus(2), one.decode_gpus(2), eight.prefill_gpus(2), eight.decode_gpus(2)) == (1, 1, 8, 8)
+    counts = [
+        {name: size.wanted for name, size in sizes(model(PREFILL, DECODE, engine=engine), demand(400.0)).items()}
+        for engine in (one, eight)
+    ]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("pools", [(PREFILL, DECODE), (PoolKnobs("a", "aggregated", replicas_max=50),)])
+@pytest.mark.parametrize("attainment", [0.0, 0.95])
+def test_requests_without_length_take_a_worker(pools: tuple[PoolKnobs, ...], attainment: float) -> None:
+    found = sizes(model(*pools), Demand(20.0, all_of(0.0), all_of(0.0), attainment))
+    assert {size.wanted for size in found.values()} == {1}
+
+
+def test_a_batch_takes_up_no_more_than_nearly_all_of_the_cache_that_a_worker_says_it_has() -> None:
+    # 55,000 tokens are 100 requests of 500 tokens and half of 100; planned are 95, which take 17.6 ms.
+    record = WorkerRecord("m", "d", "w", "decode", 1, kv_blocks_total=1_100, block_size_tokens=50)
+    fleet = fleet_of(DECODE)
+    fleet.register(RegisteredWorker(record, 5), START)
+    fleet.models["m"].pools["d"].engine = LINEAR
+    busy = sizes(fleet.models["m"], demand(100.0))["d"].busy
+    assert busy == pytest.approx(100.0 * 100.0 * (10.0 + 0.08 * 95) / 95 / 1_000.0)
+
+
+def test_what_is_needed_is_said_beside_the_bounds_of_a_pool() -> None:
+    for pool, wanted in ((replace(PREFILL, replicas_min=16), 16), (replace(PREFILL, replicas_max=2), 2)):
+        found = sizes(model(pool), demand(250.0))["p"]
+        assert (found.wanted, found.needed) == (wanted, 3)
+        assert found.busy == pytest.approx(2.5)
+
+
+def test_workers_that_only_prefill_are_busy() -> None:
+    long = Demand(250.0, all_of(1e7), all_of(100.0), 0.95)
+    cache = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e9))
+    found = sizes(model(PoolKnobs("a", "aggregated", replicas_max=50), engine=cache), long)["a"]
+    assert 0.8 * found.needed < found.busy
+    assert found.needed > found.wanted == 50

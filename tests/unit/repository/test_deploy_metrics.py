@@ -1,0 +1,187 @@
+"""What Prometheus, Grafana, HPA and KEDA are told to look at is what an agent says."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadline.adapters.metrics import Metrics
+from loadline.config import parse
+from loadline.core.vocabulary.status import AgentStatus, Condition, SupplyStatus
+from tests.unit.adapters.test_metrics import status_with
+from tests.unit.repository.test_deploy import kubernetes_config, manifests
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+AUTOSCALING = DEPLOY / "kubernetes" / "autoscaling"
+OF_PROMETHEUS = {"instance", "le"}
+"""Labels that no agent writes."""
+
+
+def everything() -> AgentStatus:
+    """A status of which every metric of ours has a sample."""
+    whole = status_with({"alarm_x": 1}, {"invalid": 1})
+    [model] = whole.models
+    conditions = (Condition("MetricsAvailable", status=True, reason="MetricsFound", message="", since_ms=0),)
+    pools = tuple(
+        replace(pool, decided=True, changes={"up:x": 1}, cost_per_hour=1.0, power_w=1.0) for pool in model.pools
+    )
+    supplies = (SupplyStatus("h100", 8, 0, {}),)
+    return replace(whole, models=(replace(model, settled=True, conditions=conditions, pools=pools),), supplies=supplies)
+
+
+def said() -> dict[str, set[str]]:
+    """Every metric of an agent, with its labels."""
+    text = Metrics(everything, lambda: {"journal_lost": 1}, "1").render().decode()
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def load(name: str) -> Any:
+    return yaml.safe_load((AUTOSCALING / name).read_text("utf-8"))
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text("utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DEPLOY / "grafana" / "loadline.json").read_text("utf-8"))
+    return found
+
+
+def expressions() -> Iterator[str]:
+    yield from (rule["expr"] for rule in rules())
+    yield from (target["expr"] for panel in dashboard()["panels"] for target in panel["targets"])
+    yield from (trigger["metadata"]["query"] for trigger in load("scaledobject.yaml")["spec"]["triggers"])
+    yield from (rule["metricsQuery"] for rule in load("prometheus-adapter-values.yaml")["rules"]["external"])
+
+
+@pytest.mark.parametrize("expression", sorted(set(expressions())))
+def test_every_query_asks_for_metrics_and_labels_that_there_are(expression: str) -> None:
+    known = said()
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    names = re.findall(r"\bloadline[_:]\w+", expression)
+    assert names
+    assert set(names) <= known.keys() | recorded
+    labels = {label for name in names for label in known.get(name, set())} | OF_PROMETHEUS
+    selected = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
+    grouped = [one.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for one in group.split(",")]
+    assert {*selected, *grouped} <= labels
+    assert expression.count("(") == expression.count(")")
+
+
+def test_what_the_documents_say_to_watch_has_an_alert_or_a_panel() -> None:
+    text = (DEPLOY.parent / "docs" / "reference" / "operations.md").read_text("utf-8")
+    [table] = re.findall(r"Watch these\..*?rules\.yaml", text, re.DOTALL)
+    told = [row.partition(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    names = [name for row in told for name in re.findall(r"`(loadline_\w+)`", row)]
+    asked = {name for text in expressions() for name in re.findall(r"\bloadline_\w+", text)}
+    assert len(names) > 10
+    assert not [name for name in names if not {name, f"{name}_bucket", f"{name}_sum"} & asked]
+
+
+def test_alerts_say_what_is_and_what_to_do() -> None:
+    alerts = [rule for rule in rules() if "alert" in rule]
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) > 5
+    for rule in alerts:
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        assert rule["annotations"].keys() == {"summary", "action"}
+        used = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        names = re.findall(r"\bloadline_\w+", rule["expr"])
+        labels = {label for name in names for label in said()[name]} if names else {"model", "pool"}
+        assert used <= labels | OF_PROMETHEUS
+
+
+def test_the_dashboard_has_no_two_panels_in_one_place_and_takes_any_prometheus() -> None:
+    panels = dashboard()["panels"]
+    places = [(x, y) for one in panels for x, y in squares(one["gridPos"])]
+    assert len(places) == len(set(places))
+    assert max(x for x, _ in places) < 24
+    assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
+    variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
+    used = {name for text in expressions() for name in re.findall(r"\$(\w+)", text) if not name.startswith("__")}
+    assert used <= variables
+
+
+def squares(place: dict[str, int]) -> Iterator[tuple[int, int]]:
+    for x in range(place["x"], place["x"] + place["w"]):
+        for y in range(place["y"], place["y"] + place["h"]):
+            yield x, y
+
+
+def test_an_hpa_has_the_replicas_that_the_metric_says_within_the_bounds_of_the_configuration() -> None:
+    spec = load("hpa.yaml")["spec"]
+    [metric] = spec["metrics"]
+    external = metric["external"]
+    assert metric["type"] == "External"
+    assert external["target"] == {"type": "AverageValue", "averageValue": "1"}
+    [rule] = load("prometheus-adapter-values.yaml")["rules"]["external"]
+    assert external["metric"]["name"] == rule["name"]["as"]
+    assert external["metric"]["selector"]["matchLabels"].keys() <= said()[external["metric"]["name"]]
+    labels = external["metric"]["selector"]["matchLabels"]
+    assert_bounds(labels["model"], labels["pool"], spec["minReplicas"], spec["maxReplicas"])
+
+
+def test_keda_takes_no_missing_value_for_a_zero() -> None:
+    spec = load("scaledobject.yaml")["spec"]
+    [trigger] = spec["triggers"]
+    metadata = trigger["metadata"]
+    assert trigger["metricType"] == "AverageValue"
+    assert (metadata["threshold"], metadata["ignoreNullValues"]) == ("1", "false")
+    assert "fallback" not in spec
+    found = re.search(r'model="(\w+)",pool="(\w+)"', metadata["query"])
+    assert found is not None
+    assert_bounds(found[1], found[2], spec["minReplicaCount"], spec["maxReplicaCount"])
+
+
+def assert_bounds(model: str, pool: str, least: int, most: int) -> None:
+    [knobs] = [
+        one for each in kubernetes_config().models if each.name == model for one in each.pools if one.name == pool
+    ]
+    assert (knobs.replicas_min, knobs.replicas_max) == (least, most)
+
+
+def test_prometheus_finds_the_service_and_keeps_our_labels() -> None:
+    spec = load("servicemonitor.yaml")["spec"]
+    service = manifests()["Service"]
+    [endpoint] = spec["endpoints"]
+    assert spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert endpoint["honorLabels"] is True
+
+
+def test_the_observed_scaler_has_a_scalers_login_and_no_rights() -> None:
+    pod = load("observed-scaler.yaml")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    module = container["command"][-1]
+    assert importlib.util.find_spec(module) is not None
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    config = parse(manifests()["ConfigMap"]["data"]["loadline.toml"], "the ConfigMap", environment)
+    users = (DEPLOY / "nats" / "loadline.conf").read_text("utf-8")
+    assert f'user: "{config.nats.user}"' in users
+    assert config.nats.inbox_prefix == f"_INBOX_{config.nats.user}"
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert container["args"] == ["--config", f"{mounts[0]}/loadline.toml"]
+    assert config.nats.password_file.startswith(f"{mounts[1]}/")
+    agent = manifests()["Deployment"]["spec"]["template"]["spec"]
+    [agents] = agent["containers"]
+    assert container["image"] == agents["image"]
+    assert container["securityContext"] == agents["securityContext"]
+    assert pod["securityContext"] == agent["securityContext"]
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_all_files_are_looked_at() -> None:
+    looked_at = {"hpa", "observed-scaler", "prometheus-adapter-values", "scaledobject", "servicemonitor"}
+    assert {path.name for path in AUTOSCALING.iterdir()} == {f"{name}.yaml" for name in looked_at}

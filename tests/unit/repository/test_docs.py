@@ -1,0 +1,245 @@
+"""The documents are true: links lead somewhere, examples are valid, tables are complete."""
+
+import ast
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import get_args
+
+import jsonschema
+import msgspec
+import pytest
+
+from loadline.app import settings
+from loadline.cli.main import main, parser
+from loadline.config import load, parse, validate
+from loadline.config.tpot_profiles import read_tpot
+from loadline.core.migration.in_flight import MigrationPhase
+from loadline.core.migration.outcomes import SENTENCES as MOVE_SENTENCES
+from loadline.core.migration.outcomes import MigrationCode
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.migrations import MoveFailure, MoveRefusal
+from loadline.core.vocabulary.reasons import SENTENCES, ReasonCode, Rejection
+from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.core.vocabulary.status import ConditionName, ConditionReason
+from loadline.sim.compare.baselines import BASELINES
+from loadline.sim.fleet import model_of, pools_of, read_fleet
+from loadline.sim.fleet.reference import fleet_reference
+from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
+from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
+from loadline.wire.subjects import Subjects
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+REFERENCE, EXPLANATION = DOCS / "reference", DOCS / "explanation"
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+PROTOCOL = (REFERENCE / "protocol.md").read_text("utf-8")
+OPERATIONS = (REFERENCE / "operations.md").read_text("utf-8")
+KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision, "learned": Learned}
+# Big answers, shown by `loadline status --json` and the like rather than printed into a document.
+NOT_SHOWN = {"agent_status", "explain_reply", "decisions_reply"}
+
+with_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a table's rows whose first cell is code."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\| `.*$", text, re.MULTILINE)
+    ]
+
+
+def anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@with_each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8")):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (document.parent / path).resolve() if path else document
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@with_each_document
+def test_configurations_are_valid(document: Path) -> None:
+    if document.name == "clients.md":
+        return  # shows the local scaler's file, which a process test reads
+    for text in blocks(document, "toml"):
+        if not text.startswith("# fleet.toml"):
+            assert validate(parse(text, document.name)) == []
+
+
+@with_each_document
+def test_fleets_are_valid(document: Path, tmp_path: Path) -> None:
+    for text in blocks(document, "toml"):
+        if text.startswith("# fleet.toml"):
+            (tmp_path / "fleet.toml").write_text(text, "utf-8")
+            read_fleet(tmp_path / "fleet.toml")
+
+
+def test_the_example_is_simulated_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    document = EXPLANATION / "simulation.md"
+    [command] = re.findall(r"loadline (simulate .*)", blocks(document, "console")[0])
+    monkeypatch.chdir(ROOT)
+    assert main(shlex.split(command)) == 0
+    [shown, _] = blocks(document, "text")
+    # The numbers change with every planner that gets better; what they say does not.
+    printed = capsys.readouterr().out
+    assert [line[:12] for line in printed.splitlines()] == [line[:12] for line in shown.splitlines()]
+    assert printed.splitlines()[0] == shown.splitlines()[0]
+
+
+def test_every_example_fits_the_fleets_beside_it() -> None:
+    examples = DOCS / "examples"
+    fleets = [examples / name for name in ("fleet.toml", "serving.toml", "moving.toml")]
+    configs = [path for path in sorted(examples.glob("*.toml")) if path not in fleets]
+    assert configs
+    for path in configs:
+        config = load(path, {})
+        # The profiler divided decode by the 8 GPUs of a node, whatever the worker occupies: the warning is right.
+        assert [one for one in validate(config) if "divides by 8 GPUs" not in one] == []
+        for fleet in map(read_fleet, fleets):
+            pools_of(fleet, model_of(fleet, settings(config)))
+
+
+def test_the_example_of_times_per_output_token_is_read(tmp_path: Path) -> None:
+    (text,) = blocks(REFERENCE / "profiles.md", "json")
+    (tmp_path / "tpot.json").write_text(text, "utf-8")
+    assert len(read_tpot(tmp_path / "tpot.json").tpot_ms) == text.count("p50")
+
+
+def test_every_baseline_is_explained() -> None:
+    text = section((EXPLANATION / "simulation.md").read_text("utf-8"), "The baselines")
+    assert [cells[0].strip("`") for cells in rows(text)] == list(BASELINES)
+
+
+def test_every_key_of_a_fleet_is_explained() -> None:
+    assert (REFERENCE / "fleet-file.md").read_text("utf-8") == fleet_reference()
+
+
+@with_each_document
+def test_programs_compile(document: Path) -> None:
+    for text in blocks(document, "python"):
+        ast.parse(text)
+
+
+def test_the_readmes_scaler_imports_what_there_is() -> None:
+    [text] = blocks(ROOT / "README.md", "python")
+    exec(compile(text.replace("asyncio.run(main())", ""), "README.md", "exec"), {})  # noqa: S102 - our own document
+
+
+@with_each_document
+def test_commands_exist(document: Path) -> None:
+    text = document.read_text("utf-8").replace("\\\n", " ")
+    named = re.findall(r"`loadline ([^`\n]+)`", text)
+    run = re.findall(r"^[$#] (?:\S*/)?loadline ([^#\n]+)", text, re.MULTILINE)
+    for command in [*run, *(command for command in named if " " in command)]:
+        parser().parse_args(shlex.split(command))  # SystemExit where it is not understood
+    for command in named:
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args([command.split()[0], "--help"])
+        assert ended.value.code == 0
+
+
+def test_a_command_that_is_not_understood_is_noticed() -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["check", "FILE"])
+    assert ended.value.code == 2
+
+
+@with_each_document
+def test_make_targets_exist(document: Path) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?:^\$ |`)make ([a-z]+)", document.read_text("utf-8"), re.MULTILINE)) <= set(targets)
+
+
+def test_every_message_is_shown_and_is_valid() -> None:
+    shown = re.findall(r"<!-- message: (\w+) -->\n```json\n(.*?)```", PROTOCOL, re.DOTALL)
+    assert len(shown) == len(blocks(REFERENCE / "protocol.md", "json"))
+    assert {name for name, _ in shown} == KINDS.keys() - NOT_SHOWN
+    for name, text in shown:
+        schema = json.loads((ROOT / "schemas" / f"{name}.v1.json").read_text("utf-8"))
+        jsonschema.validate(json.loads(text), schema)
+        message = decode_as(KINDS[name], text.encode())
+        assert not isinstance(message, Rejected), message
+        # Unknown fields are ignored, so a misspelt one would pass: what is shown must all come back.
+        assert json.loads(msgspec.json.encode(message)) == json.loads(text), name
+
+
+def test_what_is_shown_passes_the_agents_codec() -> None:
+    shown = dict(re.findall(r"<!-- message: (\w+) -->\n```json\n(.*?)```", PROTOCOL, re.DOTALL))
+    subjects = Subjects("loadline")
+    codec = Codec(subjects, 262_144)
+    load = msgspec.json.decode(shown["load_report"], type=LoadReport)
+    traffic = msgspec.json.decode(shown["traffic_report"], type=TrafficReport)
+    applied = msgspec.json.decode(shown["decision_applied"], type=DecisionApplied)
+    drained = msgspec.json.decode(shown["drain_report"], type=DrainReport)
+    frames = {
+        subjects.load(load.model, load.pool, load.worker): "load_report",
+        subjects.traffic(traffic.model, traffic.frontend): "traffic_report",
+        subjects.applied(applied.model): "decision_applied",
+        subjects.drained(drained.worker): "drain_report",
+    }
+    for subject, name in frames.items():
+        assert not isinstance(codec.decode(subject, shown[name].encode()), Rejected), name
+    record = shown["worker_record"].encode()
+    assert not isinstance(decode_worker_record(("workers", "llama", "decode", "decode-7"), record), Rejected)
+
+
+def test_every_reason_is_explained() -> None:
+    table = {cells[0].strip("`"): cells[1] for cells in rows(section(OPERATIONS, "Reasons"))}
+    assert table == {str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", SENTENCES[code]) for code in ReasonCode}
+
+
+def test_every_reason_of_a_move_is_explained() -> None:
+    text = section(OPERATIONS, "Moves")
+    codes = {cells[0].strip("`"): cells[1] for cells in rows(text.partition("| code |")[2])}
+    assert set(codes) == set(map(str, MigrationCode))
+    assert codes == {
+        str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentence) for code, sentence in MOVE_SENTENCES.items()
+    }
+    said = set(re.findall(r"`(\w+)`", text))
+    assert {*get_args(MoveRefusal), *get_args(MoveFailure), *get_args(MigrationPhase)} - {""} <= said
+
+
+def test_every_refusal_is_explained() -> None:
+    assert {cells[0].strip("`") for cells in rows(section(OPERATIONS, "Refusals"))} == set(map(str, Rejection))
+
+
+def test_every_condition_is_explained() -> None:
+    table = rows(section(OPERATIONS, "Conditions"))
+    assert {cells[0].strip("`") for cells in table} == set(get_args(ConditionName))
+    assert sorted(cells[1].strip("`") for cells in table) == sorted(get_args(ConditionReason))
+
+
+def test_every_alarm_is_explained() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "agent" / "loadline" / "core").rglob("*.py"))
+    raised = set(re.findall(r'RaiseAlarm\(\s*"(\w+)"', sources))
+    assert raised
+    assert {cells[0].strip("`") for cells in rows(section(OPERATIONS, "Alarms"))} == raised
+
+
+def test_every_subject_of_the_asyncapi_document_is_described() -> None:
+    addresses = re.findall(
+        r"address: '?\{root\}\.v1\.([a-z]+(?:\.[a-z-]+)?)", (ROOT / "schemas" / "asyncapi.yaml").read_text("utf-8")
+    )
+    assert addresses
+    for address in addresses:
+        kind, _, method = address.partition(".")
+        assert f"<root>.v1.{kind}." in PROTOCOL
+        assert not method or re.search(rf"[`.]{method}`", PROTOCOL), method

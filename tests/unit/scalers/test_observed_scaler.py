@@ -1,0 +1,104 @@
+"""The scaler that only looks: what it accepts, and when it says that it is done."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
+
+from loadline.client.resources import running
+from loadline.client.scaler import ScalerClient
+from loadline.core.vocabulary.decisions import PoolTarget
+from loadline.scalers.observed import ObservedScaler
+from loadline.wire.codec import encode
+from tests.support.decisions import decision
+from tests.unit.adapters.test_metrics import status_with
+from tests.unit.client.test_scaler_client import SUBJECTS, Agent
+
+
+class Leader(Agent):
+    """Agents, of which one leads, and what they say of the pools."""
+
+    async def ready(self, counts: dict[str, int], *, leading: bool = True, model: str = "m") -> None:
+        status = status_with({}, {})
+        [known] = status.models
+        pools = tuple(replace(known.pools[0], pool=name, ready=count) for name, count in counts.items())
+        said = replace(status, leading=leading, models=(replace(known, model=model, pools=pools),))
+        await self.bus.publish(SUBJECTS.status("a"), encode(said))
+        await self.looked_at()
+
+    async def looked_at(self) -> None:
+        """Let the scaler do all that it can do: nothing of it waits for anything but its turn."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def observing() -> AsyncIterator[Leader]:
+    leader = Leader()
+    async with (
+        asyncio.timeout(60),
+        ScalerClient("s", ["m"], bus=leader.bus) as scaler,
+        running(ObservedScaler(scaler, leader.bus).run(), "observed"),
+    ):
+        await leader.looked_at()
+        yield leader
+
+
+def play(scenario: Callable[[Leader], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with observing() as leader:
+            await scenario(leader)
+
+    asyncio.run(run())
+
+
+def targets(prefill: int, decode: int) -> tuple[PoolTarget, PoolTarget]:
+    return PoolTarget("prefill", "prefill", prefill, 1), PoolTarget("decode", "decode", decode, 2)
+
+
+def test_a_decision_is_accepted_and_done_when_all_pools_are_as_decided() -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.announce(decision(1, 1, *targets(1, 3)))
+        await leader.answered((1, 1, "accepted"))
+        await leader.ready({"prefill": 1, "decode": 2})
+        await leader.ready({"prefill": 2, "decode": 3})
+        await leader.ready({"prefill": 1, "decode": 3}, leading=False)
+        await leader.bus.publish(SUBJECTS.status("a"), b"garbage")
+        await leader.answered((1, 1, "accepted"))
+        await leader.ready({"prefill": 1, "decode": 3})
+        await leader.answered((1, 1, "accepted"), (1, 1, "done"))
+
+    play(scenario)
+
+
+def test_a_part_of_a_status_says_nothing_of_the_models_in_the_others() -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.ready({"prefill": 1, "decode": 3})
+        await leader.ready({"prefill": 9, "decode": 9}, model="another")
+        await leader.announce(decision(1, 1, *targets(1, 3)))
+        await leader.answered((1, 1, "accepted"), (1, 1, "done"))
+
+    play(scenario)
+
+
+def test_only_the_newest_decision_of_a_model_is_answered_for() -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.announce(decision(1, 1, *targets(1, 3)))
+        await leader.answered((1, 1, "accepted"))
+        await leader.announce(decision(1, 2, *targets(1, 4)))
+        await leader.answered((1, 1, "accepted"), (1, 2, "accepted"))
+        await leader.ready({"prefill": 1, "decode": 3})
+        await leader.ready({"prefill": 1, "decode": 4})
+        await leader.answered((1, 1, "accepted"), (1, 2, "accepted"), (1, 2, "done"))
+
+    play(scenario)
+
+
+def test_what_is_as_decided_already_is_done_at_once() -> None:
+    async def scenario(leader: Leader) -> None:
+        await leader.ready({"prefill": 1, "decode": 3})
+        await leader.announce(decision(1, 1, *targets(1, 3)))
+        await leader.answered((1, 1, "accepted"), (1, 1, "done"))
+
+    play(scenario)

@@ -1,0 +1,354 @@
+"""The agent for other simulators: the production agent, in their time, with every word answered."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from msgspec import Raw
+
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.migration.knobs import MigrationKnobs
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.decisions import Decision
+from loadline.core.vocabulary.migrations import MovePhase
+from loadline.core.vocabulary.reasons import ReasonCode, Rejection
+from loadline.errors import DataError
+from loadline.ports import Write
+from loadline.runtime.turns import FRAME_KINDS
+from loadline.sim.step import JUMP_MAX_MS, Stepper
+from loadline.sim.world.agent import AgentProcess
+from loadline.sim.world.bus import Bus
+from loadline.sim.world.store import Store
+from loadline.sim.world.timeline import START_MS, Timeline
+from loadline.wire.codec import encode
+from loadline.wire.keys import Keys
+from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, ScalingDecision
+from loadline.wire.steps import StepInput, StepItem, StepOutput, encode_step
+from tests.support.cosim import Toy, frame, load, record, replicas, settings
+
+PLAYED_S = 600
+SCHEMAS = Path(__file__).parents[3] / "schemas"
+
+
+def moving() -> Stepper:
+    """An agent that moves requests from full workers to others."""
+    knobs = MigrationKnobs(
+        enable_rescheduling=True,
+        rescheduling_policies=("neutral_load",),
+        rescheduling_neutral_load_threshold=0.5,
+        rescheduling_load_balance_threshold=0.1,
+    )
+    pools = (PoolKnobs("engine", "aggregated", replicas_max=6),)
+    return Stepper(Settings("agent-1", "all", (ModelKnobs("llama", pools, rescheduling=knobs),)))
+
+
+def fill(worker: str, sequence: int, used: int, running: int) -> StepItem:
+    """So many of 1,000 tokens of a worker are used."""
+    slots = {"migration_slots_in": 4, "migration_slots_out": 4}
+    cache = {"kv_blocks_used": used, "kv_blocks_total": 1_000, "decode_tokens": used, "running_requests": running}
+    return load(worker, sequence, **cache, **slots)
+
+
+def unbalanced(stepper: Stepper) -> StepOutput:
+    """A worker that is full and one that is empty."""
+    stepper.step(StepInput(0, [record(worker, block_size_tokens=1) for worker in ("full", "empty")]))
+    return stepper.step(StepInput(1_000, [fill("full", 0, 900, 9), fill("empty", 0, 100, 1)]))
+
+
+def moved(command: MigrateCommand, phase: MovePhase, **counts: int) -> StepItem:
+    """The source says how far a move is."""
+    names = ("command_id", "model", "epoch", "source", "destination", "trigger")
+    said = {name: getattr(command, name) for name in names} | {"phase": phase, "requests": 1} | counts
+    return frame(f"migration.{command.source.worker}", msgspec.to_builtins(said))
+
+
+@pytest.fixture
+def stepper() -> Stepper:
+    return Stepper(settings())
+
+
+def played(start_ms: int = 0) -> Toy:
+    toy = Toy(Stepper(settings()).step, start_ms)
+    toy.run(PLAYED_S)
+    return toy
+
+
+def reasons(answer: StepOutput) -> list[ReasonCode]:
+    return [reason.code for hold in answer.holds for reason in hold.reasons]
+
+
+def test_a_fleet_grows_with_its_load_and_shrinks_without_loss_after_it() -> None:
+    heard = played().heard
+    counts = replicas(heard)
+    assert max(counts) > 3
+    assert counts[-1] < max(counts)
+    assert [drain.worker for answer in heard for drain in answer.drains]
+    assert [answer for answer in heard if answer.rejected or answer.alarms] == []
+
+
+def test_every_line_is_the_same_from_any_begin_of_time() -> None:
+    def shifted(toy: Toy, shift: int) -> list[object]:
+        answers = msgspec.to_builtins(toy.heard)
+        for answer in answers:
+            answer["next_wake_ms"] -= shift
+            for decision in answer["decisions"]:
+                decision["issued_at_ms"] -= shift
+                decision["expires_at_ms"] -= shift
+            for hold in answer["holds"]:
+                hold["at_ms"] -= shift
+        return list(answers)
+
+    assert shifted(played(0), 0) == shifted(played(START_MS), START_MS)
+
+
+def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
+    toy = played(START_MS)
+    timeline = Timeline()
+    bus, store = Bus(timeline, latency_ms=0.0), Store(timeline, latency_ms=0.0)
+    others, keys = bus.port(), Keys("default")
+    decided: dict[str, Decision] = {}
+    drained: list[DrainCommand] = []
+
+    def hear(_subject: str, payload: bytes) -> None:
+        decision = msgspec.json.decode(payload, type=ScalingDecision)
+        decided.setdefault(decision.decision_id, decision)
+
+    async def accept(payload: bytes) -> bytes:
+        drained.append(msgspec.json.decode(payload, type=DrainCommand))
+        return encode(DrainReply(drained[-1].drain_id, accepted=True))
+
+    bus.listen(others, "loadline.v1.decision.>", hear)
+    AgentProcess(timeline, settings(), bus.port(), store.port(), turn_spacing_ms=0.0)
+    for given in toy.said:
+        if given.now_ms > START_MS:  # what happens at the very beginning is known in the first turn
+            timeline.run(given.now_ms - START_MS)
+        for item in given.frames:
+            if isinstance(item.subject, str) and isinstance(item.payload, Raw):
+                others.send(item.subject, bytes(item.payload))
+                continue
+            value = bytes(item.record) if isinstance(item.record, Raw) else None
+            name = msgspec.json.decode(value)["worker"] if value else str(item.gone)
+            bus.answer(others, f"loadline.v1.drain.{name}", accept)
+            store.commit([], [Write(keys.worker("llama", "engine", name), value)])
+    timeline.run(timeline.now_ms + 500.0)
+    assert list(decided.values()) == [decision for answer in toy.heard for decision in answer.decisions]
+    assert drained == [drain for answer in toy.heard for drain in answer.drains]
+
+
+def test_steps_without_news_change_nothing() -> None:
+    toy, stepper = played(), Stepper(settings())
+    fine: list[StepOutput] = []
+    for given in toy.said:
+        fine += [
+            stepper.step(StepInput(now_ms)) for now_ms in range(given.now_ms - 900, given.now_ms, 300) if now_ms > 0
+        ]
+        fine.append(stepper.step(given))
+    assert [d for a in fine for d in a.decisions] == [d for a in toy.heard for d in a.decisions]
+    assert [d for a in fine for d in a.drains] == [d for a in toy.heard for d in a.drains]
+
+
+def test_what_is_due_between_two_steps_is_done_in_its_own_time(stepper: Stepper) -> None:
+    assert stepper.step(StepInput(0)).decisions == []
+    (decision,) = stepper.step(StepInput(60_000)).decisions
+    assert decision.issued_at_ms == 5_000
+    assert stepper.controller.leading
+    assert stepper.controller.state.counters["leaderships_won"] == 1
+
+
+def test_it_leads_in_its_first_step_and_says_when_it_wakes(stepper: Stepper) -> None:
+    answer = stepper.step(StepInput(7, [record("w")]))
+    assert stepper.controller.leading
+    assert answer.next_wake_ms is not None
+    assert answer.next_wake_ms > 7
+    assert answer.holds[0].at_ms == 7
+    assert ReasonCode.NOT_SETTLED in reasons(answer)
+
+
+def test_a_decision_is_told_once_and_expires_if_nobody_answers(stepper: Stepper) -> None:
+    answers = [stepper.step(StepInput(second * 1_000)) for second in range(1_000)]
+    ids = [decision.decision_id for answer in answers for decision in answer.decisions]
+    assert len(ids) == len(set(ids)) == 2, "the first, and another after it has expired"
+    assert [alarm.kind for answer in answers for alarm in answer.alarms][:1] == ["decision_expired"]
+
+
+def test_a_hold_is_told_when_a_model_was_looked_at_and_only_then(stepper: Stepper) -> None:
+    stepper.step(StepInput(0, [record("w")]))
+    (hold,) = stepper.step(StepInput(6_000, [load("w", 1)])).holds
+    assert (hold.model, hold.at_ms, hold.targets) == ("llama", 6_000, {"engine": 1})
+    assert [(reason.code, reason.pool) for reason in hold.reasons] == [(ReasonCode.SATURATION_WITHIN, "engine")]
+    assert hold.reasons[0].sentence == "engine: the load fills 0.87 of 1 workers: as many are needed"
+    assert stepper.step(StepInput(6_000)).holds == []
+
+
+def test_advice_is_a_hold_with_the_advised_counts() -> None:
+    pool = PoolKnobs("engine", "aggregated", replicas_min=2)
+    stepper = Stepper(Settings("a", "all", (ModelKnobs("llama", (pool,), no_operation=True),)))
+    stepper.step(StepInput(0, [record("w")]))
+    answer = stepper.step(StepInput(6_000, [load("w", 1)]))
+    assert answer.decisions == []
+    assert answer.holds[0].targets == {"engine": 2}
+    assert reasons(answer)[0] == ReasonCode.ADVISE_ONLY
+
+
+def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_says() -> None:
+    stepper = moving()
+    answer = unbalanced(stepper)
+    (command,) = answer.migrations
+    assert (command.source.worker, command.destination.worker, command.trigger) == ("full", "empty", "neutral_load")
+    (flight,) = stepper.controller.state.rescheduling.flights.open.values()
+    assert (flight.phase, flight.tokens, flight.requests) == ("accepted", 400, 4)
+    reports = [moved(command, "admitted"), moved(command, "copying")]
+    answer = stepper.step(StepInput(1_500, [*reports, moved(command, "switched", moved=1)]))
+    assert (answer.migrations, answer.rejected, answer.alarms) == ([], [], [])
+    assert flight.phase == "switched"
+    after = [fill("full", 1, 800, 8), fill("empty", 1, 200, 2)]
+    answers = [stepper.step(StepInput(2_000, [moved(command, "done", moved=1, tokens=100), *after]))]
+    answers += [stepper.step(StepInput(2_500, [fill("full", 2, 800, 8), fill("empty", 2, 200, 2)]))]
+    tally = stepper.controller.state.rescheduling.tallies["llama"]
+    assert (tally.requests, tally.tokens) == ({"neutral_load": 1}, {"neutral_load": 100})
+    assert [one.source.worker for answer in answers for one in answer.migrations] == ["full"], "it has too much still"
+
+
+def test_a_move_of_which_nothing_is_said_is_lost_with_an_alarm() -> None:
+    stepper = moving()
+    unbalanced(stepper)
+    said = [
+        stepper.step(StepInput(ms, [fill("full", ms, 900, 9), fill("empty", ms, 100, 1)]))
+        for ms in range(2_000, 40_000, 1_000)
+    ]
+    assert "move_lost" in [alarm.kind for answer in said for alarm in answer.alarms]
+
+
+def test_every_line_is_as_its_schema_says() -> None:
+    toy = played()
+    for name, lines in (("step_input", toy.said), ("step_output", [*toy.heard, unbalanced(moving())])):
+        check = Draft202012Validator(json.loads((SCHEMAS / f"{name}.v1.json").read_text("utf-8")))
+        for line in lines:
+            check.validate(json.loads(encode_step(line)))
+        with pytest.raises(ValidationError):
+            check.validate({"now_ms": 0, "frames": [{"subject": "x"}], "decisions": [{}]})
+
+
+def test_another_root_is_another_fleet() -> None:
+    stepper = Stepper(settings(), root="test")
+    answer = stepper.step(StepInput(0, [record("w"), load("w", 1)]))
+    assert [refused.reason for refused in answer.rejected] == [Rejection.SUBJECT_UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("item", "reason", "subject"),
+    [
+        (StepItem(subject="x", payload=Raw(b"{}")), Rejection.SUBJECT_UNKNOWN, "x"),
+        (StepItem(subject="loadline.v1.decision.llama", payload=Raw(b"{}")), Rejection.SUBJECT_UNKNOWN, None),
+        (load("w", 1, kv_usage_ratio=3), Rejection.INVALID, "loadline.v1.load.llama.engine.w"),
+        (StepItem(record=Raw(b'{"model":"llama"}')), Rejection.INVALID, "frames[0]"),
+        (StepItem(gone="nobody"), Rejection.UNKNOWN_WORKER, "nobody"),
+        (load("nobody", 1), Rejection.UNKNOWN_WORKER, ""),
+        (load("w", 1, incarnation=2), Rejection.UNKNOWN_INCARNATION, ""),
+        (load("w", 0, rank=1), Rejection.RANK_OUT_OF_RANGE, ""),
+        (load("w", 0), Rejection.NOT_NEWER, ""),
+        (record("v", role="decode"), Rejection.ROLE_MISMATCH, ""),
+        (frame("traffic.gpt.f", {"model": "gpt"}), Rejection.INVALID, None),
+        (StepItem(subject="loadline.v1.load.llama.engine.w", payload=Raw(b"[]")), Rejection.INVALID, None),
+        (StepItem(subject="loadline.v1.load.llama.engine.w", payload=Raw(b" " * 262_145)), Rejection.OVERSIZED, None),
+    ],
+)
+def test_what_is_refused_is_told(stepper: Stepper, item: StepItem, reason: Rejection, subject: str | None) -> None:
+    stepper.step(StepInput(0, [record("w"), load("w", 0)]))
+    (refused,) = stepper.step(StepInput(1_000, [item])).rejected
+    assert refused.reason == reason
+    assert refused.detail
+    assert subject is None or refused.subject == subject
+    assert stepper.step(StepInput(2_000)).rejected == [], "once"
+
+
+def test_a_record_that_is_refused_raises_the_alarm_that_names_it(stepper: Stepper) -> None:
+    (alarm,) = stepper.step(StepInput(0, [record("v", role="decode")])).alarms
+    assert (alarm.kind, alarm.model) == ("worker_refused", "llama")
+    assert "v of pool engine" in alarm.text
+
+
+def test_a_worker_may_go_and_come_again_as_another(stepper: Stepper) -> None:
+    stepper.step(StepInput(0, [record("w"), load("w", 1)]))
+    answer = stepper.step(
+        StepInput(1_000, [StepItem(gone="w"), record("w", incarnation=2), load("w", 1, incarnation=2)])
+    )
+    assert answer.rejected == []
+    (worker,) = stepper.controller.state.fleet.models["llama"].pools["engine"].workers.values()
+    assert worker.record.incarnation == 2
+
+
+def test_a_worker_goes_once_and_its_name_is_free_again(stepper: Stepper) -> None:
+    gone = StepItem(gone="w")
+    (refused,) = stepper.step(StepInput(0, [record("w"), gone, gone])).rejected
+    assert (refused.reason, refused.subject) == (Rejection.UNKNOWN_WORKER, "w")
+    (refused,) = stepper.step(StepInput(1, [record("w", pool="other")])).rejected
+    assert refused.reason == Rejection.UNKNOWN_POOL, "of the fleet: the name may be used"
+
+
+def test_the_store_lives_in_the_same_time(stepper: Stepper) -> None:
+    stepper.step(StepInput(0))
+    stepper.step(StepInput(60_000))
+    assert stepper._timeline.now_ms == 60_000
+    assert [entry.lease_id for entry in stepper._store.keys.values() if "/leader/" in entry.key], "kept by renewals"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        StepItem(),
+        StepItem(subject="x"),
+        StepItem(payload=Raw(b"{}")),
+        StepItem(record=Raw(b"{}"), gone="w"),
+        StepItem(subject="x", payload=Raw(b"{}"), gone="w"),
+    ],
+)
+def test_an_item_is_one_of_three(stepper: Stepper, item: StepItem) -> None:
+    with pytest.raises(DataError, match=r"frames\[1\] is neither .* Write "):
+        stepper.step(StepInput(0, [record("w"), item]))
+
+
+def test_names_of_workers_are_unique(stepper: Stepper) -> None:
+    with pytest.raises(DataError, match=r"frames\[1\] registers 'w', which is there in pool 'engine' .* Give every"):
+        stepper.step(StepInput(0, [record("w"), record("w", pool="other")]))
+
+
+@pytest.mark.parametrize("now_ms", [999, 1_001 + JUMP_MAX_MS])
+def test_time_goes_on_by_a_day_at_most(stepper: Stepper, now_ms: int) -> None:
+    stepper.step(StepInput(1_000))
+    with pytest.raises(DataError, match=r"now_ms .* from 1000 to"):
+        stepper.step(StepInput(now_ms))
+
+
+def test_an_hour_passes_at_once(stepper: Stepper) -> None:
+    stepper.step(StepInput(0, [record("w")]))
+    answer = stepper.step(StepInput(3_600_000))
+    assert answer.next_wake_ms is not None
+    assert answer.next_wake_ms > 3_600_000
+    assert stepper.controller.state.counters["leaderships_won"] == 1
+
+
+def test_as_many_frames_as_fit_into_a_line_are_all_read(stepper: Stepper) -> None:
+    frames = [load("w", sequence) for sequence in range(2_000)]
+    answer = stepper.step(StepInput(0, [record("w"), *frames]))
+    assert answer.rejected == []
+    (worker,) = stepper.controller.state.fleet.models["llama"].pools["engine"].workers.values()
+    assert [sample.sequence for sample in worker.latest if sample is not None] == [1_999]
+
+
+def test_every_kind_of_subject_that_an_agent_hears_is_read() -> None:
+    toy = played()
+    subjects = [item.subject for given in toy.said for item in given.frames]
+    kinds = {subject.split(".")[2] for subject in subjects if isinstance(subject, str)}
+    stepper = moving()
+    (command,) = unbalanced(stepper).migrations
+    assert stepper.step(StepInput(1_000, [moved(command, "done", moved=1)])).rejected == []
+    assert stepper.controller.state.rescheduling.tallies["llama"].requests == {"neutral_load": 1}
+    assert kinds == set(FRAME_KINDS) - {"traffic", "migration"}
+    stepper = Stepper(settings())
+    sample = {"sequence": 1, "interval_ms": 1_000, "arrivals": 3}
+    message = {"model": "llama", "frontend": "f", "incarnation": 1, "sample": sample}
+    assert stepper.step(StepInput(0, [frame("traffic.llama.f", message)])).rejected == []
