@@ -2,7 +2,13 @@
 
 import pytest
 
+from loadline.core.planning.planners import PLANNERS
 from tests.golden.stepping import CASES, STEP, recorded_answers
+
+
+def test_there_is_a_case_of_every_planner() -> None:
+    written = "".join((STEP / f"{case}.toml").read_text("utf-8") for case in CASES)
+    assert {name for name in PLANNERS if f'planner = "{name}"' not in written} == set()
 
 
 @pytest.mark.parametrize("case", CASES)
