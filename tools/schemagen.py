@@ -14,14 +14,14 @@ from msgspec import Struct
 from loadline.config import Config
 from loadline.config.reference import reference
 from loadline.core.vocabulary.decisions import Decision
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.messages import MESSAGES
 from loadline.wire.steps import StepInput, StepOutput
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision, "learned": Learned}
+STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision, "learned": LearnedState}
 STEPS: Final[dict[str, type[Struct]]] = {"step_input": StepInput, "step_output": StepOutput}
 
 _ALONE: Final = "Of the agent that only moves requests."

@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from loadline.core.vocabulary.allocations import Allocation, Problem
-from loadline.core.vocabulary.forecasts import Forecast, Question
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
+from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 
 
 class Clock(Protocol):
@@ -197,7 +197,7 @@ class Journal(Protocol):
 class Fitter(Protocol):
     """Asks predictors and solvers, where they hold up nobody."""
 
-    async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
+    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
         """The forecast; None where nothing is known of the series. It raises nothing.
 
         Questions are taken in turn; the deadline counts from when this one is. The last value stands in, with the
@@ -205,7 +205,7 @@ class Fitter(Protocol):
         """
         ...
 
-    async def solve(self, problem: Problem, time_limit_s: float) -> Allocation | None:
+    async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
         """The best allocation that is found in so much time; None where none was found. It raises nothing."""
         ...
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from loadline.adapters.process_fitter import ProcessFitter
-from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, PredictorName, Question, Series
+from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, ForecastQuery, PredictorName, Series
 from loadline.forecast import forecast
 from tests.waiting import until
 
@@ -44,8 +44,8 @@ SHORT: Final = 'say(READY)\nask()\nsay(b\'{"mean":[1],"upper":[1],"predictor":"k
 PARENT: Final = "import subprocess\nsay(READY)\nask()\nsubprocess.run(['sleep', '3600'])"
 
 
-def question(predictor: PredictorName = "kalman") -> Question:
-    return Question(Series(VALUES, 60_000, 3_600_000), 3, ForecastKnobs(predictor))
+def question(predictor: PredictorName = "kalman") -> ForecastQuery:
+    return ForecastQuery(Series(VALUES, 60_000, 3_600_000), 3, ForecastKnobs(predictor))
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ def test_the_child_answers_as_this_process_does(predictor: PredictorName) -> Non
 def test_nothing_known_is_no_forecast() -> None:
     async def ask() -> None:
         async with fitter() as child:
-            assert await child.fit(Question(Series((None, None), 60_000), 3), PATIENCE_S) is None
+            assert await child.fit(ForecastQuery(Series((None, None), 60_000), 3), PATIENCE_S) is None
 
     asyncio.run(ask())
 

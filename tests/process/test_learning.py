@@ -10,7 +10,7 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.nats_bus import NatsBus
 from loadline.config import EtcdKnobs
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.ports import Write
@@ -51,7 +51,7 @@ def play(rig: Rig, scenario: Callable[[Fleet, EtcdStore], Awaitable[None]]) -> N
     asyncio.run(run())
 
 
-async def stored(store: EtcdStore) -> Learned | None:
+async def stored(store: EtcdStore) -> LearnedState | None:
     found = [decode_learned(MODEL, entry.value) for entry in (await store.read(KEY)).entries]
     return found[0] if found and not isinstance(found[0], Rejected) else None
 

@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from loadline.adapters.process_fitter import ProcessFitter
-from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
-from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, Question, Series
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
+from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, ForecastQuery, Series
 from loadline.solver import solve
 
 PATIENCE_S: Final = 60.0
@@ -17,14 +17,15 @@ BEGIN: Final = f"{HEAD}out.write(framed(READY))\nout.flush()\nsys.stdin.buffer.r
 HANGS: Final = f"{BEGIN}time.sleep(3600)"
 CRASHES: Final = f"{BEGIN}sys.exit(3)"
 NONSENSE: Final = f"{BEGIN}out.write(framed(b'[1]'))\nout.flush()\ntime.sleep(3600)"
-QUESTION: Final = Question(Series((1.0, 2.0) * 4, 60_000, 480_000), 2, ForecastKnobs("constant"))
+QUESTION: Final = ForecastQuery(Series((1.0, 2.0) * 4, 60_000, 480_000), 2, ForecastKnobs("constant"))
 
 
-def problem() -> Problem:
+def problem() -> AllocationProblem:
     wants = tuple(
-        Want(name, 1, (Part("decode", 6.0, (Option("pool", 1.0, 2.0, {"h100": 1}, most=10),)),)) for name in ("a", "b")
+        ModelRequest(name, 1, (RoleRequest("decode", 6.0, (PoolOption("pool", 1.0, 2.0, {"h100": 1}, most=10),)),))
+        for name in ("a", "b")
     )
-    return Problem(wants, {"h100": 10}, "priority_round_robin")
+    return AllocationProblem(wants, {"h100": 10}, "priority_round_robin")
 
 
 def asked(solver: tuple[str, ...], time_limit_s: float) -> Allocation | None:

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 
 from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.contenders import served
-from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.vocabulary.allocations import (
+    Allocation,
+    AllocationProblem,
+    ModelRequest,
+    PoolOption,
+    RoleRequest,
+    SaturationPolicy,
+)
 from loadline.solver import solve
 from tests.support.contended import best, contended, of_one_type, rank, system
 
@@ -23,37 +30,39 @@ AMOUNTS = st.sampled_from([1.0, 2.0, 3.0]) | st.floats(0.5, 3.0)
 
 
 @st.composite
-def options(draw: st.DrawFn, pool: str) -> Option:
+def options(draw: st.DrawFn, pool: str) -> PoolOption:
     least = draw(st.integers(0, 1))
     takes = draw(st.dictionaries(st.sampled_from(["h100", "l40s", "team"]), st.integers(0, 3), max_size=2))
     cost = draw(AMOUNTS | st.just(0.0))
     most = draw(st.integers(least, 8))
-    return Option(pool, draw(AMOUNTS), cost, takes, least, most, draw(st.integers(0, 4)))
+    return PoolOption(pool, draw(AMOUNTS), cost, takes, least, most, draw(st.integers(0, 4)))
 
 
 @st.composite
-def parts(draw: st.DrawFn, name: str = "m") -> Part:
+def parts(draw: st.DrawFn, name: str = "m") -> RoleRequest:
     pools = [f"{name}-{number}" for number in range(draw(st.integers(1, 3)))]
     # Half of the smallest subnormal is 0. No wish has a demand like that: it is counted in quarters of a worker.
     demand = draw(st.floats(0.0, 12.0, allow_subnormal=False) | st.integers(0, 12).map(float))
-    return Part(draw(st.sampled_from(["prefill", "decode"])), demand, tuple(draw(options(pool)) for pool in pools))
+    return RoleRequest(
+        draw(st.sampled_from(["prefill", "decode"])), demand, tuple(draw(options(pool)) for pool in pools)
+    )
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> AllocationProblem:
     wants = []
     for number in range(draw(st.integers(0, 4))):
         roles = tuple(draw(parts(f"{number}-{role}")) for role in range(draw(st.integers(1, 2))))
-        wants.append(Want(f"model-{number}", draw(st.integers(1, 3)), roles))
+        wants.append(ModelRequest(f"model-{number}", draw(st.integers(1, 3)), roles))
     limits = draw(st.dictionaries(st.sampled_from(["h100", "l40s", "team"]), st.integers(0, 20)))
-    return Problem(tuple(wants), limits, draw(st.sampled_from(POLICIES)), draw(st.booleans()))
+    return AllocationProblem(tuple(wants), limits, draw(st.sampled_from(POLICIES)), draw(st.booleans()))
 
 
-def cost(part: Part, counts: dict[str, int], hours: float) -> float:
+def cost(part: RoleRequest, counts: dict[str, int], hours: float) -> float:
     return sum(one.cost * (counts[one.pool] + hours * abs(counts[one.pool] - one.current)) for one in part.options)
 
 
-def cheapest(part: Part, hours: float) -> float | None:
+def cheapest(part: RoleRequest, hours: float) -> float | None:
     """By trying everything."""
     ranges = [
         range(one.least, max(one.least, min(one.most, max(one.current, ceil(part.demand / one.serves)))) + 1)
@@ -65,7 +74,7 @@ def cheapest(part: Part, hours: float) -> float | None:
 
 @given(parts(), st.sampled_from([0.0, 0.1, 0.5, 1.5]))
 @settings(max_examples=400, deadline=None)
-def test_a_cover_is_the_cheapest(part: Part, hours: float) -> None:
+def test_a_cover_is_the_cheapest(part: RoleRequest, hours: float) -> None:
     found, ideal = cover(part, hours), cheapest(part, hours)
     if found is None or ideal is None:
         assert found is None
@@ -76,7 +85,7 @@ def test_a_cover_is_the_cheapest(part: Part, hours: float) -> None:
     assert cost(part, found, hours) <= ideal * 1.00001 + 0.0001
 
 
-def checked(problem: Problem, allocation: Allocation) -> None:
+def checked(problem: AllocationProblem, allocation: Allocation) -> None:
     """Bounds and limits hold, and what is not served is said."""
     left = dict(problem.limits)
     least = dict.fromkeys(problem.limits, 0)
@@ -95,7 +104,7 @@ def checked(problem: Problem, allocation: Allocation) -> None:
 
 @given(problems(), st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
-def test_limits_and_bounds_hold_and_the_order_does_not_matter(problem: Problem, draw: random.Random) -> None:
+def test_limits_and_bounds_hold_and_the_order_does_not_matter(problem: AllocationProblem, draw: random.Random) -> None:
     found = greedy(problem)
     checked(problem, found)
     assert greedy(shuffled(problem, draw)) == found
@@ -103,14 +112,14 @@ def test_limits_and_bounds_hold_and_the_order_does_not_matter(problem: Problem, 
 
 @given(problems(), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_they_hold_of_the_exact_solver_too(problem: Problem, draw: random.Random) -> None:
+def test_they_hold_of_the_exact_solver_too(problem: AllocationProblem, draw: random.Random) -> None:
     found = solve(problem, 60.0)
     assert found is not None
     checked(problem, found)
     assert solve(shuffled(problem, draw), 60.0) == found
 
 
-def shuffled(problem: Problem, draw: random.Random) -> Problem:
+def shuffled(problem: AllocationProblem, draw: random.Random) -> AllocationProblem:
     """The same in another order."""
 
     def mixed(many: tuple[T, ...]) -> tuple[T, ...]:
@@ -128,7 +137,7 @@ def shuffled(problem: Problem, draw: random.Random) -> Problem:
     ("of", "first", "least"), [*((system, first, 25) for first in range(0, 330, 30)), (of_one_type, 0, 5)]
 )
 def test_the_exact_solver_is_within_a_hundredth_of_the_best(
-    of: Callable[[int], Problem], first: int, least: int
+    of: Callable[[int], AllocationProblem], first: int, least: int
 ) -> None:
     number = 0
     for seed in range(first, first + 30):

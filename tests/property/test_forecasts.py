@@ -16,8 +16,8 @@ from loadline.core.vocabulary.forecasts import (
     AnyPredictor,
     Forecast,
     ForecastKnobs,
+    ForecastQuery,
     PredictorName,
-    Question,
     SeasonalKnobs,
     Series,
 )
@@ -40,7 +40,7 @@ def asked(
 ) -> Forecast | None:
     """A season of ten intervals, so that short series have several."""
     knobs = ForecastKnobs(predictor, log1p=log1p, seasonal=SeasonalKnobs(season_s=season_s))
-    return forecast(Question(Series(tuple(values), INTERVAL_MS, 1_000 * INTERVAL_MS), horizon, knobs))
+    return forecast(ForecastQuery(Series(tuple(values), INTERVAL_MS, 1_000 * INTERVAL_MS), horizon, knobs))
 
 
 def wave(count: int = 60) -> list[float | None]:

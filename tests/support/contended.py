@@ -11,14 +11,14 @@ from itertools import product
 from math import ceil
 
 from loadline.core.planning.allocation import greedy
-from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.solver import solve
 
 Rank = tuple[tuple[int, ...], float]
 """Models that are not served, by priority, and what those cost that are: less is better."""
 
 
-def system(seed: int) -> Problem:
+def system(seed: int) -> AllocationProblem:
     """Three or four models of two or three pools, each on a type of its own, of which there is too little."""
     draw = random.Random(seed)
     types = [f"type-{number}" for number in range(draw.choice([2, 3]))]
@@ -28,15 +28,15 @@ def system(seed: int) -> Problem:
         for name in types:
             serves, gpus = draw.uniform(0.8, 3.0), draw.choice([1, 2, 3])
             cost, current = serves * draw.uniform(0.7, 1.5), draw.choice([0, 0, 1, 2])
-            options.append(Option(f"{model}-{name}", serves, cost, {name: gpus}, most=50, current=current))
+            options.append(PoolOption(f"{model}-{name}", serves, cost, {name: gpus}, most=50, current=current))
             wished += demand / serves * gpus / len(types)
-        part = Part("aggregated", demand, tuple(options))
-        wants.append(Want(f"model-{model}", draw.choice([1, 1, 2]), (part,)))
+        part = RoleRequest("aggregated", demand, tuple(options))
+        wants.append(ModelRequest(f"model-{model}", draw.choice([1, 1, 2]), (part,)))
     limits = {name: 1 + int(draw.uniform(0.26, 1.3) * wished / len(types)) for name in types}
-    return Problem(tuple(wants), limits)
+    return AllocationProblem(tuple(wants), limits)
 
 
-def of_one_type(seed: int) -> Problem:
+def of_one_type(seed: int) -> AllocationProblem:
     """Six models of one priority, each of which any of three types serves whole; of some there is too little."""
     draw = random.Random(seed)
     prices = {f"type-{number}": draw.uniform(1.0, 3.0) for number in range(3)}
@@ -44,15 +44,15 @@ def of_one_type(seed: int) -> Problem:
     for model in range(6):
         gpus = {name: draw.randint(1, 8) for name in prices}
         pools = [
-            Option(f"{model}-{name}", 1.0, each * prices[name], {name: each}, most=1) for name, each in gpus.items()
+            PoolOption(f"{model}-{name}", 1.0, each * prices[name], {name: each}, most=1) for name, each in gpus.items()
         ]
-        wants.append(Want(f"model-{model}", 1, (Part("aggregated", 1.0, tuple(pools)),)))
+        wants.append(ModelRequest(f"model-{model}", 1, (RoleRequest("aggregated", 1.0, tuple(pools)),)))
         wished += sum(gpus.values())
     limits = {name: int(draw.uniform(0.1, 0.9) * wished / len(prices)) for name in prices}
-    return Problem(tuple(wants), limits, switching_cost_hours=0.0)
+    return AllocationProblem(tuple(wants), limits, switching_cost_hours=0.0)
 
 
-def best(problem: Problem) -> Rank:
+def best(problem: AllocationProblem) -> Rank:
     """By trying all counts of each model, one model after the other, with whatever the others left."""
     names = sorted(problem.limits)
     states: dict[tuple[int, ...], Rank] = {tuple(problem.limits[name] for name in names): (_all(problem), 0.0)}
@@ -69,7 +69,7 @@ def best(problem: Problem) -> Rank:
     return min(states.values())
 
 
-def rank(problem: Problem, allocation: Allocation) -> Rank:
+def rank(problem: AllocationProblem, allocation: Allocation) -> Rank:
     """How good an allocation is; it must keep to the limits."""
     unserved, cost = _all(problem), 0.0
     left = dict(problem.limits)
@@ -88,21 +88,23 @@ def rank(problem: Problem, allocation: Allocation) -> Rank:
     return unserved, cost
 
 
-def _all(problem: Problem) -> tuple[int, ...]:
+def _all(problem: AllocationProblem) -> tuple[int, ...]:
     priorities = sorted({want.priority for want in problem.wants})
     return tuple(sum(want.priority == priority for want in problem.wants) for priority in priorities)
 
 
-def _less_one(problem: Problem, unserved: tuple[int, ...], priority: int) -> tuple[int, ...]:
+def _less_one(problem: AllocationProblem, unserved: tuple[int, ...], priority: int) -> tuple[int, ...]:
     place = sorted({want.priority for want in problem.wants}).index(priority)
     return tuple(count - (number == place) for number, count in enumerate(unserved))
 
 
-def _cost(problem: Problem, option: Option, count: int) -> float:
+def _cost(problem: AllocationProblem, option: PoolOption, count: int) -> float:
     return option.cost * (count + problem.switching_cost_hours * abs(count - option.current))
 
 
-def _choices(problem: Problem, want: Want, names: list[str]) -> Iterator[tuple[float, tuple[int, ...]]]:
+def _choices(
+    problem: AllocationProblem, want: ModelRequest, names: list[str]
+) -> Iterator[tuple[float, tuple[int, ...]]]:
     """What counts cost and take: of those that serve the want, only those than which none is better in all."""
     part = want.parts[0]
     counts = product(*(range(1 + max(option.current, ceil(part.demand / option.serves))) for option in part.options))
@@ -124,15 +126,15 @@ def _choices(problem: Problem, want: Want, names: list[str]) -> Iterator[tuple[f
     yield from kept
 
 
-def contended(problem: Problem, ideal: Rank) -> bool:
+def contended(problem: AllocationProblem, ideal: Rank) -> bool:
     """Whether the best is worse than what could be if nothing were short."""
-    plenty = Problem(problem.wants, dict.fromkeys(problem.limits, 1_000_000))
+    plenty = AllocationProblem(problem.wants, dict.fromkeys(problem.limits, 1_000_000))
     unserved, cost = rank(plenty, greedy(plenty))
     return ideal[0] > unserved or ideal[1] > cost * 1.000001
 
 
-def main(systems: int, one: Callable[[int], Problem] = system) -> None:
-    solvers: dict[str, Callable[[Problem], Allocation | None]] = {
+def main(systems: int, one: Callable[[int], AllocationProblem] = system) -> None:
+    solvers: dict[str, Callable[[AllocationProblem], Allocation | None]] = {
         "greedy": greedy,
         "exact": lambda problem: solve(problem, 60.0),
     }

@@ -14,7 +14,7 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
 from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.effects import (
     AnyEffect,
@@ -117,10 +117,10 @@ class Models:
         """Requests that each worker has."""
         self.silent: set[str] = set()
         """Models whose workers do not report."""
-        self.solves: Callable[[Problem], Allocation | None] = lambda _problem: None
+        self.solves: Callable[[AllocationProblem], Allocation | None] = lambda _problem: None
         """What a solver answers, after ``solve_ms``; None: that there is nothing better."""
         self.solve_ms = 50
-        self.problems: list[Problem] = []
+        self.problems: list[AllocationProblem] = []
         """What it was asked."""
         self.watch: Callable[[], None] = lambda: None
         """Called after every turn."""

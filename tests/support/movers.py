@@ -24,7 +24,7 @@ from loadline.core.vocabulary.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.vocabulary.migrations import Migration, MoveFailure, MovePhase
+from loadline.core.vocabulary.migrations import Migration, MigrationFailure, MigrationReportPhase
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 from tests.support.belief import STALE_MS, START
 
@@ -138,11 +138,11 @@ class Movers:
     def phase(  # noqa: PLR0917 - in the order in which tests vary them
         self,
         move: Migration,
-        phase: MovePhase,
+        phase: MigrationReportPhase,
         moved: int = 0,
         failed: int = 0,
         tokens: int = 0,
-        reason: MoveFailure = "",
+        reason: MigrationFailure = "",
         requests: int = 1,
     ) -> list[Migration]:
         """Its source reports."""

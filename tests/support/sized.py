@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from loadline.client.traffic_interval import TrafficInterval
-from loadline.core.engines.lengths import Lengths, all_of, lengths_of
+from loadline.core.engines.lengths import LengthDistribution, constant_length, lengths_from_histogram
 from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
@@ -111,14 +111,14 @@ def _told(case: Case, arriving: Sequence[Arriving]) -> tuple[Model, Demand]:
     return model, Demand(case.requests_per_s, isl, osl, ATTAINMENT, kv_hit_rate=case.hit_rate)
 
 
-def _reported(tokens: Sequence[int]) -> Lengths:
+def _reported(tokens: Sequence[int]) -> LengthDistribution:
     interval = TrafficInterval()
     for one in tokens:
         interval.arrived(one)
     histogram = interval.sample(1, 1_000, queued=0, in_flight=0).isl_histogram
     mean = float(np.mean(tokens))
-    found = lengths_of(histogram, mean) if histogram is not None and min(tokens) < max(tokens) else None
-    return found or all_of(mean)
+    found = lengths_from_histogram(histogram, mean) if histogram is not None and min(tokens) < max(tokens) else None
+    return found or constant_length(mean)
 
 
 def attained(case: Case, arriving: Sequence[Arriving], workers: int) -> float:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from loadline.core.vocabulary.forecasts import ForecastKnobs, Question, Series
+from loadline.core.vocabulary.forecasts import ForecastKnobs, ForecastQuery, Series
 from loadline.forecast import available, forecast
 from loadline.forecast.scores import work_error
 from tests.vectors.answering import Answer, NotCovered, only
@@ -17,7 +17,7 @@ def next_value(predictor: Any, series: list[float | None], min_points: int) -> f
     if not available(predictor):
         raise NotCovered(f"{predictor} is not installed here")
     values = Series(tuple(series), INTERVAL_MS, START_MS + len(series) * INTERVAL_MS)
-    answer = forecast(Question(values, 1, ForecastKnobs(predictor=predictor, min_points=min_points)))
+    answer = forecast(ForecastQuery(values, 1, ForecastKnobs(predictor=predictor, min_points=min_points)))
     return answer.mean[0] if answer else 0.0
 
 

@@ -11,7 +11,14 @@ from loadline.core.planning.allocation.contenders import Bundle, Contender, Rema
 from loadline.core.planning.allocation.covers import cover
 from loadline.core.planning.allocation.regret import grant
 from loadline.core.planning.allocation.weighted import WeightedClaim, fair_shares
-from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.vocabulary.allocations import (
+    Allocation,
+    AllocationProblem,
+    ModelRequest,
+    PoolOption,
+    RoleRequest,
+    SaturationPolicy,
+)
 from loadline.core.vocabulary.scalars import Role
 from tests.vectors.answering import Answer, NotCovered, only
 
@@ -40,10 +47,10 @@ def _contender(server: dict[str, Any]) -> Contender:
     options, candidates = [], []
     for one in server["candidates"]:
         acc, replicas = one["acc"], one["replicas"]
-        options.append(Option(acc, 1.0 / replicas, one["cost"] / replicas, {acc: units[acc]}))
+        options.append(PoolOption(acc, 1.0 / replicas, one["cost"] / replicas, {acc: units[acc]}))
         candidates.append(Bundle({acc: replicas}, {acc: units[acc] * replicas}, one["value"]))
-    part = Part("aggregated", 1.0, tuple(options))
-    return Contender(Want(server["name"], server["priority"], (part,)), tuple(candidates))
+    part = RoleRequest("aggregated", 1.0, tuple(options))
+    return Contender(ModelRequest(server["name"], server["priority"], (part,)), tuple(candidates))
 
 
 def _result(server: dict[str, Any], counts: dict[str, int]) -> dict[str, Any] | None:
@@ -60,10 +67,10 @@ def greedy_by_score(given: dict[str, Any]) -> dict[str, int]:
     weights = [_weight(model) for model in given["models"]]
     whole = lcm(*weights)
     wants = [
-        Want(str(number), whole // weight, _parts(model))
+        ModelRequest(str(number), whole // weight, _parts(model))
         for number, (model, weight) in enumerate(zip(given["models"], weights, strict=True))
     ]
-    found = greedy(Problem(tuple(wants), given["gpu_limits"], "weighted"))
+    found = greedy(AllocationProblem(tuple(wants), given["gpu_limits"], "weighted"))
     more = {pool: count for counts in found.counts.values() for pool, count in counts.items()}
     return {name: standing + more[name] for model in given["models"] for name, standing in _current(model).items()}
 
@@ -78,7 +85,7 @@ def _current(model: dict[str, Any]) -> dict[str, int]:
     return current if isinstance(current, dict) else {model["variant"]: current}
 
 
-def _parts(model: dict[str, Any]) -> tuple[Part, ...]:
+def _parts(model: dict[str, Any]) -> tuple[RoleRequest, ...]:
     """What is asked for beyond what stands, of the analyzer that asks for most."""
     keys = ("variant", "required", "role_required", "prc", "gpus_per_replica", "acc", "current", "priority", "score")
     only(model, *keys, "analyzers")
@@ -87,10 +94,11 @@ def _parts(model: dict[str, Any]) -> tuple[Part, ...]:
         roles: list[Role] = ["prefill", "decode"]
         only(model["role_required"], *roles)
         return tuple(
-            Part(role, model["role_required"][role], (Option(role, model["prc"], 1.0, takes),)) for role in roles
+            RoleRequest(role, model["role_required"][role], (PoolOption(role, model["prc"], 1.0, takes),))
+            for role in roles
         )
     needs = [one["remaining"] for one in model.get("analyzers", ())] or [model["required"]]
-    return (Part("aggregated", max(needs), (Option(model["variant"], model["prc"], 1.0, takes),)),)
+    return (RoleRequest("aggregated", max(needs), (PoolOption(model["variant"], model["prc"], 1.0, takes),)),)
 
 
 def greedy_by_saturation(given: dict[str, Any]) -> Any:
@@ -114,9 +122,9 @@ def _by_saturation(gpus: int, decisions: list[dict[str, Any]], most: int | None)
         more = float(one["target"] - one["current"])
         takes = {"gpus": max(1, one["gpus_per_replica"])}
         bound = {} if most is None else {"most": most - one["current"]}
-        part = Part("aggregated", more, (Option(one["name"], 1.0, one["cost"], takes, **bound),))
-        wants.append(Want(one["name"], priority, (part,)))
-    return greedy(Problem(tuple(wants), {"gpus": gpus}, "priority_exhaustive"))
+        part = RoleRequest("aggregated", more, (PoolOption(one["name"], 1.0, one["cost"], takes, **bound),))
+        wants.append(ModelRequest(one["name"], priority, (part,)))
+    return greedy(AllocationProblem(tuple(wants), {"gpus": gpus}, "priority_exhaustive"))
 
 
 def rescale(given: dict[str, Any]) -> Any:
@@ -134,7 +142,7 @@ def rescale(given: dict[str, Any]) -> Any:
     if "demand" not in given:
         raise NotCovered("no answer for such a case of rescale")
     only(given, "demand", "prc")
-    counts = cover(Part("aggregated", given["demand"], (Option("pool", given["prc"], 1.0),)))
+    counts = cover(RoleRequest("aggregated", given["demand"], (PoolOption("pool", given["prc"], 1.0),)))
     return counts and counts["pool"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadline.core.engines.fitting import FitRefused, fit_line
 from loadline.core.engines.linear import LinearTimes
-from loadline.core.engines.queue_sizing import Targets, size
+from loadline.core.engines.queue_sizing import Targets, max_rate
 from loadline.core.engines.queueing import EngineQueue
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.cases import Case
@@ -53,14 +53,14 @@ def sizing(given: dict[str, Any]) -> dict[str, Any]:
     only(given, *ENGINE, *targets)
     queue, (ttft_ms, itl_ms, tokens) = _queue(given), (given[name] for name in targets)
     ttft, itl = Targets(ttft_ms=ttft_ms or math.inf), Targets(itl_ms=itl_ms or math.inf)
-    all_of = size(queue, Targets(ttft.ttft_ms, itl.itl_ms, tokens))
+    all_of = max_rate(queue, Targets(ttft.ttft_ms, itl.itl_ms, tokens))
     if not all_of.requests_per_s:
         return {**INFEASIBLE, **{name: given[name] for name in targets}}
     found = queue.analyse(all_of.requests_per_s)
     return {
-        "rate_ttft_rps": size(queue, ttft).requests_per_s,
-        "rate_itl_rps": size(queue, itl).requests_per_s,
-        "rate_tps_rps": size(queue, Targets(tokens_per_s=tokens)).requests_per_s,
+        "rate_ttft_rps": max_rate(queue, ttft).requests_per_s,
+        "rate_itl_rps": max_rate(queue, itl).requests_per_s,
+        "rate_tps_rps": max_rate(queue, Targets(tokens_per_s=tokens)).requests_per_s,
         "throughput_rps": found.throughput_requests_per_s,
         "achieved_ttft_ms": found.ttft_ms,
         "achieved_itl_ms": found.itl_ms,
@@ -83,7 +83,7 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
     queue = EngineQueue(times, isl, osl + 1, given["max_batch"], given["max_queue"])
     if "rps" not in given:
         targets = {"rate_itl": Targets(itl_ms=given["target_itl"]), "rate_ttft": Targets(ttft_ms=given["target_ttft"])}
-        return {name: size(queue, target).requests_per_s for name, target in targets.items()}
+        return {name: max_rate(queue, target).requests_per_s for name, target in targets.items()}
     found = queue.analyse(given["rps"])
     return {
         "resp_ms": found.response_ms,
@@ -108,7 +108,7 @@ def quirk(given: dict[str, Any]) -> dict[str, Any]:
         raise NotCovered("no answer without the lengths of the requests")
     # Without a prefill there is no prompt here, so what one would take does not matter.
     queue = EngineQueue(LinearTimes(given["alpha"], given["beta"], 1.0, 0.0), 0.0, 128.0, 64, 640)
-    found_size = size(queue, Targets(itl_ms=given["target_itl"]))
+    found_size = max_rate(queue, Targets(itl_ms=given["target_itl"]))
     return {"bound": found_size.bound, "itl_ms": queue.analyse(found_size.requests_per_s).itl_ms}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from loadline.config import parse, validate
 from loadline.core.engines import token_capacity
-from loadline.core.engines.token_capacity import Holding, Observations, TokenLimits
+from loadline.core.engines.token_capacity import ObservedCapacity, TokenLimits, WorkerKv
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.arbitration import arbitrate
 from loadline.core.planning.sizing import headroom
@@ -111,20 +111,20 @@ def capacity(given: dict[str, Any]) -> dict[str, Any]:
     """k1, k2 and the lesser of them, in whichever words a case asks for them."""
     if "stored_effective" in given:
         only(given, "stored_effective", "live_pods", "avg_out")
-        return {"effective": token_capacity.unseen_tokens(given["stored_effective"], 0.0, None)}
+        return {"effective": token_capacity.empty_pool_tokens(given["stored_effective"], 0.0, None)}
     if "compatible_live_effective" in given:
         only(given, "derived", "compatible_live_effective")
         like = given["compatible_live_effective"]
-        return {"effective": token_capacity.unseen_tokens(None, given["derived"], like)}
+        return {"effective": token_capacity.empty_pool_tokens(None, given["derived"], like)}
     if "max_batched_tokens" in given:
         only(given, "max_batched_tokens", "max_num_seqs", "avg_in", "avg_out")
         flags = given["max_batched_tokens"], given["max_num_seqs"]
         return {"k2": token_capacity.derived_tokens(given["avg_in"], given["avg_out"], *flags)}
     only(given, "total_kv_tokens", "tokens_in_use", "queue", "kv_threshold", "queue_threshold", "history", "cycles")
-    limits, observed = TokenLimits(given["kv_threshold"], given.get("queue_threshold", 5)), Observations()
+    limits, observed = TokenLimits(given["kv_threshold"], given.get("queue_threshold", 5)), ObservedCapacity()
     effective = 0.0
     for cycle in given.get("cycles", [given]):
-        worker = Holding(given["total_kv_tokens"], cycle["tokens_in_use"], cycle["queue"])
+        worker = WorkerKv(given["total_kv_tokens"], cycle["tokens_in_use"], cycle["queue"])
         effective = token_capacity.worker_tokens(worker, limits, observed, 0.0, None)
         if worker.queues(limits.queue_threshold) and worker.telling(limits.kv_threshold):
             observed.note(0.0, worker.in_use)
@@ -218,7 +218,7 @@ def learns_at_low_usage(case: Case) -> bool:
     if case.op != "wva.v2_capacity" or given.get("queue", 0) < given.get("queue_threshold", 5):
         return False
     limits = TokenLimits(given["kv_threshold"])
-    return not Holding(given["total_kv_tokens"], given["tokens_in_use"], 0.0).telling(limits.kv_threshold)
+    return not WorkerKv(given["total_kv_tokens"], given["tokens_in_use"], 0.0).telling(limits.kv_threshold)
 
 
 def bound_by_memory(case: Case) -> dict[str, float]:

@@ -22,7 +22,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import remembered
-from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.core.vocabulary.scalars import Role
 from loadline.rig.bench import options, result, say
 from loadline.solver import solve
@@ -34,7 +34,7 @@ TIME_LIMIT_S = 10.0
 WORKERS_MAX = 200
 
 
-def fleet(supply: float, seed: int) -> Problem:
+def fleet(supply: float, seed: int) -> AllocationProblem:
     """Demands of 2 to 50 workers of three priorities, and ``supply`` times the GPUs that they would take of each."""
     draw = random.Random(seed)  # noqa: S311 - the same fleets every time
     wants, taken = [], 0.0
@@ -44,20 +44,24 @@ def fleet(supply: float, seed: int) -> Problem:
             serves, gpus = draw.uniform(0.5, 2.5) * (number + 1), draw.choice([1, 2, 4, 8])
             cost = serves * draw.uniform(0.8, 1.3)
             takes = {f"type-{number}": gpus}
-            pools.append(Option(f"{model}-{number}", serves, cost, takes, 0, WORKERS_MAX, draw.randint(0, 3)))
+            pools.append(PoolOption(f"{model}-{number}", serves, cost, takes, 0, WORKERS_MAX, draw.randint(0, 3)))
             taken += demand / serves * gpus / TYPES
-        wants.append(Want(f"model-{model:03}", draw.choice([1, 2, 3]), (Part("aggregated", demand, tuple(pools)),)))
-    return Problem(tuple(wants), {f"type-{number}": int(supply * taken / TYPES) for number in range(TYPES)})
+        wants.append(
+            ModelRequest(
+                f"model-{model:03}", draw.choice([1, 2, 3]), (RoleRequest("aggregated", demand, tuple(pools)),)
+            )
+        )
+    return AllocationProblem(tuple(wants), {f"type-{number}": int(supply * taken / TYPES) for number in range(TYPES)})
 
 
-def two_roles(problem: Problem) -> Problem:
+def two_roles(problem: AllocationProblem) -> AllocationProblem:
     """The same, half of each demand for prefill and half for decode, each with pools of its own."""
     roles: tuple[Role, ...] = ("prefill", "decode")
     wants = [
         replace(
             want,
             parts=tuple(
-                Part(
+                RoleRequest(
                     role,
                     want.parts[0].demand / len(roles),
                     tuple(replace(option, pool=f"{role}-{option.pool}") for option in want.parts[0].options),
@@ -70,7 +74,7 @@ def two_roles(problem: Problem) -> Problem:
     return replace(problem, wants=tuple(wants))
 
 
-def plain(problem: Problem) -> None:
+def plain(problem: AllocationProblem) -> None:
     """All counts at once: workers that stand, workers that start, and whether each model is served."""
     pools = [(at, option) for at, want in enumerate(problem.wants) for option in want.parts[0].options]
     number, models = len(pools), len(problem.wants)
@@ -102,7 +106,7 @@ def timed(what: Callable[[], T]) -> tuple[T, float]:
     return found, (time.process_time() - began_s) * 1e3
 
 
-def served(problem: Problem, found: Allocation) -> list[int]:
+def served(problem: AllocationProblem, found: Allocation) -> list[int]:
     """Models that are served, by priority."""
     wants = [want for want in problem.wants if want.name not in found.unserved]
     return [sum(want.priority == priority for want in wants) for priority in (1, 2, 3)]
@@ -112,10 +116,10 @@ def covers_us(pools: int, times: int) -> float:
     """The mean over covers of parts of 50 to 100 workers."""
     draw = random.Random(pools)  # noqa: S311 - the same parts every time
     parts = [
-        Part(
+        RoleRequest(
             "aggregated",
             draw.uniform(100.0, 200.0),
-            tuple(Option(str(number), draw.uniform(1.0, 3.0), draw.uniform(1.0, 3.0)) for number in range(pools)),
+            tuple(PoolOption(str(number), draw.uniform(1.0, 3.0), draw.uniform(1.0, 3.0)) for number in range(pools)),
         )
         for _ in range(times)
     ]

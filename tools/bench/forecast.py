@@ -25,7 +25,7 @@ from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import RegistryRead
-from loadline.core.vocabulary.forecasts import AnyPredictor, ForecastKnobs, Question, Series
+from loadline.core.vocabulary.forecasts import AnyPredictor, ForecastKnobs, ForecastQuery, Series
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.forecast import available, forecast
 from loadline.rig.bench import POOL, ROOT, BenchFleet, options, result, say
@@ -43,11 +43,11 @@ MODELS, WORKERS = 10, 1_000
 PREDICTORS: tuple[AnyPredictor, ...] = ("constant", "seasonal", "auto", "arima", "prophet")
 
 
-def question(predictor: AnyPredictor, seed: int) -> Question:
+def question(predictor: AnyPredictor, seed: int) -> ForecastQuery:
     """Days of ten minutes, with noise."""
     rng = random.Random(f"{seed}:forecast")  # noqa: S311 - repeatable
     values = [1_000.0 + 400.0 * math.sin(at * math.tau / 144) + rng.gauss(0.0, 40.0) for at in range(POINTS)]
-    return Question(Series(tuple(values), INTERVAL_MS, POINTS * INTERVAL_MS), HORIZON, ForecastKnobs(predictor))
+    return ForecastQuery(Series(tuple(values), INTERVAL_MS, POINTS * INTERVAL_MS), HORIZON, ForecastKnobs(predictor))
 
 
 def asked_ms(predictor: AnyPredictor, seed: int) -> float:

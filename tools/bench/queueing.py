@@ -13,8 +13,8 @@ from functools import partial
 from math import exp, log
 
 from loadline.core.engines.linear import LinearTimes
-from loadline.core.engines.queue_sizing import Targets, size
-from loadline.core.engines.queue_sizing_batch import size_many
+from loadline.core.engines.queue_sizing import Targets, max_rate
+from loadline.core.engines.queue_sizing_batch import max_rates
 from loadline.core.engines.queueing import EngineQueue
 from loadline.rig.bench import options, result, say
 
@@ -70,13 +70,13 @@ def main() -> None:
     some = queues[:: ENGINES // PLAIN]
     figures: dict[str, float] = {}
     for number in range(1, rounds + 1):
-        values.append(best_us(lambda: size_many(queues, targets), times) / 1e3)
+        values.append(best_us(lambda: max_rates(queues, targets), times) / 1e3)
         baselines.append(best_us(lambda: [plain_ms(queue) for queue in some], 1) / 1e3 * (ENGINES / PLAIN))
         say(f"round {number}/{rounds}: {values[-1]:.1f} ms, plain analyses {baselines[-1]:.0f} ms")
     for batch, attainment in ((64, 0.95), (256, 0.0), (256, 0.95)):
         one, two = fleet(batch, attainment)
         kind = f"p{100 * attainment:.0f}" if attainment else "mean"
-        figures[f"batch_{batch}_{kind}_ms"] = best_us(partial(size_many, one, two), times * rounds) / 1e3
+        figures[f"batch_{batch}_{kind}_ms"] = best_us(partial(max_rates, one, two), times * rounds) / 1e3
     llama = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 256, 2_560)
     for load in (0.5, 0.9, 0.99, 2.0):
         figures[f"analysis_{load:g}_us"] = best_us(partial(llama.analyse, 1_000.0 * load * llama.top), 1_000 * rounds)
@@ -87,7 +87,7 @@ def main() -> None:
         "itl_p95": Targets(itl_ms=12.0, attainment=0.95),
     }
     for name, target in singles.items():
-        figures[f"{name}_us"] = best_us(partial(size, llama, target), 100 * rounds)
+        figures[f"{name}_us"] = best_us(partial(max_rate, llama, target), 100 * rounds)
     result("queueing", "ms", values, baselines, **{name: round(figure, 1) for name, figure in figures.items()})
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from loadline.core.vocabulary.status import MigrationStatus, ModelStatus, TurnTiming
+from loadline.core.vocabulary.status import DurationTotal, MigrationStatus, ModelStatus
 
 _MODEL: Final = ("model",)
 _MS: Final = 1_000
@@ -58,7 +58,7 @@ def _by_policy(what: str, text: str, values: Mapping[str, Mapping[str, int]]) ->
 
 
 def _seconds(
-    what: str, text: str, labels: Sequence[str], timings: Sequence[tuple[tuple[str, ...], TurnTiming]]
+    what: str, text: str, labels: Sequence[str], timings: Sequence[tuple[tuple[str, ...], DurationTotal]]
 ) -> Metric:
     family = SummaryMetricFamily(f"loadline_{what}_seconds", text, labels=labels)
     for values, timing in timings:

@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 
 from loadline.adapters.process_child import ProcessChild, Unanswered, module
-from loadline.core.vocabulary.allocations import Allocation, Problem
-from loadline.core.vocabulary.forecasts import Forecast, Question
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
+from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 from loadline.forecast import last_value
 
 _GRACE_S: Final = 1.0
@@ -35,7 +35,7 @@ class ProcessFitter:
         """Of the child that fits; 0 while there is none."""
         return self._fits.pid
 
-    async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
+    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
         """The forecast, or the last value where the child was late, died or talked nonsense; see ``Fitter``."""
 
         def understood(frame: bytes) -> Forecast | None:
@@ -49,7 +49,7 @@ class ProcessFitter:
         except Unanswered as error:
             return last_value(question, error.why, error.detail)
 
-    async def solve(self, problem: Problem, time_limit_s: float) -> Allocation | None:
+    async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
         """The allocation, or None where there is none; see ``Fitter``."""
         question = msgspec.json.encode({"problem": problem, "time_limit_s": time_limit_s})
         try:

@@ -6,14 +6,14 @@ import msgspec
 from msgspec import Struct
 
 from loadline.adapters.frames import answer_all
-from loadline.core.vocabulary.allocations import Problem
+from loadline.core.vocabulary.allocations import AllocationProblem
 from loadline.solver import solve
 
 
 class Asked(Struct, frozen=True):
     """A problem, and how long its solution may take."""
 
-    problem: Problem
+    problem: AllocationProblem
     time_limit_s: float
 
 

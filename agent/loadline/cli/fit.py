@@ -9,7 +9,7 @@ import msgspec
 from loadline.cli import output, simulation_inputs
 from loadline.config.file import checked
 from loadline.config.profiles import read_sweeps
-from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, times_of
+from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, linear_times
 from loadline.core.engines.profile import LinearKnobs
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 from loadline.errors import ConfigError, DataError
@@ -38,7 +38,7 @@ def fit(options: argparse.Namespace) -> int:
     _check_context(options.context, decodes)
     decode = _fitted(named, "decode", fit_decode(decodes, options.context))
     prefill = _fitted(named, "prefill", fit_prefill(prefills))
-    times = times_of(decode, prefill)
+    times = linear_times(decode, prefill)
     largest = max(batch for sweep in decodes for batch in batches_of(sweep))
     knobs = {
         **msgspec.structs.asdict(times),

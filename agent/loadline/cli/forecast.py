@@ -18,8 +18,8 @@ from loadline.core.vocabulary.forecasts import (
     AnyPredictor,
     Forecast,
     ForecastKnobs,
+    ForecastQuery,
     PredictorName,
-    Question,
     SeasonalKnobs,
 )
 from loadline.errors import ConfigError, DataError
@@ -97,7 +97,7 @@ def _asking(deadline_s: float, total: int, on_progress: progress.OnProgress) -> 
     with asyncio.Runner() as runner:
         fitter = ProcessFitter()
 
-        def ask(question: Question) -> Forecast | None:
+        def ask(question: ForecastQuery) -> Forecast | None:
             answer = runner.run(fitter.fit(question, deadline_s))
             on_progress(next(done) / total)
             return answer

@@ -13,7 +13,7 @@ from loadline.adapters.logs import bounded
 from loadline.client.moves import Moves, Part
 from loadline.client.resources import running, wait_at_most
 from loadline.core.migration.requests import MigratableRequest
-from loadline.core.vocabulary.migrations import MoveFailure
+from loadline.core.vocabulary.migrations import MigrationFailure
 from loadline.core.vocabulary.scalars import TOKENS_MAX
 from loadline.errors import LoadlineError
 from loadline.wire.codec import Rejected, decode_as, encode
@@ -23,7 +23,7 @@ from loadline.wire.messages import MigrateCommand, MigrationReport
 _REPORTS_MAX: Final = 1_024
 _SHOWN_MAX: Final = 100
 
-_FAILURES: Final = frozenset(get_args(MoveFailure)) - {""}
+_FAILURES: Final = frozenset(get_args(MigrationFailure)) - {""}
 
 _log = bounded("mover")
 
@@ -36,9 +36,9 @@ class MoveRefused(LoadlineError):
         detail: A sentence for people.
     """
 
-    def __init__(self, reason: MoveFailure = "destination_refused", detail: str = "") -> None:
+    def __init__(self, reason: MigrationFailure = "destination_refused", detail: str = "") -> None:
         known = reason in _FAILURES
-        self.reason: MoveFailure = reason if known else "failed"
+        self.reason: MigrationFailure = reason if known else "failed"
         """One that is not in the list would make the report unreadable."""
         self.detail = str(detail or "") if known else f"{reason}: {detail}"
         super().__init__(self.detail or self.reason)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from loadline.client.fence import EpochFence
 from loadline.client.incarnation import is_for
 from loadline.core.migration.requests import MigratableRequest, choose
-from loadline.core.vocabulary.migrations import MoveFailure, MovePhase, MoveRefusal
+from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefusal, MigrationReportPhase
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 
@@ -67,9 +67,9 @@ class _Move(Struct):
     moved: int = 0
     failed: int = 0
     tokens: int = 0
-    phase: MovePhase | None = None
+    phase: MigrationReportPhase | None = None
     """That was reported last."""
-    reason: MoveFailure = ""
+    reason: MigrationFailure = ""
     detail: str = ""
 
     @property
@@ -81,7 +81,7 @@ class _Move(Struct):
         """Those that the deadline withdraws."""
         return [name for name, one in self.left.items() if one.stage in _WITHDRAWN_LATE]
 
-    def report(self, phase: MovePhase, now_ms: int) -> MigrationReport:
+    def report(self, phase: MigrationReportPhase, now_ms: int) -> MigrationReport:
         self.phase, its = phase, self.command
         return MigrationReport(
             its.command_id,
@@ -194,7 +194,7 @@ class Moves:
         self._moves[command.command_id] = _Move(command, reply, now_ms, left)
         return reply
 
-    def _refusal(self, command: MigrateCommand) -> tuple[MoveRefusal | None, str]:
+    def _refusal(self, command: MigrateCommand) -> tuple[MigrationRefusal | None, str]:
         """Why no request of this worker is moved, whatever it has; None: that remains to be seen."""
         mine, its = self._record, command.destination
         if command.source.incarnation < mine.incarnation:
@@ -262,7 +262,7 @@ class Moves:
         move.tokens += one.tokens
         return [move.report("switched", now_ms), *self._ended(move, now_ms)]
 
-    def failed(self, part: Part, reason: MoveFailure, now_ms: int, detail: str = "") -> list[MigrationReport]:
+    def failed(self, part: Part, reason: MigrationFailure, now_ms: int, detail: str = "") -> list[MigrationReport]:
         """It stays here, and that is certain: it goes on, or is over."""
         move = self._moves.get(part.command_id)
         if move is None or move.left.pop(part.request_id, None) is None:
@@ -333,5 +333,5 @@ class Moves:
         self._taken_in.discard(request_id)
 
 
-def _refused(command: MigrateCommand, reason: MoveRefusal, detail: str) -> MigrateReply:
+def _refused(command: MigrateCommand, reason: MigrationRefusal, detail: str) -> MigrateReply:
     return MigrateReply(command.command_id, accepted=False, reason=reason, detail=detail[:_DETAIL_CHARS_MAX])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from loadline.config.knobs import Config
 from loadline.config.names import did_you_mean
 from loadline.config.schedules import highest_minimum
-from loadline.core.engines.accelerator import UNSAID
+from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR
 from loadline.core.planning.allocation.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
 
@@ -121,7 +121,7 @@ def _takers(config: Config) -> Iterator[_Taker]:
     accelerators = {one.name: one for one in config.accelerators}
     for index, model in enumerate(config.models):
         for at, pool in enumerate(model.pools):
-            gpu_type = accelerators.get(pool.accelerator, UNSAID).gpu_type
+            gpu_type = accelerators.get(pool.accelerator, UNNAMED_ACCELERATOR).gpu_type
             gpus, floor_gpus = (count * pool.gpus_per_worker for count in (pool.replicas_min, highest_minimum(pool)))
             place = f"models[{index}].pools[{at}]"
             yield _Taker(place, model.namespace, pool.accelerator, gpu_type, gpus, floor_gpus)

@@ -9,9 +9,9 @@ from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from loadline.config.knobs import Config
-from loadline.core.fleet.cron import CronError, cron
+from loadline.core.fleet.cron import CronError, parse_cron
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, Zone
+from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, ZoneOffsets
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
@@ -19,7 +19,7 @@ _YEARS: Final = (2020, 2060)
 """Between these the wall clocks are known: what a trace of old plays in, and longer than an agent runs."""
 
 
-def read_zones(config: Config) -> dict[str, Zone]:
+def read_zones(config: Config) -> dict[str, ZoneOffsets]:
     """The wall clocks that the schedules of a configuration go by, as data.
 
     Raises:
@@ -37,11 +37,11 @@ def check_schedules(model: ModelKnobs, place: str) -> None:
     for here, schedule, pool in _of_model(model, place):
         for key in ("start", "end"):
             try:
-                cron(getattr(schedule, key))
+                parse_cron(getattr(schedule, key))
             except CronError as error:
                 problem = f"{getattr(schedule, key)!r} {error.problem}"
                 raise ConfigError(f"{here}.{key}", problem, error.remedy) from error
-        if cron(schedule.start) == cron(schedule.end):
+        if parse_cron(schedule.start) == parse_cron(schedule.end):
             raise ConfigError(f"{here}.end", "is the start too, so the window is empty", "Let it end later.")
         if schedule.replicas_min > pool.replicas_max:
             problem = f"{schedule.replicas_min} is above replicas_max {pool.replicas_max}"
@@ -81,9 +81,9 @@ def _schedules(models: tuple[ModelKnobs, ...]) -> Iterator[tuple[str, ScheduleKn
         yield from ((here, schedule) for here, schedule, _ in _of_model(model, f"models[{index}]"))
 
 
-def _zone(name: str, place: str) -> Zone:
+def _zone(name: str, place: str) -> ZoneOffsets:
     if name == UTC:
-        return Zone()
+        return ZoneOffsets()
     known = available_timezones()
     if not known:
         remedy = "Install tzdata, or write times in UTC."
@@ -97,7 +97,7 @@ def _zone(name: str, place: str) -> Zone:
 
 
 @cache
-def expanded(name: str) -> Zone:
+def expanded(name: str) -> ZoneOffsets:
     """A wall clock by the tz database, as data: it is set anew once a day at most."""
     zone, day = ZoneInfo(name), timedelta(days=1)
     at, end = (datetime(year, 1, 1, tzinfo=UTC_ZONE) for year in _YEARS)
@@ -108,7 +108,7 @@ def expanded(name: str) -> Zone:
             since_ms.append(_change(at, at + day, zone))
             ahead_min.append(_ahead(at + day, zone))
         at += day
-    return Zone(tuple(since_ms), tuple(ahead_min))
+    return ZoneOffsets(tuple(since_ms), tuple(ahead_min))
 
 
 def _ahead(at: datetime, zone: tzinfo) -> int:

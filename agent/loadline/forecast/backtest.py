@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.vocabulary.forecasts import POINTS_MAX, Forecast, ForecastKnobs, Question, Series
+from loadline.core.vocabulary.forecasts import POINTS_MAX, Forecast, ForecastKnobs, ForecastQuery, Series
 from loadline.forecast import scores
 from loadline.forecast.base import Values
 
-Ask = Callable[[Question], Forecast | None]
+Ask = Callable[[ForecastQuery], Forecast | None]
 
 # Of the past is left to the first moment: of five days so much that a daily season can be seen.
 _FIRST_SHARE: Final = 1 / 3
@@ -98,7 +98,7 @@ def backtest(
     asked: list[_Asked] = []
     for size in sizes:
         past = series.values[:size][-POINTS_MAX:]
-        question = Question(Series(past, series.interval_ms, start_ms + size * series.interval_ms), horizon, knobs)
+        question = ForecastQuery(Series(past, series.interval_ms, start_ms + size * series.interval_ms), horizon, knobs)
         began_s = time.perf_counter()
         answer = ask(question)
         asked.append(_Asked(size, answer, (time.perf_counter() - began_s) * 1_000.0))

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from loadline.core.vocabulary.forecasts import Fallback, Forecast, PredictorName, Question, Series
+from loadline.core.vocabulary.forecasts import Fallback, Forecast, ForecastQuery, PredictorName, Series
 from loadline.forecast.arima import arima
 from loadline.forecast.auto import choose_predictor
 from loadline.forecast.base import (
@@ -34,7 +34,7 @@ GAP_MAX: Final = 288
 _DETAIL_MAX: Final = 200
 
 
-def forecast(question: Question) -> Forecast | None:
+def forecast(question: ForecastQuery) -> Forecast | None:
     """Forecast a series; None where nothing is known of it, or nothing of its last 288 intervals.
 
     It raises nothing, whatever a predictor does: the last value stands in for a forecast that failed, with the reason.
@@ -56,7 +56,7 @@ def forecast(question: Question) -> Forecast | None:
     return Forecast(tuple(mean), tuple(upper), "constant" if fallback else name, fallback, detail)
 
 
-def last_value(question: Question, fallback: Fallback, detail: str = "") -> Forecast | None:
+def last_value(question: ForecastQuery, fallback: Fallback, detail: str = "") -> Forecast | None:
     """The forecast that stands in for one that could not be had, in some microseconds."""
     history, gap = trim_unknown(question.series)
     if not history.size or gap > GAP_MAX:

@@ -16,7 +16,7 @@ from loadline.core.vocabulary.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.ports import Change, Entry, Snapshot
 from loadline.wire.codec import Rejected, decode_learned, decode_worker_record
@@ -45,7 +45,7 @@ class Registry:
         """All keys, at one revision."""
         workers: list[RegisteredWorker] = []
         paused: dict[str, str] = {}
-        learned: dict[str, Learned] = {}
+        learned: dict[str, LearnedState] = {}
         leader, epoch = "", 0
         for entry in snapshot.entries:
             match self._split(entry.key):
@@ -102,7 +102,7 @@ class Registry:
             return None
         return RegisteredWorker(record, entry.lease_id)
 
-    def _learned(self, model: str, entry: Entry) -> Learned | None:
+    def _learned(self, model: str, entry: Entry) -> LearnedState | None:
         learned = decode_learned(model, entry.value)
         if isinstance(learned, Rejected):
             self._on_rejected(learned)

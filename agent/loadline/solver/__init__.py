@@ -5,7 +5,7 @@ Whoever may not wait asks a child process. Nothing else needs SciPy: it is an ex
 
 from importlib.util import find_spec
 
-from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 
 
 def available() -> bool:
@@ -13,7 +13,7 @@ def available() -> bool:
     return find_spec("scipy") is not None
 
 
-def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
+def solve(problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
     """Allocate in so many seconds, see ``exact``; None if there was no time for that, or SciPy is not installed."""
     if not available():
         return None

@@ -29,7 +29,7 @@ from loadline.core.planning.allocation.contenders import (
 )
 from loadline.core.planning.allocation.leftovers import share_out
 from loadline.core.planning.allocation.regret import Chosen, Counts, allocation, grant, groups_of, serve
-from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.solver.beam_search import beam_search
 from loadline.solver.candidate_table import CandidateTable, Values
 from loadline.solver.mixes import minimal_mixes
@@ -56,7 +56,7 @@ _LEVELS: Final = 1e6
 """Numbers of served models of several priorities are one number up to this, and are maximised together."""
 
 
-def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
+def solve(problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
     """Allocate in so many seconds; None if there was no time for more than ``greedy``."""
     deadline_s = time.monotonic() + time_limit_s
     supply = supply_of(problem)
@@ -71,7 +71,9 @@ def solve(problem: Problem, time_limit_s: float) -> Allocation | None:
     return min(quick, found, key=lambda one: rank_allocation(problem, one))
 
 
-def _granted(contenders: Sequence[Contender], supply: RemainingSupply, problem: Problem, deadline_s: float) -> Counts:
+def _granted(
+    contenders: Sequence[Contender], supply: RemainingSupply, problem: AllocationProblem, deadline_s: float
+) -> Counts:
     """Who is served is chosen for all priorities at once, and again for the next ones when leftovers were shared."""
     counts: Counts = {}
     chosen: Chosen | None = None

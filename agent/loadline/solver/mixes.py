@@ -6,10 +6,10 @@ from math import ceil
 
 from loadline.core.planning.allocation.contenders import Bundle, RemainingSupply, both, bundles_of
 from loadline.core.planning.allocation.covers import SLACK
-from loadline.core.vocabulary.allocations import Option, Part, Want
+from loadline.core.vocabulary.allocations import ModelRequest, PoolOption, RoleRequest
 
 
-def minimal_mixes(want: Want, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
+def minimal_mixes(want: ModelRequest, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
     """All of them; none if there are more than ``most``. Switching a worker costs ``hours`` of it."""
     found = [Bundle({}, {}, 0.0)]
     for part in want.parts:
@@ -21,7 +21,7 @@ def minimal_mixes(want: Want, supply: RemainingSupply, hours: float, most: int) 
     return found
 
 
-def _mixes(part: Part) -> Iterator[dict[str, int]]:
+def _mixes(part: RoleRequest) -> Iterator[dict[str, int]]:
     """Counts by pool, from the least ones on."""
     options = sorted(part.options, key=lambda option: option.pool)
     missing = part.demand * (1.0 - SLACK) - sum(option.serves * option.least for option in options)
@@ -31,7 +31,7 @@ def _mixes(part: Part) -> Iterator[dict[str, int]]:
             yield {option.pool: option.least + count for option, count in zip(options, more, strict=True)}
 
 
-def _more(options: list[Option], missing: float) -> Iterator[tuple[int, ...]]:
+def _more(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]]:
     """Workers of each option beyond its least that serve what is missing; of the last one no more than it takes."""
     if not options:
         if missing <= 0.0:

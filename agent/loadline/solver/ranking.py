@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from loadline.core.planning.allocation.contenders import RemainingSupply, bundles_of, served
-from loadline.core.vocabulary.allocations import Allocation, Part, Problem
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, RoleRequest
 
 
 class AllocationRank(Struct, frozen=True, order=True):
@@ -19,7 +19,7 @@ class AllocationRank(Struct, frozen=True, order=True):
     """Shares (0..1) of their demands that the others are not served, by priority."""
 
 
-def rank_allocation(problem: Problem, found: Allocation) -> AllocationRank:
+def rank_allocation(problem: AllocationProblem, found: Allocation) -> AllocationRank:
     """How good an allocation is. A model that has all there may be counts as served."""
     priorities = sorted({want.priority for want in problem.wants})
     unserved, missing, cost = [0] * len(priorities), [0.0] * len(priorities), 0.0
@@ -36,5 +36,5 @@ def rank_allocation(problem: Problem, found: Allocation) -> AllocationRank:
     return AllocationRank(unserved, cost, missing)
 
 
-def _has_all(part: Part, counts: Mapping[str, int]) -> bool:
+def _has_all(part: RoleRequest, counts: Mapping[str, int]) -> bool:
     return served(part, counts) == 1.0 or all(counts[option.pool] == option.most for option in part.options)

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.events import (
     TrafficReported,
     WorkerDrained,
 )
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import Histogram, WorkerRecord
 from loadline.core.vocabulary.scalars import Name
@@ -297,9 +297,9 @@ def decode_worker_record(key_parts: Sequence[str], value: bytes) -> WorkerRecord
     return record
 
 
-def decode_learned(model: str, value: bytes) -> Learned | Rejected:
+def decode_learned(model: str, value: bytes) -> LearnedState | Rejected:
     """What the store holds of what a model has taught, or why it is refused. Never raises."""
-    return decode_as(Learned, value, f"state/{model}")
+    return decode_as(LearnedState, value, f"state/{model}")
 
 
 def decode_decision(value: bytes) -> Decision | Rejected:

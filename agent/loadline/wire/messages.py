@@ -10,7 +10,13 @@ from msgspec import Meta, Struct
 
 from loadline.core.migration.outcomes import PolicyReport
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision
-from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint, MoveFailure, MovePhase, MoveRefusal
+from loadline.core.vocabulary.migrations import (
+    Migration,
+    MigrationEndpoint,
+    MigrationFailure,
+    MigrationRefusal,
+    MigrationReportPhase,
+)
 from loadline.core.vocabulary.reasons import Explanation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.core.vocabulary.scalars import Count, Name, Role, Text
@@ -100,7 +106,7 @@ class MigrateReply(Struct, frozen=True, omit_defaults=True):
 
     command_id: CommandId
     accepted: bool
-    reason: Annotated[MoveRefusal | None, Meta(description="Why not.")] = None
+    reason: Annotated[MigrationRefusal | None, Meta(description="Why not.")] = None
     requests: Annotated[Count, Meta(description="Requests that it has chosen.")] = 0
     tokens: Annotated[Count, Meta(description="KV tokens that these have.")] = 0
     detail: Text = ""
@@ -116,7 +122,7 @@ class MigrationReport(Struct, frozen=True, omit_defaults=True):
     destination: MigrationEndpoint
     trigger: Name
     phase: Annotated[
-        MovePhase,
+        MigrationReportPhase,
         Meta(
             description="admitted: the destination has room; copying; switched: a request is there now; done: it is "
             "over, and something was moved; aborted: it is over, and nothing was."
@@ -127,7 +133,7 @@ class MigrationReport(Struct, frozen=True, omit_defaults=True):
     failed: Annotated[Count, Meta(description="Of these, they stay where they are.")] = 0
     tokens: Annotated[Count, Meta(description="KV tokens that were moved.")] = 0
     took_ms: Annotated[Count, Meta(description="Since the source accepted, by its own clock.")] = 0
-    reason: Annotated[MoveFailure, Meta(description="Why the newest of the failed ones failed.")] = ""
+    reason: Annotated[MigrationFailure, Meta(description="Why the newest of the failed ones failed.")] = ""
     detail: Text = ""
 
 

@@ -8,12 +8,12 @@ from loadline.adapters.http import HttpServer
 from loadline.adapters.metrics import Metrics
 from loadline.core.vocabulary.status import (
     AgentStatus,
+    DurationTotal,
     InFlightStatus,
     MigrationStatus,
     ModelStatus,
     PoolStatus,
     TrafficStatus,
-    TurnTiming,
     WorkerStatus,
 )
 
@@ -23,7 +23,7 @@ MOVES = MigrationStatus(
     commands={"decode_load:planned": 9, "decode_load:refused:no_slots": 2, "drain:done": 4},
     requests={"decode_load": 5, "drain": 40},
     tokens={"decode_load": 5_000, "drain": 40_000},
-    phases={"copying": TurnTiming(6, 1_500)},
+    phases={"copying": DurationTotal(6, 1_500)},
     silent=1,
     silent_workers=("secret-worker-name",),
 )
@@ -43,7 +43,7 @@ def status_with(counters: dict[str, int], rejected: dict[str, int]) -> AgentStat
         decision=None,
         hold=(),
         migrations=MOVES,
-        emptied=TurnTiming(4, 12_000),
+        emptied=DurationTotal(4, 12_000),
     )
     return AgentStatus(
         agent="a",

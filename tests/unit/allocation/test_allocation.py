@@ -10,22 +10,28 @@ import pytest
 from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import remembered
 from loadline.core.planning.allocation.weighted import WeightedClaim, fair_shares
-from loadline.core.vocabulary.allocations import Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.vocabulary.allocations import (
+    AllocationProblem,
+    ModelRequest,
+    PoolOption,
+    RoleRequest,
+    SaturationPolicy,
+)
 
 
-def option(pool: str, serves: float = 1.0, cost: float = 1.0, gpus: int = 1, **more: Any) -> Option:
-    return Option(pool, serves, cost, {more.pop("type", "h100"): gpus}, **more)
+def option(pool: str, serves: float = 1.0, cost: float = 1.0, gpus: int = 1, **more: Any) -> PoolOption:
+    return PoolOption(pool, serves, cost, {more.pop("type", "h100"): gpus}, **more)
 
 
-def part(demand: float, *options: Option, role: Any = "aggregated") -> Part:
-    return Part(role, demand, options)
+def part(demand: float, *options: PoolOption, role: Any = "aggregated") -> RoleRequest:
+    return RoleRequest(role, demand, options)
 
 
-def want(name: str, *parts: Part, priority: int = 1) -> Want:
-    return Want(name, priority, parts)
+def want(name: str, *parts: RoleRequest, priority: int = 1) -> ModelRequest:
+    return ModelRequest(name, priority, parts)
 
 
-def plain(name: str, workers: float, priority: int = 1, **more: Any) -> Want:
+def plain(name: str, workers: float, priority: int = 1, **more: Any) -> ModelRequest:
     return want(name, part(workers, option(name, **more)), priority=priority)
 
 
@@ -43,9 +49,9 @@ def plain(name: str, workers: float, priority: int = 1, **more: Any) -> Want:
         (lambda: part(1.0, option("p"), option("p")), "part 'aggregated': 'p' is named twice; give each its own name"),
         (lambda: want("m", priority=0), "want 'm': priority is 0; 1 is the first"),
         (lambda: want("m", part(1.0, option("p")), part(1.0, option("p"))), "want 'm': 'p' is named twice"),
-        (lambda: Problem((want("m"), want("m")), {}), "problem: 'm' is named twice"),
-        (lambda: Problem((), {"h100": -1}), "limits: h100 is -1"),
-        (lambda: Problem((), {}, switching_cost_hours=nan), "problem: switching_cost_hours is nan"),
+        (lambda: AllocationProblem((want("m"), want("m")), {}), "problem: 'm' is named twice"),
+        (lambda: AllocationProblem((), {"h100": -1}), "limits: h100 is -1"),
+        (lambda: AllocationProblem((), {}, switching_cost_hours=nan), "problem: switching_cost_hours is nan"),
     ],
 )
 def test_what_cannot_be_reckoned_with_is_refused_by_place(made: Callable[[], object], says: str) -> None:
@@ -55,7 +61,7 @@ def test_what_cannot_be_reckoned_with_is_refused_by_place(made: Callable[[], obj
 
 def test_it_is_refused_where_it_is_decoded_too() -> None:
     with pytest.raises(msgspec.ValidationError, match="option 'p': serves is -1"):
-        msgspec.json.decode(b'{"pool": "p", "serves": -1, "cost": 1}', type=Option)
+        msgspec.json.decode(b'{"pool": "p", "serves": -1, "cost": 1}', type=PoolOption)
 
 
 def test_pools_are_mixed_where_that_is_cheaper() -> None:
@@ -69,7 +75,7 @@ def test_a_dearer_worker_may_do_where_two_would_be_too_much() -> None:
 
 
 def test_what_stands_stays_unless_another_is_cheaper_by_what_switching_costs() -> None:
-    def pools(cost: float) -> Part:
+    def pools(cost: float) -> RoleRequest:
         return part(4.0, option("new", cost=cost), option("old", current=4))
 
     assert cover(pools(0.9), 0.1) == {"new": 0, "old": 4}  # 0.9 + 0.09, and 0.1 for that which goes
@@ -114,45 +120,45 @@ def test_prices_of_supplies_turn_to_what_takes_less_of_them() -> None:
 
 
 def test_who_has_most_to_lose_chooses_first() -> None:
-    def either(name: str, other: float) -> Want:
+    def either(name: str, other: float) -> ModelRequest:
         return want(name, part(2.0, option(f"{name}-h", cost=10.0), option(f"{name}-l", cost=other, type="l40s")))
 
-    found = greedy(Problem((either("m1", 12.0), either("m2", 30.0)), {"h100": 2, "l40s": 4}))
+    found = greedy(AllocationProblem((either("m1", 12.0), either("m2", 30.0)), {"h100": 2, "l40s": 4}))
     assert found.counts == {"m1": {"m1-h": 0, "m1-l": 2}, "m2": {"m2-h": 2, "m2-l": 0}}
     assert not found.unserved
 
 
 def test_a_higher_priority_is_served_first_whatever_it_costs() -> None:
-    found = greedy(Problem((plain("cheap", 3, 2), plain("dear", 3, 1, cost=9.0)), {"h100": 4}))
+    found = greedy(AllocationProblem((plain("cheap", 3, 2), plain("dear", 3, 1, cost=9.0)), {"h100": 4}))
     assert found.counts == {"cheap": {"cheap": 0}, "dear": {"dear": 3}}
     assert found.unserved == {"cheap": 1.0}
 
 
 def test_a_supply_that_is_not_named_is_not_limited() -> None:
-    assert greedy(Problem((plain("m", 9),), {"l40s": 1})).counts == {"m": {"m": 9}}
+    assert greedy(AllocationProblem((plain("m", 9),), {"l40s": 1})).counts == {"m": {"m": 9}}
 
 
 def test_a_worker_may_take_of_several_supplies() -> None:
-    both = Option("p", 1.0, 1.0, {"h100": 2, "team/h100": 2})
-    problem = Problem((want("m", part(3.0, both)),), {"h100": 100, "team/h100": 5}, "round_robin")
+    both = PoolOption("p", 1.0, 1.0, {"h100": 2, "team/h100": 2})
+    problem = AllocationProblem((want("m", part(3.0, both)),), {"h100": 100, "team/h100": 5}, "round_robin")
     assert greedy(problem).counts == {"m": {"p": 2}}
 
 
 def test_least_counts_stand_even_where_there_is_nothing() -> None:
-    found = greedy(Problem((plain("m", 3, least=2), plain("n", 1)), {"h100": 1}, "round_robin"))
+    found = greedy(AllocationProblem((plain("m", 3, least=2), plain("n", 1)), {"h100": 1}, "round_robin"))
     assert found.counts == {"m": {"m": 2}, "n": {"n": 0}}
     assert found.unserved == {"m": pytest.approx(1 / 3), "n": 1.0}
 
 
 def test_the_most_counts_are_all_there_is_to_be_served_by() -> None:
-    found = greedy(Problem((plain("m", 10, most=8),), {"h100": 8}))
+    found = greedy(AllocationProblem((plain("m", 10, most=8),), {"h100": 8}))
     assert found.counts == {"m": {"m": 8}}
     assert found.unserved == {"m": pytest.approx(0.2)}
 
 
 def test_what_is_left_is_mixed_where_no_pool_alone_suffices() -> None:
     two = want("m", part(4.0, option("a"), option("b", cost=1.1, type="l40s")))
-    assert greedy(Problem((two,), {"h100": 3, "l40s": 1})).counts == {"m": {"a": 3, "b": 1}}
+    assert greedy(AllocationProblem((two,), {"h100": 3, "l40s": 1})).counts == {"m": {"a": 3, "b": 1}}
 
 
 @pytest.mark.parametrize(
@@ -173,27 +179,27 @@ def test_policies_share_out_what_serves_nobody_whole(
     counts: dict[str, int],
 ) -> None:
     wants = (plain("a", 9), plain("b", 10), plain("c", 3, 50))
-    found = greedy(Problem(wants, {"h100": 8}, policy, delayed))
+    found = greedy(AllocationProblem(wants, {"h100": 8}, policy, delayed))
     assert {name: one[name] for name, one in found.counts.items()} == counts
 
 
 def test_round_robin_heeds_no_priority_where_priority_round_robin_does() -> None:
     wants = (plain("high", 9, 1), plain("low", 9, 2))
     for policy, high in (("round_robin", 4), ("priority_round_robin", 8)):
-        found = greedy(Problem(wants, {"h100": 8}, policy, delayed_best_effort=True))  # type: ignore[arg-type]
+        found = greedy(AllocationProblem(wants, {"h100": 8}, policy, delayed_best_effort=True))  # type: ignore[arg-type]
         assert found.counts["high"] == {"high": high}
 
 
 def test_roles_grow_together() -> None:
     roles = part(4.0, option("p"), role="prefill"), part(8.0, option("d", gpus=2), role="decode")
     for gpus, prefill, decode in ((2, 0, 0), (3, 1, 1), (5, 1, 2), (10, 2, 4), (11, 2, 4)):
-        found = greedy(Problem((want("m", *roles),), {"h100": gpus}, "priority_exhaustive"))
+        found = greedy(AllocationProblem((want("m", *roles),), {"h100": gpus}, "priority_exhaustive"))
         assert found.counts == {"m": {"p": prefill, "d": decode}}, gpus
 
 
 def test_a_role_that_cannot_grow_ends_the_others() -> None:
     roles = part(4.0, option("p", type="l40s"), role="prefill"), part(4.0, option("d"), role="decode")
-    found = greedy(Problem((want("m", *roles),), {"h100": 9, "l40s": 2}, "round_robin"))
+    found = greedy(AllocationProblem((want("m", *roles),), {"h100": 9, "l40s": 2}, "round_robin"))
     assert found.counts == {"m": {"p": 2, "d": 3}}  # the third decode worker came before the third of prefill
 
 
@@ -209,21 +215,21 @@ def test_shares_by_weight_fill_up_to_caps_and_round_by_remainder() -> None:
 def test_of_a_mix_what_fits_is_given_where_one_type_is_out() -> None:
     mix = part(4.0, option("a", most=2), option("b", cost=1.1, type="l40s", most=2))
     for h100, counts in ((0, {"a": 0, "b": 2}), (1, {"a": 1, "b": 2})):
-        found = greedy(Problem((want("m", mix),), {"h100": h100, "l40s": 9}, "round_robin"))
+        found = greedy(AllocationProblem((want("m", mix),), {"h100": h100, "l40s": 9}, "round_robin"))
         assert found.counts == {"m": counts}
 
 
 def test_by_weight_a_priority_divides_and_no_gpu_idles() -> None:
-    found = greedy(Problem((plain("a", 8, 3), plain("b", 8, 1)), {"h100": 8}, "weighted"))
+    found = greedy(AllocationProblem((plain("a", 8, 3), plain("b", 8, 1)), {"h100": 8}, "weighted"))
     assert found.counts == {"a": {"a": 2}, "b": {"b": 6}}
     wide = plain("a", 2, gpus=4), plain("b", 6)  # shares of 4.6 and 3.4: what is left of a's serves b
-    assert greedy(Problem(wide, {"h100": 8}, "weighted")).counts == {"a": {"a": 1}, "b": {"b": 4}}
+    assert greedy(AllocationProblem(wide, {"h100": 8}, "weighted")).counts == {"a": {"a": 1}, "b": {"b": 4}}
 
 
 def test_by_weight_what_is_short_of_one_type_takes_of_another() -> None:
-    def either(name: str) -> Want:
+    def either(name: str) -> ModelRequest:
         return want(name, part(4.0, option(f"{name}-h"), option(f"{name}-l", cost=1.5, type="l40s")))
 
-    found = greedy(Problem((either("a"), either("b")), {"h100": 4, "l40s": 9}, "weighted"))
+    found = greedy(AllocationProblem((either("a"), either("b")), {"h100": 4, "l40s": 9}, "weighted"))
     assert not found.unserved
     assert found.counts == {"a": {"a-h": 2, "a-l": 2}, "b": {"b-h": 2, "b-l": 2}}

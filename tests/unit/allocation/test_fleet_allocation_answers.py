@@ -14,10 +14,10 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planner import Planner
 from loadline.core.state.settings import Settings
-from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.core.vocabulary.effects import AnyEffect, SolveAllocation
 from loadline.core.vocabulary.events import SettingsChanged, WorkerDeregistered
-from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.solver import solve
 from tests.support.models import STEPS, Limited, Models
 
@@ -35,7 +35,7 @@ class Needy(Planner):
         del model, now
         pool = next(iter(self.serves))
         targets = dict.fromkeys(self.serves, 0) | {pool: int(-(-self.demand // self.serves[pool]))}
-        need = Need("aggregated", self.demand, self.serves)
+        need = RoleDemand("aggregated", self.demand, self.serves)
         return Recommendation(
             "needy", targets, (Reason(ReasonCode.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,)
         )
@@ -72,7 +72,7 @@ def rails(models: Models, model: str) -> set[str]:
     return {f"{one.pool} {one.code}" for one in models.controller.state.holds[model].rails}
 
 
-def answer(problem: Problem) -> Allocation | None:
+def answer(problem: AllocationProblem) -> Allocation | None:
     return solve(problem, 60.0)
 
 
@@ -86,7 +86,7 @@ def contended(**knobs: Any) -> Models:
     return models
 
 
-def swapped(problem: Problem) -> Allocation:
+def swapped(problem: AllocationProblem) -> Allocation:
     """Not what greedy does."""
     counts = {want.name: {"main": 0} for want in problem.wants}
     return Allocation(counts | {"a\0has": {"main": 1}, "b\0has": {"main": 1}, "b\0more\0main": {"main": 8}}, {})

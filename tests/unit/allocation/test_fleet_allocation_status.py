@@ -8,7 +8,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
 from loadline.core.planning.planner import Planner
 from loadline.core.queries.status import status
-from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from tests.support.belief import START
 from tests.support.models import STEPS, Limited, Models
 
@@ -23,7 +23,7 @@ class Keeping(Planner):
 
     def plan(self, model: Model, now: int) -> Recommendation:
         del model, now
-        need = Need("aggregated", self.demand, {"big": 20.0, "small": 4.0})
+        need = RoleDemand("aggregated", self.demand, {"big": 20.0, "small": 4.0})
         reason = Reason(ReasonCode.FIXED_COUNT, numbers={"replicas": 0.0})
         return Recommendation("keeping", self.counts, (reason,), {}, (need,))
 

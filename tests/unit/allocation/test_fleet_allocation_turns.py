@@ -4,7 +4,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.solver import solve
 from tests.support.models import STEPS, Limited, Models
 from tests.unit.allocation.test_fleet_allocation_status import Keeping
@@ -23,7 +23,7 @@ def chat(*, answer: bool) -> list[dict[str, int]]:
     rules = Limited(knobs, ACCELERATORS, quotas, {"chat": 1}, {"chat": "team-a"})
     models = Models({"chat": pools, "code": code}, FleetKnobs(), limited=rules, guard=STEPS)
 
-    def solves(problem: Problem) -> Allocation | None:
+    def solves(problem: AllocationProblem) -> Allocation | None:
         return solve(problem, 60.0) if answer else None
 
     models.solves = solves

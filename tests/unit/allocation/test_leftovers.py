@@ -6,7 +6,14 @@ import pytest
 
 from loadline.core.planning.allocation import greedy, leftovers, weighted
 from loadline.core.planning.allocation.contenders import RemainingSupply
-from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, SaturationPolicy, Want
+from loadline.core.vocabulary.allocations import (
+    Allocation,
+    AllocationProblem,
+    ModelRequest,
+    PoolOption,
+    RoleRequest,
+    SaturationPolicy,
+)
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
 
 GPUS = WORKERS_MAX - 4
@@ -14,13 +21,13 @@ ROLES: tuple[Role, ...] = ("prefill", "decode")
 POLICIES: list[SaturationPolicy] = ["priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
 
 
-def drawn(seed: int) -> Problem:
+def drawn(seed: int) -> AllocationProblem:
     """Up to five wants of one part and up to three pools, of three types that are short."""
     draw = random.Random(seed)
     wants = []
     for number in range(draw.randint(1, 5)):
         options = tuple(
-            Option(
+            PoolOption(
                 f"{number}-{pool}",
                 draw.choice([0.1, 0.3, 1.0, 2.5]),
                 draw.choice([1.0, 2.0]),
@@ -31,10 +38,10 @@ def drawn(seed: int) -> Problem:
             )
             for pool in range(draw.randint(1, 3))
         )
-        part = Part("aggregated", draw.uniform(0.0, 90.0), options)
-        wants.append(Want(f"m{number}", draw.choice([1, 1, 2]), (part,)))
+        part = RoleRequest("aggregated", draw.uniform(0.0, 90.0), options)
+        wants.append(ModelRequest(f"m{number}", draw.choice([1, 1, 2]), (part,)))
     limits = {f"type-{number}": draw.randrange(90) for number in range(3)}
-    return Problem(tuple(wants), limits, draw.choice(POLICIES), draw.random() < 0.5)
+    return AllocationProblem(tuple(wants), limits, draw.choice(POLICIES), draw.random() < 0.5)
 
 
 def test_what_is_taken_at_once_is_what_would_be_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,17 +64,17 @@ def shared(policy: SaturationPolicy, monkeypatch: pytest.MonkeyPatch, roles: int
 
     monkeypatch.setattr(RemainingSupply, "fits", look)
     wants = tuple(
-        Want(
+        ModelRequest(
             name,
             1,
             tuple(
-                Part(role, float(WORKERS_MAX), (Option(f"{name}-{role}", 1.0, 1.0, {"h100": 1}),))
+                RoleRequest(role, float(WORKERS_MAX), (PoolOption(f"{name}-{role}", 1.0, 1.0, {"h100": 1}),))
                 for role in ROLES[:roles]
             ),
         )
         for name in ("a", "b", "c")
     )
-    found = greedy(Problem(wants, {"h100": GPUS}, policy))
+    found = greedy(AllocationProblem(wants, {"h100": GPUS}, policy))
     assert looks < 10_000
     return found
 

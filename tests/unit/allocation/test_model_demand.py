@@ -6,7 +6,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import WORKERS_MAX
 from tests.support.models import Limited, Models
 from tests.unit.allocation.test_fleet_allocation_answers import Needy, needs
@@ -20,7 +20,7 @@ class Most(Needy):
     def plan(self, model: Model, now: int) -> Recommendation:
         del now
         targets = {pool.name: pool.knobs.replicas_max for pool in model.pools.values()}
-        need = Need("aggregated", self.demand, self.serves)
+        need = RoleDemand("aggregated", self.demand, self.serves)
         return Recommendation(
             "most", targets, (Reason(ReasonCode.FIXED_COUNT, numbers={"replicas": 0.0}),), {}, (need,)
         )

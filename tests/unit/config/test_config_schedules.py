@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.config import describe, parse, read_zones
-from loadline.core.fleet.schedule_windows import Zone
+from loadline.core.fleet.schedule_windows import ZoneOffsets
 from tests.support.configs import DECODE, judge, model, refusal
 
 PLACE = "models[0].pools[0].schedules[0]"
@@ -61,7 +61,7 @@ def test_a_schedule_that_changes_nothing_is_warned_of(text: str, place: str, wor
 def test_wall_clocks_are_data() -> None:
     zones = read_zones(parse(scheduled() + scheduled(timezone="Asia/Kolkata") + scheduled(timezone="UTC"), "x"))
     assert sorted(zones) == ["Asia/Kolkata", "Europe/Berlin", "UTC"]
-    assert (zones["UTC"], zones["Asia/Kolkata"]) == (Zone(), Zone((), (330,)))
+    assert (zones["UTC"], zones["Asia/Kolkata"]) == (ZoneOffsets(), ZoneOffsets((), (330,)))
     berlin = zones["Europe/Berlin"]
     assert set(berlin.ahead_min) == {60, 120}
     assert 1_711_846_800_000 in berlin.since_ms, "2024-03-31 01:00 UTC, to the minute"

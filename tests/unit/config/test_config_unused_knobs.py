@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from loadline.core.planning.demand.intervals import KEPT
-from loadline.core.vocabulary.forecasts import ForecastKnobs, Question, Series
+from loadline.core.vocabulary.forecasts import ForecastKnobs, ForecastQuery, Series
 from loadline.forecast import forecast
 from tests.support.configs import judge
 
@@ -97,7 +97,7 @@ def test_the_season_of_that_interval_is_seen() -> None:
 
     def error(points: int) -> float:
         past = Series(tuple(load[KEPT - points : KEPT]), 43_000, KEPT * 43_000)
-        answer = forecast(Question(past, ahead, ForecastKnobs("seasonal")))
+        answer = forecast(ForecastQuery(past, ahead, ForecastKnobs("seasonal")))
         assert answer is not None
         return abs(answer.mean[-1] - load[-1])
 

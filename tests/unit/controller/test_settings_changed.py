@@ -23,7 +23,7 @@ from loadline.core.vocabulary.events import (
     WorkerDeregistered,
     WorkerRegistered,
 )
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.runtime import record
 from tests.support.desk import READ_AT, Desk, leading
@@ -254,7 +254,7 @@ def test_a_new_model_warms_up_and_the_others_need_not() -> None:
 
 def test_a_new_model_begins_with_what_the_store_holds_of_it() -> None:
     desk = Desk(without(Desk().controller.settings, "m"))
-    desk.tell(LearnedRead({"m": Learned(start_ups_ms={"decode": [4_000]})}))
+    desk.tell(LearnedRead({"m": LearnedState(start_ups_ms={"decode": [4_000]})}))
     change(desk, Desk().controller.settings)
     assert desk.controller.state.fleet.models["m"].pools["decode"].start_ups_ms == [4_000]
 

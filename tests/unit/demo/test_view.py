@@ -5,7 +5,7 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.vocabulary.migrations import MigrationEndpoint, MoveFailure, MovePhase
+from loadline.core.vocabulary.migrations import MigrationEndpoint, MigrationFailure, MigrationReportPhase
 from loadline.core.vocabulary.status import (
     AgentStatus,
     DecisionSummary,
@@ -114,7 +114,9 @@ class Told:
         self.reports = 0
         self.news()
 
-    def report(self, phase: MovePhase, moved: int = 0, failed: int = 0, reason: MoveFailure = "", to: int = 2) -> bytes:
+    def report(
+        self, phase: MigrationReportPhase, moved: int = 0, failed: int = 0, reason: MigrationFailure = "", to: int = 2
+    ) -> bytes:
         self.reports += 1
         ends = MigrationEndpoint("decode", "decode-7", 1), MigrationEndpoint("decode", f"decode-{to}", 1)
         said = MigrationReport(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve, decode_surface, prefill_curve
 from loadline.core.engines.linear import LinearDecode, LinearPrefill, LinearTimes
-from loadline.core.engines.monotone_curve import Curve
+from loadline.core.engines.monotone_curve import MonotoneCurve
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
 DATA = Path(__file__).parents[2] / "vectors" / "data"
@@ -31,13 +31,13 @@ def num(value: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 
 def test_a_curve_is_the_not_a_knot_spline_where_that_one_is_monotone() -> None:
     at = [0.0, 1.0, 3.0, 4.0, 6.0]
-    curve = Curve(at, [x**3 + x for x in at])  # that spline meets every cubic
+    curve = MonotoneCurve(at, [x**3 + x for x in at])  # that spline meets every cubic
     places = np.linspace(0.0, 6.0, 61)
     assert curve(places) == pytest.approx(places**3 + places, rel=1e-12)
 
 
 def test_a_curve_does_not_turn_where_the_spline_would() -> None:
-    values = Curve([0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 10.0, 10.0])(np.linspace(0.0, 4.0, 401))
+    values = MonotoneCurve([0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 10.0, 10.0])(np.linspace(0.0, 4.0, 401))
     assert values.min() == 0.0
     assert values.max() == 10.0
     assert (np.diff(values) >= 0.0).all()
@@ -51,7 +51,7 @@ points = st.lists(
 @given(points)
 def test_a_curve_meets_its_points_and_stays_between_neighbours(pairs: list[tuple[int, float]]) -> None:
     at, values = zip(*sorted(pairs), strict=True)
-    curve = Curve(at, values)
+    curve = MonotoneCurve(at, values)
     assert curve(np.asarray(at, dtype=float)).tolist() == pytest.approx(values, rel=1e-12, abs=1e-12 * max(values))
     for left in range(len(at) - 1):
         ends = values[left : left + 2]
@@ -64,7 +64,7 @@ def test_a_curve_meets_its_points_and_stays_between_neighbours(pairs: list[tuple
 def test_a_curve_through_rising_points_rises(pairs: list[tuple[int, float]]) -> None:
     at = sorted(place for place, _ in pairs)
     values = sorted(value for _, value in pairs)
-    along = Curve(at, values)(np.linspace(at[0], at[-1], 500))
+    along = MonotoneCurve(at, values)(np.linspace(at[0], at[-1], 500))
     assert (np.diff(along) >= -1e-9 * max(values)).all()
 
 

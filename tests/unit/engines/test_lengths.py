@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from loadline.config.profiles import read_prefill
 from loadline.core.engines.latency_models import PrefillCurve
 from loadline.core.engines.lengths import (
-    all_of,
-    decode_context,
-    lengths_of,
-    prefill_throughput_over,
+    constant_length,
+    lengths_from_histogram,
+    mean_decode_context,
+    mixed_prefill_throughput,
 )
 from loadline.core.engines.linear import LinearPrefill, LinearTimes
 from loadline.core.vocabulary.samples import Histogram
@@ -25,20 +25,20 @@ HALF = Histogram((100.0, 300.0), (5, 5, 0))
 
 
 def test_requests_stand_in_the_middle_of_their_bin() -> None:
-    lengths = lengths_of(HALF)
+    lengths = lengths_from_histogram(HALF)
     assert lengths is not None
     assert (lengths.tokens, lengths.shares) == ((50.0, 200.0), (0.5, 0.5))
     assert (lengths.mean, lengths.mean_square) == (125.0, 21_250.0)
 
 
 def test_what_is_above_the_last_bound_is_longer_than_it() -> None:
-    lengths = lengths_of(Histogram((100.0,), (0, 7)))
+    lengths = lengths_from_histogram(Histogram((100.0,), (0, 7)))
     assert lengths is not None
     assert lengths.tokens == (150.0,)
 
 
 def test_a_known_mean_is_kept() -> None:
-    lengths = lengths_of(HALF, mean_tokens=250.0)
+    lengths = lengths_from_histogram(HALF, mean_tokens=250.0)
     assert lengths is not None
     assert lengths.mean == 250.0
     assert lengths.tokens == (100.0, 400.0)
@@ -58,32 +58,32 @@ def test_a_known_mean_is_kept() -> None:
     ],
 )
 def test_a_histogram_that_says_nothing_is_none(histogram: Histogram) -> None:
-    assert lengths_of(histogram) is None
+    assert lengths_from_histogram(histogram) is None
 
 
 @given(st.floats(1, 100_000))
 def test_equal_requests_are_as_the_model_says(tokens: float) -> None:
-    one = all_of(tokens)
+    one = constant_length(tokens)
     for model in (MEASURED, LINEAR):
-        assert prefill_throughput_over(model, one) == pytest.approx(
+        assert mixed_prefill_throughput(model, one) == pytest.approx(
             float(model.tokens_per_s_per_gpu(np.asarray(tokens)))
         )
 
 
 def test_throughput_of_a_mix_is_its_tokens_by_their_time() -> None:
-    mix = lengths_of(Histogram((100.0, 1_900.0), (5, 5, 0)))  # 50 and 1,000 tokens: 25 and 120 ms
+    mix = lengths_from_histogram(Histogram((100.0, 1_900.0), (5, 5, 0)))  # 50 and 1,000 tokens: 25 and 120 ms
     assert mix is not None
-    assert prefill_throughput_over(LINEAR, mix) == pytest.approx((50 + 1_000) / 0.145)
+    assert mixed_prefill_throughput(LINEAR, mix) == pytest.approx((50 + 1_000) / 0.145)
 
 
 def test_a_mix_without_tokens_has_no_throughput() -> None:
-    assert prefill_throughput_over(LINEAR, all_of(0.0)) == 0.0
+    assert mixed_prefill_throughput(LINEAR, constant_length(0.0)) == 0.0
 
 
 def test_long_outputs_weigh_by_the_time_that_they_stay() -> None:
-    outputs = lengths_of(Histogram((20.0, 380.0), (5, 5, 0)))  # 10 and 200 tokens
+    outputs = lengths_from_histogram(Histogram((20.0, 380.0), (5, 5, 0)))  # 10 and 200 tokens
     assert outputs is not None
     # In the batch a token at a time: 10 steps of contexts 0..10 and 200 of 0..200.
-    assert decode_context(all_of(1_000.0), outputs) == pytest.approx(1_000 + (10 * 5 + 200 * 100) / 210)
-    assert decode_context(all_of(1_000.0), all_of(100.0)) == 1_050.0
-    assert decode_context(all_of(1_000.0), all_of(0.0)) == 1_000.0
+    assert mean_decode_context(constant_length(1_000.0), outputs) == pytest.approx(1_000 + (10 * 5 + 200 * 100) / 210)
+    assert mean_decode_context(constant_length(1_000.0), constant_length(100.0)) == 1_050.0
+    assert mean_decode_context(constant_length(1_000.0), constant_length(0.0)) == 1_000.0

@@ -6,27 +6,27 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.engines.linear import LinearTimes
-from loadline.core.engines.queue_rates import QueueEngine, Work, rate_of, stepped
+from loadline.core.engines.queue_rates import QueueEngine, RequestLoad, max_engine_rate, round_up_length
 from loadline.core.engines.queue_sizing import Targets
 from loadline.core.vocabulary.scalars import Role
 
 ENGINE = QueueEngine(LinearTimes(10.0, 0.1, 5.0, 0.05), batch_requests=256, pass_requests=8)
-WORK = Work(100.0, 1_000.0, 200.0)
+WORK = RequestLoad(100.0, 1_000.0, 200.0)
 TARGETS = Targets(500.0, 50.0, attainment=0.95)
 ROLES: tuple[Role, ...] = ("prefill", "decode", "aggregated")
 
 
 def rate(
-    role: Role, targets: Targets = TARGETS, work: Work = WORK, engine: QueueEngine = ENGINE, most: int = 1_000
+    role: Role, targets: Targets = TARGETS, work: RequestLoad = WORK, engine: QueueEngine = ENGINE, most: int = 1_000
 ) -> float:
-    return rate_of(role, engine, work, targets, most).requests_per_s
+    return max_engine_rate(role, engine, work, targets, most).requests_per_s
 
 
 def test_it_is_bound_by_what_its_role_does() -> None:
-    bounds = {role: rate_of(role, ENGINE, WORK, TARGETS, 1_000).bound for role in ROLES}
+    bounds = {role: max_engine_rate(role, ENGINE, WORK, TARGETS, 1_000).bound for role in ROLES}
     # A full batch of 256 decodes in 35.6 ms: within 50, so what bounds it is the wait for a place in it.
     assert bounds == {"prefill": "ttft", "decode": "ttft", "aggregated": "itl"}
-    assert rate_of("decode", ENGINE, WORK, Targets(500.0, 30.0, attainment=0.95), 1).bound == "itl"
+    assert max_engine_rate("decode", ENGINE, WORK, Targets(500.0, 30.0, attainment=0.95), 1).bound == "itl"
     assert rate("aggregated") < min(rate("prefill"), rate("decode")), "it does both"
     # One prompt takes 55 ms, and a batch of 256 decodes 200 tokens in 7.1 s: no objective makes them faster.
     assert rate("prefill") < 1_000.0 / 55.0 * 1.1
@@ -61,7 +61,7 @@ def test_as_many_engines_as_are_said_are_enough_and_more_are_not_said() -> None:
 
 def test_many_short_prompts_share_a_pass() -> None:
     costly = QueueEngine(LinearTimes(10.0, 0.1, 40.0, 0.02), batch_requests=256, pass_requests=54)
-    short = Work(400.0, 150.0, 1.0)
+    short = RequestLoad(400.0, 150.0, 1.0)
     found = rate("prefill", Targets(200.0, attainment=0.95), short, costly)
     assert found > 4 * 1_000.0 / 43.0, "one after the other 23 a second are all that an engine can do"
 
@@ -69,7 +69,7 @@ def test_many_short_prompts_share_a_pass() -> None:
 def test_a_prompt_waits_for_the_iteration_under_way() -> None:
     slow = replace(ENGINE, times=replace(ENGINE.times, alpha=45.0))
     targets = Targets(90.0, 1_000.0, attainment=0.95)
-    found = rate_of("aggregated", slow, WORK, targets, 1_000)
+    found = max_engine_rate("aggregated", slow, WORK, targets, 1_000)
     assert (found.requests_per_s, found.bound) == (0.0, "ttft")
     assert found.least_ms == pytest.approx(45.0 + 55.0, rel=0.03)
     assert rate("prefill", targets) > 0.0
@@ -82,7 +82,7 @@ def test_what_cannot_be_met_is_said_by_name() -> None:
         ("aggregated", Targets(itl_ms=9.0, attainment=0.95), "itl", 10.1),
     )
     for role, targets, bound, least_ms in cases:
-        found = rate_of(role, ENGINE, WORK, targets, 1_000)
+        found = max_engine_rate(role, ENGINE, WORK, targets, 1_000)
         assert (found.requests_per_s, found.bound) == (0.0, bound)
         assert found.least_ms == pytest.approx(least_ms, rel=0.03)
 
@@ -94,7 +94,7 @@ def test_a_single_token_is_that_of_the_prefill() -> None:
 
 def test_lengths_that_move_a_little_give_the_same_rate() -> None:
     assert rate("aggregated", work=replace(WORK, isl_tokens=1_003.0)) == rate("aggregated")
-    assert stepped(0.0) == 0.0
+    assert round_up_length(0.0) == 0.0
     for value in (1e-6, 1.0, 7.3, 4e9):
-        assert value <= stepped(value) * (1.0 + 1e-9) <= value * 1.021
-        assert stepped(stepped(value)) == stepped(value)
+        assert value <= round_up_length(value) * (1.0 + 1e-9) <= value * 1.021
+        assert round_up_length(round_up_length(value)) == round_up_length(value)

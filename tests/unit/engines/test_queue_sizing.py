@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadline.core.engines.linear import LinearTimes
-from loadline.core.engines.queue_sizing import PRECISION, ROUNDING, MaxRate, Targets, size
-from loadline.core.engines.queue_sizing_batch import size_many
+from loadline.core.engines.queue_sizing import PRECISION, ROUNDING, MaxRate, Targets, max_rate
+from loadline.core.engines.queue_sizing_batch import max_rates
 from loadline.core.engines.queueing import EngineQueue
 from loadline.core.engines.roots import last_below, last_below_many
 
@@ -61,7 +61,7 @@ def test_the_rate_meets_the_targets_and_no_higher_one_does(seed: int, attainment
     queue = queue_of(seed)
     targets = targets_of(queue, seed, attainment)
     least, most = queue.sized_requests_per_s
-    found = size(queue, targets)
+    found = max_rate(queue, targets)
     if not found.requests_per_s:
         assert found.bound in {"ttft", "itl"}
         at_least = dict(zip(("ttft", "itl"), reached(queue, least, attainment), strict=True))[found.bound]
@@ -81,24 +81,24 @@ def test_the_rate_meets_the_targets_and_no_higher_one_does(seed: int, attainment
 def test_many_at_once_are_one_by_one(seeds: list[tuple[int, float]]) -> None:
     queues = [queue_of(seed) for seed, _ in seeds]
     targets = [targets_of(queue, *seed) for queue, seed in zip(queues, seeds, strict=True)]
-    for one, other in zip(map(size, queues, targets), size_many(queues, targets), strict=True):
+    for one, other in zip(map(max_rate, queues, targets), max_rates(queues, targets), strict=True):
         assert (one.bound, one.least_ms) == (other.bound, other.least_ms)
         assert one.requests_per_s == pytest.approx(other.requests_per_s, rel=2.1 * PRECISION)
 
 
 def test_the_reference_points_of_the_original() -> None:
-    assert size(QUEUE, Targets(itl_ms=7.781)).requests_per_s == pytest.approx(18.46, abs=0.005)
-    assert size(QUEUE, Targets(ttft_ms=179.0)).requests_per_s == pytest.approx(48.05, abs=0.005)
-    assert size(QUEUE, Targets()) == MaxRate(MOST, "saturation")
-    assert size(QUEUE, Targets(tokens_per_s=1.0)) == MaxRate(0.9 * MOST, "tokens")
+    assert max_rate(QUEUE, Targets(itl_ms=7.781)).requests_per_s == pytest.approx(18.46, abs=0.005)
+    assert max_rate(QUEUE, Targets(ttft_ms=179.0)).requests_per_s == pytest.approx(48.05, abs=0.005)
+    assert max_rate(QUEUE, Targets()) == MaxRate(MOST, "saturation")
+    assert max_rate(QUEUE, Targets(tokens_per_s=1.0)) == MaxRate(0.9 * MOST, "tokens")
 
 
 def test_what_cannot_be_met_is_said_with_what_can() -> None:
-    found = size(QUEUE, Targets(ttft_ms=1_000.0, itl_ms=6.9))
+    found = max_rate(QUEUE, Targets(ttft_ms=1_000.0, itl_ms=6.9))
     assert (found.requests_per_s, found.bound) == (0.0, "itl")
     assert found.least_ms == QUEUE.analyse(LEAST).itl_ms == pytest.approx(7.0, abs=1e-3)
-    assert size(QUEUE, Targets(ttft_ms=14.0)).least_ms == pytest.approx(14.256, abs=1e-3)
-    late = size(QUEUE, Targets(ttft_ms=14.0, attainment=0.95))
+    assert max_rate(QUEUE, Targets(ttft_ms=14.0)).least_ms == pytest.approx(14.256, abs=1e-3)
+    late = max_rate(QUEUE, Targets(ttft_ms=14.0, attainment=0.95))
     assert (late.requests_per_s, late.least_ms) == (0.0, QUEUE.ttft_ms_at(LEAST, 0.95))
 
 
@@ -107,8 +107,8 @@ def test_a_flat_curve_is_feasible_up_to_saturation(attainment: float) -> None:
     """The original: "below bounded region", though the ITL is 10 at every rate."""
     queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
     for target in (50.0, 10.0):
-        assert size(queue, Targets(itl_ms=target, attainment=attainment)).bound == "saturation"
-    assert size(queue, Targets(itl_ms=9.99, attainment=attainment)) == MaxRate(0.0, "itl", 10.0)
+        assert max_rate(queue, Targets(itl_ms=target, attainment=attainment)).bound == "saturation"
+    assert max_rate(queue, Targets(itl_ms=9.99, attainment=attainment)) == MaxRate(0.0, "itl", 10.0)
 
 
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
@@ -116,25 +116,27 @@ def test_a_target_at_the_floor_is_met(attainment: float) -> None:
     """One request at a time: its ITL is the same at every rate. The original gives a thousandth of that."""
     queue = EngineQueue(LLAMA, 512.0, 128.0, 1, 10)
     for rounded in (7.0, 7.0 * (1.0 - 0.5 * ROUNDING)):
-        assert size(queue, Targets(itl_ms=rounded, attainment=attainment)).bound == "saturation"
+        assert max_rate(queue, Targets(itl_ms=rounded, attainment=attainment)).bound == "saturation"
 
 
 def test_a_target_that_is_a_rounded_latency_is_met() -> None:
     for rate in (LEAST, MOST):
         targets = Targets(itl_ms=QUEUE.analyse(rate).itl_ms * (1.0 - 0.5 * ROUNDING))
-        for found in (size(QUEUE, targets), *size_many([QUEUE], [targets])):
+        for found in (max_rate(QUEUE, targets), *max_rates([QUEUE], [targets])):
             assert found.requests_per_s == rate
     least_ms = QUEUE.analyse(LEAST).itl_ms
     missed = Targets(itl_ms=least_ms * (1.0 - 2.0 * ROUNDING))
-    assert size(QUEUE, missed) == size_many([QUEUE], [missed])[0] == MaxRate(0.0, "itl", least_ms)
+    assert max_rate(QUEUE, missed) == max_rates([QUEUE], [missed])[0] == MaxRate(0.0, "itl", least_ms)
 
 
 def test_percentiles_need_more_room_than_means() -> None:
     queue = EngineQueue(LLAMA, 512.0, 128.0, 64, 640)
-    rates = [size(queue, Targets(ttft_ms=500.0, attainment=share)).requests_per_s for share in (0.0, 0.9, 0.95, 0.99)]
+    rates = [
+        max_rate(queue, Targets(ttft_ms=500.0, attainment=share)).requests_per_s for share in (0.0, 0.9, 0.95, 0.99)
+    ]
     assert rates == sorted(rates, reverse=True)
     assert queue.ttft_ms_at(rates[-1], 0.99) == pytest.approx(500.0, rel=1e-4)
-    batches = [size(queue, Targets(itl_ms=9.0, attainment=share)).requests_per_s for share in (0.5, 0.95, 0.99)]
+    batches = [max_rate(queue, Targets(itl_ms=9.0, attainment=share)).requests_per_s for share in (0.5, 0.95, 0.99)]
     assert batches == sorted(batches, reverse=True)
 
 
@@ -143,12 +145,12 @@ def test_a_short_queue_bounds_the_wait(room: int) -> None:
     """What is refused does not wait: with room for few, the percentile is met at any rate."""
     queue = EngineQueue(LLAMA, 512.0, 128.0, 64, room)
     targets = Targets(ttft_ms=2_000.0, attainment=0.99)
-    assert size(queue, targets).bound == "saturation"
-    assert size_many([queue], [targets]) == [size(queue, targets)]
+    assert max_rate(queue, targets).bound == "saturation"
+    assert max_rates([queue], [targets]) == [max_rate(queue, targets)]
 
 
 def test_nobody_asks_for_none() -> None:
-    assert size_many([], []) == []
+    assert max_rates([], []) == []
 
 
 @pytest.mark.parametrize(

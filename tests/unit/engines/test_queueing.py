@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.engines.geometric import series, tail
+from loadline.core.engines.geometric import geometric_sum, queue_weights
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.queueing import BATCH_MAX, NEVER_SHORT, QUEUE_MAX, EngineQueue
 from tests.support.birth_death import BirthDeath, Shape
@@ -205,13 +205,13 @@ def test_without_prompts_there_is_no_prefill() -> None:
 def test_the_closed_tail_is_its_sum(step: float, count: int) -> None:
     anchor = max(0.0, step * count)
     weights = [math.exp(step * place - anchor) for place in range(1, count + 1)]
-    lead, last, total, moment = tail(step, count)
+    lead, last, total, moment = queue_weights(step, count)
     assert lead == pytest.approx(math.exp(-anchor))
     assert last == pytest.approx(weights[-1] if weights else 1.0)
     assert total == pytest.approx(math.fsum(weights), rel=1e-9)
     assert moment == pytest.approx(math.fsum(place * weight for place, weight in enumerate(weights, 1)), rel=1e-9)
     places = range(count) if step <= 0.0 else range(-count, 0)
-    assert series(step, count) == pytest.approx(math.fsum(math.exp(step * place) for place in places), rel=1e-9)
+    assert geometric_sum(step, count) == pytest.approx(math.fsum(math.exp(step * place) for place in places), rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 import pytest
 
 from loadline.core.engines.token_capacity import (
-    Holding,
-    Observations,
+    ObservedCapacity,
     TokenLimits,
+    WorkerKv,
     derived_tokens,
+    empty_pool_tokens,
     request_tokens,
-    unseen_tokens,
     worker_tokens,
 )
 
@@ -17,10 +17,10 @@ KV, K1 = 100_000.0, 80_000.0
 
 
 def holds(in_use: float, waiting: float = 0.0, *, learned: float | None = None, derived: float | None = None) -> float:
-    observed = Observations()
+    observed = ObservedCapacity()
     if learned is not None:
         observed.note(0.0, learned)
-    return worker_tokens(Holding(KV, in_use, waiting), LIMITS, observed, 0.0, derived)
+    return worker_tokens(WorkerKv(KV, in_use, waiting), LIMITS, observed, 0.0, derived)
 
 
 def test_memory_bounds_it_always() -> None:
@@ -49,7 +49,7 @@ def test_what_it_holds_without_a_queue_shows_what_is_wrong() -> None:
 
 
 def test_observations_are_a_mean_of_ten_by_length_of_output() -> None:
-    observed = Observations()
+    observed = ObservedCapacity()
     for tokens in range(20):
         observed.note(99.0, float(tokens))
     observed.note(100.0, 7.0)
@@ -63,9 +63,9 @@ def test_flags_bound_by_tokens_or_by_requests() -> None:
 
 
 def test_a_pool_that_nobody_has_seen_is_at_most_as_one_like_it() -> None:
-    assert unseen_tokens(5.0, 9.0, 7.0) == 5.0
-    assert unseen_tokens(None, 9.0, 7.0) == 7.0
-    assert unseen_tokens(None, 6.0, 7.0) == unseen_tokens(None, 6.0, None) == 6.0
+    assert empty_pool_tokens(5.0, 9.0, 7.0) == 5.0
+    assert empty_pool_tokens(None, 9.0, 7.0) == 7.0
+    assert empty_pool_tokens(None, 6.0, 7.0) == empty_pool_tokens(None, 6.0, None) == 6.0
 
 
 def test_a_request_that_waits_for_prefill_takes_its_prompt_alone() -> None:

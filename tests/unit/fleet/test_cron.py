@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.core.fleet.cron import Cron, CronError, cron
+from loadline.core.fleet.cron import CronError, CronSchedule, parse_cron
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ def at(found: int | None) -> str | None:
 )
 def test_the_last_and_the_next(text: str, last: str, following: str | None) -> None:
     noon = minute("2024-03-09 12:30")  # a Saturday
-    found = cron(text)
+    found = parse_cron(text)
     if text.startswith("30 12"):
         assert at(found.last(noon)) == "Sat 2024-03-09 12:30", "the minute itself is the last, and not the next"
         noon -= 1
@@ -46,7 +46,7 @@ def test_the_last_and_the_next(text: str, last: str, following: str | None) -> N
     assert (at(found.last(noon)), at(found.next(noon))) == (last, following)
 
 
-def matches(found: Cron, when: datetime) -> bool:
+def matches(found: CronSchedule, when: datetime) -> bool:
     day, weekday = when.day in found.days, when.isoweekday() % 7 in found.weekdays
     on = day or weekday if found.either else day and weekday
     return on and when.month in found.months and when.hour * 60 + when.minute in found.times
@@ -60,7 +60,7 @@ WEEKDAYS = st.sampled_from(["*", "0", "mon-fri", "sat,sun"])
 
 @given(HOURS, DAYS, MONTHS, WEEKDAYS, st.datetimes(datetime(2023, 12, 1), datetime(2100, 4, 1)))  # noqa: DTZ001
 def test_it_is_as_the_calendar_has_it(hours: str, days: str, months: str, weekdays: str, moment: datetime) -> None:
-    found = cron(f"0 {hours} {days} {months} {weekdays}")
+    found = parse_cron(f"0 {hours} {days} {months} {weekdays}")
     hour = moment.replace(minute=0, second=0, microsecond=0, tzinfo=UTC)
     here = int((hour - EPOCH).total_seconds()) // 60
     last, following = found.last(here), found.next(here)
@@ -93,6 +93,6 @@ def test_it_is_as_the_calendar_has_it(hours: str, days: str, months: str, weekda
 )
 def test_what_is_no_line_of_cron_is_said_with_a_remedy(text: str, problem: str, remedy: str) -> None:
     with pytest.raises(CronError) as refused:
-        cron(text)
+        parse_cron(text)
     assert problem in refused.value.problem
     assert remedy in refused.value.remedy

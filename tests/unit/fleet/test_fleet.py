@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from loadline.core.fleet.fleet import Fleet, FleetKnobs
 from loadline.core.fleet.pool import Pool, PoolKnobs
-from loadline.core.fleet.worker import Load
+from loadline.core.fleet.worker import WorkerLoad
 from loadline.core.vocabulary.events import LoadReported
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
@@ -72,7 +72,7 @@ def test_a_new_incarnation_begins_without_a_past() -> None:
     assert settle(pool, START).fresh == 1
     fleet.register(registered("a", incarnation=2), START)
     assert settle(pool, START).fresh == 0
-    assert pool.load == Load()
+    assert pool.load == WorkerLoad()
     assert fleet.report(reported("a", sample(1, kv=0.1), incarnation=2), START) == (0, None)
 
 
@@ -139,7 +139,7 @@ def test_of_a_frame_only_the_refused_samples_are_refused() -> None:
 def test_a_worker_of_ranks_has_their_mean_usage_and_all_their_requests() -> None:
     fleet, pool = fleet_with(registered("a", ranks=3))
     fleet.report(reported("a", sample(1, 0.9, 2, 0), sample(1, 0.5, 3, 4, rank=2)), START)
-    assert settle(pool, START).load == Load(1, 1, kv_micro=700_000, waiting=5, waiting_while_running=3, running=4)
+    assert settle(pool, START).load == WorkerLoad(1, 1, kv_micro=700_000, waiting=5, waiting_while_running=3, running=4)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_worker_is_fresh_until_it_was_silent_for_too_long() -> None:
     fleet.report(reported("a", sample(1, kv=0.5)), START)
     assert settle(pool, START + STALE_MS).fresh == 1
     assert settle(pool, START + STALE_MS + 1).fresh == 0
-    assert pool.load == Load()
+    assert pool.load == WorkerLoad()
     fleet.report(reported("a", sample(2, kv=0.5)), START + 60_000)
     assert settle(pool, START + 60_000).fresh == 1
 
@@ -313,9 +313,9 @@ def test_the_sums_are_those_of_a_recount(sequence_of_operations: list[tuple[obje
         assert min(msgspec.structs.astuple(pool.supply(now))) >= 0
     settle(pool, now)
     fresh = [w for w in pool.workers.values() if w.standing == "ready" and 0 <= now - w.seen_at_ms <= STALE_MS]
-    total = Load()
+    total = WorkerLoad()
     for worker in fresh:
-        total.exchange(Load(), worker.measure())
+        total.exchange(WorkerLoad(), worker.measure())
     assert (pool.fresh, pool.load) == (len(fresh), total)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from loadline.config.schedules import expanded
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.fleet.schedule_windows import ScheduleKnobs, Zone
+from loadline.core.fleet.schedule_windows import ScheduleKnobs, ZoneOffsets
 from loadline.core.planning.schedules import Schedules
 from tests.support.belief import Line
 
@@ -169,7 +169,7 @@ def test_workers_are_there_in_time_though_the_clock_is_set_anew_while_they_come(
 
 @given(st.integers(0, 4_000), st.sampled_from(((120, 60), (60, 120), (0, 0))))
 def test_a_wall_clock_first_shows_a_time_when_it_is_said_to(minute: int, ahead: tuple[int, int]) -> None:
-    zone = Zone((2_000 * MINUTE_MS,), ahead)
+    zone = ZoneOffsets((2_000 * MINUTE_MS,), ahead)
     at_ms = zone.unix_ms(minute * MINUTE_MS)
     assert zone.wall_ms(at_ms) >= minute * MINUTE_MS > zone.wall_ms(at_ms - MINUTE_MS)
 
@@ -181,7 +181,7 @@ def test_a_clock_that_is_never_set_anew() -> None:
 
 
 def test_the_wall_clock_stands_until_the_hour_that_comes_twice_is_over() -> None:
-    zone = Zone((1_000 * MINUTE_MS,), (120, 60))
+    zone = ZoneOffsets((1_000 * MINUTE_MS,), (120, 60))
     walls = [zone.wall_ms(minute * MINUTE_MS) // MINUTE_MS for minute in (999, 1_000, 1_030, 1_060, 1_061)]
     assert walls == [1_119, 1_120, 1_120, 1_120, 1_121]
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadline.core.fleet.totals import NO_BINS, Totals
 from loadline.core.fleet.traffic import Traffic
+from loadline.core.fleet.traffic_totals import NO_BINS, TrafficTotals
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import Histogram, TrafficSample
 
@@ -46,7 +46,7 @@ def test_hits_weigh_by_prompt_tokens_and_who_says_nothing_had_none() -> None:
     assert belief.recent(2_000, T0 + 2_000).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
     belief.apply(report(1, "other", arrivals=6, isl_tokens=1_000.0), T0 + 2_000)
     assert belief.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 12_000)
-    assert Totals().kv_hit_rate == belief.recent(1_000, T0 + 90_000).kv_hit_rate == 0.0
+    assert TrafficTotals().kv_hit_rate == belief.recent(1_000, T0 + 90_000).kv_hit_rate == 0.0
 
 
 def test_idle_is_zero_and_silence_is_not_heard() -> None:
@@ -112,5 +112,5 @@ def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
 
 
 def test_totals_of_nothing_are_nothing() -> None:
-    assert Totals().since(Totals()) == Totals()
-    assert Totals().requests_per_s == 0.0
+    assert TrafficTotals().since(TrafficTotals()) == TrafficTotals()
+    assert TrafficTotals().requests_per_s == 0.0

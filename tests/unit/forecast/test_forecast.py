@@ -14,8 +14,8 @@ from loadline.core.vocabulary.forecasts import (
     AutoKnobs,
     Fallback,
     ForecastKnobs,
+    ForecastQuery,
     PredictorName,
-    Question,
     Series,
 )
 from loadline.errors import ConfigError
@@ -26,8 +26,8 @@ DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "explanation" / "forecas
 RISING: Final = tuple(float(value) for value in range(10, 30))
 
 
-def question(**knobs: object) -> Question:
-    return Question(Series(RISING, 1_000, 20_000), 3, msgspec.convert(knobs, ForecastKnobs))
+def question(**knobs: object) -> ForecastQuery:
+    return ForecastQuery(Series(RISING, 1_000, 20_000), 3, msgspec.convert(knobs, ForecastKnobs))
 
 
 def answering(mean: float, upper: float) -> Predictor:
@@ -96,8 +96,8 @@ def test_the_last_value_may_rise_as_it_did_before() -> None:
 
 
 def test_idle_and_unknown_are_told_apart() -> None:
-    idle = forecast(Question(Series((*RISING, 0.0, 0.0), 1_000), 1, ForecastKnobs("constant")))
-    unknown = forecast(Question(Series((*RISING, None, None), 1_000), 1, ForecastKnobs("constant")))
+    idle = forecast(ForecastQuery(Series((*RISING, 0.0, 0.0), 1_000), 1, ForecastKnobs("constant")))
+    unknown = forecast(ForecastQuery(Series((*RISING, None, None), 1_000), 1, ForecastKnobs("constant")))
     assert idle is not None
     assert unknown is not None
     assert (idle.mean, unknown.mean) == ((0.0,), (29.0,))
@@ -105,7 +105,7 @@ def test_idle_and_unknown_are_told_apart() -> None:
 
 @pytest.mark.parametrize(("unknown", "is_none"), [(predict.GAP_MAX, False), (predict.GAP_MAX + 1, True)])
 def test_what_was_silent_for_too_long_has_no_forecast(unknown: int, *, is_none: bool) -> None:
-    silent = Question(Series((*RISING, *[None] * unknown), 1_000), 1, ForecastKnobs("constant"))
+    silent = ForecastQuery(Series((*RISING, *[None] * unknown), 1_000), 1, ForecastKnobs("constant"))
     assert (forecast(silent) is None) == is_none
     assert (last_value(silent, "away") is None) == is_none
 
@@ -142,7 +142,7 @@ def test_an_order_stands_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> Non
     values = tuple(100.0 + value * 37 % 11 for value in range(60))
     knobs = ForecastKnobs("arima", arima=ArimaKnobs(points=24, order_intervals=12))
     for end in range(48, 61):
-        answer = forecast(Question(Series(values[:end], 1_000, end * 1_000), 2, knobs))
+        answer = forecast(ForecastQuery(Series(values[:end], 1_000, end * 1_000), 2, knobs))
         assert answer is not None
         assert answer.fallback == ""
     assert seen == [24] * 13  # of the newest points alone

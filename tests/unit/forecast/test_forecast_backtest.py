@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadline.cli.main import main
-from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, PredictorName, Question, Series
+from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, ForecastQuery, PredictorName, Series
 from loadline.forecast import forecast, scores
 from loadline.forecast.backtest import Backtest, backtest, moments
 from loadline.report import forecast_page
@@ -50,9 +50,9 @@ def test_moments_lie_in_the_later_part_and_have_a_future() -> None:
 
 
 def test_nobody_sees_the_future() -> None:
-    seen: list[Question] = []
+    seen: list[ForecastQuery] = []
 
-    def ask(question: Question) -> Forecast | None:
+    def ask(question: ForecastQuery) -> Forecast | None:
         seen.append(question)
         return None
 
@@ -65,7 +65,7 @@ def test_nobody_sees_the_future() -> None:
 def test_a_perfect_forecast_has_no_error() -> None:
     values = tuple(map(float, range(30)))
 
-    def ask(question: Question) -> Forecast | None:
+    def ask(question: ForecastQuery) -> Forecast | None:
         size = len(question.series.values)
         return Forecast(values[size : size + 5], values[size : size + 5], "kalman")
 

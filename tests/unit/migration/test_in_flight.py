@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from loadline.core.migration.in_flight import SETTLE_MS, InFlightMigration
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.events import MigrationReported
-from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint, MovePhase
+from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint, MigrationReportPhase
 from tests.support.movers import Movers, pairs
 
 LOAD = MigrationKnobs(
@@ -117,7 +117,7 @@ def test_free_slots_that_were_said_while_moves_were_under_way_are_beside_these()
 
 
 @pytest.mark.parametrize(("phase", "outcome"), [("done", "done"), ("aborted", "aborted:finished")])
-def test_a_move_ends_once_however_often_it_is_said(phase: MovePhase, outcome: str) -> None:
+def test_a_move_ends_once_however_often_it_is_said(phase: MigrationReportPhase, outcome: str) -> None:
     world, command_id = moved()
     found = flight(world, command_id)
     assert found is not None

@@ -9,7 +9,7 @@ from loadline.cli.main import parser
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
 from loadline.core.queries import status as query
-from loadline.core.vocabulary.status import InFlightStatus, MigrationStatus, TurnTiming
+from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
 from loadline.wire.messages import ExplainReply
 from tests.support.belief import START
 from tests.support.movers import Movers
@@ -23,14 +23,14 @@ KNOBS = MigrationKnobs(
 )
 
 
-def lines(moves: MigrationStatus | None, emptied: TurnTiming) -> list[str]:
+def lines(moves: MigrationStatus | None, emptied: DurationTotal) -> list[str]:
     (model,) = status_with({}, {}).models
     return output.summary(replace(model, migrations=moves, emptied=emptied))
 
 
 def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
     moves = replace(MOVES, moves=(InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 1_250, 3, 1),))
-    said = lines(moves, TurnTiming(4, 12_000))
+    said = lines(moves, DurationTotal(4, 12_000))
     first = said.index("moves: 2 in flight; requests moved: 5 by decode_load, 40 by drain")
     assert said[first + 1 : first + 4] == [
         "  decode-7 -> decode-2 (decode_load) copying: 1 of 3 requests, 1.2 s",
@@ -41,16 +41,16 @@ def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
 
 def test_one_is_one() -> None:
     one = replace(MOVES, silent=2, moves=(InFlightStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
-    said = "\n".join(lines(one, TurnTiming(1, 3_000)))
+    said = "\n".join(lines(one, DurationTotal(1, 3_000)))
     assert "copying: 0 of 1 request, " in said
     assert "2 workers do not answer when asked" in said
     assert "emptied: 1 worker, 3.0 s on average" in said
 
 
 def test_a_model_whose_requests_stay_is_shown_without_moves() -> None:
-    assert not [line for line in lines(None, TurnTiming()) if "mov" in line or "emptied" in line]
+    assert not [line for line in lines(None, DurationTotal()) if "mov" in line or "emptied" in line]
     assert "moves: 0 in flight; requests moved: none" in lines(
-        MigrationStatus(0, (), {}, {}, {}, {}, 0, ()), TurnTiming()
+        MigrationStatus(0, (), {}, {}, {}, {}, 0, ()), DurationTotal()
     )
 
 

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 from loadline.core.vocabulary.samples import RegisteredWorker
-from loadline.core.vocabulary.status import MigrationStatus, ModelStatus, TurnTiming
+from loadline.core.vocabulary.status import DurationTotal, MigrationStatus, ModelStatus
 from loadline.runtime.status_parts import without_lists
 from loadline.wire.codec import encode
 from tests.support.controlled import booted
@@ -86,7 +86,7 @@ def test_a_move_is_shown_from_when_it_is_asked_for_until_it_has_ended() -> None:
     assert (said.requests, said.tokens) == ({"decode_load": 3}, {"decode_load": 300})
     assert said.commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
     times = {"accepted": 70, "asked": 30, "copying": 0, "switched": 5}
-    assert said.phases == {phase: TurnTiming(1, took_ms) for phase, took_ms in times.items()}
+    assert said.phases == {phase: DurationTotal(1, took_ms) for phase, took_ms in times.items()}
 
 
 def test_a_move_whose_report_is_faster_than_its_answer_is_accepted_once() -> None:
@@ -104,7 +104,7 @@ def test_a_phase_that_is_reported_again_is_one() -> None:
         world.phase(move, "switched", requests=2, moved=moved)
         world.now += 10
     world.phase(move, "done", requests=2, moved=2)
-    assert seen(world).phases["switched"] == TurnTiming(1, 30)
+    assert seen(world).phases["switched"] == DurationTotal(1, 30)
 
 
 def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
@@ -199,9 +199,9 @@ def test_workers_that_were_emptied_are_counted_with_the_time_that_it_took() -> N
     world.now += 700
     world.tell(WorkerDrained("m", "decode", "d1", 1))
     emptied = model_of(world.controller, world.now).emptied
-    assert emptied == TurnTiming(1, 700)
+    assert emptied == DurationTotal(1, 700)
     assert emptied.mean_ms == 700.0
-    assert TurnTiming().mean_ms == 0.0
+    assert DurationTotal().mean_ms == 0.0
     (model,) = world.controller.settings.models
     gone = replace(world.controller.settings, models=(replace(model, name="n"),))
     world.tell(SettingsChanged(Raw(encode(gone))))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from loadline.core.migration.requests import MigratableRequest, choose
-from loadline.core.vocabulary.migrations import ALL_REQUESTS, MoveOrder, MoveRule
+from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 
 QUEUE = [
     MigratableRequest("r1", 500, 100),
@@ -22,7 +22,11 @@ LIMITS: dict[str, Any] = {"requests_max": 64, "tokens_max": None, "hops_max": 3,
 
 
 def chosen(
-    rule: MoveRule, order: MoveOrder, value: float, queue: list[MigratableRequest] | None = None, **limits: Any
+    rule: MigrationRule,
+    order: MigrationOrder,
+    value: float,
+    queue: list[MigratableRequest] | None = None,
+    **limits: Any,
 ) -> list[str]:
     found = choose(QUEUE if queue is None else queue, rule, order, value, **(LIMITS | limits))
     return [one.request_id for one in found]
@@ -39,14 +43,14 @@ def chosen(
         ("FCWSR", ["w1", "w2", "r3", "r1", "r2"]),
     ],
 )
-def test_who_goes_first(order: MoveOrder, names: list[str]) -> None:
+def test_who_goes_first(order: MigrationOrder, names: list[str]) -> None:
     assert chosen("NUM_REQ", order, 64) == names
     assert chosen("NUM_REQ", order, 2) == names[:2]
 
 
 def test_all_is_those_that_wait_and_then_those_that_run_even_without_an_output_token() -> None:
     everyone = ["w1", "w2", "r1", "r2", "r3", "r4"]
-    assert [chosen("NUM_REQ", order, ALL_REQUESTS) for order in get_args(MoveOrder)] == [everyone] * 6
+    assert [chosen("NUM_REQ", order, ALL_REQUESTS) for order in get_args(MigrationOrder)] == [everyone] * 6
 
 
 def test_a_move_takes_no_more_than_was_asked_for_and_fills_up_with_what_is_shorter() -> None:
@@ -63,7 +67,7 @@ def test_where_every_one_is_longer_than_was_asked_for_the_first_goes_alone() -> 
 
 
 @pytest.mark.parametrize("rule", ["NUM_REQ", "TOKEN", "RATIO"])
-def test_nothing_asked_for_is_nothing_taken(rule: MoveRule) -> None:
+def test_nothing_asked_for_is_nothing_taken(rule: MigrationRule) -> None:
     assert chosen(rule, "SR", 0) == []
 
 
@@ -103,8 +107,8 @@ CANDIDATES = st.lists(
     ),
     max_size=12,
 ).map(lambda found: [replace(one, request_id=str(number)) for number, one in enumerate(found)])
-RULES = st.sampled_from(get_args(MoveRule))
-ORDERS = st.sampled_from(get_args(MoveOrder))
+RULES = st.sampled_from(get_args(MigrationRule))
+ORDERS = st.sampled_from(get_args(MigrationOrder))
 VALUES = st.sampled_from([-1.0, 0.5]) | st.floats(0, 200)
 
 
@@ -120,7 +124,7 @@ LIMITED = st.fixed_dictionaries(
 
 @given(CANDIDATES, RULES, ORDERS, VALUES, LIMITED)
 def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
-    queue: list[MigratableRequest], rule: MoveRule, order: MoveOrder, value: float, limits: dict[str, Any]
+    queue: list[MigratableRequest], rule: MigrationRule, order: MigrationOrder, value: float, limits: dict[str, Any]
 ) -> None:
     found = choose(queue, rule, order, value, **limits)
     tokens = sum(one.tokens for one in found)
@@ -137,7 +141,7 @@ def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
 
 @given(CANDIDATES, ORDERS, st.integers(0, 12))
 def test_asking_for_more_requests_adds_to_the_same_ones(
-    queue: list[MigratableRequest], order: MoveOrder, number: int
+    queue: list[MigratableRequest], order: MigrationOrder, number: int
 ) -> None:
     more = chosen("NUM_REQ", order, number + 1, queue)
     assert chosen("NUM_REQ", order, number, queue) == more[:number]

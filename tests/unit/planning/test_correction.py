@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.fleet.totals import Totals
+from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.planners.sla import SlaKnobs, SlaPlanner
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from loadline.core.planning.sizing.correction import Correction
@@ -55,7 +55,7 @@ class Desk:
             )
             self.world.model.traffic.apply(TrafficReported("m", "f", 1, said), self.world.now)
         traffic = self.world.model.traffic
-        had: Totals = traffic.totals.since(self.mark)
+        had: TrafficTotals = traffic.totals.since(self.mark)
         self.mark = traffic.totals
         self.learned.note(self.world.model, had, INTERVAL_MS, self.world.now)
 

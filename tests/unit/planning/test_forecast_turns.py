@@ -15,7 +15,7 @@ from loadline.core.planning.planner import ForecastRequest, Planner
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.effects import AnyEffect, FitForecast
 from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.forecasts import Forecast, Question, Series
+from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.runtime.perform import Performer
 from loadline.sim.world.agent import Silent
@@ -25,7 +25,7 @@ from loadline.wire.subjects import Subjects
 from tests.support.belief import START, settings_of
 from tests.support.memory import MemoryBus, MemoryStore
 
-QUESTION = Question(Series((1.0, 2.0, 3.0), 60_000), 2)
+QUESTION = ForecastQuery(Series((1.0, 2.0, 3.0), 60_000), 2)
 
 
 class Curious(Planner):
@@ -92,7 +92,7 @@ def test_a_performed_question_is_answered() -> None:
 class Broken(InlineFitter):
     """Raises what it must not."""
 
-    async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
+    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
         raise RuntimeError(f"{question.horizon} {deadline_s}")
 
 

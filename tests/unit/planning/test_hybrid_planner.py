@@ -8,7 +8,7 @@ from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.planners.hybrid import HybridKnobs, HybridPlanner, Sides
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
-from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from tests.support.belief import Line
 
 STANDING = 5
@@ -19,7 +19,7 @@ B = PoolKnobs("b", "aggregated", replicas_max=20)
 class Queues(QueueingPlanner):
     """Says what it is told, and nothing of other pools."""
 
-    needs_: tuple[Need, ...] = ()
+    needs_: tuple[RoleDemand, ...] = ()
     wants: dict[str, int] = field(default_factory=dict)
 
     def plan(self, model: Model, now: int) -> Recommendation:
@@ -37,7 +37,7 @@ class Queues(QueueingPlanner):
 class Workers(SaturationPlanner):
     """Likewise; a pool of which it is told nothing has no data."""
 
-    needs_: tuple[Need, ...] = ()
+    needs_: tuple[RoleDemand, ...] = ()
     wants: dict[str, int] = field(default_factory=dict)
 
     def plan(self, model: Model, now: int) -> Recommendation:
@@ -134,11 +134,13 @@ def test_it_wakes_for_the_sooner_of_both() -> None:
 
 # -- what is demanded --------------------------------------------------------------------------------------------------
 
-OURS = Need("aggregated", 30.0, {"a": 4.0, "b": 10.0})
-THEIRS = Need("aggregated", 6.5, {"a": 1.0, "b": 1.0})
+OURS = RoleDemand("aggregated", 30.0, {"a": 4.0, "b": 10.0})
+THEIRS = RoleDemand("aggregated", 6.5, {"a": 1.0, "b": 1.0})
 
 
-def needs(table: Table, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> tuple[Need, ...]:
+def needs(
+    table: Table, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True
+) -> tuple[RoleDemand, ...]:
     table.queues.needs_, table.workers.needs_ = (OURS,) if queueing else (), (THEIRS,)
     return table.plan(queueing, saturation, safe=safe).needs
 
@@ -150,9 +152,9 @@ def test_the_demand_is_that_of_the_side_that_knows_it() -> None:
 
 def test_a_count_that_came_of_the_other_side_is_a_demand_for_as_much_as_it_serves() -> None:
     (grown,) = needs(Table(A, B), {"a": 5, "b": 5}, {"a": 7, "b": 5})
-    assert grown == Need("aggregated", 7 * 4.0 + 5 * 10.0, OURS.serves)
+    assert grown == RoleDemand("aggregated", 7 * 4.0 + 5 * 10.0, OURS.serves)
     (kept,) = needs(Table(A, B), {"a": 5, "b": 4}, {"a": 5, "b": 5}, safe=False)
-    assert kept == Need("aggregated", 5 * 4.0 + 5 * 10.0, OURS.serves)
+    assert kept == RoleDemand("aggregated", 5 * 4.0 + 5 * 10.0, OURS.serves)
 
 
 def test_what_each_side_has_learned_outlives_it() -> None:

@@ -12,7 +12,7 @@ from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
 from loadline.core.rounds.learned_state import SAVE_INTERVAL_MS, save, take
 from loadline.core.vocabulary.effects import SaveLearned
 from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
-from loadline.core.vocabulary.learned import DATA_BYTES_MAX, Learned
+from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.ports import Change, Entry, Snapshot, Write
 from loadline.runtime.perform import Performer
@@ -26,7 +26,7 @@ from tests.support.controlled import World, booted
 from tests.support.memory import MemoryBus, MemoryStore
 
 KEYS = Keys("default")
-KNOWN = Learned(start_ups_ms={"decode": [40_000, 50_000]})
+KNOWN = LearnedState(start_ups_ms={"decode": [40_000, 50_000]})
 
 
 class Pupil(StaticPlanner):
@@ -69,7 +69,7 @@ def test_a_leader_writes_what_a_growth_has_taught_once() -> None:
     assert len(took) == 1
     effects = [e for e in world.run(2) if isinstance(e, SaveLearned)]
     epoch = world.controller.state.leadership.epoch
-    assert effects == [SaveLearned("m", Learned(start_ups_ms={"decode": took}), "all", epoch)]
+    assert effects == [SaveLearned("m", LearnedState(start_ups_ms={"decode": took}), "all", epoch)]
     world.tell(LearnedChanged("m", effects[0].learned))
     assert [e for e in world.run(120) if isinstance(e, SaveLearned)] == []
 
@@ -105,7 +105,7 @@ def test_an_agent_starts_with_what_the_store_tells_and_expects_workers_by_it() -
 
 def test_a_start_up_is_never_believed_beyond_the_deadline() -> None:
     world = World()
-    world.controller.handle([LearnedRead({"m": Learned(start_ups_ms={"decode": [10**12], "no": [1]})})], world.now)
+    world.controller.handle([LearnedRead({"m": LearnedState(start_ups_ms={"decode": [10**12], "no": [1]})})], world.now)
     assert start_ups(world)["decode"] == [600_000]
 
 
@@ -134,7 +134,7 @@ def test_what_is_forgotten_in_the_store_is_written_anew() -> None:
 def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
     world = World()
     state = world.controller.state
-    state.stored = {"m": Learned(planner="static", data=b"facts")}
+    state.stored = {"m": LearnedState(planner="static", data=b"facts")}
     planner = pupil()
     take(state, {"m": planner}, ["m"])
     assert planner.facts == b"facts"
@@ -142,7 +142,7 @@ def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
     take(state, {"m": wiser}, ["m"])
     assert wiser.facts == b"better"
     assert "learned_ignored" not in state.counters
-    state.stored = {"m": Learned(planner="queueing", data=b"facts")}
+    state.stored = {"m": LearnedState(planner="queueing", data=b"facts")}
     other = pupil()
     take(state, {"m": other}, ["m"])
     assert (other.facts, state.counters["learned_ignored"]) == (None, 1)
@@ -151,7 +151,7 @@ def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
 @pytest.mark.parametrize("data", [b"nonsense", b"poison"])
 def test_what_a_planner_cannot_use_is_counted_and_stops_nobody(data: bytes) -> None:
     world = World()
-    world.controller.state.stored = {"m": Learned(start_ups_ms={"decode": [5]}, planner="static", data=data)}
+    world.controller.state.stored = {"m": LearnedState(start_ups_ms={"decode": [5]}, planner="static", data=data)}
     take(world.controller.state, {"m": pupil()}, ["m"])
     assert world.controller.state.counters["learned_ignored"] == 1
     assert start_ups(world)["decode"] == [5]
@@ -159,7 +159,7 @@ def test_what_a_planner_cannot_use_is_counted_and_stops_nobody(data: bytes) -> N
 
 def test_what_was_not_learned_anew_stays_as_it_is_stored() -> None:
     world = booted()
-    world.controller.state.stored = {"m": Learned(planner="queueing", data=b"of another")}
+    world.controller.state.stored = {"m": LearnedState(planner="queueing", data=b"of another")}
     assert saved(world) == []
     [effect] = saved(world, pupil(b"mine"))
     assert (effect.learned.planner, effect.learned.data) == ("static", b"mine")
@@ -247,7 +247,7 @@ def test_only_the_leader_of_the_term_writes_and_a_store_that_is_away_does_no_har
             await performer.perform(SaveLearned("m", KNOWN, "all", epoch))
             assert [one.value for one in (await store.read(KEYS.learned("m"))).entries] == written
         store.set_cut(cut=True)
-        await performer.perform(SaveLearned("m", Learned(), "all", won.revision))
+        await performer.perform(SaveLearned("m", LearnedState(), "all", won.revision))
         assert told == []
 
     asyncio.run(scenario())

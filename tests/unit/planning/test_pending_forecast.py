@@ -4,13 +4,13 @@ import pytest
 
 from loadline.core.planning.demand.pending_forecast import PendingForecast
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.forecasts import Forecast, Question, Series
+from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
 
 MINUTE_MS = 60_000
 
 
-def questions(end_ms: int) -> list[Question]:
-    return [Question(Series((1.0,), MINUTE_MS, end_ms), 2)]
+def questions(end_ms: int) -> list[ForecastQuery]:
+    return [ForecastQuery(Series((1.0,), MINUTE_MS, end_ms), 2)]
 
 
 def fitted(request: int, mean: float) -> ForecastFitted:

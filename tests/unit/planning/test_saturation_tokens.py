@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from loadline.core.engines.token_capacity import Observations
+from loadline.core.engines.token_capacity import ObservedCapacity
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
@@ -102,7 +102,7 @@ def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]
 
 @pytest.mark.parametrize("tokens", [0.0, -1.0, 1e-9, 1e13])
 def test_what_cannot_be_held_is_not_observed(tokens: float) -> None:
-    observed = Observations()
+    observed = ObservedCapacity()
     observed.note(50.0, tokens)
     assert observed.by_bucket == {}
 

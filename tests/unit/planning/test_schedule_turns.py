@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from loadline.cli.output import status as shown
 from loadline.core.controller import Controller
-from loadline.core.fleet.pool import NO_FLOOR, PoolKnobs
+from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.static import StaticKnobs
@@ -121,7 +121,7 @@ def test_a_schedule_that_is_taken_out_in_its_window_has_no_floor_any_more() -> N
     without = replace(model, pools=tuple(replace(pool, schedules=()) for pool in model.pools))
     world.settings = replace(world.settings, models=(without,))
     world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
-    assert world.controller.state.fleet.models["m"].pools["decode"].floor == NO_FLOOR
+    assert world.controller.state.fleet.models["m"].pools["decode"].floor == NO_SCHEDULE_MINIMUM
     assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}]
     world.settings = replace(world.settings, models=(model,))
     again = world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))

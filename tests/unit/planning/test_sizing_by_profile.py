@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.config.profiles import read_decode, read_prefill
-from loadline.core.engines.lengths import Lengths, all_of
+from loadline.core.engines.lengths import LengthDistribution, constant_length
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import PoolKnobs
@@ -33,7 +33,7 @@ def model(*pools: PoolKnobs, engine: EngineProfile = LINEAR, ttft_ms: float = 50
 
 
 def demand(requests_per_s: float, attainment: float = 0.0) -> Demand:
-    return Demand(requests_per_s, all_of(500.0), all_of(100.0), attainment)
+    return Demand(requests_per_s, constant_length(500.0), constant_length(100.0), attainment)
 
 
 def sizes(of: Model, needs: Demand) -> dict[str, Size]:
@@ -133,8 +133,8 @@ def test_an_objective_that_nothing_meets_is_a_problem(role: Role, ttft_ms: float
 
 
 def test_prompts_that_cannot_be_in_time_do_not_hurry_the_others() -> None:
-    mixed = Lengths((100.0, 40_000.0), (0.5, 0.5))
-    needs = Demand(5.0, mixed, all_of(100.0), 0.95)
+    mixed = LengthDistribution((100.0, 40_000.0), (0.5, 0.5))
+    needs = Demand(5.0, mixed, constant_length(100.0), 0.95)
     found = sizes(model(PREFILL), needs)["p"]
     # Half of the prompts take 2 ms and may wait for 498 ms, the others take 800 ms and are late whatever happens.
     service_ms, spread = 401.0, 0.5 * mixed.mean_square / mixed.mean**2
@@ -204,7 +204,7 @@ def test_near_its_floor_an_aggregated_pool_is_not_sized_without_end() -> None:
     engine = EngineProfile(linear=LinearKnobs(49.0, 0.5, 8.0, 0.1, max_kv_tokens=4e5))
     pool, needs = (
         PoolKnobs("both", "aggregated", replicas_max=10_000),
-        Demand(1.0, all_of(2_000.0), all_of(200.0), 0.95),
+        Demand(1.0, constant_length(2_000.0), constant_length(200.0), 0.95),
     )
     near, off = (sizes(model(pool, engine=engine, itl_ms=itl_ms), needs)["both"] for itl_ms in (49.6, 52.0))
     assert (off.wanted, off.infeasible) == (13, None)
@@ -240,7 +240,7 @@ def test_a_profile_that_divides_by_the_gpus_of_a_node_is_multiplied_by_them() ->
 @pytest.mark.parametrize("pools", [(PREFILL, DECODE), (PoolKnobs("a", "aggregated", replicas_max=50),)])
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
 def test_requests_without_length_take_a_worker(pools: tuple[PoolKnobs, ...], attainment: float) -> None:
-    found = sizes(model(*pools), Demand(20.0, all_of(0.0), all_of(0.0), attainment))
+    found = sizes(model(*pools), Demand(20.0, constant_length(0.0), constant_length(0.0), attainment))
     assert {size.wanted for size in found.values()} == {1}
 
 
@@ -262,7 +262,7 @@ def test_what_is_needed_is_said_beside_the_bounds_of_a_pool() -> None:
 
 
 def test_workers_that_only_prefill_are_busy() -> None:
-    long = Demand(250.0, all_of(1e7), all_of(100.0), 0.95)
+    long = Demand(250.0, constant_length(1e7), constant_length(100.0), 0.95)
     cache = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e9))
     found = sizes(model(PoolKnobs("a", "aggregated", replicas_max=50), engine=cache), long)["a"]
     assert 0.8 * found.needed < found.busy

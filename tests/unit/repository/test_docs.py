@@ -19,8 +19,8 @@ from loadline.core.migration.in_flight import MigrationPhase
 from loadline.core.migration.outcomes import SENTENCES as MOVE_SENTENCES
 from loadline.core.migration.outcomes import MigrationCode
 from loadline.core.vocabulary.decisions import Decision
-from loadline.core.vocabulary.learned import Learned
-from loadline.core.vocabulary.migrations import MoveFailure, MoveRefusal
+from loadline.core.vocabulary.learned import LearnedState
+from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefusal
 from loadline.core.vocabulary.reasons import SENTENCES, ReasonCode, Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.status import ConditionName, ConditionReason
@@ -37,7 +37,7 @@ REFERENCE, EXPLANATION = DOCS / "reference", DOCS / "explanation"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 PROTOCOL = (REFERENCE / "protocol.md").read_text("utf-8")
 OPERATIONS = (REFERENCE / "operations.md").read_text("utf-8")
-KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision, "learned": Learned}
+KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision, "learned": LearnedState}
 # Big answers, shown by `loadline status --json` and the like rather than printed into a document.
 NOT_SHOWN = {"agent_status", "explain_reply", "decisions_reply"}
 
@@ -214,7 +214,7 @@ def test_every_reason_of_a_move_is_explained() -> None:
         str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentence) for code, sentence in MOVE_SENTENCES.items()
     }
     said = set(re.findall(r"`(\w+)`", text))
-    assert {*get_args(MoveRefusal), *get_args(MoveFailure), *get_args(MigrationPhase)} - {""} <= said
+    assert {*get_args(MigrationRefusal), *get_args(MigrationFailure), *get_args(MigrationPhase)} - {""} <= said
 
 
 def test_every_refusal_is_explained() -> None:

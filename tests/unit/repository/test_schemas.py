@@ -12,7 +12,7 @@ from jsonschema.exceptions import ValidationError
 
 from loadline.config import parse
 from loadline.core.vocabulary.decisions import Decision, PoolTarget
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
 from loadline.wire.messages import (
     MESSAGES,
@@ -44,7 +44,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "operator_reply": OperatorReply(accepted=False, detail="why"),
     "worker_record": WorkerRecord("m", "p", "w", "decode", 1),
     "decision": Decision("d", "m", 1, 2, 3, 4, (TARGET,), ("kv_usage_high",)),
-    "learned": Learned(start_ups_ms={"p": [40_000]}, planner="queueing", data=b"{}"),
+    "learned": LearnedState(start_ups_ms={"p": [40_000]}, planner="queueing", data=b"{}"),
 }
 
 

@@ -13,7 +13,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.decisions import Decision
-from loadline.core.vocabulary.migrations import MovePhase
+from loadline.core.vocabulary.migrations import MigrationReportPhase
 from loadline.core.vocabulary.reasons import ReasonCode, Rejection
 from loadline.errors import DataError
 from loadline.ports import Write
@@ -58,7 +58,7 @@ def unbalanced(stepper: Stepper) -> StepOutput:
     return stepper.step(StepInput(1_000, [fill("full", 0, 900, 9), fill("empty", 0, 100, 1)]))
 
 
-def moved(command: MigrateCommand, phase: MovePhase, **counts: int) -> StepItem:
+def moved(command: MigrateCommand, phase: MigrationReportPhase, **counts: int) -> StepItem:
     """The source says how far a move is."""
     names = ("command_id", "model", "epoch", "source", "destination", "trigger")
     said = {name: getattr(command, name) for name in names} | {"phase": phase, "requests": 1} | counts

@@ -8,29 +8,29 @@ from msgspec.structs import replace
 
 from loadline.core.planning.allocation import greedy
 from loadline.core.planning.allocation.contenders import RemainingSupply
-from loadline.core.vocabulary.allocations import Option, Part, Problem, Want
+from loadline.core.vocabulary.allocations import AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.solver import solve
 from loadline.solver.mixes import minimal_mixes
 
 
-def option(pool: str, cost: float = 1.0, type_: str = "h100", **more: Any) -> Option:
-    return Option(pool, 1.0, cost, {type_: 1}, **more)
+def option(pool: str, cost: float = 1.0, type_: str = "h100", **more: Any) -> PoolOption:
+    return PoolOption(pool, 1.0, cost, {type_: 1}, **more)
 
 
-def want(name: str, demand: float, *options: Option, priority: int = 1) -> Want:
-    return Want(name, priority, (Part("aggregated", demand, options),))
+def want(name: str, demand: float, *options: PoolOption, priority: int = 1) -> ModelRequest:
+    return ModelRequest(name, priority, (RoleRequest("aggregated", demand, options),))
 
 
-def counts(problem: Problem) -> dict[str, int]:
+def counts(problem: AllocationProblem) -> dict[str, int]:
     found = solve(problem, 60.0)
     assert found is not None
     return {pool: count for one in found.counts.values() for pool, count in one.items() if count}
 
 
 # The first has more to lose, so greedy gives it the H100s; then there are too few others for the second.
-STRANDED = Problem(
+STRANDED = AllocationProblem(
     (
-        want("m1", 4, option("h1"), Option("l1", 2.0, 3.0, {"l40s": 1})),
+        want("m1", 4, option("h1"), PoolOption("l1", 2.0, 3.0, {"l40s": 1})),
         want("m2", 4, option("h2"), option("l2", 1.1, "l40s")),
     ),
     {"h100": 4, "l40s": 3},
@@ -45,40 +45,40 @@ def test_more_models_are_served_than_by_greedy() -> None:
 def test_the_cheapest_of_all_ways_is_taken() -> None:
     first = want("m1", 2, option("h1", 1.0), option("l1", 2.0, "l40s"))
     second = want("m2", 3, option("h2", 1.0), option("l2", 1.9, "l40s"))
-    problem = Problem((first, second), {"h100": 3, "l40s": 9})
+    problem = AllocationProblem((first, second), {"h100": 3, "l40s": 9})
     assert counts(problem) == {"h1": 2, "h2": 1, "l2": 2}
     assert not greedy(problem).unserved
 
 
 def test_one_of_a_higher_priority_outweighs_all_lower_ones() -> None:
     lower = tuple(want(f"low-{number}", 1, option(f"l-{number}"), priority=2) for number in range(5))
-    problem = Problem((want("high", 5, option("h", cost=100.0)), *lower), {"h100": 5})
+    problem = AllocationProblem((want("high", 5, option("h", cost=100.0)), *lower), {"h100": 5})
     assert counts(problem) == {"h": 5}
 
 
 @pytest.mark.parametrize("priorities", [30, 100])
 def test_many_priorities_are_each_above_the_next(priorities: int) -> None:
     wants = tuple(want(f"m{one}", 1, option(f"p{one}", cost=one), priority=one) for one in range(1, priorities + 1))
-    assert counts(Problem(wants, {"h100": 20})) == {f"p{one}": 1 for one in range(1, 21)}
+    assert counts(AllocationProblem(wants, {"h100": 20})) == {f"p{one}": 1 for one in range(1, 21)}
 
 
 def test_leftovers_go_by_the_same_policies() -> None:
     wants = want("a", 9, option("a")), want("b", 10, option("b")), want("c", 3, option("c"), priority=50)
     for delayed, expected in ((False, {"a": 4, "b": 4}), (True, {"a": 2, "b": 3, "c": 3})):
-        problem = Problem(wants, {"h100": 8}, "priority_round_robin", delayed)
+        problem = AllocationProblem(wants, {"h100": 8}, "priority_round_robin", delayed)
         assert counts(problem) == expected
         assert solve(problem, 60.0) == greedy(problem)
 
 
 def test_leftovers_go_to_those_that_it_does_not_serve() -> None:
     wants = want("big", 4, option("big")), want("s1", 2, option("s1")), want("s2", 2, option("s2"))
-    problem = Problem(wants, {"h100": 5}, "round_robin")
+    problem = AllocationProblem(wants, {"h100": 5}, "round_robin")
     assert list(greedy(problem).unserved) == ["s1", "s2"]
     assert counts(problem) == {"big": 1, "s1": 2, "s2": 2}
 
 
 # The cheapest for the first priority are three H100s and the L40S; what is left is then the fourth H100 for "p2".
-HUNGRY = Problem(
+HUNGRY = AllocationProblem(
     (
         want("dear", 3, option("d", 3.0)),
         want("cheap", 4, option("ch", 2.0), option("cl", 1.0, "l40s")),
@@ -93,7 +93,7 @@ HUNGRY = Problem(
 def test_what_serves_one_priority_for_the_least_does_not_take_what_serves_the_next() -> None:
     first = want("m1", 2, option("h1"), option("l1", 1.1, "l40s"))
     for policy in ("none", "priority_exhaustive", "priority_round_robin", "round_robin"):
-        problem = Problem((first, want("m2", 2, option("h2"), priority=2)), {"h100": 2, "l40s": 2}, policy)
+        problem = AllocationProblem((first, want("m2", 2, option("h2"), priority=2)), {"h100": 2, "l40s": 2}, policy)
         assert greedy(problem).unserved
         assert counts(problem) == {"l1": 2, "h2": 2}
 
@@ -116,10 +116,10 @@ def test_shares_by_weight_leave_nothing_to_solve() -> None:
 
 
 def test_what_greedy_mixed_anew_is_not_lost() -> None:
-    problem = Problem((want("m", 4, option("a"), option("b", 1.1, "l40s")),), {"h100": 3, "l40s": 1})
+    problem = AllocationProblem((want("m", 4, option("a"), option("b", 1.1, "l40s")),), {"h100": 3, "l40s": 1})
     assert counts(problem) == {"a": 3, "b": 1}
     many = tuple(want(f"m{one}", 4, option(f"a{one}"), option(f"b{one}", 1.1, "l40s")) for one in range(30))
-    assert len(counts(Problem(many, {"h100": 90, "l40s": 30}))) >= 30
+    assert len(counts(AllocationProblem(many, {"h100": 90, "l40s": 30}))) >= 30
 
 
 def test_without_time_there_is_no_answer_but_where_nothing_is_short() -> None:
@@ -135,7 +135,7 @@ def test_when_time_runs_out_the_answer_is_what_there_is(monkeypatch: pytest.Monk
 
 
 def test_every_mix_is_one_of_which_no_worker_could_be_left_out() -> None:
-    pools = option("a", least=1), Option("b", 3.0, 3.0, {"h100": 2})
+    pools = option("a", least=1), PoolOption("b", 3.0, 3.0, {"h100": 2})
     found = minimal_mixes(want("m", 5, *pools), RemainingSupply({"h100": 9}), 0.0, most=3)
     assert [choice.counts for choice in found] == [{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 5, "b": 0}]
     assert [choice.takes for choice in found] == [{"h100": 4}, {"h100": 3}, {"h100": 4}]

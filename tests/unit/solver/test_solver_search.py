@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from loadline.core.planning.allocation import greedy
-from loadline.core.vocabulary.allocations import Allocation, Problem
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.solver import solve
 from loadline.solver.candidate_table import CandidateTable
 from tests.support.contended import rank
 from tools.bench.allocation import PLENTY, SCARCE, SHORT, fleet
 
 
-def spent(problem: Problem, allocation: Allocation | None) -> float:
+def spent(problem: AllocationProblem, allocation: Allocation | None) -> float:
     """What an allocation that serves all costs."""
     assert allocation is not None
     assert not allocation.unserved

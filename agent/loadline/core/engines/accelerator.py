@@ -31,5 +31,5 @@ class AcceleratorKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         return self.type or self.name
 
 
-UNSAID: Final = AcceleratorKnobs("unsaid")
+UNNAMED_ACCELERATOR: Final = AcceleratorKnobs("unsaid")
 """That of a pool which names none: a GPU costs 1."""

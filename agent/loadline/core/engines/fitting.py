@@ -97,7 +97,7 @@ def _iterations(sweep: DecodeSweep, context_tokens: float | None) -> list[tuple[
     return list(zip(batches.tolist(), itl_ms.tolist(), strict=True))
 
 
-def times_of(decode: Fit, prefill: Fit) -> LinearTimes:
+def linear_times(decode: Fit, prefill: Fit) -> LinearTimes:
     """The four numbers of two lines."""
     return LinearTimes(decode.line.intercept_ms, decode.line.slope, prefill.line.intercept_ms, prefill.line.slope)
 

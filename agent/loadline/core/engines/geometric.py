@@ -11,17 +11,17 @@ _SMALL: Final = 0.3
 """Below it the series of the mean is exact to 1e-9, and above it the closed form loses less than that."""
 
 
-def series(step: float, count: int) -> float:
+def geometric_sum(step: float, count: int) -> float:
     """Sum of ``exp(step * i)``: for i of 0 to count - 1 where it falls, of -count to -1 where it rises."""
     return -expm1(-abs(step) * count) / abs(expm1(step)) if step else float(count)
 
 
-def tail(step: float, count: int) -> tuple[float, float, float, float]:
+def queue_weights(step: float, count: int) -> tuple[float, float, float, float]:
     """Weights of ``count`` states after a full batch: of that batch, of the last state, their sum, and of their places.
 
     The batch's weight is 1 where weights fall, the last state's where they rise. A place is how many wait: 1 to count.
     """
-    total = exp(step) * series(step, count)
+    total = exp(step) * geometric_sum(step, count)
     span = step * count
     return exp(min(0.0, -span)), exp(min(0.0, span)), total, total * _mean_place(step, count, span)
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from loadline.core.engines.monotone_curve import Curve
+from loadline.core.engines.monotone_curve import MonotoneCurve
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
 Numbers = NDArray[np.float64]
@@ -28,7 +28,7 @@ _COMPILED_MAX: Final = 1_024
 """Curves that are kept: one for each model of a configuration."""
 
 
-class Best(Struct, frozen=True):
+class BestThroughput(Struct, frozen=True):
     """The batch of highest throughput within an objective."""
 
     tokens_per_s_per_gpu: float
@@ -74,7 +74,7 @@ class DecodeModel(Protocol):
         """Tokens a second that one GPU generates."""
         ...
 
-    def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> Best | None:
+    def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> BestThroughput | None:
         """The batch of highest throughput whose ITL is at most ``itl_ms``; None: no batch reaches it."""
         ...
 
@@ -93,8 +93,8 @@ class PrefillCurve:
     def __init__(self, sweep: PrefillSweep) -> None:
         bounded = sweep.bounded_ttft_ms()
         points = zip(sweep.tokens_per_s_per_gpu, sweep.ttft_ms, bounded, strict=True)
-        self._ttft = Curve(sweep.isl_tokens, bounded)
-        self._rate = Curve(sweep.isl_tokens, [rate * measured / taken for rate, measured, taken in points])
+        self._ttft = MonotoneCurve(sweep.isl_tokens, bounded)
+        self._rate = MonotoneCurve(sweep.isl_tokens, [rate * measured / taken for rate, measured, taken in points])
         self.isl_min, self.isl_max = sweep.isl_tokens[0], sweep.isl_tokens[-1]
         self.pass_ms = sweep.pass_ms()
         """See ``PrefillModel``."""
@@ -136,7 +136,7 @@ class DecodeSurface:
         value: Numbers = self._beyond(context_tokens) / self._look_up(self._seconds, kv_usage, context_tokens)
         return value
 
-    def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> Best | None:
+    def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> BestThroughput | None:
         """See ``DecodeModel``."""
         context = np.asarray(context_tokens, dtype=np.float64)
         row, upper, share = self._between(context)
@@ -148,7 +148,7 @@ class DecodeSurface:
         # Of equals the first: the emptiest batch that does it.
         at = int(np.argmin(np.where(within, seconds, np.inf)))
         rate = float(self._beyond(context) / seconds[at])
-        return Best(rate, float(itls[at]), float(self._usage[at]))
+        return BestThroughput(rate, float(itls[at]), float(self._usage[at]))
 
     def _table(self, sweep: DecodeSweep, rows: dict[float, list[int]], values: Numbers) -> Numbers:
         usage = np.asarray(sweep.kv_usage)

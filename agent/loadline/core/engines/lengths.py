@@ -26,7 +26,7 @@ _BOUNDS_MAX: Final = 1_024
 """Of bins, whose middles are kept: frontends do not change theirs."""
 
 
-class Lengths(Struct, frozen=True):
+class LengthDistribution(Struct, frozen=True):
     """Lengths in tokens, rising, and the share of requests that have each; the shares sum to 1."""
 
     tokens: tuple[float, ...]
@@ -46,17 +46,19 @@ class Lengths(Struct, frozen=True):
         """Mean of something of which there is a value for each length."""
         return fsum(map(mul, values, self.shares))
 
-    def scaled(self, factor: float) -> "Lengths":
+    def scaled(self, factor: float) -> "LengthDistribution":
         """Every length multiplied by ``factor``, which is above 0."""
-        return self if factor == 1.0 else Lengths(tuple(token * factor for token in self.tokens), self.shares)
+        return (
+            self if factor == 1.0 else LengthDistribution(tuple(token * factor for token in self.tokens), self.shares)
+        )
 
 
-def all_of(tokens: float) -> Lengths:
+def constant_length(tokens: float) -> LengthDistribution:
     """Every request has this length."""
-    return Lengths((tokens,), (1.0,))
+    return LengthDistribution((tokens,), (1.0,))
 
 
-def lengths_of(histogram: Histogram, mean_tokens: float | None = None) -> Lengths | None:
+def lengths_from_histogram(histogram: Histogram, mean_tokens: float | None = None) -> LengthDistribution | None:
     """The distribution that a histogram reports.
 
     Args:
@@ -71,7 +73,7 @@ def lengths_of(histogram: Histogram, mean_tokens: float | None = None) -> Length
     if not middles or not total or len(counts) != len(middles):
         return None
     shares = tuple(count / total for count in counts if count)
-    measured = Lengths(tuple(compress(middles, counts)), shares)
+    measured = LengthDistribution(tuple(compress(middles, counts)), shares)
     return measured.scaled(mean_tokens / measured.mean if mean_tokens else 1.0)
 
 
@@ -84,7 +86,7 @@ def _middles(bounds: tuple[float, ...]) -> tuple[float, ...]:
     return (*((low + high) / 2.0 for low, high in pairwise(edges)), bounds[-1] * _OVERFLOW)
 
 
-def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:
+def mixed_prefill_throughput(model: PrefillModel, isl: LengthDistribution) -> float:
     """Prompt tokens a second that one GPU computes of such a mix: its tokens by the time that they take.
 
     0 where the mix has no tokens.
@@ -97,7 +99,7 @@ def prefill_throughput_over(model: PrefillModel, isl: Lengths) -> float:
     return isl.mean / seconds if seconds > 0.0 else 0.0
 
 
-def decode_context(isl: Lengths, osl: Lengths) -> float:
+def mean_decode_context(isl: LengthDistribution, osl: LengthDistribution) -> float:
     """Mean context of the requests of a running batch, in tokens.
 
     A request is in the batch as long as its output lasts, so long outputs weigh more than their number: the mean of

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from loadline.core.engines.latency_models import Best
+from loadline.core.engines.latency_models import BestThroughput
 
 Numbers = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ class LinearDecode(Struct, frozen=True):
         rate: Numbers = self._batch(kv_usage, context_tokens) / self.itl_ms(kv_usage, context_tokens)
         return rate * 1_000.0 / self.gpus
 
-    def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> Best | None:
+    def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> BestThroughput | None:
         """The largest batch whose ITL is at most ``itl_ms``: throughput rises with the batch. None: not even one."""
         context = max(context_tokens, 1.0)
         room = min(self.max_batch_requests, self.max_kv_tokens / context)
@@ -89,7 +89,7 @@ class LinearDecode(Struct, frozen=True):
         itl = self.times.alpha + self.times.beta * batch
         if batch < 1.0 or not itl <= itl_ms * (1.0 + 1e-12):
             return None
-        return Best(batch / itl * 1_000.0 / self.gpus, itl, min(1.0, batch * context / self.max_kv_tokens))
+        return BestThroughput(batch / itl * 1_000.0 / self.gpus, itl, min(1.0, batch * context / self.max_kv_tokens))
 
     @property
     def itl_min_ms(self) -> float:

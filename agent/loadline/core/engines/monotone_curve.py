@@ -20,7 +20,7 @@ _SLOPE_MAX: Final = 3.0
 """A cubic piece is monotone if its end slopes are between 0 and this many times its secant (de Boor, Swartz)."""
 
 
-class Curve:
+class MonotoneCurve:
     """See the module. Outside its points it holds the first and the last value.
 
     Args:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.engines.linear import LinearTimes
-from loadline.core.engines.queue_sizing import MaxRate, Targets, size
+from loadline.core.engines.queue_sizing import MaxRate, Targets, max_rate
 from loadline.core.engines.queueing import QUEUE_MAX, EngineQueue
 from loadline.core.vocabulary.scalars import Role
 
@@ -41,7 +41,7 @@ class QueueEngine(Struct, frozen=True):
     """Most prompts of one pass."""
 
 
-class Work(Struct, frozen=True):
+class RequestLoad(Struct, frozen=True):
     """What the requests of a role ask of its engines: how many a second, and their mean lengths, a token at least."""
 
     requests_per_s: float
@@ -50,12 +50,12 @@ class Work(Struct, frozen=True):
     osl_tokens: float
 
 
-def stepped(value: float) -> float:
+def round_up_length(value: float) -> float:
     """A number above 0, rounded up to the next step; 0 where it is not."""
     return exp(ceil(log(value) / _STEP - 1e-9) * _STEP) if value > 0.0 else 0.0
 
 
-def rate_of(role: Role, engine: QueueEngine, work: Work, targets: Targets, engines_max: int) -> MaxRate:
+def max_engine_rate(role: Role, engine: QueueEngine, work: RequestLoad, targets: Targets, engines_max: int) -> MaxRate:
     """The largest rate of one engine within the targets, where there are almost as many as the work needs.
 
     A prompt goes to an engine that is free: the more of them there are, the seldomer it waits, and the more each of
@@ -71,7 +71,7 @@ def rate_of(role: Role, engine: QueueEngine, work: Work, targets: Targets, engin
     Raises:
         ValueError: A length is out of bounds, or a request would take no time, or for ever.
     """
-    isl, osl = max(1.0, stepped(work.isl_tokens)), max(1.0, stepped(work.osl_tokens))
+    isl, osl = max(1.0, round_up_length(work.isl_tokens)), max(1.0, round_up_length(work.osl_tokens))
     if role == "decode":
         return _batch_rate(engine.times, 0.0, osl, engine.batch_requests, targets)
     first_ms, batch = 0.0, None
@@ -97,7 +97,7 @@ def rate_of(role: Role, engine: QueueEngine, work: Work, targets: Targets, engin
 
 @lru_cache(_CACHED)
 def _batch_rate(times: LinearTimes, isl: float, osl: float, batch_requests: int, targets: Targets) -> MaxRate:
-    return size(_queue(times, isl, osl, batch_requests), targets)
+    return max_rate(_queue(times, isl, osl, batch_requests), targets)
 
 
 def _held_up(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
@@ -125,7 +125,7 @@ def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, first_ms: fl
 
 def _after(first_ms: float, queue: EngineQueue, targets: Targets) -> MaxRate:
     """The largest rate of a queue of prompts that wait so long first, for what is under way and not interrupted."""
-    found = size(queue, replace(targets, ttft_ms=max(_UNREACHED, targets.ttft_ms - first_ms), itl_ms=inf))
+    found = max_rate(queue, replace(targets, ttft_ms=max(_UNREACHED, targets.ttft_ms - first_ms), itl_ms=inf))
     return found if found.requests_per_s > 0.0 else replace(found, least_ms=found.least_ms + first_ms)
 
 

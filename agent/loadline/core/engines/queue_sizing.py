@@ -57,7 +57,7 @@ class MaxRate(Struct, frozen=True):
     """Of a target that cannot be met: the least that its latency can be."""
 
 
-class Limit(Struct, frozen=True):
+class LatencyLimit(Struct, frozen=True):
     """One latency of a request that joins a batch of n: ``fixed_ms + each_ms * n``, after a wait or without one."""
 
     bound: Literal["ttft", "itl"]
@@ -78,26 +78,26 @@ class Limit(Struct, frozen=True):
         return max(0.0, self.target_ms - self.fixed_ms - self.each_ms * batch_requests) if self.waits else inf
 
 
-def limits_of(queue: EngineQueue, targets: Targets) -> tuple[Limit, Limit]:
+def latency_limits(queue: EngineQueue, targets: Targets) -> tuple[LatencyLimit, LatencyLimit]:
     """The limits of TTFT and ITL."""
     times = queue.times
     return (
-        Limit("ttft", targets.ttft_ms, queue.prefill_fixed_ms, queue.prefill_each_ms, waits=True),
-        Limit("itl", targets.itl_ms, times.alpha, times.beta, waits=False),
+        LatencyLimit("ttft", targets.ttft_ms, queue.prefill_fixed_ms, queue.prefill_each_ms, waits=True),
+        LatencyLimit("itl", targets.itl_ms, times.alpha, times.beta, waits=False),
     )
 
 
-def size(queue: EngineQueue, targets: Targets) -> MaxRate:
+def max_rate(queue: EngineQueue, targets: Targets) -> MaxRate:
     """The largest rate at which an engine meets all targets; at most ``PRECISION`` too low, and never too high."""
-    limits = limits_of(queue, targets)
-    return settle(queue, targets, [largest_rate(queue, limit, targets.attainment) for limit in limits])
+    limits = latency_limits(queue, targets)
+    return combine_rates(queue, targets, [largest_rate(queue, limit, targets.attainment) for limit in limits])
 
 
-def settle(queue: EngineQueue, targets: Targets, rates: Sequence[float]) -> MaxRate:
+def combine_rates(queue: EngineQueue, targets: Targets, rates: Sequence[float]) -> MaxRate:
     """What follows from the largest rates by the limits of TTFT and ITL; 0: there is none."""
     share = TOKENS_SHARE if targets.tokens_per_s else 1.0
     found = MaxRate(share * queue.sized_requests_per_s[1], "tokens" if targets.tokens_per_s else "saturation")
-    for limit, rate in zip(limits_of(queue, targets), rates, strict=True):
+    for limit, rate in zip(latency_limits(queue, targets), rates, strict=True):
         if rate <= 0.0:
             return MaxRate(0.0, limit.bound, _least_ms(queue, limit, targets.attainment))
         if rate < found.requests_per_s:
@@ -105,7 +105,7 @@ def settle(queue: EngineQueue, targets: Targets, rates: Sequence[float]) -> MaxR
     return found
 
 
-def largest_rate(queue: EngineQueue, limit: Limit, attainment: float) -> float:
+def largest_rate(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> float:
     """The largest rate within one limit; 0 where there is none."""
     least, most = queue.sized_requests_per_s
     if limit.target_ms == inf:
@@ -120,7 +120,7 @@ def largest_rate(queue: EngineQueue, limit: Limit, attainment: float) -> float:
     return last_below(excess, (least, at_least), (most, at_most), PRECISION)
 
 
-def _excess(queue: EngineQueue, limit: Limit, attainment: float) -> Callable[[float], float]:
+def _excess(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> Callable[[float], float]:
     """Log of what is missed at a rate, by the target: the mean latency, or the share of requests that are late."""
     if not attainment:
         return lambda rate: log(max(FARTHEST, _mean_ms(queue, limit, rate) / limit.target_ms))
@@ -133,12 +133,12 @@ def _excess(queue: EngineQueue, limit: Limit, attainment: float) -> Callable[[fl
     return lambda rate: log(max(FARTHEST, queue.share_waiting_over(rate, wait_ms) / late))
 
 
-def _mean_ms(queue: EngineQueue, limit: Limit, rate: float) -> float:
+def _mean_ms(queue: EngineQueue, limit: LatencyLimit, rate: float) -> float:
     batch, waiting_ms = queue.means(rate)
     return limit.fixed_ms + limit.each_ms * batch + (waiting_ms if limit.waits else 0.0)
 
 
-def _least_ms(queue: EngineQueue, limit: Limit, attainment: float) -> float:
+def _least_ms(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> float:
     rate = queue.sized_requests_per_s[0]
     if not attainment:
         return _mean_ms(queue, limit, rate)

@@ -15,9 +15,9 @@ from loadline.core.engines.queue_sizing import (
     ROUNDING,
     MaxRate,
     Targets,
+    combine_rates,
     largest_rate,
-    limits_of,
-    settle,
+    latency_limits,
 )
 from loadline.core.engines.queueing import NEVER_SHORT, EngineQueue
 from loadline.core.engines.roots import last_below_many
@@ -25,13 +25,13 @@ from loadline.core.engines.roots import last_below_many
 Numbers = NDArray[np.float64]
 
 
-def size_many(queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> list[MaxRate]:
+def max_rates(queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> list[MaxRate]:
     """What ``queue_sizing.size`` says of each engine and its targets, in the same order."""
     if not queues:
         return []
     lanes = _Lanes(queues, targets)
     rates = lanes.largest_rates().T.tolist()
-    return [settle(*one) for one in zip(queues, targets, rates, strict=True)]
+    return [combine_rates(*one) for one in zip(queues, targets, rates, strict=True)]
 
 
 class _Lanes:
@@ -39,7 +39,7 @@ class _Lanes:
 
     def __init__(self, queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> None:
         self.queues = queues
-        self.limits = [limits_of(queue, target) for queue, target in zip(queues, targets, strict=True)]
+        self.limits = [latency_limits(queue, target) for queue, target in zip(queues, targets, strict=True)]
         self.attainment = np.array([target.attainment for target in targets])
         self.attained = self.attainment > 0.0
         self.batch, self.room = np.array([[float(queue.batch), float(queue.room)] for queue in queues]).T

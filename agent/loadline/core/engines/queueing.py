@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.engines.geometric import series, tail
+from loadline.core.engines.geometric import geometric_sum, queue_weights
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.roots import last_below
 
@@ -170,7 +170,7 @@ class EngineQueue:
         falling = self._falling(rate, self.batch)
         above = 1.0 + float(np.add.reduce(falling[: self.batch - count]))
         below = float(np.add.reduce(falling[self.batch - count :]))
-        lead, last, total, _ = tail(log(rate / self.top), self.room)
+        lead, last, total, _ = queue_weights(log(rate / self.top), self.room)
         waiting = total - last
         return (lead * above + waiting) / (lead * (above + below) + waiting)
 
@@ -188,7 +188,7 @@ class EngineQueue:
         rate = _per_ms(requests_per_s)
         step = log(rate / self.top)
         full = exp(self._full_log(rate, self.batch))
-        lead, last, total, _ = tail(step, self.room)
+        lead, last, total, _ = queue_weights(step, self.room)
         waits = full / (lead + full * (total - last))
         wait_ms = min(wait_ms, _MS_MAX)
         slack = (self.top - rate) * wait_ms
@@ -244,10 +244,10 @@ class EngineQueue:
         return self.times.alpha + self.times.beta * self.batch_at(requests_per_s, share)
 
     def _joined(self, rate: float) -> tuple[float, float, tuple[float, float, float, float]]:
-        """Log of the share of a full batch if there were no queue, the mean batch that is joined, and ``tail``."""
+        """Return the log share of a full batch without a queue, the mean batch joined, and the queue weights."""
         full_log, mean = self._batches(rate)
         full = exp(full_log)
-        lead, last, total, moment = tail(log(rate / self.top), self.room)
+        lead, last, total, moment = queue_weights(log(rate / self.top), self.room)
         # Who comes joins a batch that is one larger than what it finds, or waits for one that is full.
         below = lead * (mean + 1.0 - full * (self.batch + 1.0))
         joined = below + full * self.batch * (lead + total - last)
@@ -322,7 +322,7 @@ def _survivors(left: float, step: float, room: int) -> float:
         found += exp(step * place - anchor) * min(reached, 1.0)
         chance *= left / (place + 1)
     start = step * beyond if step <= 0.0 else 0.0
-    return found + exp(start) * series(step, room - beyond)
+    return found + exp(start) * geometric_sum(step, room - beyond)
 
 
 def _check(name: str, value: float, least: float, most: float, unit: str) -> None:

@@ -10,7 +10,7 @@ from math import fsum, sqrt
 from statistics import NormalDist
 from typing import Final
 
-from loadline.core.engines.lengths import Lengths
+from loadline.core.engines.lengths import LengthDistribution
 
 _NORMAL: Final = NormalDist()
 _HALVINGS: Final = 40
@@ -18,7 +18,7 @@ _KEPT_MAX: Final = 1_024
 
 
 @lru_cache(_KEPT_MAX)
-def stall_quantile(osl: Lengths, share: float) -> float:
+def stall_quantile(osl: LengthDistribution, share: float) -> float:
     """By how many standard deviations of a single token at most a ``share`` (0..1) of such outputs is above the mean.
 
     0 up to a share of one half, which the mean keeps.

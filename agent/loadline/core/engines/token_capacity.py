@@ -47,7 +47,7 @@ def derived_tokens(
 _Observed = Annotated[float, Meta(ge=1, le=_TOKENS_MAX)]
 
 
-class Observations(Struct):
+class ObservedCapacity(Struct):
     """Tokens that workers held when requests queued, by the mean length of outputs."""
 
     by_bucket: dict[
@@ -73,7 +73,7 @@ def _bucket(osl_tokens: float) -> int:
     return sum(osl_tokens >= bound for bound in _BUCKETS)
 
 
-class Holding(Struct, frozen=True):
+class WorkerKv(Struct, frozen=True):
     """What a worker has and holds, in KV tokens, and how many requests wait at it."""
 
     kv_tokens: float
@@ -97,7 +97,7 @@ class TokenLimits(Struct, frozen=True):
 
 
 def worker_tokens(
-    worker: Holding, limits: TokenLimits, observed: Observations, osl_tokens: float, derived: float | None
+    worker: WorkerKv, limits: TokenLimits, observed: ObservedCapacity, osl_tokens: float, derived: float | None
 ) -> float:
     """What a worker can hold: the lesser of k1 and k2.
 
@@ -112,7 +112,7 @@ def worker_tokens(
     return k1 if worker.in_use > k2 and not queues else min(k1, k2)
 
 
-def unseen_tokens(stored: float | None, derived: float, like: float | None) -> float:
+def empty_pool_tokens(stored: float | None, derived: float, like: float | None) -> float:
     """What a worker of a pool without workers could hold: as known, or by its flags and at most as one like it."""
     if stored is not None:
         return stored

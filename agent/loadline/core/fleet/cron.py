@@ -32,7 +32,7 @@ class CronError(ValueError):
         self.remedy = remedy
 
 
-class Cron(Struct, frozen=True):
+class CronSchedule(Struct, frozen=True):
     """A line of cron."""
 
     times: tuple[int, ...]
@@ -72,7 +72,7 @@ class Cron(Struct, frozen=True):
         return by_month or by_week if self.either else by_month and by_week
 
 
-def cron(text: str) -> Cron:
+def parse_cron(text: str) -> CronSchedule:
     """Read a line of cron.
 
     Raises:
@@ -87,7 +87,7 @@ def cron(text: str) -> Cron:
     by_month, by_week = not words[2].startswith("*"), not words[4].startswith("*")
     if by_month and not by_week and all(_DAYS[month - 1] < min(days) for month in months):
         raise CronError(f"never comes due, as no such month has a day {min(days)}", "Write another day or month.")
-    return Cron(
+    return CronSchedule(
         tuple(hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes)),
         frozenset(days),
         frozenset(months),

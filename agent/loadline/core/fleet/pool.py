@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
-from loadline.core.engines.accelerator import UNSAID, AcceleratorKnobs
+from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKnobs
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
-from loadline.core.fleet.worker import MICRO, NOTHING, Load, WorkerState
+from loadline.core.fleet.worker import MICRO, NO_LOAD, WorkerLoad, WorkerState
 from loadline.core.vocabulary.learned import START_UPS
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Name, Role
 from loadline.core.vocabulary.status import PoolStatus
@@ -51,7 +51,7 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
 
-class PoolSupply(Struct, frozen=True):
+class WorkerCounts(Struct, frozen=True):
     """Workers of a pool by how near they are to serving."""
 
     ready: int
@@ -67,7 +67,7 @@ class PoolSupply(Struct, frozen=True):
         return self.ready + self.starting + self.pending
 
 
-class Floor(Struct, frozen=True):
+class ScheduleMinimum(Struct, frozen=True):
     """What the schedules of a pool ask for at the moment."""
 
     replicas: int = 0
@@ -76,7 +76,7 @@ class Floor(Struct, frozen=True):
 
 
 NO_PROFILE: Final = EngineProfile()
-NO_FLOOR: Final = Floor()
+NO_SCHEDULE_MINIMUM: Final = ScheduleMinimum()
 
 
 class Pool(Struct):
@@ -89,19 +89,19 @@ class Pool(Struct):
     """Workers of which the last ``settle`` heard something new."""
     engine: EngineProfile = NO_PROFILE
     """What its engines can do; as the knobs, it changes with the settings alone."""
-    accelerator: AcceleratorKnobs = UNSAID
+    accelerator: AcceleratorKnobs = UNNAMED_ACCELERATOR
     """What its workers run on."""
     fresh: int = 0
     ready: int = 0
     starting: int = 0
     late: int = 0
     """Of those that are starting: past the start deadline at the last sweep."""
-    load: Load = field(default_factory=Load)
+    load: WorkerLoad = field(default_factory=WorkerLoad)
     desired: int | None = None
     """Workers that there should be, by the last decision; None while that is unknown."""
     gaps: list[int] = []
     """When each worker that is not there was asked for, oldest first: as many as are missing from ``desired``."""
-    floor: Floor = NO_FLOOR
+    floor: ScheduleMinimum = NO_SCHEDULE_MINIMUM
     surplus_since_ms: int = -1
     """Since when there are more workers than ``desired``."""
     ready_changed_at_ms: int = -1
@@ -137,16 +137,16 @@ class Pool(Struct):
     def obey(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
         """It is described otherwise from now on; its workers and what was decided of them stay."""
         self.knobs, self.engine, self.accelerator = knobs, engine, accelerator
-        self.floor = NO_FLOOR  # until its schedules are looked at
+        self.floor = NO_SCHEDULE_MINIMUM  # until its schedules are looked at
         for worker in self.workers.values():  # a longer deadline takes back what was late
             if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
                 worker.late = False
                 self.late -= 1
 
-    def supply(self, now: int) -> PoolSupply:
+    def supply(self, now: int) -> WorkerCounts:
         """The workers by how near they are to serving."""
         given_up = self._given_up(now)
-        return PoolSupply(self.ready, self.starting - self.late, len(self.gaps) - given_up, self.late + given_up)
+        return WorkerCounts(self.ready, self.starting - self.late, len(self.gaps) - given_up, self.late + given_up)
 
     def total(self, now: int) -> int:
         """Workers that may be counted on: those of ``supply``."""
@@ -257,7 +257,7 @@ class Pool(Struct):
             self._uncount(worker)
             return
         load = worker.measure()
-        self.load.exchange(worker.load if worker.counted else NOTHING, load)
+        self.load.exchange(worker.load if worker.counted else NO_LOAD, load)
         worker.load = load
         if not worker.counted:
             self.fresh += 1
@@ -265,7 +265,7 @@ class Pool(Struct):
 
     def _uncount(self, worker: WorkerState) -> None:
         if worker.counted:
-            self.load.exchange(worker.load, NOTHING)
+            self.load.exchange(worker.load, NO_LOAD)
             self.fresh -= 1
             worker.counted = False
 

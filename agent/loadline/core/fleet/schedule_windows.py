@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from loadline.core.fleet.cron import DAY_MIN, DAYS_MAX, Cron
+from loadline.core.fleet.cron import DAY_MIN, DAYS_MAX, CronSchedule
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Name
 
 MINUTE_MS: Final = 60_000
@@ -32,7 +32,7 @@ class ScheduleKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = True
 
 
-class Zone(Struct, frozen=True):
+class ZoneOffsets(Struct, frozen=True):
     """What a wall clock is ahead of UTC: as data, so that a replay needs no tz database."""
 
     since_ms: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class Zone(Struct, frozen=True):
         return self.since_ms[at] + self.ahead_min[at] * MINUTE_MS
 
 
-class Span(Struct, frozen=True):
+class WindowState(Struct, frozen=True):
     """Where a window stands on its wall clock; minutes."""
 
     within: bool
@@ -75,17 +75,17 @@ class Span(Struct, frozen=True):
     """When there is next anything to say, or to look for it."""
 
 
-class Window(Struct, frozen=True):
+class ScheduleWindow(Struct, frozen=True):
     """From each start until the next end."""
 
-    start: Cron
-    end: Cron
+    start: CronSchedule
+    end: CronSchedule
 
-    def at(self, minute: int) -> Span:
+    def at(self, minute: int) -> WindowState:
         """Where the window stands at a minute of its wall clock."""
         never = minute + DAYS_MAX * DAY_MIN
         started, ended = self.start.last(minute), self.end.last(minute)
         within = started is not None and (ended is None or started > ended)
         starts, stops = self.start.next(minute), self.end.next(minute) or never
         ends = stops if within or starts is None else self.end.next(starts) or never
-        return Span(within, starts, ends, min(starts or never, stops))
+        return WindowState(within, starts, ends, min(starts or never, stops))

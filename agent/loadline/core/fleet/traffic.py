@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.core.fleet.totals import Totals, hit_rate
+from loadline.core.fleet.traffic_totals import TrafficTotals, hit_rate
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import TrafficSample
@@ -24,7 +24,7 @@ _TELLING: Final = 100
 """Requests; of fewer it is not known how long they are."""
 
 
-class Bucket(Struct):
+class TrafficBucket(Struct):
     """Sums over one second: of a report that speaks for several, the part that falls to it."""
 
     at_ms: int
@@ -76,7 +76,7 @@ class FrontendTraffic(Struct):
     """Its next report is due long before."""
 
 
-class Recent(Struct, frozen=True):
+class RecentArrivals(Struct, frozen=True):
     """Arrivals of a short while."""
 
     span_ms: int
@@ -137,9 +137,9 @@ class Traffic(Struct):
     frontends_max: int
     stale_after_ms: int
     first_at_ms: int = -1
-    buckets: list[Bucket] = []
+    buckets: list[TrafficBucket] = []
     frontends: dict[str, FrontendTraffic] = {}
-    totals: Totals = Totals()
+    totals: TrafficTotals = TrafficTotals()
     heard_at_ms: int = -1
     """When a report last came; -1 before the first."""
     fresh_until_ms: int = -1
@@ -227,7 +227,7 @@ class Traffic(Struct):
             return sample
         return replace(sample, isl_tokens=isl, osl_tokens=osl)
 
-    def _window(self, now: int) -> list[Bucket]:
+    def _window(self, now: int) -> list[TrafficBucket]:
         return self.buckets[bisect_left(self.buckets, now - self.window_ms, key=_at_ms) :]
 
     def _spread(self, sample: TrafficSample, heard_ms: int, seconds: int, now: int) -> None:
@@ -244,11 +244,11 @@ class Traffic(Struct):
             del self.frontends[name]
         return len(self.frontends) < self.frontends_max
 
-    def _bucket(self, start: int) -> Bucket:
+    def _bucket(self, start: int) -> TrafficBucket:
         """That of the second that begins at ``start``: mostly the last."""
         at = bisect_left(self.buckets, start, key=_at_ms)
         if at == len(self.buckets) or self.buckets[at].at_ms != start:
-            self.buckets.insert(at, Bucket(start))
+            self.buckets.insert(at, TrafficBucket(start))
         return self.buckets[at]
 
     def _prune(self, now: int) -> None:
@@ -301,7 +301,7 @@ class Traffic(Struct):
         """Requests of live frontends that have come and not ended: they wait, or workers hold them."""
         return sum(f.queued + f.in_flight for f in self._live(now))
 
-    def recent(self, span_ms: int, now: int) -> "Recent":
+    def recent(self, span_ms: int, now: int) -> "RecentArrivals":
         """What arrived within the last ``span_ms``, in whole buckets."""
         heard_ms = arrivals = isl_count = 0
         isl_sum = cached_sum = squares = 0.0
@@ -313,7 +313,7 @@ class Traffic(Struct):
             isl_count += bucket.isl_count
             cached_sum += bucket.cached_sum
             squares += (bucket.isl_sum - bucket.cached_sum) ** 2
-        return Recent(heard_ms, arrivals, isl_sum, isl_count, cached_sum, len(self.buckets) - first, squares)
+        return RecentArrivals(heard_ms, arrivals, isl_sum, isl_count, cached_sum, len(self.buckets) - first, squares)
 
     def status(self, now: int) -> TrafficStatus:
         """Rates and means over the window; all None while no frontend reports. Changes nothing: a replay never asks."""

@@ -11,10 +11,10 @@ from loadline.core.vocabulary.status import WorkerStatus
 MICRO = 1_000_000
 """KV usage is kept in millionths: integer sums do not drift however often workers come and go."""
 
-Standing = Literal["ready", "starting", "out"]
+Availability = Literal["ready", "starting", "out"]
 
 
-class Load(Struct, omit_defaults=True, gc=False):
+class WorkerLoad(Struct, omit_defaults=True, gc=False):
     """Integer load of one worker, or of the counted workers of a pool."""
 
     kv_known: int = 0
@@ -26,7 +26,7 @@ class Load(Struct, omit_defaults=True, gc=False):
     waiting_while_running: int = 0
     running: int = 0
 
-    def exchange(self, before: "Load", after: "Load") -> None:
+    def exchange(self, before: "WorkerLoad", after: "WorkerLoad") -> None:
         """Take one load away and add another; what is equal in both, as most is most of the time, costs no sum."""
         if before.kv_known != after.kv_known:
             self.kv_known += after.kv_known - before.kv_known
@@ -42,7 +42,7 @@ class Load(Struct, omit_defaults=True, gc=False):
             self.running += after.running - before.running
 
 
-NOTHING: Final = Load()
+NO_LOAD: Final = WorkerLoad()
 """The load of a worker that is not counted."""
 
 
@@ -64,12 +64,12 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     late: bool = False
     """Starting, and past the start deadline at the last sweep."""
     seen_at_ms: int = -1
-    load: Load = field(default_factory=Load)
+    load: WorkerLoad = field(default_factory=WorkerLoad)
     counted: bool = False
-    counted_as: Standing = "out"
+    counted_as: Availability = "out"
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Availability:
         """Whether it takes new work, soon will, or does not count."""
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
@@ -103,7 +103,7 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
                 return True
         return False
 
-    def measure(self) -> Load:
+    def measure(self) -> WorkerLoad:
         """Load over the newest samples of all ranks: mean KV usage, sums of requests."""
         ranks = kv_sum_micro = waiting = waiting_while_running = running = 0
         kv_known = queue_known = 1
@@ -124,8 +124,8 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
             else:
                 kv_sum_micro += kv_micro
         if not ranks:
-            return Load()
-        return Load(kv_known, queue_known, kv_sum_micro // ranks, waiting, waiting_while_running, running)
+            return WorkerLoad()
+        return WorkerLoad(kv_known, queue_known, kv_sum_micro // ranks, waiting, waiting_while_running, running)
 
 
 def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int | None:

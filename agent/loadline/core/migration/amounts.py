@@ -12,7 +12,7 @@ from loadline.core.migration.knobs import MetricName
 from loadline.core.migration.load_metrics import NEED, TOTAL
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.outcomes import Amount, MigrationCode, Refusal
-from loadline.core.vocabulary.migrations import ALL_REQUESTS, MoveOrder, MoveRule
+from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 
 Fits = Callable[[LoadView, int, int], Amount | Refusal]
 """What a move from one row to another takes, or why there is none."""
@@ -150,11 +150,11 @@ def _packed(view: LoadView, source: int, destination: int, most: int) -> Amount 
     return _counted(view, source, destination, "LCR", takes)
 
 
-def _counted(view: LoadView, source: int, destination: int, order: MoveOrder, count: int) -> Amount | Refusal:
+def _counted(view: LoadView, source: int, destination: int, order: MigrationOrder, count: int) -> Amount | Refusal:
     each, space = view.tokens_each(source), room(view, destination)
     if space < each:
         return Refusal.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
-    rule: MoveRule = "NUM_REQ"
+    rule: MigrationRule = "NUM_REQ"
     known = not np.isnan(space)
     count = min(count, int(space // each)) if known else count
     return Amount(rule, order, float(count), count, int(each * count), int(space) if known else None)

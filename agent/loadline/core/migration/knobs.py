@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from loadline.core.vocabulary.migrations import MoveOrder, MoveRule
+from loadline.core.vocabulary.migrations import MigrationOrder, MigrationRule
 
 PolicyName = Literal[
     "decode_load",
@@ -73,10 +73,10 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["cluster", "unit"], Meta(description="Whether load moves between all workers, or within each unit.")
     ] = "cluster"
     rescheduling_req_select_rule: Annotated[
-        MoveRule, Meta(description="What rescheduling_req_select_value counts, of moves by load.")
+        MigrationRule, Meta(description="What rescheduling_req_select_value counts, of moves by load.")
     ] = "TOKEN"
     rescheduling_req_select_order: Annotated[
-        MoveOrder, Meta(description="Who goes first of the requests of a worker, in moves by load.")
+        MigrationOrder, Meta(description="Who goes first of the requests of a worker, in moves by load.")
     ] = "SR"
     rescheduling_req_select_value: Annotated[
         float,

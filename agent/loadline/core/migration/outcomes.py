@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.vocabulary.migrations import MoveOrder, MoveRule
+from loadline.core.vocabulary.migrations import MigrationOrder, MigrationRule
 
 
 class MigrationCode(StrEnum):
@@ -63,8 +63,8 @@ SENTENCES: Final[dict[MigrationCode, str]] = {
 class Amount(Struct, frozen=True):
     """How much a move takes."""
 
-    rule: MoveRule
-    order: MoveOrder
+    rule: MigrationRule
+    order: MigrationOrder
     value: float
     requests: int
     """Most that move: as many as there are slots for."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.vocabulary.migrations import ALL_REQUESTS, MoveOrder, MoveRule
+from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 
 
 class MigratableRequest(Struct, frozen=True):
@@ -38,8 +38,8 @@ class MigratableRequest(Struct, frozen=True):
 
 def choose(
     candidates: Sequence[MigratableRequest],
-    rule: MoveRule,
-    order: MoveOrder,
+    rule: MigrationRule,
+    order: MigrationOrder,
     value: float,
     *,
     requests_max: int,
@@ -74,7 +74,7 @@ def choose(
     return fitting or (queue[:1] if asked > 0 and requests_max > 0 else [])
 
 
-def _asked_tokens(rule: MoveRule, value: float, kv_tokens_total: int) -> float:
+def _asked_tokens(rule: MigrationRule, value: float, kv_tokens_total: int) -> float:
     if rule == "NUM_REQ":
         return float("inf")
     return value if rule == "TOKEN" else value * kv_tokens_total
@@ -126,7 +126,7 @@ def _waiting_then_shortest(candidates: Sequence[MigratableRequest]) -> list[Migr
     return _waiting(candidates) + _shortest(candidates)
 
 
-_ORDERS: Final[dict[MoveOrder, Callable[[Sequence[MigratableRequest]], list[MigratableRequest]]]] = {
+_ORDERS: Final[dict[MigrationOrder, Callable[[Sequence[MigratableRequest]], list[MigratableRequest]]]] = {
     "LCR": _last_come,
     "FCR": _decoding,
     "LR": _longest,

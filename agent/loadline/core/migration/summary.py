@@ -5,7 +5,7 @@ from typing import Final
 from loadline.core.migration.memory import MigrationMemory, MigrationTally
 from loadline.core.migration.outcomes import PolicyReport
 from loadline.core.migration.peers import Peers
-from loadline.core.vocabulary.status import InFlightStatus, MigrationStatus, TurnTiming
+from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
 
 LISTED_MAX: Final = 64
 """Moves, and workers that do not answer: of 1,024 models these are 15 kB each."""
@@ -34,16 +34,16 @@ def summary(memory: MigrationMemory, model: str, now: int) -> MigrationStatus:
         commands=dict(sorted(tally.commands.items())),
         requests=dict(sorted(tally.requests.items())),
         tokens=dict(sorted(tally.tokens.items())),
-        phases={phase: TurnTiming(count, tally.phases_ms[phase]) for phase, count in sorted(tally.phases.items())},
+        phases={phase: DurationTotal(count, tally.phases_ms[phase]) for phase, count in sorted(tally.phases.items())},
         silent=len(silent),
         silent_workers=tuple(silent[:LISTED_MAX]),
     )
 
 
-def emptied(memory: MigrationMemory, model: str) -> TurnTiming:
+def emptied(memory: MigrationMemory, model: str) -> DurationTotal:
     """The workers of a model that were drained."""
     tally = memory.tallies.get(model, MigrationTally())
-    return TurnTiming(tally.emptied, tally.emptied_ms)
+    return DurationTotal(tally.emptied, tally.emptied_ms)
 
 
 def looks(memory: MigrationMemory, model: str) -> list[PolicyReport]:

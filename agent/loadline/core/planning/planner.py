@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.forecasts import History, Question
+from loadline.core.vocabulary.forecasts import ForecastQuery, History
 from loadline.core.vocabulary.reasons import Recommendation
 
 
@@ -14,7 +14,7 @@ class ForecastRequest(Struct, frozen=True):
     """Forecasts that a planner wants; the answer carries the same ``request``."""
 
     request: int
-    questions: list[Question]
+    questions: list[ForecastQuery]
 
 
 class Planner(Struct):

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from loadline.core.fleet.cron import cron
+from loadline.core.fleet.cron import parse_cron
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import NO_FLOOR, Floor, Pool, PoolKnobs
-from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, Window, Zone
+from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, Pool, PoolKnobs, ScheduleMinimum
+from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, ScheduleWindow, ZoneOffsets
 
 
 class Seen(Struct, frozen=True):
@@ -24,21 +24,21 @@ class Seen(Struct, frozen=True):
 class Schedule:
     """One window of one pool. What it remembers follows from the time alone."""
 
-    def __init__(self, knobs: ScheduleKnobs, zones: Mapping[str, Zone]) -> None:
+    def __init__(self, knobs: ScheduleKnobs, zones: Mapping[str, ZoneOffsets]) -> None:
         self._knobs = knobs
-        self._zone = Zone() if knobs.timezone == UTC else zones[knobs.timezone]
-        self._window = Window(cron(knobs.start), cron(knobs.end))
+        self._zone = ZoneOffsets() if knobs.timezone == UTC else zones[knobs.timezone]
+        self._window = ScheduleWindow(parse_cron(knobs.start), parse_cron(knobs.end))
         self._seen = Seen(0, 0, within=False, starts_ms=None, ends_ms=0)
 
-    def floor(self, start_up_ms: int, now: int) -> tuple[Floor, int]:
+    def floor(self, start_up_ms: int, now: int) -> tuple[ScheduleMinimum, int]:
         """What it asks for at ``now`` (ms) of a pool whose workers take so long to come, and when that changes."""
         if not self._seen.from_ms <= now < self._seen.until_ms:
             self._seen = self._look(now)
         seen = self._seen
         begins_ms = None if seen.starts_ms is None else seen.starts_ms - start_up_ms * self._knobs.ready_at_start
         if seen.within or (begins_ms is not None and now >= begins_ms):
-            return Floor(self._knobs.replicas_min, seen.ends_ms), seen.until_ms
-        return NO_FLOOR, seen.until_ms if begins_ms is None else min(begins_ms, seen.until_ms)
+            return ScheduleMinimum(self._knobs.replicas_min, seen.ends_ms), seen.until_ms
+        return NO_SCHEDULE_MINIMUM, seen.until_ms if begins_ms is None else min(begins_ms, seen.until_ms)
 
     def _look(self, now: int) -> Seen:
         span = self._window.at(self._zone.wall_ms(now) // MINUTE_MS)
@@ -52,7 +52,7 @@ class Schedule:
 class Schedules:
     """All windows of a model."""
 
-    def __init__(self, pools: Iterable[PoolKnobs], zones: Mapping[str, Zone]) -> None:
+    def __init__(self, pools: Iterable[PoolKnobs], zones: Mapping[str, ZoneOffsets]) -> None:
         self._by_pool = {
             pool.name: [Schedule(one, zones) for one in pool.schedules] for pool in pools if pool.schedules
         }

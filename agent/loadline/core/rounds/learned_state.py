@@ -6,7 +6,7 @@ from typing import Final
 from loadline.core.planning.planners import Planner
 from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.effects import SaveLearned
-from loadline.core.vocabulary.learned import DATA_BYTES_MAX, Learned
+from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
 
 LOOK_INTERVAL_MS: Final = 1_000
 """One model is looked at in each: of 100 models no turn takes more than one."""
@@ -39,7 +39,7 @@ def save(state: AgentState, planners: Mapping[str, Planner], scope: str, now: in
     saved_at_ms = state.saved_at_ms.get(name)
     if saved_at_ms is not None and now < saved_at_ms + SAVE_INTERVAL_MS:
         return []
-    stored = state.stored.get(name, Learned())
+    stored = state.stored.get(name, LearnedState())
     learned = _learned(state, planners[name], name, stored)
     if learned == stored:
         return []
@@ -47,7 +47,7 @@ def save(state: AgentState, planners: Mapping[str, Planner], scope: str, now: in
     return [SaveLearned(name, learned, scope, state.leadership.epoch)]
 
 
-def _learned(state: AgentState, planner: Planner, name: str, stored: Learned) -> Learned:
+def _learned(state: AgentState, planner: Planner, name: str, stored: LearnedState) -> LearnedState:
     """All that a model has taught. What was not learned anew stays as it is stored."""
     start_ups = {pool.name: list(pool.start_ups_ms) for pool in state.fleet.models[name].pools.values()}
     start_ups = {pool: times for pool, times in sorted(start_ups.items()) if times}
@@ -56,10 +56,10 @@ def _learned(state: AgentState, planner: Planner, name: str, stored: Learned) ->
         state.count("learned_too_large")
         data = None
     kept = (stored.planner, stored.data) if data is None else (planner.name, data)
-    return Learned(start_ups_ms=start_ups or stored.start_ups_ms, planner=kept[0], data=kept[1])
+    return LearnedState(start_ups_ms=start_ups or stored.start_ups_ms, planner=kept[0], data=kept[1])
 
 
-def _teach(planner: Planner, learned: Learned) -> bool:
+def _teach(planner: Planner, learned: LearnedState) -> bool:
     """Whether a planner knows anything now."""
     if _said(planner) is not None:
         return True

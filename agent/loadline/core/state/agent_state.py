@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
-from loadline.core.engines.accelerator import UNSAID, AcceleratorKnobs
+from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKnobs
 from loadline.core.engines.profile import EngineProfile
 from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.fleet.pool import NO_PROFILE, Pool, PoolKnobs
@@ -26,7 +26,7 @@ from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.scale_to_zero import IdleTracker
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.reasons import Explanation, Rejection
 from loadline.core.vocabulary.status import Condition
 
@@ -48,7 +48,7 @@ class AgentState(Struct):
     """Forecasts that have come since a model was last planned."""
     gpus: FleetBudget = field(default_factory=FleetBudget)
     allocation: FleetAllocation = field(default_factory=FleetAllocation)
-    stored: dict[str, Learned] = field(default_factory=dict)
+    stored: dict[str, LearnedState] = field(default_factory=dict)
     """What the store holds of what models have taught."""
     saved_at_ms: dict[str, int] = field(default_factory=dict)
     """When each model's was last written."""
@@ -179,7 +179,7 @@ def engine_of(settings: Settings, model: str, pool: str) -> EngineProfile:
 
 def accelerator_of(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
     """What the workers of a pool run on."""
-    return next((one for one in settings.accelerators if one.name == knobs.accelerator), UNSAID)
+    return next((one for one in settings.accelerators if one.name == knobs.accelerator), UNNAMED_ACCELERATOR)
 
 
 def limited(settings: Settings, fleet: Fleet) -> Supplies:
@@ -220,7 +220,7 @@ def picture(state: AgentState, planners: dict[str, Planner]) -> Callable[[], dic
         held = _hold(
             pool,
             engine=NO_PROFILE,
-            accelerator=UNSAID,
+            accelerator=UNNAMED_ACCELERATOR,
             workers={name: worker.copied() for name, worker in pool.workers.items()},
         )
         pools.append(held)

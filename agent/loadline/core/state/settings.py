@@ -12,7 +12,7 @@ from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
 from loadline.core.engines.tpot import TpotSweep
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.fleet.schedule_windows import Zone
+from loadline.core.fleet.schedule_windows import ZoneOffsets
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
 from loadline.core.planning.guardrails.guard import GuardKnobs
@@ -120,7 +120,7 @@ class Settings(Struct, frozen=True):
     """GPUs by namespace and type."""
     profiles: dict[str, dict[str, EngineProfile]] = {}
     """Engine profiles by model and pool, as data: a replay needs no file."""
-    zones: dict[str, Zone] = {}
+    zones: dict[str, ZoneOffsets] = {}
     """The wall clocks that schedules go by, by the name of their timezone."""
     tpot_profiles: dict[str, TpotSweep] = {}
     """Times per output token by model, where a file of them is named, as data too."""

@@ -17,7 +17,7 @@ SaturationPolicy = Literal["none", "priority_exhaustive", "priority_round_robin"
 """Who gets what is left of a supply when it cannot serve all: see docs/explanation/allocation.md."""
 
 
-class Option(Struct, frozen=True):
+class PoolOption(Struct, frozen=True):
     """A pool that can serve of a part.
 
     Raises:
@@ -48,7 +48,7 @@ class Option(Struct, frozen=True):
             raise ValueError(f"{place}: most is {self.most}; it must be from least ({self.least}) to {WORKERS_MAX}")
 
 
-class Part(Struct, frozen=True):
+class RoleRequest(Struct, frozen=True):
     """What is demanded of one role of a model, and the pools that can serve it.
 
     Raises:
@@ -58,7 +58,7 @@ class Part(Struct, frozen=True):
     role: Role
     demand: float
     """In any unit, such as requests a second; 0: only the least counts are needed."""
-    options: tuple[Option, ...]
+    options: tuple[PoolOption, ...]
 
     def __post_init__(self) -> None:
         """Refuse what cannot be reckoned with."""
@@ -66,7 +66,7 @@ class Part(Struct, frozen=True):
         _once(f"part {self.role!r}", (option.pool for option in self.options))
 
 
-class Want(Struct, frozen=True):
+class ModelRequest(Struct, frozen=True):
     """A model: it is served if all of its parts are.
 
     Raises:
@@ -76,7 +76,7 @@ class Want(Struct, frozen=True):
     name: str
     priority: int
     """1 is served first."""
-    parts: tuple[Part, ...]
+    parts: tuple[RoleRequest, ...]
 
     def __post_init__(self) -> None:
         """Refuse what cannot be reckoned with."""
@@ -85,14 +85,14 @@ class Want(Struct, frozen=True):
         _once(f"want {self.name!r}", (option.pool for part in self.parts for option in part.options))
 
 
-class Problem(Struct, frozen=True):
+class AllocationProblem(Struct, frozen=True):
     """All models, and what there is for them.
 
     Raises:
         ValueError: A limit is negative, the switching cost is none or negative, or a model is named twice.
     """
 
-    wants: tuple[Want, ...]
+    wants: tuple[ModelRequest, ...]
     limits: dict[str, int]
     """By supply; one that is not named is not limited."""
     policy: SaturationPolicy = "none"

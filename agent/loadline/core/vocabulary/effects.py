@@ -6,10 +6,10 @@ nothing but the effect itself.
 
 from msgspec import Struct
 
-from loadline.core.vocabulary.allocations import Problem
+from loadline.core.vocabulary.allocations import AllocationProblem
 from loadline.core.vocabulary.decisions import Decision
-from loadline.core.vocabulary.forecasts import Question
-from loadline.core.vocabulary.learned import Learned
+from loadline.core.vocabulary.forecasts import ForecastQuery
+from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.migrations import Migration
 from loadline.core.vocabulary.scalars import Role
 
@@ -110,7 +110,7 @@ class SaveLearned(Effect, frozen=True):
     """Keep what a model has taught, if the leader key still has this epoch. The registry reports the result."""
 
     model: str
-    learned: Learned
+    learned: LearnedState
     scope: str
     epoch: int
 
@@ -120,7 +120,7 @@ class FitForecast(Effect, frozen=True):
 
     model: str
     request: int
-    questions: list[Question]
+    questions: list[ForecastQuery]
 
 
 class SolveAllocation(Effect, frozen=True):
@@ -130,7 +130,7 @@ class SolveAllocation(Effect, frozen=True):
     """
 
     request: int
-    problem: Problem
+    problem: AllocationProblem
     time_limit_ms: int
 
 

@@ -8,8 +8,13 @@ from msgspec import Raw, Struct
 from loadline.core.vocabulary.allocations import Allocation
 from loadline.core.vocabulary.decisions import ApplyStatus, StoredDecision
 from loadline.core.vocabulary.forecasts import Forecast
-from loadline.core.vocabulary.learned import Learned
-from loadline.core.vocabulary.migrations import MigrationEndpoint, MoveFailure, MovePhase, MoveRefusal
+from loadline.core.vocabulary.learned import LearnedState
+from loadline.core.vocabulary.migrations import (
+    MigrationEndpoint,
+    MigrationFailure,
+    MigrationRefusal,
+    MigrationReportPhase,
+)
 from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, WorkerSample
 
 
@@ -180,7 +185,7 @@ class MigrationAnswered(Event, frozen=True):
     command_id: str
     model: str
     accepted: bool | None
-    reason: MoveRefusal | None = None
+    reason: MigrationRefusal | None = None
     requests: int = 0
     """Chosen by the source."""
     tokens: int = 0
@@ -197,7 +202,7 @@ class MigrationReported(Event, frozen=True):
     source: MigrationEndpoint
     destination: MigrationEndpoint
     trigger: str
-    phase: MovePhase
+    phase: MigrationReportPhase
     requests: int
     """Chosen by the source."""
     moved: int
@@ -208,7 +213,7 @@ class MigrationReported(Event, frozen=True):
     """Of KV cache that were moved."""
     took_ms: int
     """Since the source accepted."""
-    reason: MoveFailure = ""
+    reason: MigrationFailure = ""
     detail: str = ""
 
 
@@ -253,14 +258,14 @@ class PauseChanged(Event, frozen=True):
 class LearnedRead(Event, frozen=True):
     """All that is kept of what models have taught, by model."""
 
-    learned: dict[str, Learned]
+    learned: dict[str, LearnedState]
 
 
 class LearnedChanged(Event, frozen=True):
     """What is kept of one model was written, or was removed or cannot be read (None)."""
 
     model: str
-    learned: Learned | None
+    learned: LearnedState | None
 
 
 class ForecastFitted(Event, frozen=True):

@@ -105,7 +105,7 @@ class ForecastKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     auto: AutoKnobs = AutoKnobs()
 
 
-class Question(Struct, frozen=True):
+class ForecastQuery(Struct, frozen=True):
     """What a predictor is asked: the next ``horizon`` intervals of a series."""
 
     series: Series

@@ -14,7 +14,7 @@ START_UPS: Final = 8
 _StartUp = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class Learned(Struct, frozen=True):
+class LearnedState(Struct, frozen=True):
     """What is known of a model's pools and engines, and by which planner."""
 
     version: Annotated[Literal[1], Meta(description="That of this layout: what says another one is ignored.")] = 1

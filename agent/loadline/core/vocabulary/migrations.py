@@ -6,17 +6,17 @@ from msgspec import Meta, Struct
 
 from loadline.core.vocabulary.scalars import Count, Name
 
-MoveRule = Literal["NUM_REQ", "TOKEN", "RATIO"]
+MigrationRule = Literal["NUM_REQ", "TOKEN", "RATIO"]
 """What ``value`` counts: requests, their tokens, or their share (0..1) of the KV cache."""
-MoveOrder = Literal["LCR", "FCR", "LR", "SR", "FCW", "FCWSR"]
+MigrationOrder = Literal["LCR", "FCR", "LR", "SR", "FCW", "FCWSR"]
 """Who goes first: of those that run the last come, the first come, the longest, the shortest; of those that wait the
 first come, alone or followed by the shortest that run."""
-MovePhase = Literal["admitted", "copying", "switched", "done", "aborted"]
-MoveRefusal = Literal[
+MigrationReportPhase = Literal["admitted", "copying", "switched", "done", "aborted"]
+MigrationRefusal = Literal[
     "stale_epoch", "gone", "expired", "unsupported", "no_slots", "nothing_to_move", "destination_unknown"
 ]
 """Why a worker does not begin a move."""
-MoveFailure = Literal["", "destination_refused", "destination_lost", "deadline", "finished", "withdrawn", "failed"]
+MigrationFailure = Literal["", "destination_refused", "destination_lost", "deadline", "finished", "withdrawn", "failed"]
 """Why a request that was chosen stayed where it was; empty: none did. ``finished``: it ended first."""
 ALL_REQUESTS: Final = -1.0
 """A ``value`` of the rule ``NUM_REQ``: as many as may."""
@@ -39,8 +39,8 @@ class Migration(Struct, frozen=True, omit_defaults=True):
     source: MigrationEndpoint
     destination: MigrationEndpoint
     trigger: Annotated[Name, Meta(description="The policy that wants it, or `drain`.")]
-    rule: MoveRule
-    order: MoveOrder
+    rule: MigrationRule
+    order: MigrationOrder
     value: Annotated[float, Meta(ge=-1, le=1e12, description="Requests (-1: all), tokens or a ratio, by the rule.")]
     requests_max: Annotated[Count, Meta(description="Most requests: as many as the destination has slots.")] = 1
     tokens_max: Annotated[Count | None, Meta(description="Most tokens: as many as the destination has room.")] = None

@@ -319,7 +319,7 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         return f"{self.pool}: {text}" if self.pool else text
 
 
-class Need(Struct, frozen=True):
+class RoleDemand(Struct, frozen=True):
     """What is demanded of the pools of one role together, and how much of it a worker of each can serve."""
 
     role: Role
@@ -336,7 +336,7 @@ class Recommendation(Struct, frozen=True):
     targets: dict[str, int]
     reasons: tuple[Reason, ...]
     inputs: dict[str, float]
-    needs: tuple[Need, ...] = ()
+    needs: tuple[RoleDemand, ...] = ()
     """By role, of a planner that knows what one pool can do in the place of another."""
 
 

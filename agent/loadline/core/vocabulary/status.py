@@ -103,7 +103,7 @@ class TrafficStatus(Struct, frozen=True):
     queued: int
 
 
-class TurnTiming(Struct, frozen=True):
+class DurationTotal(Struct, frozen=True):
     """How often something was done, and how long that took together."""
 
     count: int = 0
@@ -145,7 +145,7 @@ class MigrationStatus(Struct, frozen=True):
     """That were moved, by policy."""
     tokens: dict[str, int]
     """Of KV cache that were moved, by policy."""
-    phases: dict[str, TurnTiming]
+    phases: dict[str, DurationTotal]
     """How long moves were in each phase that they left."""
     silent: int
     """Workers that did not answer a command and are not asked for a while."""
@@ -176,7 +176,7 @@ class ModelStatus(Struct, frozen=True):
     """Whether this agent leads and knows what stands: only then may anybody act on the counts of its pools."""
     migrations: MigrationStatus | None = None
     """None where rescheduling is off."""
-    emptied: TurnTiming = TurnTiming()
+    emptied: DurationTotal = DurationTotal()
     """Workers that were drained, and how long that took from when they were to drain."""
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from loadline.core.decisions.ledger import OPEN
 from loadline.core.fleet.pool import Pool
-from loadline.core.fleet.worker import Load
+from loadline.core.fleet.worker import WorkerLoad
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision
 from loadline.core.vocabulary.events import DecisionAnswered
 from loadline.sim.chaos.commits import Report
@@ -202,9 +202,9 @@ def judge_sums(memory: Memory, now: int, report: Report) -> None:
         for pool in model.pools.values():
             workers += len(pool.workers)
             counted = [worker for worker in pool.workers.values() if worker.counted]
-            total = Load()
+            total = WorkerLoad()
             for worker in counted:
-                total.exchange(Load(), worker.load)
+                total.exchange(WorkerLoad(), worker.load)
             _newest(memory, pool, report)
             standings = [worker.counted_as for worker in pool.workers.values()]
             believed = (pool.fresh, pool.ready, pool.starting, pool.load)

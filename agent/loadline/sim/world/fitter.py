@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from loadline.core.vocabulary.allocations import Allocation, Problem
-from loadline.core.vocabulary.forecasts import Forecast, Question
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
+from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 from loadline.forecast import forecast
 from loadline.solver import solve
 
@@ -14,12 +14,12 @@ _TIME_LIMIT_S: Final = 3_600.0
 class InlineFitter:
     """A ``Fitter`` without a child process and without deadlines."""
 
-    async def fit(self, question: Question, deadline_s: float) -> Forecast | None:
+    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
         """The forecast; it takes no virtual time."""
         del deadline_s
         return forecast(question)
 
-    async def solve(self, problem: Problem, time_limit_s: float) -> Allocation | None:
+    async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
         """The allocation; it takes no virtual time."""
         del time_limit_s
         return solve(problem, _TIME_LIMIT_S)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.client.moves import SLOTS, Moves, Part
-from loadline.core.vocabulary.migrations import MoveFailure
+from loadline.core.vocabulary.migrations import MigrationFailure
 from loadline.core.vocabulary.samples import WorkerSample
 from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
@@ -165,7 +165,7 @@ class Mover:
         self._reached(command, reports)
         self._host.go_on()
 
-    async def _copied(self, command: MigrateCommand, part: Part) -> tuple[MoveFailure, float]:
+    async def _copied(self, command: MigrateCommand, part: Part) -> tuple[MigrationFailure, float]:
         """Have the cache there but for the last part; gives why it is not, and how long the last part takes."""
         destination, engine = command.destination, self._host.engine
         tokens, most = engine.kv_tokens(part.request_id), engine.kv_tokens_max(part.request_id)
@@ -195,7 +195,7 @@ class Mover:
             room = Room(part.request_id, its.incarnation, 0, 0, ttl_ms=0)
             await peers.ask(self._port, peers.room_at(its.worker), room, Said)
 
-    async def _switched(self, command: MigrateCommand, part: Part, downtime_ms: float) -> MoveFailure:
+    async def _switched(self, command: MigrateCommand, part: Part, downtime_ms: float) -> MigrationFailure:
         """Stop it here, have the rest of its cache there, and hand it over; gives why it stays."""
         if not self.moves.switching(part, self._now_ms):
             return "deadline"
@@ -214,10 +214,10 @@ class Mover:
         await pause(self._timeline, downtime_ms)
         return await self._handed(command, taken, hop)
 
-    async def _handed(self, command: MigrateCommand, taken: Request, hop: int) -> MoveFailure:
+    async def _handed(self, command: MigrateCommand, taken: Request, hop: int) -> MigrationFailure:
         """Hand it over. How that ended is found out, however long it takes; what is not taken goes on here."""
         its, host, name = command.destination, self._host, taken.request_id
-        failure: MoveFailure = "destination_refused"
+        failure: MigrationFailure = "destination_refused"
         try:
             handover = Handover(replace(taken, hop=hop, moves=taken.moves + 1), its.incarnation)
             if (await peers.ask(self._port, peers.handover_to(its.worker), handover, Said)).yes:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.planning.allocation.covers import SLACK, cover
-from loadline.core.vocabulary.allocations import Option, Part, Problem, Want
+from loadline.core.vocabulary.allocations import AllocationProblem, ModelRequest, PoolOption, RoleRequest
 
 _CANDIDATES_MAX: Final = 64
 """Of a want, the cheapest: seven for each of two roles are 49."""
@@ -41,11 +41,11 @@ class RemainingSupply(Struct):
         for name, units in takes.items():
             self.left[name] -= units
 
-    def limited(self, option: Option) -> dict[str, int]:
+    def limited(self, option: PoolOption) -> dict[str, int]:
         """What a worker takes of supplies that are limited."""
         return {name: units for name, units in option.takes.items() if units and name in self.left}
 
-    def bounded(self, option: Option) -> Option:
+    def bounded(self, option: PoolOption) -> PoolOption:
         """An option with no more workers than there is for."""
         more = min((self.left[name] // units for name, units in self.limited(option).items()), default=option.most)
         return replace(option, most=min(option.most, option.least + more))
@@ -54,13 +54,13 @@ class RemainingSupply(Struct):
 class Contender(Struct, frozen=True):
     """A want and its candidates, best first; there is one at least."""
 
-    want: Want
+    want: ModelRequest
     candidates: tuple[Bundle, ...]
     hours: float | None = None
     """What switching a worker costs, in hours of it, to mix pools anew when no candidate fits; None: to mix no more."""
 
     @property
-    def options(self) -> Iterator[Option]:
+    def options(self) -> Iterator[PoolOption]:
         """All pools of it."""
         return (option for part in self.want.parts for option in part.options)
 
@@ -73,16 +73,16 @@ class Contender(Struct, frozen=True):
         if self.hours is None:
             return None
         parts = tuple(
-            Part(part.role, part.demand, tuple(supply.bounded(option) for option in part.options))
+            RoleRequest(part.role, part.demand, tuple(supply.bounded(option) for option in part.options))
             for part in self.want.parts
         )
         if any(served(part, {option.pool: option.most for option in part.options}) < 1.0 for part in parts):
             return None
-        found = priced(Want(self.want.name, self.want.priority, parts), supply, self.hours, {})
+        found = priced(ModelRequest(self.want.name, self.want.priority, parts), supply, self.hours, {})
         return found if supply.fits(found.takes) else None
 
 
-def supply_of(problem: Problem) -> RemainingSupply:
+def supply_of(problem: AllocationProblem) -> RemainingSupply:
     """What the least counts leave of the limits."""
     left = dict(problem.limits)
     for option in (option for want in problem.wants for part in want.parts for option in part.options):
@@ -92,14 +92,14 @@ def supply_of(problem: Problem) -> RemainingSupply:
     return RemainingSupply({name: max(0, units) for name, units in left.items()})
 
 
-def contenders_of(problem: Problem, supply: RemainingSupply) -> list[Contender]:
+def contenders_of(problem: AllocationProblem, supply: RemainingSupply) -> list[Contender]:
     """All wants with their candidates, in the order of names."""
     hours = problem.switching_cost_hours
     wants = [_ordered(want) for want in sorted(problem.wants, key=lambda want: want.name)]
     return [Contender(want, _candidates(want, supply, hours), hours) for want in wants]
 
 
-def priced(want: Want, supply: RemainingSupply, hours: float, prices: Mapping[str, float]) -> Bundle:
+def priced(want: ModelRequest, supply: RemainingSupply, hours: float, prices: Mapping[str, float]) -> Bundle:
     """What serves a want for the least if a unit of a supply costs so much an hour on top; its value is without."""
     found = Bundle({}, {}, 0.0)
     for part in want.parts:
@@ -108,7 +108,7 @@ def priced(want: Want, supply: RemainingSupply, hours: float, prices: Mapping[st
     return found
 
 
-def served(part: Part, counts: Mapping[str, int]) -> float:
+def served(part: RoleRequest, counts: Mapping[str, int]) -> float:
     """Share (0..1) of the demand of a part that workers serve."""
     if not part.demand:
         return 1.0
@@ -116,17 +116,17 @@ def served(part: Part, counts: Mapping[str, int]) -> float:
     return 1.0 if share >= 1.0 - 2.0 * SLACK else share
 
 
-def _ordered(want: Want) -> Want:
+def _ordered(want: ModelRequest) -> ModelRequest:
     """The same with pools in the order of names, so that even sums are rounded alike."""
     parts = (replace(part, options=tuple(sorted(part.options, key=_pool))) for part in want.parts)
     return replace(want, parts=tuple(sorted(parts, key=lambda part: (part.role, [_pool(one) for one in part.options]))))
 
 
-def _pool(option: Option) -> str:
+def _pool(option: PoolOption) -> str:
     return option.pool
 
 
-def _candidates(want: Want, supply: RemainingSupply, hours: float) -> tuple[Bundle, ...]:
+def _candidates(want: ModelRequest, supply: RemainingSupply, hours: float) -> tuple[Bundle, ...]:
     """The cheapest mix of each part or one pool alone, combined; the cheapest first, then as ``cover`` breaks ties."""
     found = [Bundle({}, {}, 0.0)]
     for part in want.parts:
@@ -136,7 +136,9 @@ def _candidates(want: Want, supply: RemainingSupply, hours: float) -> tuple[Bund
     return tuple(found)
 
 
-def bundles_of(part: Part, counts: Iterable[dict[str, int]], supply: RemainingSupply, hours: float) -> list[Bundle]:
+def bundles_of(
+    part: RoleRequest, counts: Iterable[dict[str, int]], supply: RemainingSupply, hours: float
+) -> list[Bundle]:
     """What counts of the pools of a part take and cost; switching a worker costs ``hours`` of it."""
     options = [(option, supply.limited(option)) for option in part.options]
     bundles: list[Bundle] = []
@@ -166,7 +168,7 @@ def _order(candidate: Bundle) -> tuple[float, int, list[int]]:
     return candidate.value, candidate.changes, [-count for _, count in sorted(candidate.counts.items())]
 
 
-def _bundles(part: Part, hours: float) -> Iterable[dict[str, int]]:
+def _bundles(part: RoleRequest, hours: float) -> Iterable[dict[str, int]]:
     """The cheapest mix, and each pool with the least counts of the others; or all there may be, if that is too few."""
     mixed = cover(part, hours)
     if mixed is None:
@@ -182,5 +184,5 @@ def _bundles(part: Part, hours: float) -> Iterable[dict[str, int]]:
     return bundles
 
 
-def _all_there_may_be(part: Part) -> dict[str, int]:
+def _all_there_may_be(part: RoleRequest) -> dict[str, int]:
     return {option.pool: option.most for option in part.options}

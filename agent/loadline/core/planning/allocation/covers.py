@@ -13,7 +13,7 @@ from math import ceil, inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from loadline.core.vocabulary.allocations import Part
+from loadline.core.vocabulary.allocations import RoleRequest
 
 NOTHING: Final[Mapping[str, float]] = {}
 SLACK: Final = 1e-9
@@ -54,7 +54,7 @@ _Step = tuple[float, float, int, "_Step | None"]
 
 
 def cover(
-    part: Part, switching_cost_hours: float = 0.0, prices: Mapping[str, float] = NOTHING
+    part: RoleRequest, switching_cost_hours: float = 0.0, prices: Mapping[str, float] = NOTHING
 ) -> dict[str, int] | None:
     """Workers by pool that serve the demand of a part for the least cost; None if even all of them cannot.
 

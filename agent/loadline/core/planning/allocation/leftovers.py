@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Final
 
 from loadline.core.planning.allocation.contenders import Bundle, Contender, RemainingSupply, served
-from loadline.core.vocabulary.allocations import Option, SaturationPolicy
+from loadline.core.vocabulary.allocations import PoolOption, SaturationPolicy
 
 _SLICES: Final = 64
 """A want of several parts takes at once no more than a 64th of what it lacks, and so parts differ by no more."""
@@ -86,7 +86,9 @@ class Partly:
         found = [next(self._missing(options, candidate, supply), None) for options in growing]
         return [option.pool for option in found if option is not None] if None not in found else []
 
-    def _missing(self, options: Iterable[Option], candidate: Bundle, supply: RemainingSupply) -> Iterator[Option]:
+    def _missing(
+        self, options: Iterable[PoolOption], candidate: Bundle, supply: RemainingSupply
+    ) -> Iterator[PoolOption]:
         """Of these, those that lack workers of the candidate, and of which one more fits."""
         for option in options:
             more = self.counts[option.pool] < candidate.counts.get(option.pool, 0)
@@ -94,7 +96,7 @@ class Partly:
                 yield option
 
 
-def _price(option: Option) -> tuple[float, str]:
+def _price(option: PoolOption) -> tuple[float, str]:
     """The cheapest first."""
     return option.cost / option.serves, option.pool
 

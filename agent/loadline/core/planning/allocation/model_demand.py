@@ -20,8 +20,8 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
 from loadline.core.planning.guardrails.bounds import Bound
 from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, fit
 from loadline.core.planning.guardrails.guard import HardLimits
-from loadline.core.vocabulary.allocations import Allocation, Option, Part, Problem, Want
-from loadline.core.vocabulary.reasons import Need, ReasonCode, Recommendation
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
+from loadline.core.vocabulary.reasons import ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
 
 _STEPS: Final = 4
@@ -45,7 +45,7 @@ class ModelDemand(Struct, frozen=True):
     """Workers by pool, of all its pools: its first choice."""
     floors: dict[str, int]
     """Workers that a pool has whatever is short: its least count, or all that there are where it must not shrink."""
-    needs: tuple[Need, ...] = ()
+    needs: tuple[RoleDemand, ...] = ()
 
     def needs_as(self, other: "ModelDemand") -> bool:
         """Whether it is the same problem, though the first choice may be another."""
@@ -117,13 +117,13 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
     return ModelDemand(counts, floors, tuple(need for need in needs if need.serves))
 
 
-def _is_usable(need: Need, model: Model) -> bool:
+def _is_usable(need: RoleDemand, model: Model) -> bool:
     numbers = (need.demand, *need.serves.values())
     known = bool(need.serves) and need.serves.keys() <= model.pools.keys()
     return known and all(0.0 <= one <= _NUMBER_MAX for one in numbers)
 
 
-def _in_steps(need: Need, keeps: Mapping[str, int]) -> Need:
+def _in_steps(need: RoleDemand, keeps: Mapping[str, int]) -> RoleDemand:
     """A need in steps of its demand, with the pools that could serve it alone, if with all the workers there may be.
 
     It is no less than what a planner keeps, for it may have other reasons to than the demand. Of a mix that is less
@@ -135,7 +135,7 @@ def _in_steps(need: Need, keeps: Mapping[str, int]) -> Need:
     kept = sum(keeps[pool] * each for pool, each in serves.items())
     smallest = min((each for pool, each in serves.items() if keeps[pool]), default=0.0)
     demand = kept if kept - smallest >= need.demand else need.demand
-    return Need(need.role, ceil(demand / step - 1e-9) * step, serves)
+    return RoleDemand(need.role, ceil(demand / step - 1e-9) * step, serves)
 
 
 def left_of(
@@ -151,34 +151,36 @@ def left_of(
 
 def problem_of(
     fleet: Fleet, wishes: Mapping[str, ModelDemand], supplies: Supplies, knobs: AllocationKnobs, now: int
-) -> Problem:
+) -> AllocationProblem:
     """Who is to get how much at ``now`` (ms), of those who take of what is limited."""
-    wants: list[Want] = []
+    wants: list[ModelRequest] = []
     for name in sorted(supplies.takes):
         wants += _wants(fleet.models[name], wishes[name], supplies.priorities[name], supplies.takes[name], now)
-    return Problem(tuple(wants), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours)
+    return AllocationProblem(
+        tuple(wants), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours
+    )
 
 
 def _wants(
     model: Model, wish: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
-) -> list[Want]:
+) -> list[ModelRequest]:
     rank = _RANKS * priority
     needed = {pool for need in wish.needs for pool in need.serves}
     empty = _empty(model, wish, takes, now)
-    first: list[Part] = []
-    parts: list[Part] = []
+    first: list[RoleRequest] = []
+    parts: list[RoleRequest] = []
     for need in wish.needs:
         options = tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.serves.items())
         demand = need.demand
         if need.role in empty and demand > 0.0 and options:
             empty.remove(need.role)
             worker = min(need.serves.values())
-            first.append(Part(need.role, worker, options))
+            first.append(RoleRequest(need.role, worker, options))
             demand = max(0.0, demand - worker)
             options = tuple(replace(option, most=option.most - 1) for option in options)
-        parts.append(Part(need.role, demand, options))
-    has: list[Part] = []
-    more: list[tuple[str, int, list[Part]]] = []
+        parts.append(RoleRequest(need.role, demand, options))
+    has: list[RoleRequest] = []
+    more: list[tuple[str, int, list[RoleRequest]]] = []
     for name in sorted(takes.keys() - needed):
         pool, floor, count = model.pools[name], wish.floors[name], wish.counts[name]
         there_are = pool.effective_target(now)
@@ -186,15 +188,15 @@ def _wants(
         cost, taken = pool.cost_per_hour, dict(takes[name])
         if count and pool.knobs.role in empty:
             empty.remove(pool.knobs.role)
-            option = Option(name, 1.0, cost, taken, 0, 1)
-            first.append(Part(pool.knobs.role, 1.0, (option,)))
+            option = PoolOption(name, 1.0, cost, taken, 0, 1)
+            first.append(RoleRequest(pool.knobs.role, 1.0, (option,)))
             count -= 1
         if kept:
-            option = Option(name, 1.0, cost, taken, floor, kept, there_are)
-            has.append(Part(pool.knobs.role, float(kept), (option,)))
+            option = PoolOption(name, 1.0, cost, taken, floor, kept, there_are)
+            has.append(RoleRequest(pool.knobs.role, float(kept), (option,)))
         if count > kept:
-            option = Option(name, 1.0, cost, taken, 0, count - kept)
-            part = Part(pool.knobs.role, float(count - kept), (option,))
+            option = PoolOption(name, 1.0, cost, taken, 0, count - kept)
+            part = RoleRequest(pool.knobs.role, float(count - kept), (option,))
             more.append((model.name + _MORE + name, rank + 2, [part]))
     found = (
         (model.name + _FIRST, rank, first),
@@ -202,7 +204,7 @@ def _wants(
         (model.name + _HAS, rank + 1, has),
         *more,
     )
-    return [Want(name, order, tuple(each)) for name, order, each in found if each]
+    return [ModelRequest(name, order, tuple(each)) for name, order, each in found if each]
 
 
 def _empty(model: Model, wish: ModelDemand, takes: Mapping[str, Mapping[str, int]], now: int) -> set[Role]:
@@ -216,11 +218,13 @@ def _empty(model: Model, wish: ModelDemand, takes: Mapping[str, Mapping[str, int
     return {pool.knobs.role for pool in pools.values()} - served
 
 
-def _option(pool: Pool, wish: ModelDemand, serves: float, takes: Mapping[str, Mapping[str, int]], now: int) -> Option:
+def _option(
+    pool: Pool, wish: ModelDemand, serves: float, takes: Mapping[str, Mapping[str, int]], now: int
+) -> PoolOption:
     floor = wish.floors[pool.name]
     most = min(WORKERS_MAX, max(floor, pool.knobs.replicas_max))
     taken = dict(takes.get(pool.name, {}))
-    return Option(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.effective_target(now))
+    return PoolOption(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.effective_target(now))
 
 
 def counts_of(allocation: Allocation, name: str, wish: ModelDemand) -> dict[str, int]:

@@ -21,15 +21,15 @@ from loadline.core.planning.allocation.contenders import (
 )
 from loadline.core.planning.allocation.leftovers import share_out
 from loadline.core.planning.allocation.weighted import by_weight
-from loadline.core.vocabulary.allocations import Allocation, Problem, SaturationPolicy
+from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, SaturationPolicy
 
 Counts = dict[str, dict[str, int]]
 Chosen = dict[str, Bundle]
 """What serves a want whole, by its name."""
 
 
-def greedy(problem: Problem) -> Allocation:
-    """Allocate at once; see ``Problem`` for what can be asked. Deterministic, whatever the order of what comes in."""
+def greedy(problem: AllocationProblem) -> Allocation:
+    """Allocate without search. The result does not depend on the order of the models or pools."""
     supply = supply_of(problem)
     contenders = contenders_of(problem, supply)
     return allocation(contenders, grant(contenders, supply, problem.policy, delayed=problem.delayed_best_effort))

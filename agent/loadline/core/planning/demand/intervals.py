@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from loadline.core.engines.lengths import Lengths, all_of, lengths_of
-from loadline.core.fleet.totals import NO_BINS, Totals
-from loadline.core.fleet.traffic import BUCKET_MS, Recent, Traffic
+from loadline.core.engines.lengths import LengthDistribution, constant_length, lengths_from_histogram
+from loadline.core.fleet.traffic import BUCKET_MS, RecentArrivals, Traffic
+from loadline.core.fleet.traffic_totals import NO_BINS, TrafficTotals
 from loadline.core.planning.sizing.replicas import computed_isl
 from loadline.core.vocabulary.forecasts import (
     DAY_MS,
@@ -15,8 +15,8 @@ from loadline.core.vocabulary.forecasts import (
     POINTS_MAX,
     Forecast,
     ForecastKnobs,
+    ForecastQuery,
     History,
-    Question,
     Series,
 )
 from loadline.core.vocabulary.samples import Histogram
@@ -57,7 +57,7 @@ class Outlook(Struct, frozen=True):
         lengths = {"isl_tokens": self.isl_tokens or 0.0, "osl_tokens": self.osl_tokens or 0.0}
         return {"requests_per_s": self.requests_per_s} | lengths
 
-    def exceeded(self, recent: Recent, isl_spread: float) -> bool:
+    def exceeded(self, recent: RecentArrivals, isl_spread: float) -> bool:
         """Whether requests or prompt tokens to compute come faster than this, beyond what chance explains.
 
         Args:
@@ -87,7 +87,7 @@ class Intervals(Struct):
     """When the interval under way began; -1 before the first."""
     recalled_end_ms: int | None = None
     """Time of day, UTC, at which the past ends that it starts with; None: when the first interval begins."""
-    mark: Totals = Totals()
+    mark: TrafficTotals = TrafficTotals()
     requests: list[float | None] = field(default_factory=list)
     isl_tokens: list[float | None] = field(default_factory=list)
     osl_tokens: list[float | None] = field(default_factory=list)
@@ -139,11 +139,11 @@ class Intervals(Struct):
         """When the interval under way ends."""
         return self.began_ms + self.interval_ms
 
-    def so_far(self, traffic: Traffic) -> Totals:
+    def so_far(self, traffic: Traffic) -> TrafficTotals:
         """What the interval under way has had."""
         return traffic.totals.since(self.mark)
 
-    def close(self, traffic: Traffic, now: int) -> Totals:
+    def close(self, traffic: Traffic, now: int) -> TrafficTotals:
         """End the interval under way, and all others that have ended; gives what it had.
 
         Where nobody looked for several intervals, what came belongs to none of them: they are unknown.
@@ -171,17 +171,17 @@ class Intervals(Struct):
         self.noted_ms = -1
         return had
 
-    def _busiest(self, had: Totals) -> float:
+    def _busiest(self, had: TrafficTotals) -> float:
         """Requests a second of the busiest part, where those of mean prefill work count as one."""
         isl = computed_isl(had.isl_tokens.value or 0.0, had.kv_hit_rate)
         by_tokens = self.peak_computed_tokens_per_s / isl if isl else 0.0
         return max(had.requests_per_s, self.peak_requests_per_s, by_tokens)
 
-    def questions(self, ahead_ms: float, knobs: ForecastKnobs) -> list[Question]:
+    def questions(self, ahead_ms: float, knobs: ForecastKnobs) -> list[ForecastQuery]:
         """How many requests, and of which lengths, in all intervals until ``ahead_ms`` after the last one."""
         horizon = min(HORIZON_MAX, max(1, -int(-ahead_ms // self.interval_ms)))
         return [
-            Question(Series(tuple(values), self.interval_ms, self.began_ms), horizon, knobs)
+            ForecastQuery(Series(tuple(values), self.interval_ms, self.began_ms), horizon, knobs)
             for values in (self.requests, self.isl_tokens, self.osl_tokens)
         ]
 
@@ -239,18 +239,18 @@ class Intervals(Struct):
             requests * 1_000.0 / self.interval_ms, isl, osl, self.kv_hit_rate, self.decode_share, self.decode_peak
         )
 
-    def lengths(self, outlook: Outlook, traffic: Traffic) -> tuple[Lengths, Lengths] | None:
+    def lengths(self, outlook: Outlook, traffic: Traffic) -> tuple[LengthDistribution, LengthDistribution] | None:
         """ISL and OSL as distributions of those means, where frontends report any; None where a mean is not known."""
         if outlook.isl_tokens is None or outlook.osl_tokens is None:
             return None
         now = self.so_far(traffic) if not self.isl_bins.bounds else None
         isl_bins, osl_bins = (now.isl_bins, now.osl_bins) if now is not None else (self.isl_bins, self.osl_bins)
-        isl = lengths_of(isl_bins, outlook.isl_tokens) or all_of(outlook.isl_tokens)
-        osl = lengths_of(osl_bins, outlook.osl_tokens) or all_of(outlook.osl_tokens)
+        isl = lengths_from_histogram(isl_bins, outlook.isl_tokens) or constant_length(outlook.isl_tokens)
+        osl = lengths_from_histogram(osl_bins, outlook.osl_tokens) or constant_length(outlook.osl_tokens)
         return isl, osl
 
 
-def _osl_tokens(had: Totals, under_way: int) -> float | None:
+def _osl_tokens(had: TrafficTotals, under_way: int) -> float | None:
     """Mean length of the outputs of an interval; None where none ended.
 
     Outputs that last are not among those that have ended yet: while more requests come than end, as they do after a

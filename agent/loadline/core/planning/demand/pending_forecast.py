@@ -4,7 +4,7 @@ from msgspec import Struct, field
 
 from loadline.core.planning.planner import ForecastRequest
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.forecasts import Forecast, Question
+from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
 
@@ -26,7 +26,7 @@ class PendingForecast(Struct):
     """When the first interval begins that ``request`` asks for."""
     unsent: ForecastRequest | None = None
 
-    def ask(self, questions: list[Question]) -> None:
+    def ask(self, questions: list[ForecastQuery]) -> None:
         """Ask these, unless an answer is still to come: a slow predictor is asked less often."""
         if self.waiting:
             return

@@ -23,7 +23,7 @@ from loadline.core.planning.composite import CompositePlanner
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, opinion
-from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 
 _BLIND: Final = {ReasonCode.NO_WORKERS, ReasonCode.NO_DATA}
 
@@ -98,10 +98,10 @@ def _remarks(side: Recommendation) -> list[Reason]:
 
 def _needs(
     model: Model, found: Recommendation, queueing: Recommendation, saturation: Recommendation, now: int
-) -> tuple[Need, ...]:
+) -> tuple[RoleDemand, ...]:
     """What is demanded of each role, by the side that knows; where its counts did not come out, what those serve."""
     sides = {need.role: (side, need) for side in (saturation, queueing) for need in side.needs}
-    needs: list[Need] = []
+    needs: list[RoleDemand] = []
     for role, (side, need) in sides.items():
         pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
         if all(found.targets.get(pool.name) == side.targets.get(pool.name) for pool in pools):

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from loadline.core.engines.lengths import Lengths
+from loadline.core.engines.lengths import LengthDistribution
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
@@ -31,7 +31,7 @@ from loadline.core.planning.sizing.replacements import kept_of
 from loadline.core.planning.sizing.role_shares import RoleShare
 from loadline.core.planning.sizing.sizing_by_profile import Demand, Sizing, profile_problem
 from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput, served_by
-from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import Role
 
 
@@ -70,7 +70,7 @@ class QueueingPlanner(ThroughputPlanner):
     knobs: QueueingKnobs
     served: dict[str, WorkerThroughput] = field(default_factory=dict)
     """What one worker of each pool serves, since the last sizing."""
-    needs: dict[Role, Need] = field(default_factory=dict)
+    needs: dict[Role, RoleDemand] = field(default_factory=dict)
     fits: dict[str, PoolFit] = field(default_factory=dict)
     lines: dict[str, EngineLines] = field(default_factory=dict)
     """What was learned of the engines of each pool, here or before."""
@@ -201,7 +201,7 @@ class QueueingPlanner(ThroughputPlanner):
         if lines.decode is not None or lines.prefill is not None:
             self.lines[pool.name] = lines
 
-    def _is_behind(self, model: Model, need: Need) -> bool:
+    def _is_behind(self, model: Model, need: RoleDemand) -> bool:
         """Whether more waits than the workers that were asked for can serve in time."""
         arriving = need.demand - self.backlogs[need.role]
         backlog = self._backlog(need.role, arriving, model.objectives)
@@ -216,7 +216,7 @@ class QueueingPlanner(ThroughputPlanner):
         late = self.waiting.get(role, 0) - arriving * objectives.ttft_ms / 1_000.0
         return max(0.0, late) * 1_000.0 / self.knobs.drain_ms
 
-    def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
+    def _sizing(self, outlook: Outlook, lengths: tuple[LengthDistribution, LengthDistribution], model: Model) -> Sizing:
         objectives, pools = model.objectives, list(model.pools.values())
         demand = self.demand(outlook, lengths)
         if objectives.attainment is not None:
@@ -233,7 +233,7 @@ class QueueingPlanner(ThroughputPlanner):
         return lambda times: {name: size for share in shares for name, size in share.sizes(times, hours).items()}
 
 
-def _standing(need: Need, model: Model, now: int) -> Need:
+def _standing(need: RoleDemand, model: Model, now: int) -> RoleDemand:
     """No more than the workers serve that stand."""
     served = sum(rate * model.pools[name].effective_target(now) for name, rate in need.serves.items())
     return replace(need, demand=min(need.demand, served))

@@ -20,11 +20,11 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from loadline.core.engines.token_capacity import (
-    Observations,
+    ObservedCapacity,
     TokenLimits,
     derived_tokens,
+    empty_pool_tokens,
     request_tokens,
-    unseen_tokens,
 )
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
@@ -35,7 +35,7 @@ from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, resi
 from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
 from loadline.core.planning.sizing.saturation_rules import Thresholds
 from loadline.core.planning.sizing.wva_saturation import Spare
-from loadline.core.vocabulary.reasons import Need, Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import Role
 
 Threshold = Annotated[float, Meta(gt=0, le=1)]
@@ -128,7 +128,7 @@ class SaturationPlanner(Planner):
             occupancy.look(pool, self._limits, lengths, now)
             self.next_ms = min(self.next_ms, now + occupancy.sample_ms)
         said: dict[str, PoolRecommendation] = {}
-        needs: list[Need] = []
+        needs: list[RoleDemand] = []
         for role in {pool.knobs.role: None for pool in model.pools.values()}:
             pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
             blind = {pool.name: problem for pool in pools if (problem := self._blind(pool)) is not None}
@@ -159,7 +159,7 @@ class SaturationPlanner(Planner):
     def learn(self, data: bytes) -> None:
         """Begin with that."""
         if self.knobs.capacity == "tokens":
-            for name, observed in msgspec.json.decode(data, type=dict[str, Observations]).items():
+            for name, observed in msgspec.json.decode(data, type=dict[str, ObservedCapacity]).items():
                 self._occupancy(name).observed = observed
 
     @property
@@ -219,13 +219,13 @@ class SaturationPlanner(Planner):
         derived = derived_tokens(lengths.isl_tokens, lengths.osl_tokens) if lengths is not None else 0.0
         alike = {_kind(pool): known[pool.name] for pool in pools if pool.name in known}
         return {
-            pool.name: unseen_tokens(known.get(pool.name), min(derived or least, least), alike.get(_kind(pool)))
+            pool.name: empty_pool_tokens(known.get(pool.name), min(derived or least, least), alike.get(_kind(pool)))
             for pool in pools
         }
 
     def _judge(
         self, pools: Sequence[Pool], blind: Mapping[str, PoolRecommendation], held: PoolOccupancy, now: int
-    ) -> tuple[dict[str, PoolRecommendation], Need]:
+    ) -> tuple[dict[str, PoolRecommendation], RoleDemand]:
         """What is said of the pools of a role, and what they are to hold."""
         up, down = self.knobs.scale_up_threshold, self.knobs.scale_down_boundary
         crews = [_crew(pool, held.capacities[pool.name], now, silent=pool.name in blind) for pool in pools]
@@ -256,7 +256,7 @@ class SaturationPlanner(Planner):
                 count = max(count, pool.effective_target(now))
             said[pool.name] = PoolRecommendation(count if step else None, (reason, *late))
         demand = found.anticipated + found.required - found.spare
-        return said, Need(pools[0].knobs.role, demand, dict(held.capacities))
+        return said, RoleDemand(pools[0].knobs.role, demand, dict(held.capacities))
 
 
 def _crew(pool: Pool, capacity: float, now: int, *, silent: bool) -> PoolCapacity:

@@ -15,10 +15,10 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from loadline.core.engines.lengths import Lengths, all_of
+from loadline.core.engines.lengths import LengthDistribution, constant_length
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.fleet.traffic import Recent
+from loadline.core.fleet.traffic import RecentArrivals
 from loadline.core.planning.demand.intervals import Intervals, Outlook
 from loadline.core.planning.demand.pending_forecast import PendingForecast
 from loadline.core.planning.planner import ForecastRequest, Planner
@@ -34,7 +34,7 @@ _SPARE: Final = 1.1
 """A pool shrinks to what this much of the demand needs: at the edge of two counts noise would change it for ever."""
 _LOOK_LEAST_MS: Final = 10_000
 """Between two looks: within less, traffic says nothing new."""
-_NONE: Final = all_of(0.0)
+_NONE: Final = constant_length(0.0)
 
 
 class ThroughputKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -250,7 +250,7 @@ class ThroughputPlanner(Planner):
         # Before the first interval is over it is not known how long outputs are: every few seconds more of them ended.
         return not self._intervals.requests and now - self.sized_ms >= self.knobs.surge_window_ms
 
-    def _tells(self, recent: Recent) -> bool:
+    def _tells(self, recent: RecentArrivals) -> bool:
         """Whether enough was heard for a rate: the requests of the first second say nothing."""
         return recent.span_ms >= self.knobs.surge_window_ms - WAKE_MS
 
@@ -284,10 +284,10 @@ class ThroughputPlanner(Planner):
             numbers = outlook.load | {"busy": size.busy, "wanted": float(size.needed), "allowed": float(wanted)}
             self.sized[pool.name] = PoolSize(wanted, self.reason(pool, numbers, surge=grew))
 
-    def _sizing(self, outlook: Outlook, lengths: tuple[Lengths, Lengths], model: Model) -> Sizing:
+    def _sizing(self, outlook: Outlook, lengths: tuple[LengthDistribution, LengthDistribution], model: Model) -> Sizing:
         return sizing(model, self.demand(outlook, lengths))
 
-    def demand(self, outlook: Outlook, lengths: tuple[Lengths, Lengths]) -> Demand:
+    def demand(self, outlook: Outlook, lengths: tuple[LengthDistribution, LengthDistribution]) -> Demand:
         """What an outlook asks of the pools."""
         return Demand(
             outlook.requests_per_s,

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.fleet.totals import Totals
+from loadline.core.fleet.traffic_totals import TrafficTotals
 from loadline.core.planning.sizing import replicas
 
 MOST: Final = 4.0
@@ -52,7 +52,7 @@ class Correction(Struct):
             factors = msgspec.json.decode(data, type=_Factors)
             self.prefill, self.decode = factors.prefill, factors.decode
 
-    def note(self, model: Model, had: Totals, interval_ms: int, now: int) -> None:
+    def note(self, model: Model, had: TrafficTotals, interval_ms: int, now: int) -> None:
         """Learn from an interval, where it can be learned from."""
         pools = list(model.pools.values())
         before, self.arrivals = self.arrivals, had.arrivals
@@ -88,7 +88,7 @@ def _halfway(before: float, observed_ms: float | None, profiled: list[tuple[int,
     return before + (min(max(seen, 1.0 / MOST), MOST) - before) / 2.0
 
 
-def _ttft_ms(pool: Pool, had: Totals) -> float | None:
+def _ttft_ms(pool: Pool, had: TrafficTotals) -> float | None:
     """What the profile says of prompts as they were; None where it is not known."""
     model, isl = pool.engine.prefill_model(pool.knobs.gpus_per_worker), had.isl_tokens.value
     if model is None or isl is None:
@@ -96,7 +96,7 @@ def _ttft_ms(pool: Pool, had: Totals) -> float | None:
     return float(model.ttft_ms(np.asarray(replicas.computed_isl(isl, had.kv_hit_rate))))
 
 
-def _itl_ms(pool: Pool, had: Totals, ready: int, interval_ms: int) -> float | None:
+def _itl_ms(pool: Pool, had: TrafficTotals, ready: int, interval_ms: int) -> float | None:
     """What the profile says of the batch that each of ``ready`` workers had; None where it is not known."""
     model, isl, osl = pool.engine.decode_model(pool.knobs.gpus_per_worker), had.isl_tokens.value, had.osl_tokens.value
     if model is None or isl is None or osl is None or had.itl_ms.value is None:

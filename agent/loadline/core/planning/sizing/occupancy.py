@@ -13,9 +13,9 @@ from msgspec import Struct, field
 from loadline.core.engines.token_capacity import (
     BATCHED_TOKENS,
     SEQUENCES,
-    Holding,
-    Observations,
+    ObservedCapacity,
     TokenLimits,
+    WorkerKv,
     derived_tokens,
     request_tokens,
     worker_tokens,
@@ -55,7 +55,7 @@ def share(role: Role, worker: WorkerState, limits: TokenLimits) -> float | None:
     return full * (1.0 + waiting / max(load.running / ranks, limits.queue_threshold))
 
 
-def holding(worker: WorkerState) -> Holding | None:
+def holding(worker: WorkerState) -> WorkerKv | None:
     """The KV tokens that a worker has and holds; None where it does not say."""
     block_tokens, total, used, waiting = worker.record.block_size_tokens, 0, 0, 0
     for sample in worker.latest:
@@ -66,7 +66,7 @@ def holding(worker: WorkerState) -> Holding | None:
         waiting += sample.waiting_requests or 0
     if not total or not block_tokens:
         return None
-    return Holding(float(total * block_tokens), float(used * block_tokens), waiting / len(worker.latest))
+    return WorkerKv(float(total * block_tokens), float(used * block_tokens), waiting / len(worker.latest))
 
 
 class Occupancy(Struct):
@@ -82,7 +82,7 @@ class Occupancy(Struct):
     high: float = 0.0
     capacity: float | None = None
     """KV tokens of a worker, all or those that it can hold; None while no worker has said."""
-    observed: Observations = field(default_factory=Observations)
+    observed: ObservedCapacity = field(default_factory=ObservedCapacity)
     sampled_ms: int = -1
 
     @property
@@ -153,7 +153,7 @@ class Occupancy(Struct):
                 found.append(has.kv_tokens if lengths is None else self._can_hold(worker, has, limits, lengths))
         return median(found) if found else None
 
-    def _can_hold(self, worker: WorkerState, found: Holding, limits: TokenLimits, lengths: ObservedLengths) -> float:
+    def _can_hold(self, worker: WorkerState, found: WorkerKv, limits: TokenLimits, lengths: ObservedLengths) -> float:
         batched, sequences = worker.record.max_batched_tokens, worker.record.max_batch_requests
         derived = derived_tokens(
             lengths.isl_tokens, lengths.osl_tokens, batched or BATCHED_TOKENS, sequences or SEQUENCES

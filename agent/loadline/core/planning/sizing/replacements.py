@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from math import ceil
 
 from loadline.core.fleet.pool import Pool
-from loadline.core.vocabulary.reasons import Need
+from loadline.core.vocabulary.reasons import RoleDemand
 
 
-def kept_of(pools: Mapping[str, Pool], need: Need, granted: Mapping[str, int], now: int) -> dict[str, int]:
+def kept_of(pools: Mapping[str, Pool], need: RoleDemand, granted: Mapping[str, int], now: int) -> dict[str, int]:
     """Workers that the pools of a role keep at ``now`` (ms), so that no less is served than will be once all are ready.
 
     A pool that shrinks counts the ready workers of the others, though no more of them than they are to have: two that

@@ -8,8 +8,8 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.planning.allocation.covers import cover
 from loadline.core.planning.sizing.sizing_by_profile import Size
 from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput
-from loadline.core.vocabulary.allocations import Option, Part
-from loadline.core.vocabulary.reasons import Need
+from loadline.core.vocabulary.allocations import PoolOption, RoleRequest
+from loadline.core.vocabulary.reasons import RoleDemand
 from loadline.core.vocabulary.scalars import Role
 
 
@@ -22,15 +22,17 @@ class RoleShare(Struct, frozen=True):
     requests_per_s: float
 
     @property
-    def need(self) -> Need:
+    def need(self) -> RoleDemand:
         """What is demanded, and the pools that can serve it."""
-        return Need(self.role, self.requests_per_s, {name: one.requests_per_s for name, one in self._able().items()})
+        return RoleDemand(
+            self.role, self.requests_per_s, {name: one.requests_per_s for name, one in self._able().items()}
+        )
 
     def sizes(self, times: float, switching_cost_hours: float) -> dict[str, Size]:
         """Workers of each pool for so many times the demand; all there may be where they do not suffice."""
         able, demand = self._able(), self.requests_per_s * times
         options = tuple(_option(pool, able[pool.name]) for pool in self.pools if pool.name in able)
-        covered = cover(Part(self.role, demand, options), switching_cost_hours)
+        covered = cover(RoleRequest(self.role, demand, options), switching_cost_hours)
         counts = covered or {option.pool: option.most for option in options}
         capacity = sum(counts[option.pool] * option.serves for option in options)
         found: dict[str, Size] = {}
@@ -52,10 +54,10 @@ class RoleShare(Struct, frozen=True):
         return {name: one for name, one in usable.items() if one.infeasible is None} or usable
 
 
-def _option(pool: Pool, one: WorkerThroughput) -> Option:
+def _option(pool: Pool, one: WorkerThroughput) -> PoolOption:
     standing = pool.ready + pool.starting if pool.desired is None else pool.desired
     knobs = pool.knobs
-    return Option(
+    return PoolOption(
         pool.name,
         one.requests_per_s,
         pool.cost_per_hour,

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from loadline.core.engines.latency_models import Best, DecodeModel, PrefillModel
-from loadline.core.engines.lengths import Lengths, decode_context, prefill_throughput_over
+from loadline.core.engines.latency_models import BestThroughput, DecodeModel, PrefillModel
+from loadline.core.engines.lengths import LengthDistribution, mean_decode_context, mixed_prefill_throughput
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import Line
 from loadline.core.engines.stalls import stall_quantile
@@ -40,8 +40,8 @@ class Demand(Struct, frozen=True):
     """Requests that arrive, and the lengths that they have."""
 
     requests_per_s: float
-    isl: Lengths
-    osl: Lengths
+    isl: LengthDistribution
+    osl: LengthDistribution
     attainment: float
     """Share (0..1) of the requests that is to be in time; 0: on average there is enough, as with the original."""
     prefill_correction: float = 1.0
@@ -154,14 +154,14 @@ def out_of_reach(pool: Pool, objectives: ObjectiveKnobs) -> Reason | None:
     return None
 
 
-def _computed(demand: Demand) -> Lengths:
+def _computed(demand: Demand) -> LengthDistribution:
     """What is left to compute of the prompts of a demand."""
     return demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
 
 
 def _context(demand: Demand) -> float:
     """Mean context of what decodes: a token at least, for where nobody says a length there is a request still."""
-    return max(1.0, decode_context(demand.isl, demand.osl))
+    return max(1.0, mean_decode_context(demand.isl, demand.osl))
 
 
 def _prefill_model(pool: Pool) -> PrefillModel:
@@ -196,7 +196,7 @@ def _engines(pool: Pool, prompts: Prompts, objectives: ObjectiveKnobs, demand: D
             prompts, demand.requests_per_s * times, objectives.ttft_ms, demand.attainment
         )
     # Enough on average, one prompt after the other: the formula of Dynamo's throughput planner.
-    rate = prefill_throughput_over(_prefill_model(pool), _computed(demand))
+    rate = mixed_prefill_throughput(_prefill_model(pool), _computed(demand))
     rate *= pool.engine.prefill_gpus(pool.knobs.gpus_per_worker) / min(1.0, demand.prefill_correction)
     tokens_per_s = demand.requests_per_s * prompts.isl_tokens
     busy = tokens_per_s / rate if rate > 0.0 else 0.0
@@ -237,7 +237,7 @@ def _batch(pool: Pool, model: DecodeModel, itl_ms: float, context: float) -> _Ba
     room = _room(pool, context) * context / model.max_kv_tokens
     if best.kv_usage > room:
         at = np.asarray(room), np.asarray(context)
-        best = Best(float(model.tokens_per_s_per_gpu(*at)), float(model.itl_ms(*at)), room)
+        best = BestThroughput(float(model.tokens_per_s_per_gpu(*at)), float(model.itl_ms(*at)), room)
     requests = max(1.0, best.kv_usage * model.max_kv_tokens / context)
     # Between two measured contexts a profile's throughput may be above what its batch and its ITL come to.
     rate = best.tokens_per_s_per_gpu * pool.engine.decode_gpus(pool.knobs.gpus_per_worker)

@@ -12,10 +12,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from loadline.core.engines.fitting import FitRefused, fit_line
-from loadline.core.engines.lengths import decode_context
+from loadline.core.engines.lengths import mean_decode_context
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.profile import ObjectiveKnobs
-from loadline.core.engines.queue_rates import QueueEngine, Work, rate_of, stepped
+from loadline.core.engines.queue_rates import QueueEngine, RequestLoad, max_engine_rate, round_up_length
 from loadline.core.engines.queue_sizing import TOKENS_SHARE, Bound, MaxRate, Targets
 from loadline.core.engines.queueing import BATCH_MAX
 from loadline.core.engines.regression import Line
@@ -80,13 +80,13 @@ def served(
     lines = lines if lines.known(pool.knobs.role) else NO_LINES
     targets = Targets(objectives.ttft_ms, objectives.itl_ms, objectives.tokens_per_s, demand.attainment)
     role, ranks = pool.knobs.role, _ranks(pool, lines)
-    work = Work(requests_per_s / ranks, _computed(demand), demand.osl.mean)
+    work = RequestLoad(requests_per_s / ranks, _computed(demand), demand.osl.mean)
     try:
         engine = _engine(pool, objectives, demand, lines)
         if isinstance(engine, Reason):
             return WorkerThroughput(problem=engine)
-        saturated = rate_of(role, engine, work, Targets(), 1).requests_per_s * ranks
-        found = rate_of(role, engine, work, targets, pool.knobs.replicas_max)
+        saturated = max_engine_rate(role, engine, work, Targets(), 1).requests_per_s * ranks
+        found = max_engine_rate(role, engine, work, targets, pool.knobs.replicas_max)
     except ValueError as error:
         return WorkerThroughput(problem=Reason(ReasonCode.PROFILE_UNUSABLE, pool.name, detail=str(error)))
     if found.requests_per_s > 0.0:
@@ -113,7 +113,7 @@ def _engine(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, lines: Engin
     problem = profile_problem(pool) if lines is NO_LINES else None
     if problem is not None:
         return problem
-    context = stepped(max(1.0, decode_context(demand.isl, demand.osl)))
+    context = round_up_length(max(1.0, mean_decode_context(demand.isl, demand.osl)))
     room = _room_tokens(pool, record) / _ranks(pool, lines) / context
     if role != "prefill" and room < 1.0:
         numbers = {"max_kv_tokens": room * context, "context_tokens": context}
@@ -162,7 +162,7 @@ def _prefill_line(pool: Pool, demand: Demand) -> Line:
     isl = demand.isl.scaled(_computed(demand) / demand.isl.mean) if demand.isl.mean > 0.0 else demand.isl
     ttft_ms = isl.mean_of(model.ttft_ms(np.asarray(isl.tokens)).tolist())
     pass_ms = min(model.pass_ms, ttft_ms)
-    return _times(Line(stepped((ttft_ms - pass_ms) / max(1.0, isl.mean)), pass_ms), demand.prefill_correction)
+    return _times(Line(round_up_length((ttft_ms - pass_ms) / max(1.0, isl.mean)), pass_ms), demand.prefill_correction)
 
 
 def _decode_line(pool: Pool, itl_ms: float, batch: float, context: float, demand: Demand) -> Line | FitRefused:

@@ -40,7 +40,7 @@ class RunningMean(Struct, frozen=True):
 NO_MEAN = RunningMean()
 
 
-class Totals(Struct, frozen=True):
+class TrafficTotals(Struct, frozen=True):
     """Sums since the agent began to listen, or over an interval."""
 
     heard_ms: int = 0
@@ -57,10 +57,10 @@ class Totals(Struct, frozen=True):
     isl_bins: Histogram = NO_BINS
     osl_bins: Histogram = NO_BINS
 
-    def plus(self, sample: TrafficSample, heard_ms: int) -> "Totals":
+    def plus(self, sample: TrafficSample, heard_ms: int) -> "TrafficTotals":
         """With one more report, and the time that was heard until then."""
         arrived, done = sample.arrivals, sample.completed
-        return Totals(
+        return TrafficTotals(
             self.heard_ms + heard_ms,
             _plus(self.arrivals, arrived),
             _plus(self.completed, done),
@@ -73,9 +73,9 @@ class Totals(Struct, frozen=True):
             _added(self.osl_bins, sample.osl_histogram),
         )
 
-    def since(self, earlier: "Totals") -> "Totals":
+    def since(self, earlier: "TrafficTotals") -> "TrafficTotals":
         """What came after an earlier state of the same totals."""
-        return Totals(
+        return TrafficTotals(
             self.heard_ms - earlier.heard_ms,
             _minus(self.arrivals, earlier.arrivals),
             _minus(self.completed, earlier.completed),
