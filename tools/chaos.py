@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from loadline.errors import DataError
-from loadline.sim.chaos import kept
+from loadline.sim.chaos import saved_plan as kept
 from loadline.sim.chaos.plan import FaultPlan, draw
-from loadline.sim.chaos.play import Verdict, play
+from loadline.sim.chaos.runner import ChaosResult, run_plan
 from loadline.sim.chaos.shrink import Shrinker
 
 SEEDS = Path(__file__).parent.parent / "tests" / "simulation" / "seeds"
@@ -36,9 +36,9 @@ def main() -> int:
         return 2
     began = time.monotonic()
     total: Counter[str] = Counter()
-    broken: list[Verdict] = []
+    broken: list[ChaosResult] = []
     hours, played, shown = 0.0, 0, began
-    for verdict in [play(plan.seed, plan=plan)] if plan else _play_all(asked.seeds, asked.hours, asked.jobs):
+    for verdict in [run_plan(plan.seed, plan=plan)] if plan else _play_all(asked.seeds, asked.hours, asked.jobs):
         played += 1
         hours += verdict.hours
         total.update(verdict.counts)
@@ -91,28 +91,28 @@ def _hours(text: str) -> float:
     return hours
 
 
-def _play_all(seeds: range, hours: float, jobs: int) -> Iterator[Verdict]:
+def _play_all(seeds: range, hours: float, jobs: int) -> Iterator[ChaosResult]:
     if jobs == 1:
-        yield from (play(seed, hours) for seed in seeds)
+        yield from (run_plan(seed, hours) for seed in seeds)
         return
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(partial(play, hours=hours), seeds)
+        yield from pool.map(partial(run_plan, hours=hours), seeds)
 
 
-def _command(asked: argparse.Namespace, verdict: Verdict) -> str:
+def _command(asked: argparse.Namespace, verdict: ChaosResult) -> str:
     if asked.plan:
         return f"python tools/chaos.py --plan {asked.plan}"
     return f"python tools/chaos.py --seeds {verdict.seed} --hours {asked.hours:g}"
 
 
-def _shrink(plan: FaultPlan, verdict: Verdict) -> None:
+def _shrink(plan: FaultPlan, verdict: ChaosResult) -> None:
     violation = verdict.violation
     if violation is None:
         return
-    shrinker = Shrinker(lambda tried: play(tried.seed, plan=tried).violation, violation.name)
+    shrinker = Shrinker(lambda tried: run_plan(tried.seed, plan=tried).violation, violation.name)
     short = shrinker.shrink(plan)
     path = SEEDS / f"{violation.name.lower()}-{plan.seed}.json"
-    kept.write(kept.Kept(violation.name, violation.detail, short), path)
+    kept.write(kept.SavedPlan(violation.name, violation.detail, short), path)
     print(f"{len(plan.strikes)} strikes cut to {len(short.strikes)} in {shrinker.tries} plays: {path}")
 
 

@@ -10,7 +10,7 @@ from loadline.adapters.nats_bus import NatsBus
 from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable
 from loadline.ports import Bus
-from loadline.sim.world.bus import Bus as VirtualBus
+from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.timeline import Timeline
 from tests.support.driven import DrivenBus, Driver
 from tests.waiting import until

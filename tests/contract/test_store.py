@@ -9,7 +9,7 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
 from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Store, Write
-from loadline.sim.world.store import Store as VirtualStore
+from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import Timeline
 from tests.support.driven import DrivenStore, Driver
 from tests.waiting import until

@@ -14,12 +14,12 @@ from loadline.core.vocabulary.forecasts import ForecastKnobs
 from loadline.core.vocabulary.samples import TrafficSample
 from loadline.ports import Write
 from loadline.sim.chaos import liveness
+from loadline.sim.chaos.checker import InvariantChecker
 from loadline.sim.chaos.invariants import Violation
-from loadline.sim.chaos.judge import Judge
 from loadline.sim.chaos.plan import FaultPlan
-from loadline.sim.chaos.settings import settings
-from loadline.sim.chaos.world import World
-from loadline.sim.world.agent import AgentProcess, Watcher
+from loadline.sim.chaos.settings import chaos_settings
+from loadline.sim.chaos.world import ChaosWorld
+from loadline.sim.world.agent import SimulatedAgent, TurnObserver
 from loadline.sim.world.timeline import START_MS
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
@@ -40,7 +40,7 @@ TRAFFIC_MS = 1_000.0
 
 def told(agent: str, gpus: int | None) -> Settings:
     """The settings of the fault world, and a third model, whose planner asks for forecasts every 10 s."""
-    base = settings(agent, gpus)
+    base = chaos_settings(agent, gpus)
     pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
     ahead = ModelKnobs("ahead", (pool,), planner="throughput", throughput=knobs, guard=base.models[0].guard)
@@ -49,16 +49,16 @@ def told(agent: str, gpus: int | None) -> Settings:
     return replace(base, models=(*base.models, ahead), profiles=profiles)
 
 
-class Scenario(Watcher):
+class Scenario(TurnObserver):
     """A short life with everything in it: growth, shrink, drains, a worker that never answers, a pause, a hand-over.
 
     ``kill`` is asked at every effect, before and after it, and tells whether the agent dies there.
     """
 
     def __init__(self, agents: int) -> None:
-        self.world = World(FaultPlan(seed=1, agents=agents, gpus=12), told)
+        self.world = ChaosWorld(FaultPlan(seed=1, agents=agents, gpus=12), told)
         self._traffic = 0
-        self.judge = Judge(self.world)
+        self.judge = InvariantChecker(self.world)
         self.seen: dict[str, int] = {}
         """How many effects of each kind there were."""
         self._numbers: dict[int, tuple[int, AnyEffect]] = {}
@@ -73,7 +73,7 @@ class Scenario(Watcher):
         """Play it; then everything has to come right."""
         timeline = self.world.timeline
         self.world.begin()
-        timeline.at(BASE_MS + CALM_MS, lambda: liveness.judge_outcome(self.world, self.judge.report))
+        timeline.at(BASE_MS + CALM_MS, lambda: liveness.check_calm_end(self.world, self.judge.report))
         timeline.run(BASE_MS + CALM_MS)
         for agent in list(self.world.agents.values()):
             self.world.kill(agent)
@@ -124,7 +124,7 @@ class Scenario(Watcher):
 
     # -- as a watcher --------------------------------------------------------------------------------------------------
 
-    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+    def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Count it, and die there if it is the one; what comes too late to get over it counts for nothing."""
         kind = type(effect).__name__
         if self.world.timeline.now_ms < BASE_MS:
@@ -132,11 +132,11 @@ class Scenario(Watcher):
             self._numbers[id(effect)] = self.seen[kind], effect
             self._die(agent, effect, "before")
 
-    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+    def after_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Die there if it is the one."""
         self._die(agent, effect, "after")
 
-    def _die(self, agent: AgentProcess, effect: AnyEffect, side: Side) -> None:
+    def _die(self, agent: SimulatedAgent, effect: AnyEffect, side: Side) -> None:
         number, _ = self._numbers.get(id(effect), (0, effect))
         this = type(effect).__name__, side, number
         if self.killed or self.target != this or not agent.alive:

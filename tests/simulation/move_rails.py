@@ -19,10 +19,10 @@ from loadline.core.migration.load_metrics import SLOTS_IN, SLOTS_OUT
 from loadline.core.migration.load_view import LoadView
 from loadline.core.rounds.migration import MigrationPipeline
 from loadline.errors import BusUnavailable
-from loadline.sim.chaos.engine import StandIn
-from loadline.sim.chaos.keeper import Keeper
-from loadline.sim.chaos.play import Verdict as Played
-from loadline.sim.chaos.play import play
+from loadline.sim.chaos.frontend import ChaosFrontend
+from loadline.sim.chaos.runner import ChaosResult as Played
+from loadline.sim.chaos.runner import run_plan
+from loadline.sim.chaos.stub_engine import StubEngine
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.world import peers
 from loadline.sim.world.intake import Intake
@@ -65,7 +65,7 @@ async def resume_unasked(_old: Any, mover: Mover, command: MigrateCommand, taken
     return "" if said.yes else "destination_lost"
 
 
-def take_and_go_on(_old: Any, engine: StandIn, request_id: str, now_ms: float) -> Request | None:
+def take_and_go_on(_old: Any, engine: StubEngine, request_id: str, now_ms: float) -> Request | None:
     """A source goes on with what it hands over."""
     one = engine._running.get(request_id)
     if one is None:
@@ -79,7 +79,7 @@ def forget_at_once(_old: Any, _holds: HeldRequests, _request_id: str, _hop: int)
     return True
 
 
-def look_away(_old: Any, keeper: Keeper) -> None:
+def look_away(_old: Any, keeper: ChaosFrontend) -> None:
     """The frontend never asks what workers have."""
     keeper._timeline.after(60_000.0, keeper._look_around)
 
@@ -143,9 +143,9 @@ RAILS: dict[str, Rail] = {
     "holds: a hop is used once": Rail(around(HeldRequests, "_is_new", forget_at_once), 0, "I20-once"),
     "destination: claims first": Rail(around(Intake, "_find_out", run_unasked), 0, "I20-owner"),
     "source: claims first": Rail(around(Mover, "_handed", resume_unasked), 0, "I20-owner"),
-    "source: stops first": Rail(around(StandIn, "take", take_and_go_on), 0, "I20-stopped"),
+    "source: stops first": Rail(around(StubEngine, "take", take_and_go_on), 0, "I20-stopped"),
     "worker: earlier terms": Rail(instead(EpochFence, "hear", value=True), 3, "I21-stale"),
-    "frontend: looks for what is lost": Rail(around(Keeper, "_look_around", look_away), 0, "L6-served"),
+    "frontend: looks for what is lost": Rail(around(ChaosFrontend, "_look_around", look_away), 0, "L6-served"),
     "planner: only a leader, within its lease": Rail(
         both(instead(MigrationPipeline, "_may", value=True), around(MigrationPipeline, "plan", plan_always)),
         0,
@@ -160,7 +160,7 @@ RAILS: dict[str, Rail] = {
 def broken(name: str, seed: int) -> Played:
     """What a seed comes to without a rail."""
     with RAILS[name].off():
-        return play(seed)
+        return run_plan(seed)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ from loadline.core.vocabulary.effects import AnnounceDecision
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.ports import Compare
 from loadline.runtime import perform
-from loadline.sim.chaos.play import Verdict as Played
-from loadline.sim.chaos.play import play
+from loadline.sim.chaos.runner import ChaosResult as Played
+from loadline.sim.chaos.runner import run_plan
 
 CI_SEEDS = range(100)
 NEVER = 2**53
@@ -368,7 +368,7 @@ RAILS: dict[str, Rail] = {
 def broken(name: str, seed: int) -> Played:
     """What a seed comes to without a rail."""
     with RAILS[name].off():
-        return play(seed)
+        return run_plan(seed)
 
 
 def assert_missed(rail: Rail) -> None:
@@ -376,7 +376,7 @@ def assert_missed(rail: Rail) -> None:
     found: dict[int, str] = {}
     for seed in [rail.seed, *(seed for seed in CI_SEEDS if seed != rail.seed)][:SEEDS_PLAYED]:
         with rail.off():
-            violation = play(seed).violation
+            violation = run_plan(seed).violation
         if violation is not None and violation.name == rail.breaks:
             return
         found[seed] = "nothing" if violation is None else violation.name

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from loadline.sim.chaos.play import play
+from loadline.sim.chaos.runner import run_plan
 
 HOURS = 0.25
-PROGRAM = f"from loadline.sim.chaos.play import play; print(play(7, {HOURS}).digest)"
+PROGRAM = f"from loadline.sim.chaos.runner import play; print(play(7, {HOURS}).digest)"
 
 
 @pytest.fixture(scope="module")
 def digest() -> str:
-    return play(7, HOURS).digest
+    return run_plan(7, HOURS).digest
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
@@ -27,4 +27,4 @@ def test_a_digest_does_not_depend_on_the_process(hash_seed: str, digest: str) ->
 
 
 def test_another_seed_is_another_play(digest: str) -> None:
-    assert play(8, HOURS).digest != digest
+    assert run_plan(8, HOURS).digest != digest

@@ -10,9 +10,9 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.queueing import QueueingKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.sim.fleet import FleetKnobs
-from loadline.sim.outcome import Outcome
+from loadline.sim.fleet import SimulatedFleetKnobs
 from loadline.sim.profiles import LinearProfile
+from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival, Trace
 from tests.support.simulated import pool_fleet
@@ -31,7 +31,7 @@ def requests() -> Trace:
     return Trace("mixed", found, SECONDS)
 
 
-def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> Outcome:
+def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> SimulationResult:
     pools = tuple(
         PoolKnobs(
             name, "aggregated", replicas_min=0, replicas_max=30 if name == "dear" else cheap_max, accelerator=name
@@ -46,7 +46,7 @@ def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> Outc
         name: EngineProfile(linear=LinearKnobs(*engine, max_kv_tokens=320_000.0)) for name, engine in ENGINES.items()
     }
     settings = Settings("agent", "all", (model,), accelerators=PRICES, profiles={"m": profiles if profiled else {}})
-    fleet = FleetKnobs(
+    fleet = SimulatedFleetKnobs(
         tuple(
             pool_fleet(name, 2, kv_blocks=20_000, max_batch_requests=256, linear=LinearProfile(*engine))
             for name, engine in ENGINES.items()
@@ -55,16 +55,16 @@ def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> Outc
     return simulate(Scenario("test", settings, fleet, requests()), lambda _: None)
 
 
-def ready_at_end(outcome: Outcome) -> dict[str, int]:
+def ready_at_end(outcome: SimulationResult) -> dict[str, int]:
     return {line.pool: line.ready[-1] for line in outcome.lines.pools}
 
 
-def hourly_cost(outcome: Outcome) -> float:
+def hourly_cost(outcome: SimulationResult) -> float:
     prices = {accelerator.name: accelerator.cost_per_hour for accelerator in PRICES}
     return sum(hours * prices[name] for name, hours in outcome.gpu_hours_by_pool.items())
 
 
-def settled(outcome: Outcome) -> float:
+def settled(outcome: SimulationResult) -> float:
     """Share of the last sixth of the time, long after the load rose, in which 95 % of the requests had their ITL."""
     late = [ms for ms in outcome.lines.itl_p95_ms[-len(outcome.lines.at_s) // 6 :] if ms is not None]
     return sum(ms <= outcome.itl_objective_ms for ms in late) / len(late)

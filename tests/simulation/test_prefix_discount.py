@@ -9,8 +9,8 @@ from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveK
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.throughput import ThroughputKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.sim.fleet import FleetKnobs
-from loadline.sim.outcome import Outcome
+from loadline.sim.fleet import SimulatedFleetKnobs
+from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival, Trace
 from tests.support.simulated import GUARD, LINEAR, pool_fleet
@@ -32,14 +32,14 @@ def conversations() -> Trace:
     return Trace("conversations", found, SECONDS)
 
 
-def outcome() -> Outcome:
+def outcome() -> SimulationResult:
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000)
     model = ModelKnobs(
         "m", POOLS, planner="throughput", objectives=ObjectiveKnobs(1_000.0), guard=GUARD, throughput=knobs
     )
     settings = Settings("agent", "all", (model,), profiles={"m": {"p": ENGINE, "d": ENGINE}})
     caches = pool_fleet("p", 4, kv_blocks=20_000, prefix_cache_blocks=2_000)
-    fleet = FleetKnobs((caches, pool_fleet("d", 3, kv_blocks=20_000)), routing="kv_aware")
+    fleet = SimulatedFleetKnobs((caches, pool_fleet("d", 3, kv_blocks=20_000)), routing="kv_aware")
     return simulate(Scenario("test", settings, fleet, conversations()), lambda _: None)
 
 

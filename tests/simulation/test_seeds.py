@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from loadline.sim.chaos import kept
-from loadline.sim.chaos.plan import KINDS
-from loadline.sim.chaos.play import Verdict, play
-from loadline.sim.chaos.strikes import STRIKES
+from loadline.sim.chaos import saved_plan as kept
+from loadline.sim.chaos.faults import FAULTS
+from loadline.sim.chaos.plan import FAULT_KINDS
+from loadline.sim.chaos.runner import ChaosResult, run_plan
 from tests.simulation.rails import CI_SEEDS
 
 CHUNK = 10
@@ -21,7 +21,7 @@ HOURS = 0.5
 SEEDS = Path(__file__).parent / "seeds"
 KEPT = sorted(SEEDS.glob("*.json"))
 
-Plays = dict[int, Future[Verdict]]
+Plays = dict[int, Future[ChaosResult]]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def plays() -> Iterator[Plays]:
     """All plays, under way in processes of their own."""
     jobs = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        yield {seed: pool.submit(play, seed, HOURS) for seed in CI_SEEDS}
+        yield {seed: pool.submit(run_plan, seed, HOURS) for seed in CI_SEEDS}
         pool.shutdown(cancel_futures=True)
 
 
@@ -46,7 +46,7 @@ def test_no_invariant_breaks(first: int, plays: Plays) -> None:
 def test_much_happens_in_these_hours(plays: Plays) -> None:
     verdicts = [plays[seed].result() for seed in CI_SEEDS]
     struck = {kind for verdict in verdicts for kind in verdict.struck}
-    assert struck == set(KINDS) == set(STRIKES)
+    assert struck == set(FAULT_KINDS) == set(FAULTS)
     total = Counter[str]()
     for verdict in verdicts:
         total.update(verdict.counts)
@@ -58,4 +58,4 @@ def test_much_happens_in_these_hours(plays: Plays) -> None:
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_what_was_mended_stays_mended(path: Path) -> None:
     plan = kept.read(path).plan
-    assert play(plan.seed, plan=plan).violation is None
+    assert run_plan(plan.seed, plan=plan).violation is None

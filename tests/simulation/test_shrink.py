@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import DataError
-from loadline.sim.chaos import kept
+from loadline.sim.chaos import saved_plan as kept
 from loadline.sim.chaos.invariants import INVARIANTS, Violation
-from loadline.sim.chaos.plan import FaultPlan, Strike, draw
+from loadline.sim.chaos.plan import Fault, FaultPlan, draw
 from loadline.sim.chaos.shrink import Shrinker
 from loadline.sim.world.bus import BusFaults
 
@@ -49,7 +49,7 @@ def test_it_gives_up_after_so_many_plays() -> None:
 
 
 def test_a_kept_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    written = kept.Kept("I1-order", "why", draw(3))
+    written = kept.SavedPlan("I1-order", "why", draw(3))
     kept.write(written, tmp_path / "seeds" / "it.json")
     assert kept.read(tmp_path / "seeds" / "it.json") == written
 
@@ -75,4 +75,4 @@ def test_what_is_no_kept_plan_is_refused(tmp_path: Path, content: bytes, said: s
 
 def test_a_plan_is_drawn_from_its_seed_alone() -> None:
     assert draw(5) == draw(5) != draw(6)
-    assert all(isinstance(strike, Strike) for strike in draw(5).strikes)
+    assert all(isinstance(strike, Fault) for strike in draw(5).strikes)

@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.sim.fleet import FleetKnobs
-from loadline.sim.outcome import Outcome, PoolLine
+from loadline.sim.fleet import SimulatedFleetKnobs
+from loadline.sim.result import PoolSeries, SimulationResult
 from loadline.sim.simulation import Scenario, simulate
 from loadline.traces import Arrival
 from tests.support.simulated import GUARD, pool_fleet, trace
@@ -18,19 +18,19 @@ AFTER_S = 300.0
 ARRIVALS = [Arrival(start + number * 0.5, 200, 100) for start in (0.0, NIGHT_S[1]) for number in range(240)]
 
 
-def played(planner: str, after_ms: int, *pools: PoolKnobs) -> Outcome:
+def played(planner: str, after_ms: int, *pools: PoolKnobs) -> SimulationResult:
     model = ModelKnobs("m", pools, planner=planner, guard=GUARD, scale_to_zero_after_ms=after_ms)
-    fleet = FleetKnobs(tuple(pool_fleet(pool.name) for pool in pools))
+    fleet = SimulatedFleetKnobs(tuple(pool_fleet(pool.name) for pool in pools))
     return simulate(Scenario("t", Settings("agent", "all", (model,)), fleet, trace(ARRIVALS), 0), lambda _share: None)
 
 
-def counts(outcome: Outcome, at_s: float) -> dict[str, int]:
+def counts(outcome: SimulationResult, at_s: float) -> dict[str, int]:
     """Workers that are decided on."""
     step = max(number for number, at in enumerate(outcome.lines.at_s) if at <= at_s)
     return {line.pool: line.wanted[step] for line in outcome.lines.pools}
 
 
-def first(line: PoolLine, outcome: Outcome, after_s: float) -> float:
+def first(line: PoolSeries, outcome: SimulationResult, after_s: float) -> float:
     """When a pool first has a ready worker again."""
     return next(at for at, ready in zip(outcome.lines.at_s, line.ready, strict=True) if at > after_s and ready)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from loadline.ports import Answer, Change, Compare, Offer, Outcome, Snapshot, Write
-from loadline.sim.world.bus import BusPort
-from loadline.sim.world.store import StorePort
-from loadline.sim.world.tasks import Task
+from loadline.sim.world.bus import BusConnection
+from loadline.sim.world.store import StoreConnection
+from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - raised again where it is awaited
                 raised.append(error)
 
-        task = Task(run(), ended.set)
+        task = VirtualTask(run(), ended.set)
         try:
             await ended.wait()
         finally:
@@ -54,7 +54,7 @@ class Driver:
 class DrivenStore:
     """``ports.Store``."""
 
-    def __init__(self, driver: Driver, port: StorePort) -> None:
+    def __init__(self, driver: Driver, port: StoreConnection) -> None:
         self._driver, self._port = driver, port
 
     async def grant(self, ttl_s: int) -> int:
@@ -88,7 +88,7 @@ class DrivenStore:
 class DrivenBus:
     """``ports.Bus``."""
 
-    def __init__(self, driver: Driver, port: BusPort) -> None:
+    def __init__(self, driver: Driver, port: BusConnection) -> None:
         self._driver, self._port = driver, port
 
     @property

@@ -3,12 +3,12 @@
 from typing import Any
 
 from loadline.sim.compare.bounds import WorkBound
-from loadline.sim.compare.comparison import Compared, Comparison
-from loadline.sim.outcome import Action, Attainment, Lines, Outcome, Percentiles, PoolLine
+from loadline.sim.compare.comparison import ComparedRun, Comparison
+from loadline.sim.result import Attainment, Percentiles, PoolSeries, ScalingAction, SimulationResult, TimeSeries
 
 
-def pool_line(pool: str, role: str) -> PoolLine:
-    return PoolLine(
+def pool_line(pool: str, role: str) -> PoolSeries:
+    return PoolSeries(
         pool,
         role,
         wanted=[1, 2, 2, 1],
@@ -21,9 +21,9 @@ def pool_line(pool: str, role: str) -> PoolLine:
     )
 
 
-def outcome(**changes: Any) -> Outcome:
+def outcome(**changes: Any) -> SimulationResult:
     """Four steps of a minute; in the third nothing arrived."""
-    lines = Lines(
+    lines = TimeSeries(
         step_s=60.0,
         at_s=[0.0, 60.0, 120.0, 180.0],
         arrivals_per_s=[1.0, 2.0, 0.0, 0.5],
@@ -63,19 +63,19 @@ def outcome(**changes: Any) -> Outcome:
         "drains": 1,
         "drops": 0,
         "actions": [
-            Action("a1", 61.0, "decode", 1, 2, ["decode: it was full"], flap=False),
-            Action("a2", 179.0, "decode", 2, 1, ["decode: it was empty", "the guard agreed"], flap=True),
+            ScalingAction("a1", 61.0, "decode", 1, 2, ["decode: it was full"], flap=False),
+            ScalingAction("a2", 179.0, "decode", 2, 1, ["decode: it was empty", "the guard agreed"], flap=True),
         ],
         "lines": lines,
         "digest": "0123456789abcdef" * 4,
     }
-    return Outcome(**(found | changes))
+    return SimulationResult(**(found | changes))
 
 
 def comparison() -> Comparison:
     runs = [
-        Compared("config", outcome()),
-        Compared("clairvoyant", outcome(attainment=Attainment(0.95, 1.0, 0.95))),
-        Compared("baseline", outcome(name="hpa", planner="hpa", gpu_hours=0.8)),
+        ComparedRun("config", outcome()),
+        ComparedRun("clairvoyant", outcome(attainment=Attainment(0.95, 1.0, 0.95))),
+        ComparedRun("baseline", outcome(name="hpa", planner="hpa", gpu_hours=0.8)),
     ]
     return Comparison(WorkBound(0.125, {"prefill": 0.025, "decode": 0.1}), runs)

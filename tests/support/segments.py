@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from loadline.sim.chaos.plan import FaultPlan
-from loadline.sim.chaos.settings import settings
-from loadline.sim.chaos.world import TURN_SPACING_MS, World
-from loadline.sim.world.agent import AgentProcess
+from loadline.sim.chaos.settings import chaos_settings
+from loadline.sim.chaos.world import TURN_SPACING_MS, ChaosWorld
+from loadline.sim.world.agent import SimulatedAgent
 
 
 class Segments:
@@ -13,7 +13,7 @@ class Segments:
 
     lost = 0
 
-    def __init__(self, world: World, begin_at_ms: Sequence[float]) -> None:
+    def __init__(self, world: ChaosWorld, begin_at_ms: Sequence[float]) -> None:
         self.kept: list[list[bytes]] = []
         self._world = world
         self._begin_at_ms = begin_at_ms
@@ -36,14 +36,14 @@ class Segments:
         """Nothing is pending."""
 
 
-def lone_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[World, AgentProcess, Segments]:
+def lone_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[ChaosWorld, SimulatedAgent, Segments]:
     """A world without faults with one agent in it."""
-    world = World(FaultPlan(seed, agents=0))
+    world = ChaosWorld(FaultPlan(seed, agents=0))
     segments = Segments(world, begin_at_ms)
     world.begin()
-    agent = AgentProcess(
+    agent = SimulatedAgent(
         world.timeline,
-        settings("agent-0"),
+        chaos_settings("agent-0"),
         world.bus.port(),
         world.store.port(),
         journal=segments,

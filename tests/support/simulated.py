@@ -9,7 +9,7 @@ from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
-from loadline.sim.fleet import FleetKnobs, FleetMigrationKnobs, PoolFleetKnobs, StartDelayKnobs
+from loadline.sim.fleet import FleetMigrationKnobs, SimulatedFleetKnobs, SimulatedPoolKnobs, StartDelayKnobs
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
@@ -19,7 +19,7 @@ GUARD = GuardKnobs(stabilisation_ms=20_000, warm_up_ms=20_000)
 THRESHOLD = ThresholdKnobs(adjustment_interval_ms=10_000)
 
 
-def pool_fleet(name: str, workers: int = 1, **changed: object) -> PoolFleetKnobs:
+def pool_fleet(name: str, workers: int = 1, **changed: object) -> SimulatedPoolKnobs:
     """A pool of linear engines, whose workers take 20 s to start."""
     given: dict[str, object] = {
         "kv_blocks": 1_000,
@@ -27,12 +27,12 @@ def pool_fleet(name: str, workers: int = 1, **changed: object) -> PoolFleetKnobs
         "linear": LINEAR,
         "start_delay": StartDelayKnobs("constant", 20.0),
     }
-    return PoolFleetKnobs(name=name, workers=workers, **(given | changed))  # type: ignore[arg-type]
+    return SimulatedPoolKnobs(name=name, workers=workers, **(given | changed))  # type: ignore[arg-type]
 
 
 def aggregated(
     workers: int = 1, replicas_max: int = 4, fleet: dict[str, object] | None = None, **pool: object
-) -> tuple[Settings, FleetKnobs]:
+) -> tuple[Settings, SimulatedFleetKnobs]:
     """A model with one aggregated pool, and its fleet."""
     model = ModelKnobs(
         "m",
@@ -41,20 +41,21 @@ def aggregated(
         guard=GUARD,
         threshold=THRESHOLD,
     )
-    return Settings("agent", "all", (model,)), FleetKnobs((pool_fleet("both", workers, **pool),), **(fleet or {}))  # type: ignore[arg-type]
+    pools = (pool_fleet("both", workers, **pool),)
+    return Settings("agent", "all", (model,)), SimulatedFleetKnobs(pools, **(fleet or {}))  # type: ignore[arg-type]
 
 
 def disaggregated(
     workers: int = 1, fleet: dict[str, object] | None = None, **pool: object
-) -> tuple[Settings, FleetKnobs]:
+) -> tuple[Settings, SimulatedFleetKnobs]:
     """A model with a prefill and a decode pool, and its fleet."""
     pools = (PoolKnobs("p", "prefill", replicas_max=4), PoolKnobs("d", "decode", replicas_max=4))
     model = ModelKnobs("m", pools, planner="threshold", guard=GUARD, threshold=THRESHOLD)
     described = (pool_fleet("p", workers, **pool), pool_fleet("d", workers, **pool))
-    return Settings("agent", "all", (model,)), FleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
+    return Settings("agent", "all", (model,)), SimulatedFleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
 
 
-def moving(setup: tuple[Settings, FleetKnobs]) -> tuple[Settings, FleetKnobs]:
+def moving(setup: tuple[Settings, SimulatedFleetKnobs]) -> tuple[Settings, SimulatedFleetKnobs]:
     """The same, where workers that drain hand over what they have."""
     settings, fleet = setup
     knobs = MigrationKnobs(enable_rescheduling=True, rescheduling_policies=())

@@ -17,7 +17,7 @@ from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, sizing
 from loadline.core.planning.sizing.sizing_by_queue import served
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.scalars import Role
-from loadline.sim.engine import Engine, EngineKnobs, Request, Timing
+from loadline.sim.engine import EngineKnobs, EngineTiming, Request, SimulatedEngine
 from tests.support.belief import START, fleet_of
 
 Draw = Callable[[random.Random], float]
@@ -32,7 +32,7 @@ class Case(Struct, frozen=True):
 
     role: Role
     profile: EngineProfile
-    timing: Timing
+    timing: EngineTiming
     requests_per_s: float
     isl: Draw
     osl: Draw
@@ -137,7 +137,7 @@ class _Workers:
 
     def __init__(self, case: Case, arriving: Sequence[Arriving], workers: int) -> None:
         self._case, self._arriving = case, arriving
-        self._engines = [Engine(case.knobs, case.timing) for _ in range(workers)]
+        self._engines = [SimulatedEngine(case.knobs, case.timing) for _ in range(workers)]
         self._loads = [[0, 0] for _ in range(workers)]
         """Prompt tokens to compute and requests of each."""
         self._due: list[tuple[float, int]] = []

@@ -5,7 +5,7 @@ It knows nothing of the real one but its inputs and outputs. The rules are those
 
 from dataclasses import dataclass
 
-from loadline.sim.engine import EngineEvent, EngineKnobs, Request, Timing
+from loadline.sim.engine import EngineEvent, EngineKnobs, EngineTiming, Request
 from loadline.sim.engine.request import EventKind
 
 
@@ -40,7 +40,7 @@ class Job:
 
 
 class SlowEngine:
-    def __init__(self, knobs: EngineKnobs, timing: Timing) -> None:
+    def __init__(self, knobs: EngineKnobs, timing: EngineTiming) -> None:
         self.knobs = knobs
         self.timing = timing
         self.queue: list[Job] = []

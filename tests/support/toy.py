@@ -23,19 +23,19 @@ from loadline.core.vocabulary.effects import AnyEffect, SendMigrate
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.migrations import Migration
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.sim.engine import Engine
-from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
+from loadline.sim.engine import SimulatedEngine
+from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPoolKnobs, pools_of
 from loadline.sim.profiles import LinearProfile
-from loadline.sim.serving.gateway import Gateway
-from loadline.sim.serving.routing import Station, least_loaded
-from loadline.sim.serving.served import Served
-from loadline.sim.world.agent import AgentProcess, Watcher
-from loadline.sim.world.bus import Bus
+from loadline.sim.serving.frontend import SimulatedFrontend
+from loadline.sim.serving.request_log import RequestLog
+from loadline.sim.serving.routing import RoutedWorker, least_loaded
+from loadline.sim.world.agent import SimulatedAgent, TurnObserver
+from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.mover import MoverKnobs
 from loadline.sim.world.peers import Claim, Owned
-from loadline.sim.world.store import Store
+from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
-from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
 from loadline.traces import Arrival
 from loadline.wire.subjects import Subjects
 
@@ -67,7 +67,7 @@ EVERYTHING: Final = MigrationKnobs(
 )
 """All policies of decode workers."""
 
-Route = Callable[[Sequence[Station], Arrival, int], Station]
+Route = Callable[[Sequence[RoutedWorker], Arrival, int], RoutedWorker]
 
 
 class Phase(NamedTuple):
@@ -116,7 +116,7 @@ class _Took(Struct, frozen=True):
     downtime_ms: float = 0.0
 
 
-class _Frontend(Gateway):
+class _Frontend(SimulatedFrontend):
     """Notes who takes over what."""
 
     hops: list[Hop]
@@ -129,7 +129,7 @@ class _Frontend(Gateway):
         return owned
 
 
-class ToyWorker(WorkerProcess):
+class ToyWorker(SimulatedWorker):
     """A worker that may say of itself that it must not be given work, and may be a rank of several."""
 
     schedulable = True
@@ -147,7 +147,7 @@ class ToyWorker(WorkerProcess):
             self._say(self._load_subject, report)
 
 
-class Toy(Watcher):
+class Toy(TurnObserver):
     """The fleet, three seconds old. Times in virtual ms since its start.
 
     Args:
@@ -157,14 +157,14 @@ class Toy(Watcher):
     def __init__(self, knobs: ToyKnobs) -> None:
         self.knobs = knobs
         self.timeline = Timeline(knobs.seed)
-        self.bus, self.store = Bus(self.timeline), Store(self.timeline)
+        self.bus, self.store = VirtualBus(self.timeline), VirtualStore(self.timeline)
         self.asked: list[Asked] = []
         self.hops: list[Hop] = []
-        self.served = Served()
+        self.served = RequestLog()
         self.busy: list[int] = []
         """Decode workers with requests, as of every second of load."""
         model = _model(knobs)
-        fleet = FleetKnobs((_pool_fleet(knobs, "prefill", 1), _pool_fleet(knobs, "decode", knobs.workers)))
+        fleet = SimulatedFleetKnobs((_pool_fleet(knobs, "prefill", 1), _pool_fleet(knobs, "decode", knobs.workers)))
         self._pools = pools_of(fleet, model)
         self.gateway = _Frontend(
             self.timeline, "m", self._pools, fleet, self.bus.port(), objectives=model.objectives, served=self.served
@@ -175,7 +175,7 @@ class Toy(Watcher):
         self._arriving = self.timeline.luck("arrivals")
         self.prefill = self._worker("prefill", 0)
         self.decode = {f"decode-{n:02}": self._worker("decode", n) for n in range(knobs.workers)}
-        self.agent = AgentProcess(
+        self.agent = SimulatedAgent(
             self.timeline,
             Settings("agent", "all", (model,), tpot_profiles={"m": _tpot(knobs)}),
             self.bus.port(),
@@ -185,7 +185,7 @@ class Toy(Watcher):
         self.timeline.run(WARM_MS)
 
     def after_turn(
-        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+        self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
         """Note what is asked of workers."""
         del agent, events, now
@@ -295,11 +295,11 @@ class Toy(Watcher):
         return ToyWorker(
             self.timeline,
             record,
-            Engine(made.engine, made.timing),
+            SimulatedEngine(made.engine, made.timing),
             self.bus.port(),
             self.store.port(),
             peers=self.bus.port(),
-            knobs=WorkerKnobs(mover=mover),
+            knobs=SimulatedWorkerKnobs(mover=mover),
             on_event=self.gateway.happened,
             on_change=self.gateway.changed,
         )
@@ -308,7 +308,7 @@ class Toy(Watcher):
         return _Took(self._luck.uniform(*self.knobs.copy_ms))
 
 
-def packed(stations: Sequence[Station], _arrival: Arrival, _chosen: int) -> Station:
+def packed(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
     """The fullest that stays within the objective; where there is none, the emptiest."""
     fitting = [one for one in stations if len(one.numbers) < PACKED_MAX]
     if not fitting:
@@ -317,7 +317,7 @@ def packed(stations: Sequence[Station], _arrival: Arrival, _chosen: int) -> Stat
 
 
 def _in_turn(names: Sequence[str]) -> Route:
-    def route(stations: Sequence[Station], _arrival: Arrival, chosen: int) -> Station:
+    def route(stations: Sequence[RoutedWorker], _arrival: Arrival, chosen: int) -> RoutedWorker:
         name = names[chosen % len(names)]
         return next((one for one in stations if one.name == name), stations[0])
 
@@ -342,9 +342,9 @@ def _tpot(knobs: ToyKnobs) -> TpotSweep:
     return TpotSweep((1.0, 256.0), (8.0, 8.0), (ALPHA_MS + knobs.beta_ms, ALPHA_MS + 256.0 * knobs.beta_ms))
 
 
-def _pool_fleet(knobs: ToyKnobs, name: str, workers: int) -> PoolFleetKnobs:
+def _pool_fleet(knobs: ToyKnobs, name: str, workers: int) -> SimulatedPoolKnobs:
     decode = LinearProfile(ALPHA_MS, knobs.beta_ms, 0.1, 1e-6)
-    return PoolFleetKnobs(
+    return SimulatedPoolKnobs(
         name,
         knobs.kv_blocks,
         linear=decode,

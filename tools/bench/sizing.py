@@ -14,12 +14,12 @@ from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.vocabulary.scalars import Role
 from loadline.rig.bench import options, result, say
-from loadline.sim.engine import Timing
+from loadline.sim.engine import EngineTiming
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 from tests.support.sized import ATTAINMENT, Case, attained, fixed, requests, sized, spread
 
 ROOT = Path(__file__).parents[2]
-Engine = tuple[EngineProfile, Timing, int]
+Engine = tuple[EngineProfile, EngineTiming, int]
 """What the planner knows, how long iterations take, and the KV blocks of a worker."""
 
 

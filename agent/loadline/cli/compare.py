@@ -18,8 +18,8 @@ from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError
 from loadline.sim.compare.baselines import BASELINES, baseline
 from loadline.sim.compare.bounds import work_bound
-from loadline.sim.compare.comparison import Compared, Comparison, Kind
-from loadline.sim.fleet import FleetKnobs, model_of, objectives_of, pools_of
+from loadline.sim.compare.comparison import ComparedRun, Comparison, RunKind
+from loadline.sim.fleet import SimulatedFleetKnobs, model_of, objectives_of, pools_of
 from loadline.sim.simulation import Scenario
 from loadline.traces import Trace
 
@@ -63,7 +63,7 @@ def compare(options: argparse.Namespace) -> int:
     bound = work_bound(trace, pools_of(fleet, first), objectives)
     with progress.progress_display(f"simulating {trace.name} {len(plan)} times", quiet=options.quiet) as on_progress:
         outcomes = simulate_all([scenario for _, scenario in plan], jobs, on_progress)
-    runs = [Compared(kind, outcome) for (kind, _), outcome in zip(plan, outcomes, strict=True)]
+    runs = [ComparedRun(kind, outcome) for (kind, _), outcome in zip(plan, outcomes, strict=True)]
     comparison = Comparison(bound, runs)
     print(output.printable("\n".join(_lines(comparison))))
     texts = [
@@ -88,8 +88,8 @@ def _baselines(asked: list[str] | None) -> list[str]:
 
 
 def _named(
-    stems: list[str], configs: list[Settings], wanted: list[str], fleet: FleetKnobs, trace: Trace
-) -> Iterator[tuple[str, Settings, Kind]]:
+    stems: list[str], configs: list[Settings], wanted: list[str], fleet: SimulatedFleetKnobs, trace: Trace
+) -> Iterator[tuple[str, Settings, RunKind]]:
     """Every run: its name, what it obeys and its kind. A fixed count foresees nothing, so it has one run."""
     names = unique([*wanted, *stems])
     for name, settings in zip(names[len(wanted) :], configs, strict=True):

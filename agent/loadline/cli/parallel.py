@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.errors import LoadlineError
-from loadline.sim.outcome import Outcome
+from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, simulate
 
 _REMEDY: Final = "Try again, with fewer --jobs if memory may have run out."
@@ -22,7 +22,9 @@ class _RunningSimulation(Struct, frozen=True):
     process: BaseProcess
 
 
-def simulate_all(scenarios: Sequence[Scenario], jobs: int, on_progress: Callable[[float], None]) -> list[Outcome]:
+def simulate_all(
+    scenarios: Sequence[Scenario], jobs: int, on_progress: Callable[[float], None]
+) -> list[SimulationResult]:
     """Run all of them, at most ``jobs`` at a time; gives what came of each, in their order.
 
     Raises:
@@ -33,7 +35,7 @@ def simulate_all(scenarios: Sequence[Scenario], jobs: int, on_progress: Callable
     waiting = deque(enumerate(scenarios))
     running: dict[connection.Connection, _RunningSimulation] = {}
     shares = [0.0] * len(scenarios)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, SimulationResult] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -45,7 +47,7 @@ def simulate_all(scenarios: Sequence[Scenario], jobs: int, on_progress: Callable
             readable = connection.wait(list(running))
             for receiver, run in [(one, run) for one, run in running.items() if one in readable]:
                 said = _receive(receiver, run.process, scenarios[run.place].name)
-                if isinstance(said, Outcome):
+                if isinstance(said, SimulationResult):
                     outcomes[run.place] = said
                     _end(receiver, running.pop(receiver))
                 else:
@@ -68,9 +70,9 @@ def _start(process: BaseProcess, sender: connection.Connection, name: str) -> No
         sender.close()
 
 
-def _receive(receiver: connection.Connection, process: BaseProcess, name: str) -> Outcome | float:
+def _receive(receiver: connection.Connection, process: BaseProcess, name: str) -> SimulationResult | float:
     try:
-        said: Outcome | float | str = receiver.recv()
+        said: SimulationResult | float | str = receiver.recv()
     except (EOFError, OSError) as error:
         process.join()
         code = process.exitcode or 0

@@ -17,7 +17,7 @@ from loadline.config import describe, load
 from loadline.config.knobs import JournalKnobs
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
-from loadline.sim.outcome import Outcome
+from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario
 from loadline.sim.simulation import simulate as run
 
@@ -46,7 +46,7 @@ def simulate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(options: argparse.Namespace, scenario: Scenario, outcome: Outcome) -> None:
+def _tell(options: argparse.Namespace, scenario: Scenario, outcome: SimulationResult) -> None:
     """Print what came of it, and write the files that are asked for."""
     print(output.printable("\n".join(f"{name:<12}{text}" for name, text in report.results(outcome))))
     contents = {}

@@ -21,7 +21,7 @@ from loadline.config.regular_file import os_error_text
 from loadline.core.state.settings import Settings
 from loadline.errors import ConfigError, DataError, LoadlineError
 from loadline.runtime.settings import settings as settings_of
-from loadline.sim.fleet import FleetKnobs, model_of, pools_of, read_fleet
+from loadline.sim.fleet import SimulatedFleetKnobs, model_of, pools_of, read_fleet
 from loadline.traces import RateKnobs, Trace, read_trace
 
 Command = Callable[[argparse.Namespace], int]
@@ -92,7 +92,7 @@ def trace(options: argparse.Namespace) -> Trace:
         raise ConfigError(option, error.problem, error.remedy) from error
 
 
-def fleet(options: argparse.Namespace) -> FleetKnobs:
+def fleet(options: argparse.Namespace) -> SimulatedFleetKnobs:
     """The fleet.
 
     Raises:
@@ -102,7 +102,7 @@ def fleet(options: argparse.Namespace) -> FleetKnobs:
         return read_fleet(options.fleet)
 
 
-def settings(path: Path, options: argparse.Namespace, fleet_knobs: FleetKnobs) -> Settings:
+def settings(path: Path, options: argparse.Namespace, fleet_knobs: SimulatedFleetKnobs) -> Settings:
     """A configuration, with its warnings on stderr, that fits the fleet.
 
     Raises:
@@ -123,7 +123,7 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: FleetKnobs) -
     return found
 
 
-def knobs_text(found: Settings, fleet_knobs: FleetKnobs) -> str:
+def knobs_text(found: Settings, fleet_knobs: SimulatedFleetKnobs) -> str:
     """What a run obeys, as JSON: the model's knobs with every default, and the fleet."""
     shown: dict[str, Struct] = {"model": model_of(fleet_knobs, found), "fleet": fleet_knobs}
     return msgspec.json.format(msgspec.json.encode(shown)).decode()

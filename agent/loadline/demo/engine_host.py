@@ -24,7 +24,7 @@ from loadline.demo.protocol import (
     unpack,
 )
 from loadline.errors import BusUnavailable
-from loadline.sim.engine import Engine, EngineEvent, Request
+from loadline.sim.engine import EngineEvent, Request, SimulatedEngine
 
 _log = bounded("demo_worker")
 # Work that a gateway sent before it saw the drain is still on its way for about a tick.
@@ -59,7 +59,9 @@ class EngineHost:
         root: First tokens of every subject.
     """
 
-    def __init__(self, record: WorkerRecord, engine: Engine, clock: VirtualClock, bus: NatsBus, root: str) -> None:
+    def __init__(
+        self, record: WorkerRecord, engine: SimulatedEngine, clock: VirtualClock, bus: NatsBus, root: str
+    ) -> None:
         self.engine = engine
         self.holds = HeldRequests()
         """Which requests it may run. It also has those that it handed over, or was offered, until that is settled."""

@@ -33,7 +33,7 @@ from loadline.demo.protocol import (
     unpack,
 )
 from loadline.errors import BusUnavailable
-from loadline.sim.serving.transfer import Link
+from loadline.sim.serving.transfer import TransferLink
 from loadline.wire.messages import MigrateCommand
 
 _ANSWER_S: Final = 1.0
@@ -60,7 +60,14 @@ class Porter:
     """
 
     def __init__(
-        self, host: EngineHost, record: WorkerRecord, clock: VirtualClock, bus: NatsBus, root: str, *, link: Link
+        self,
+        host: EngineHost,
+        record: WorkerRecord,
+        clock: VirtualClock,
+        bus: NatsBus,
+        root: str,
+        *,
+        link: TransferLink,
     ) -> None:
         self._station = host
         self._record = record

@@ -26,9 +26,9 @@ from loadline.demo.engine_host import EngineHost
 from loadline.demo.porter import Porter
 from loadline.demo.protocol import TICK_S, VirtualClock, submit_subject
 from loadline.errors import DataError
-from loadline.sim.engine import Engine, EngineKnobs
+from loadline.sim.engine import EngineKnobs, SimulatedEngine
 from loadline.sim.profiles import MeasuredProfile
-from loadline.sim.serving.transfer import Link
+from loadline.sim.serving.transfer import TransferLink
 from loadline.wire.messages import DrainCommand
 
 _log = bounded("demo_worker")
@@ -55,11 +55,11 @@ async def run(options: argparse.Namespace) -> None:
         max_batch_requests=knobs.max_batch_requests,
         max_batched_tokens=knobs.max_batched_tokens,
     )
-    engine = Engine(knobs, MeasuredProfile(options.prefill_profile, options.decode_profile))
+    engine = SimulatedEngine(knobs, MeasuredProfile(options.prefill_profile, options.decode_profile))
     bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{record.worker}")
     clock = VirtualClock(options.speed)
     host = EngineHost(record, engine, clock, bus, options.root)
-    link = Link(options.link_gbytes_per_s, defaults.LINK_LATENCY_MS, options.kv_bytes_per_token)
+    link = TransferLink(options.link_gbytes_per_s, defaults.LINK_LATENCY_MS, options.kv_bytes_per_token)
     porter = Porter(host, record, clock, bus, options.root, link=link)
 
     async def emptied(_command: DrainCommand) -> None:

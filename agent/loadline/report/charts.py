@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadline.report.plots import BLUE, GREEN, INK, ORANGE, RED, canvas, short_numbers, time_axis
-from loadline.sim.outcome import Action, Lines, Outcome, PoolLine
+from loadline.sim.result import PoolSeries, ScalingAction, SimulationResult, TimeSeries
 
 # More triangles than this cover the line that they stand on.
 _MARKERS_MAX = 80
@@ -12,7 +12,7 @@ _MARKERS_MAX = 80
 _LOG_RATIO = 8.0
 
 
-def load(outcome: Outcome) -> str:
+def load(outcome: SimulationResult) -> str:
     """Requests and prompt tokens that arrive, and requests that no worker could take."""
     lines = outcome.lines
     with canvas("load", (1.3, 1.3, 1.1)) as figure:
@@ -31,7 +31,7 @@ def load(outcome: Outcome) -> str:
         return figure.svg("Load over time: requests, prompt tokens and requests without a worker")
 
 
-def latencies(outcome: Outcome) -> str:
+def latencies(outcome: SimulationResult) -> str:
     """TTFT and ITL by the time of arrival, against their objectives."""
     lines = outcome.lines
     with canvas("latencies", (1.85, 1.85)) as figure:
@@ -41,7 +41,7 @@ def latencies(outcome: Outcome) -> str:
         return figure.svg("TTFT and ITL over time, median and 95th percentile, against the objectives")
 
 
-def workers(outcome: Outcome, pool: PoolLine) -> str:
+def workers(outcome: SimulationResult, pool: PoolSeries) -> str:
     """Workers of a pool: decided on, ready, starting and draining; every decision that changed their number."""
     with canvas(f"workers {pool.pool}", (2.5,)) as figure:
         [panel] = figure.panels
@@ -69,7 +69,7 @@ def workers(outcome: Outcome, pool: PoolLine) -> str:
         return figure.svg(f"Workers of pool {pool.pool} over time")
 
 
-def draw_workers(panel: Any, at: Sequence[float], pool: PoolLine) -> None:
+def draw_workers(panel: Any, at: Sequence[float], pool: PoolSeries) -> None:
     """Draw the workers of a pool; the areas of those that start and drain stand upon those that are ready."""
     ready, starting, draining = pool.ready, pool.starting, pool.draining
     upper = [one + other for one, other in zip(ready, starting, strict=True)]
@@ -82,7 +82,7 @@ def draw_workers(panel: Any, at: Sequence[float], pool: PoolLine) -> None:
     panel.yaxis.get_major_locator().set_params(integer=True)
 
 
-def busyness(outcome: Outcome, pool: PoolLine) -> str:
+def busyness(outcome: SimulationResult, pool: PoolSeries) -> str:
     """What waits and runs at the workers of a pool, and how full their caches are."""
     with canvas(f"busyness {pool.pool}", (1.4, 1.1)) as figure:
         requests, cache = figure.panels
@@ -116,7 +116,7 @@ def _latency(
     _legend(panel, 3)
 
 
-def _mark(panel: Any, actions: Sequence[Action], unit_s: float, colour: str, what: str) -> None:
+def _mark(panel: Any, actions: Sequence[ScalingAction], unit_s: float, colour: str, what: str) -> None:
     """A triangle for each decision, where it leads to, pointing up or down."""
     for marker, chosen in (
         ("^", [action for action in actions if action.after > action.before]),
@@ -135,7 +135,7 @@ def _legend(panel: Any, columns: int) -> None:
     )
 
 
-def _in_units(lines: Lines, unit_s: float) -> list[float]:
+def _in_units(lines: TimeSeries, unit_s: float) -> list[float]:
     return [at_s / unit_s for at_s in lines.at_s]
 
 
@@ -144,5 +144,5 @@ def _floats(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else value for value in values]
 
 
-def _percent(pool: PoolLine) -> list[float]:
+def _percent(pool: PoolSeries) -> list[float]:
     return [100.0 * ratio for ratio in pool.kv_usage_ratio]

@@ -8,7 +8,7 @@ from loadline.report.charts import draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, time_axis
 from loadline.report.rows import COMPARED, MOVED, arrived, compared, label, moved
-from loadline.sim.compare.comparison import Compared, Comparison
+from loadline.sim.compare.comparison import ComparedRun, Comparison
 
 Box = tuple[float, float, float, float]
 
@@ -87,7 +87,7 @@ def scatter(comparison: Comparison) -> str:
         return figure.svg("Attainment against GPU-hours of every run, with the work bound")
 
 
-def _point(run: Compared) -> tuple[float, float]:
+def _point(run: ComparedRun) -> tuple[float, float]:
     return run.outcome.gpu_hours, 100.0 * run.outcome.attainment.both
 
 
@@ -129,7 +129,7 @@ def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _workers(run: Compared, place: int) -> str:
+def _workers(run: ComparedRun, place: int) -> str:
     """The workers of every pool of one run."""
     outcome = run.outcome
     pools = outcome.lines.pools

@@ -1,8 +1,8 @@
 """The numbers of a simulation and of a comparison as rows of text: the terminal and the page show the same."""
 
 from loadline.report import formatting
-from loadline.sim.compare.comparison import Compared, Comparison
-from loadline.sim.outcome import FLAP_MS, Outcome, Percentiles
+from loadline.sim.compare.comparison import ComparedRun, Comparison
+from loadline.sim.result import FLAP_MS, Percentiles, SimulationResult
 
 Row = tuple[str, ...]
 
@@ -38,7 +38,7 @@ MOVED: Row = (
 """Header of the rows that ``moved`` gives."""
 
 
-def results(outcome: Outcome) -> list[Row]:
+def results(outcome: SimulationResult) -> list[Row]:
     """What came of one simulation: a name and a sentence each."""
     met, pools = outcome.attainment, outcome.gpu_hours_by_pool
     workers = ", ".join(f"{pool} {count}" for pool, count in outcome.workers_most.items())
@@ -58,7 +58,7 @@ def results(outcome: Outcome) -> list[Row]:
     ]
 
 
-def arrived(outcome: Outcome) -> str:
+def arrived(outcome: SimulationResult) -> str:
     """The trace and how much of it was played."""
     requests = formatting.plural(outcome.requests, "request")
     return f"{outcome.trace}: {requests} in {formatting.duration(outcome.duration_s)}"
@@ -78,12 +78,12 @@ def moved(comparison: Comparison) -> list[Row]:
     return [_moves(run) for run in runs] if any(run.outcome.moves.commands for run in runs) else []
 
 
-def label(run: Compared) -> str:
+def label(run: ComparedRun) -> str:
     """What a run is called."""
     return f"{run.outcome.name}, clairvoyant" if run.kind == "clairvoyant" else run.outcome.name
 
 
-def _compared(run: Compared) -> Row:
+def _compared(run: ComparedRun) -> Row:
     one = run.outcome
     return (
         label(run),
@@ -100,7 +100,7 @@ def _compared(run: Compared) -> Row:
     )
 
 
-def _moves(run: Compared) -> Row:
+def _moves(run: ComparedRun) -> Row:
     one, moves = run.outcome, run.outcome.moves
     return (
         label(run),
@@ -117,7 +117,7 @@ def _moves(run: Compared) -> Row:
     )
 
 
-def _moved(outcome: Outcome) -> str:
+def _moved(outcome: SimulationResult) -> str:
     moves = outcome.moves
     if not moves.commands:
         return formatting.plural(outcome.migrated, "migration")
@@ -133,7 +133,7 @@ def _percentiles(found: Percentiles) -> str:
     return f"p50 {formatting.ms(found.p50)}, p95 {formatting.ms(found.p95)}, p99 {formatting.ms(found.p99)}"
 
 
-def _requests(outcome: Outcome) -> str:
+def _requests(outcome: SimulationResult) -> str:
     parts = [
         f"{outcome.finished} finished",
         f"{outcome.unfinished} unfinished",

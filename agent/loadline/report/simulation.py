@@ -3,13 +3,13 @@
 from loadline.report import charts, formatting
 from loadline.report.page import card, code, facts, folded, grid, page, paragraph, section, table, tiles
 from loadline.report.rows import results
-from loadline.sim.outcome import Outcome
+from loadline.sim.result import SimulationResult
 
 # A table of more rows is slow in a browser; a day with an action every ten seconds has so many.
 ACTIONS_MAX = 5_000
 
 
-def simulation_page(outcome: Outcome, configuration: str, command: str) -> str:
+def simulation_page(outcome: SimulationResult, configuration: str, command: str) -> str:
     """Everything about one simulation.
 
     Args:
@@ -56,7 +56,7 @@ def simulation_page(outcome: Outcome, configuration: str, command: str) -> str:
     )
 
 
-def _first(outcome: Outcome) -> list[tuple[str, str]]:
+def _first(outcome: SimulationResult) -> list[tuple[str, str]]:
     met = outcome.attainment
     return [
         (formatting.percent(met.both), "met both objectives"),
@@ -69,7 +69,7 @@ def _first(outcome: Outcome) -> list[tuple[str, str]]:
     ]
 
 
-def _decisions(outcome: Outcome) -> list[str]:
+def _decisions(outcome: SimulationResult) -> list[str]:
     shown = outcome.actions[:ACTIONS_MAX]
     if not shown:
         return [paragraph("No decision changed a count.")]

@@ -20,18 +20,18 @@ from loadline.core.queries import status as query
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.ports import Journal
-from loadline.sim.engine import Engine
-from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, objectives_of, pools_of
-from loadline.sim.outcome import FLAP_MS, Action, Lines, Moves, Outcome, PoolLine
-from loadline.sim.serving.gateway import Gateway
-from loadline.sim.serving.served import Served
-from loadline.sim.world.agent import AgentProcess
-from loadline.sim.world.bus import Bus
+from loadline.sim.engine import SimulatedEngine
+from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPool, model_of, objectives_of, pools_of
+from loadline.sim.result import FLAP_MS, MigrationTotals, PoolSeries, ScalingAction, SimulationResult, TimeSeries
+from loadline.sim.serving.frontend import SimulatedFrontend
+from loadline.sim.serving.request_log import RequestLog
+from loadline.sim.world.agent import SimulatedAgent
+from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.mover import NO_MOVES, MoverKnobs
-from loadline.sim.world.scaler import ScalerProcess
-from loadline.sim.world.store import Store
+from loadline.sim.world.scaler import SimulatedScaler
+from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
-from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
 from loadline.traces import Trace
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import ScalingDecision
@@ -50,14 +50,16 @@ class Scenario(Struct, frozen=True):
 
     name: str
     settings: Settings
-    fleet: FleetKnobs
+    fleet: SimulatedFleetKnobs
     trace: Trace
     seed: int = 0
     clairvoyant: bool = False
     """See the module."""
 
 
-def simulate(scenario: Scenario, on_progress: Callable[[float], None], journal: Journal | None = None) -> Outcome:
+def simulate(
+    scenario: Scenario, on_progress: Callable[[float], None], journal: Journal | None = None
+) -> SimulationResult:
     """Play the whole trace.
 
     Args:
@@ -77,10 +79,10 @@ def simulate(scenario: Scenario, on_progress: Callable[[float], None], journal: 
     return simulation.outcome()
 
 
-class _Life(Struct):
+class _WorkerLifetime(Struct):
     """A worker's process and what it costs."""
 
-    worker: WorkerProcess
+    worker: SimulatedWorker
     gpus: int
     paid_from_ms: float
 
@@ -101,18 +103,18 @@ class Simulation:
         self._objectives = objectives_of(fleet, self._model)
         self.duration_ms = scenario.trace.duration_s * 1_000.0
         self.timeline = Timeline(scenario.seed)
-        self._bus, self._store = Bus(self.timeline), Store(self.timeline)
+        self._bus, self._store = VirtualBus(self.timeline), VirtualStore(self.timeline)
         self._start_luck = self.timeline.luck("start_delay")
-        self._served = Served()
-        self._lives: list[_Life] = []
-        self._alive: dict[str, dict[str, WorkerProcess]] = {name: {} for name in self._pools}
+        self._served = RequestLog()
+        self._lives: list[_WorkerLifetime] = []
+        self._alive: dict[str, dict[str, SimulatedWorker]] = {name: {} for name in self._pools}
         self._started: dict[str, int] = dict.fromkeys(self._pools, 0)
-        self._actions: list[Action] = []
+        self._actions: list[ScalingAction] = []
         self._wanted = {name: pool.knobs.workers for name, pool in self._pools.items()}
         self._most = dict.fromkeys(self._pools, 0)
         self._turned: dict[str, tuple[int, float]] = {}
         self._decisions: dict[str, bytes] = {}
-        self.gateway = Gateway(
+        self.gateway = SimulatedFrontend(
             self.timeline,
             self._model.name,
             self._pools,
@@ -125,7 +127,7 @@ class Simulation:
         self._mover = (
             MoverKnobs(self.gateway.link.live_copy, migration.slots_in, migration.slots_out) if migration else NO_MOVES
         )
-        self._scaler = ScalerProcess(
+        self._scaler = SimulatedScaler(
             self.timeline, {self._model.name: tuple(self._pools)}, self._bus.port(), self._start_worker
         )
         for name, pool in self._pools.items():
@@ -133,11 +135,11 @@ class Simulation:
                 self._scaler.adopt(self._begin_worker(name, 0.0, 0.0))
         listening = Subjects("loadline").decision(self._model.name)
         self._bus.listen(self._bus.port(), listening, self._note)
-        self.agent = AgentProcess(self.timeline, settings, self._bus.port(), self._store.port(), journal=journal)
+        self.agent = SimulatedAgent(self.timeline, settings, self._bus.port(), self._store.port(), journal=journal)
         self._step_ms = max(_STEP_LEAST_MS, self.duration_ms / LINE_STEPS_MAX)
         self._looks: list[float] = []
         self._lines = {
-            name: PoolLine(name, pool.role, [], [], [], [], [], [], []) for name, pool in self._pools.items()
+            name: PoolSeries(name, pool.role, [], [], [], [], [], [], []) for name, pool in self._pools.items()
         }
         self._queued: list[int] = []
         self._within: tuple[int, int] | None = None
@@ -169,30 +171,30 @@ class Simulation:
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def _start_worker(self, _model: str, pool: str) -> WorkerProcess:
+    def _start_worker(self, _model: str, pool: str) -> SimulatedWorker:
         delay_ms = self._pools[pool].knobs.start_delay.draw_ms(self._start_luck)
         start_ms, paid_before_ms = (0.0, delay_ms) if self._scenario.clairvoyant else (delay_ms, 0.0)
         return self._begin_worker(pool, start_ms, paid_before_ms)
 
-    def _begin_worker(self, name: str, start_ms: float, paid_before_ms: float) -> WorkerProcess:
+    def _begin_worker(self, name: str, start_ms: float, paid_before_ms: float) -> SimulatedWorker:
         pool, now_ms = self._pools[name], self.timeline.now_ms
         self._started[name] += 1
-        worker = WorkerProcess(
+        worker = SimulatedWorker(
             self.timeline,
             self._record(name, pool, int(now_ms)),
-            Engine(pool.engine, pool.timing),
+            SimulatedEngine(pool.engine, pool.timing),
             self._bus.port(),
             self._store.port(),
             peers=self._bus.port(),
-            knobs=WorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, mover=self._mover),
+            knobs=SimulatedWorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, mover=self._mover),
             on_event=self.gateway.happened,
             on_change=self._changed,
         )
-        self._lives.append(_Life(worker, pool.gpus_per_worker, max(0.0, now_ms - paid_before_ms)))
+        self._lives.append(_WorkerLifetime(worker, pool.gpus_per_worker, max(0.0, now_ms - paid_before_ms)))
         self._alive[name][worker.record.worker] = worker
         return worker
 
-    def _record(self, name: str, pool: PoolFleet, now_ms: int) -> WorkerRecord:
+    def _record(self, name: str, pool: SimulatedPool, now_ms: int) -> WorkerRecord:
         return WorkerRecord(
             model=self._model.name,
             pool=name,
@@ -207,7 +209,7 @@ class Simulation:
             max_batched_tokens=pool.engine.max_batched_tokens,
         )
 
-    def _changed(self, worker: WorkerProcess) -> None:
+    def _changed(self, worker: SimulatedWorker) -> None:
         self.gateway.changed(worker)
         pool = worker.record.pool
         if not worker.alive:
@@ -238,7 +240,9 @@ class Simulation:
                 self._turned[target.pool] = (direction, now_ms)
                 reasons = [text for pool, text in said if pool in {"", target.pool}]
                 at_s, replicas = now_ms / 1_000.0, target.replicas
-                self._actions.append(Action(decision.decision_id, at_s, target.pool, count, replicas, reasons, flap))
+                self._actions.append(
+                    ScalingAction(decision.decision_id, at_s, target.pool, count, replicas, reasons, flap)
+                )
 
     def _why(self, decision_id: str) -> list[tuple[str, str]]:
         found = query.explain(self.agent.controller.state, decision_id, self._model.name)
@@ -280,20 +284,20 @@ class Simulation:
         decided = self.agent.controller.state.counters.get("decisions_committed", 0)
         return decided, sum(life.worker.draining for life in self._lives)
 
-    def _moves(self) -> Moves:
+    def _moves(self) -> MigrationTotals:
         """What the agent has counted."""
         tally = self.agent.controller.state.rescheduling.tallies.get(self._model.name)
         if tally is None:
-            return Moves()
+            return MigrationTotals()
         outcomes = Counter[str]()
         for what, count in tally.commands.items():
             outcomes[what.split(":")[1]] += count
         requests, kv_tokens = sum(tally.requests.values()), sum(tally.tokens.values())
-        return Moves(outcomes["planned"], outcomes["refused"], outcomes["aborted"], requests, kv_tokens)
+        return MigrationTotals(outcomes["planned"], outcomes["refused"], outcomes["aborted"], requests, kv_tokens)
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulationResult:
         """Everything, as of now."""
         scenario, served, objectives = self._scenario, self._served, self._objectives
         by_step = served.by_step(self._step_ms, len(self._looks))
@@ -306,7 +310,7 @@ class Simulation:
         for payload in self._decisions.values():
             digest.update(payload)
         decisions, drains = self._within or self._decided_and_drained()
-        return Outcome(
+        return SimulationResult(
             name=scenario.name,
             trace=scenario.trace.name,
             seed=scenario.seed,
@@ -334,7 +338,7 @@ class Simulation:
             drains=drains,
             drops=served.requests - served.finished - served.refused - unfinished,
             actions=self._actions,
-            lines=Lines(
+            lines=TimeSeries(
                 step_s=self._step_ms / 1_000.0,
                 at_s=self._looks,
                 arrivals_per_s=by_step.arrivals_per_s,

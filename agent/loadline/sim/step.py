@@ -21,11 +21,11 @@ from loadline.ports import Write
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry
 from loadline.runtime.turns import Turns
-from loadline.sim.world.agent import BATCH_MAX, FRAME_BYTES_MAX, Silent
-from loadline.sim.world.bus import Bus
+from loadline.sim.world.agent import BATCH_MAX, FRAME_BYTES_MAX, NullLog
+from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.fitter import InlineFitter
-from loadline.sim.world.store import Store
-from loadline.sim.world.tasks import Task
+from loadline.sim.world.store import VirtualStore
+from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
 from loadline.wire.codec import Rejected, decode_as, encode, reject
 from loadline.wire.keys import Keys
@@ -59,7 +59,10 @@ class Stepper:
         self._held: dict[str, Explanation] = {}
         self._refused: dict[str, int] = {}
         self._timeline = Timeline()
-        self._bus, self._store = Bus(self._timeline, latency_ms=0.0), Store(self._timeline, latency_ms=0.0)
+        self._bus, self._store = (
+            VirtualBus(self._timeline, latency_ms=0.0),
+            VirtualStore(self._timeline, latency_ms=0.0),
+        )
         self._subjects, self._keys = Subjects(root), Keys("step")
         self._inbox = Inbox(ITEMS_MAX, lambda: None)
         port, store = self._bus.port(), self._store.port()
@@ -73,7 +76,7 @@ class Stepper:
             keys=self._keys,
             inbox=self._inbox,
             spawn=self._perform,
-            log=Silent(),
+            log=NullLog(),
             batch_max=BATCH_MAX,
             frame_bytes_max=frame_bytes_max,
             version="step",
@@ -82,7 +85,7 @@ class Stepper:
         self._caller = self._bus.port()
         self._bus.listen(self._caller, self._subjects.all_of("decision"), self._hear_decision)
         registry = Registry(self._keys, settings.scope, self._inbox.put, self._reject)
-        self._following = Task(
+        self._following = VirtualTask(
             store.follow(
                 self._keys.prefix,
                 registry.on_snapshot,
@@ -177,7 +180,7 @@ class Stepper:
     def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
         if isinstance(effect, RaiseAlarm):
             self._answer.alarms.append(Alarm(effect.kind, effect.model, effect.text))
-        Task(coroutine)
+        VirtualTask(coroutine)
 
     def _hear_decision(self, _subject: str, payload: bytes) -> None:
         decision = msgspec.json.decode(payload, type=ScalingDecision)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from loadline.cli.main import main
 from loadline.cli.progress import ProgressLines
-from loadline.sim.outcome import Outcome
+from loadline.sim.result import SimulationResult
 from tests.support.simulations import CONFIG, FLEET, written
 
 RATES = "t,num_req,mean_isl,mean_osl\n0,60,100,\n60,60,100,\n"
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_result(tmp_path: Path, capsys: pytest.Capt
     results = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert main([*options, "--seed", seed, "--json", str(tmp_path / name)]) == 0
-        found = msgspec.json.decode((tmp_path / name).read_bytes(), type=Outcome)
+        found = msgspec.json.decode((tmp_path / name).read_bytes(), type=SimulationResult)
         results.append((replace(found, wall_s=0.0), capsys.readouterr().out))
         assert found.wall_s > 0
     assert results[0] == results[1]
@@ -76,9 +76,9 @@ def test_a_journal_replays_and_explains_what_was_decided(tmp_path: Path, capsys:
     journal, json = tmp_path / "a" / "journal", tmp_path / "out.json"
     options = ["simulate", *written(tmp_path), "--quiet", "--json", str(json)]
     assert main(options) == 0
-    without = msgspec.json.decode(json.read_bytes(), type=Outcome)
+    without = msgspec.json.decode(json.read_bytes(), type=SimulationResult)
     assert main([*options, "--journal", str(journal)]) == 0
-    outcome = msgspec.json.decode(json.read_bytes(), type=Outcome)
+    outcome = msgspec.json.decode(json.read_bytes(), type=SimulationResult)
     assert replace(outcome, wall_s=0.0) == replace(without, wall_s=0.0)
     capsys.readouterr()
     assert main(["replay", str(journal)]) == 0

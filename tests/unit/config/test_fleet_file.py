@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from loadline.errors import ConfigError
-from loadline.sim.fleet import FleetKnobs, FleetMigrationKnobs, StartDelayKnobs, read_fleet
+from loadline.sim.fleet import FleetMigrationKnobs, SimulatedFleetKnobs, StartDelayKnobs, read_fleet
 from loadline.sim.profiles import LinearProfile
 
 LINEAR = "linear = { alpha = 10, beta = 0.1, gamma = 5, delta = 0.05 }"
 
 
-def read(tmp_path: Path, text: str) -> FleetKnobs:
+def read(tmp_path: Path, text: str) -> SimulatedFleetKnobs:
     path = tmp_path / "fleet.toml"
     path.write_text(text)
     return read_fleet(path)

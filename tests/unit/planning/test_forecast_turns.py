@@ -18,7 +18,7 @@ from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFi
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
 from loadline.core.vocabulary.reasons import Recommendation
 from loadline.runtime.perform import Performer
-from loadline.sim.world.agent import Silent
+from loadline.sim.world.agent import NullLog
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
@@ -96,7 +96,7 @@ class Broken(InlineFitter):
         raise RuntimeError(f"{question.horizon} {deadline_s}")
 
 
-class Quiet(Silent):
+class Quiet(NullLog):
     """Says nothing of exceptions either."""
 
     def exception(self, event: str, **fields: Any) -> None:

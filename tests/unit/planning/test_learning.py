@@ -17,7 +17,7 @@ from loadline.core.vocabulary.reasons import Rejection
 from loadline.ports import Change, Entry, Snapshot, Write
 from loadline.runtime.perform import Performer
 from loadline.runtime.registry import Registry
-from loadline.sim.world.agent import Silent
+from loadline.sim.world.agent import NullLog
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import Rejected, encode
 from loadline.wire.keys import Keys
@@ -240,7 +240,7 @@ def test_only_the_leader_of_the_term_writes_and_a_store_that_is_away_does_no_har
             subjects=Subjects("loadline"),
             keys=KEYS,
             put=told.append,
-            log=Silent(),
+            log=NullLog(),
         )
         won = await store.commit([], [Write(KEYS.leader("all"), b"a")])
         for epoch, written in ((won.revision - 1, []), (won.revision, [encode(KNOWN)])):

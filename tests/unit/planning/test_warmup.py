@@ -19,7 +19,7 @@ from loadline.errors import ConfigError, DataError
 from loadline.forecast import forecast
 from loadline.runtime import record
 from loadline.runtime.settings import settings
-from loadline.sim.outcome import Outcome
+from loadline.sim.result import SimulationResult
 from loadline.traces.warmup import read_warmup
 from tests.support.belief import START
 from tests.support.simulations import written as simulation
@@ -278,7 +278,7 @@ def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixt
     most = []
     for warmups in ([], ["--load-predictor-warmup-trace", str(past)]):
         assert main([*options, *warmups]) == 0
-        outcome = msgspec.json.decode((tmp_path / "out.json").read_bytes(), type=Outcome)
+        outcome = msgspec.json.decode((tmp_path / "out.json").read_bytes(), type=SimulationResult)
         most.append(outcome.workers_most["main"])
     cold, warm = most
     assert warm > cold == 2, "ready for the load of the past, in a minute of little load"

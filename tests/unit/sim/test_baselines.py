@@ -10,7 +10,7 @@ from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.compare.baselines import BASELINES, baseline, peak_replicas
-from loadline.sim.fleet import FleetKnobs, PoolFleetKnobs, pools_of
+from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPoolKnobs, pools_of
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
@@ -22,8 +22,8 @@ POOLS = (
 )
 MODEL = ModelKnobs("llama", POOLS, gpu_budget_max=30, hpa=HpaKnobs(tolerance=0.5), guard=GuardKnobs(step_up_max=1))
 SETTINGS = Settings("agent", "all", (replace(MODEL, name="other"), MODEL))
-FLEET = FleetKnobs(
-    tuple(PoolFleetKnobs(pool.name, kv_blocks=10_000, linear=PROFILE) for pool in POOLS), "llama", ttft_ms=5_000.0
+FLEET = SimulatedFleetKnobs(
+    tuple(SimulatedPoolKnobs(pool.name, kv_blocks=10_000, linear=PROFILE) for pool in POOLS), "llama", ttft_ms=5_000.0
 )
 OBJECTIVES = ObjectiveKnobs(5_000.0, 50.0)
 
@@ -81,7 +81,7 @@ def test_the_cheapest_pool_is_filled_first() -> None:
     model = replace(MODEL, pools=(dear, cheap, POOLS[1]))
     fleet = replace(
         FLEET,
-        pools=tuple(PoolFleetKnobs(name, kv_blocks=10_000, linear=PROFILE) for name in ("dear", "cheap", "decode")),
+        pools=tuple(SimulatedPoolKnobs(name, kv_blocks=10_000, linear=PROFILE) for name in ("dear", "cheap", "decode")),
     )
     found = peak_replicas(pools_of(fleet, model), model, busy((0.0, 600)), OBJECTIVES)
     assert found == {"cheap": 4, "dear": 10, "decode": 3}

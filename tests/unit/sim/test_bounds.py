@@ -6,7 +6,7 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.scalars import Role
 from loadline.sim.compare.bounds import work_bound, worker_seconds
 from loadline.sim.engine import EngineKnobs
-from loadline.sim.fleet import PoolFleet, PoolFleetKnobs
+from loadline.sim.fleet import SimulatedPool, SimulatedPoolKnobs
 from loadline.sim.profiles import LinearProfile
 from loadline.traces import Arrival, Trace
 
@@ -17,10 +17,10 @@ OBJECTIVES = ObjectiveKnobs(ttft_ms=1_000.0, itl_ms=20.0)
 
 def pool(
     role: Role, *, gpus: int = 1, profile: LinearProfile = PROFILE, blocks: int = 10_000, prefix: int = 0
-) -> PoolFleet:
-    knobs = PoolFleetKnobs(name="any", kv_blocks=blocks, linear=profile, prefix_cache_blocks=prefix)
+) -> SimulatedPool:
+    knobs = SimulatedPoolKnobs(name="any", kv_blocks=blocks, linear=profile, prefix_cache_blocks=prefix)
     engine = EngineKnobs(role, blocks, max_batch_requests=100, max_batched_tokens=2_000)
-    return PoolFleet(knobs, role, gpus, engine, profile)
+    return SimulatedPool(knobs, role, gpus, engine, profile)
 
 
 def test_prefill_work_is_a_share_of_the_fullest_pass() -> None:

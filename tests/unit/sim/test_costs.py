@@ -12,7 +12,7 @@ from msgspec import structs
 
 from loadline.demo.defaults import DECODE_PROFILE, PREFILL_PROFILE
 from loadline.sim.compare.costs import decode_ms, prefill_ms
-from loadline.sim.engine import Engine, EngineKnobs, Request, Timing
+from loadline.sim.engine import EngineKnobs, EngineTiming, Request, SimulatedEngine
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 
 LINEAR = LinearProfile(alpha=10.0, beta=0.5, gamma=20.0, delta=0.1)
@@ -30,16 +30,18 @@ ROUNDING = 1.002
 Lengths = list[tuple[int, int]]
 
 
-def least_ms(timing: Timing, knobs: EngineKnobs, lengths: Lengths, ttft_ms: float, itl_ms: float) -> float:
+def least_ms(timing: EngineTiming, knobs: EngineKnobs, lengths: Lengths, ttft_ms: float, itl_ms: float) -> float:
     isl, osl = (np.array(column) for column in zip(*lengths, strict=True))
     prefill = prefill_ms(timing, knobs, isl, isl, ttft_ms) if knobs.role != "decode" else np.zeros(1)
     decode = decode_ms(timing, knobs, isl, osl, itl_ms) if knobs.role != "prefill" else np.zeros(1)
     return float(prefill.sum() + decode.sum())
 
 
-def played(timing: Timing, knobs: EngineKnobs, lengths: Lengths, at_ms: list[float]) -> tuple[float, float, float]:
+def played(
+    timing: EngineTiming, knobs: EngineKnobs, lengths: Lengths, at_ms: list[float]
+) -> tuple[float, float, float]:
     """An engine does it: the time that it is busy, the longest TTFT and the longest mean ITL."""
-    engine = Engine(knobs, timing)
+    engine = SimulatedEngine(knobs, timing)
     decoding = knobs.role == "decode"
     first = dict(enumerate(at_ms)) if decoding else {}
     ttft, itl = [0.0], [0.0]
@@ -81,7 +83,7 @@ CASES = {
 @pytest.mark.parametrize("timing", [LINEAR, FIXED, MEASURED], ids=["linear", "fixed", "measured"])
 @pytest.mark.parametrize("gap_ms", [0.0, 50.0, 5_000.0])
 @pytest.mark.parametrize("case", CASES)
-def test_no_engine_takes_less(case: str, gap_ms: float, timing: Timing) -> None:
+def test_no_engine_takes_less(case: str, gap_ms: float, timing: EngineTiming) -> None:
     knobs, lengths = CASES[case]
     busy_ms, ttft_ms, itl_ms = played(timing, knobs, lengths, [gap_ms * number for number in range(len(lengths))])
     # The objectives that it just met, and those that it met easily.
@@ -98,7 +100,7 @@ def test_no_engine_takes_less(case: str, gap_ms: float, timing: Timing) -> None:
     st.sampled_from([0.0, 10.0, 100.0, 1_000.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_engine_takes_less_for_any_trace(seed: int, knobs: EngineKnobs, timing: Timing, gap_ms: float) -> None:
+def test_no_engine_takes_less_for_any_trace(seed: int, knobs: EngineKnobs, timing: EngineTiming, gap_ms: float) -> None:
     luck = random.Random(seed)
     spread = luck.uniform(0.0, 1.5)
     isl, osl = luck.choice([20, 200, 1_000]), luck.choice([2, 40, 200])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Struct, structs
 
 from loadline.core.vocabulary.scalars import Role
-from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
+from loadline.sim.engine import EngineEvent, EngineKnobs, Request, SimulatedEngine
 
 
 class Steady(Struct):
@@ -35,7 +35,7 @@ def prompts(role: Role, sizes: list[tuple[int, int]]) -> list[Request]:
     ]
 
 
-def drain(engine: Engine) -> list[EngineEvent]:
+def drain(engine: SimulatedEngine) -> list[EngineEvent]:
     events = engine.advance(0.0)
     while (at_ms := engine.next_event_ms()) is not None:
         events += engine.advance(at_ms)
@@ -56,7 +56,7 @@ kinds = st.sampled_from(WHOLE + CHUNKED)
 @given(sizes, gaps, kinds)
 @settings(max_examples=150, deadline=None)
 def test_every_request_ends_exactly_once(work: list[tuple[int, int]], waits: list[float], knobs: EngineKnobs) -> None:
-    engine = Engine(knobs, Steady())
+    engine = SimulatedEngine(knobs, Steady())
     now_ms = 0.0
     requests = prompts(knobs.role, work)
     for request, wait in zip(requests, waits, strict=False):
@@ -76,7 +76,7 @@ def test_every_request_ends_exactly_once(work: list[tuple[int, int]], waits: lis
 def test_one_big_step_equals_many_small(
     work: list[tuple[int, int]], waits: list[float], knobs: EngineKnobs, steps: list[float]
 ) -> None:
-    big, small = (Engine(knobs, Steady()) for _ in range(2))
+    big, small = (SimulatedEngine(knobs, Steady()) for _ in range(2))
     seen: list[EngineEvent] = []
     now_ms = 0.0
     for turn, (request, wait) in enumerate(zip(prompts(knobs.role, work), waits, strict=False)):
@@ -93,7 +93,7 @@ def test_one_big_step_equals_many_small(
 def test_same_input_gives_same_output() -> None:
     def run() -> list[EngineEvent]:
         rng = random.Random(7)
-        engine = Engine(SMALL, Steady())
+        engine = SimulatedEngine(SMALL, Steady())
         for i in range(200):
             engine.submit(Request(f"r{i}", rng.randint(1, 200), rng.randint(1, 200)), i * 50.0)
         return drain(engine)
@@ -102,7 +102,7 @@ def test_same_input_gives_same_output() -> None:
 
 
 def test_decode_times_are_exact() -> None:
-    engine = Engine(EngineKnobs(role="decode", kv_blocks_total=10_000), Steady())
+    engine = SimulatedEngine(EngineKnobs(role="decode", kv_blocks_total=10_000), Steady())
     engine.submit(Request("a", 999, 11, generated_tokens=1, prefilled=True), 100.0)
     # 999 tokens in the cache, one more with each iteration: 10.999 ms, 11.000 ms, 11.001 ms. "b" comes in the third.
     engine.submit(Request("b", 1_000, 5, generated_tokens=1, prefilled=True), 125.0)
@@ -115,7 +115,7 @@ def test_decode_times_are_exact() -> None:
 
 
 def test_prefill_passes_are_batched_up_to_the_token_limit() -> None:
-    engine = Engine(EngineKnobs(role="prefill", kv_blocks_total=1_000, max_batched_tokens=1_000), Steady())
+    engine = SimulatedEngine(EngineKnobs(role="prefill", kv_blocks_total=1_000, max_batched_tokens=1_000), Steady())
     for name, isl in (("a", 100), ("b", 600), ("c", 400), ("d", 100), ("e", 5_000)):
         engine.submit(Request(name, isl, 10), 0.0)
     # a is alone, for the engine was idle; b and c fill a pass; e is over the limit, so it shares none with d.
@@ -124,7 +124,7 @@ def test_prefill_passes_are_batched_up_to_the_token_limit() -> None:
 
 
 def ends(knobs: EngineKnobs, *requests: tuple[Request, float]) -> dict[tuple[str, str], float]:
-    engine = Engine(knobs, Steady(1.0))
+    engine = SimulatedEngine(knobs, Steady(1.0))
     for request, at_ms in requests:
         engine.submit(request, at_ms)
     return {(event.kind, event.request_id): event.at_ms for event in drain(engine)}
@@ -160,7 +160,7 @@ def test_cached_tokens_cost_blocks_but_no_time() -> None:
     knobs = EngineKnobs(role="prefill", kv_blocks_total=100)
     assert ends(knobs, (Request("a", 1_000, 10, cached_tokens=600), 0.0))["first_token", "a"] == pytest.approx(400.0)
     assert ends(knobs, (Request("a", 1_000, 10, cached_tokens=1_000), 0.0))["first_token", "a"] == pytest.approx(1.0)
-    engine = Engine(knobs, Steady())
+    engine = SimulatedEngine(knobs, Steady())
     engine.submit(Request("a", 1_000, 10, cached_tokens=600), 0.0)
     sample = engine.load()
     assert (sample.kv_blocks_used, sample.active_prefill_tokens) == (63, 400)
@@ -168,7 +168,7 @@ def test_cached_tokens_cost_blocks_but_no_time() -> None:
 
 @pytest.mark.parametrize(("blocks", "waits"), [(38, 0), (39, 1)])
 def test_a_newcomer_leaves_a_hundredth_of_the_cache_free(blocks: int, waits: int) -> None:
-    engine = Engine(EngineKnobs(role="decode", kv_blocks_total=100), Steady())
+    engine = SimulatedEngine(EngineKnobs(role="decode", kv_blocks_total=100), Steady())
     engine.submit(Request("a", 60 * 16, 100, generated_tokens=1, prefilled=True), 0.0)
     engine.submit(Request("b", blocks * 16, 100, generated_tokens=1, prefilled=True), 0.0)
     assert engine.advance(11.0) == []  # one iteration, after which a has 61 blocks; nobody is let in and thrown out
@@ -176,7 +176,7 @@ def test_a_newcomer_leaves_a_hundredth_of_the_cache_free(blocks: int, waits: int
 
 
 def test_preemption_happens_and_recovers() -> None:
-    engine = Engine(structs.replace(SMALL, kv_blocks_total=20), Steady())
+    engine = SimulatedEngine(structs.replace(SMALL, kv_blocks_total=20), Steady())
     for name in ("a", "b", "c"):
         engine.submit(Request(name, 60, 100), 0.0)  # 12 of 20 blocks at first, 30 in the end
     events = drain(engine)
@@ -186,7 +186,7 @@ def test_preemption_happens_and_recovers() -> None:
 
 
 def test_what_can_never_fit_is_refused() -> None:
-    engine = Engine(structs.replace(SMALL, kv_blocks_total=10), Steady())
+    engine = SimulatedEngine(structs.replace(SMALL, kv_blocks_total=10), Steady())
     engine.submit(Request("fits", 100, 61), 5.0)
     engine.submit(Request("too long", 100, 62), 5.0)
     events = drain(engine)
@@ -195,7 +195,7 @@ def test_what_can_never_fit_is_refused() -> None:
 
 
 def test_an_aborted_request_says_nothing_more() -> None:
-    engine = Engine(structs.replace(SMALL, max_batch_requests=1), Steady())
+    engine = SimulatedEngine(structs.replace(SMALL, max_batch_requests=1), Steady())
     for name in ("runs", "waits", "last"):
         engine.submit(Request(name, 50, 50), 0.0)
     assert engine.abort("waits", 20.0)
@@ -206,7 +206,7 @@ def test_an_aborted_request_says_nothing_more() -> None:
 
 def test_a_running_request_moves_with_its_cache_and_loses_no_token() -> None:
     knobs = EngineKnobs(role="decode", kv_blocks_total=1_000)
-    source, destination = Engine(knobs, Steady()), Engine(knobs, Steady())
+    source, destination = SimulatedEngine(knobs, Steady()), SimulatedEngine(knobs, Steady())
     source.submit(Request("a", 999, 31, generated_tokens=1, prefilled=True), 0.0)
     source.advance(25.0)  # in the third iteration
     assert source.kv_tokens("a") == 1_001
@@ -227,7 +227,7 @@ def test_a_running_request_moves_with_its_cache_and_loses_no_token() -> None:
 
 
 def test_a_waiting_request_moves_at_once_and_one_in_prefill_stays() -> None:
-    engine = Engine(structs.replace(SMALL, max_batch_requests=1), Steady())
+    engine = SimulatedEngine(structs.replace(SMALL, max_batch_requests=1), Steady())
     for name in ("computed", "waits"):
         engine.submit(Request(name, 100, 1), 0.0)
     assert engine.take("computed", 5.0) is None
@@ -241,14 +241,14 @@ def test_a_waiting_request_moves_at_once_and_one_in_prefill_stays() -> None:
 
 
 def test_who_finishes_with_the_iteration_under_way_is_not_taken() -> None:
-    engine = Engine(SMALL, Steady())
+    engine = SimulatedEngine(SMALL, Steady())
     engine.submit(Request("a", 100, 3), 0.0)
     assert engine.take("a", 10.0 + 10.1 + 5.0) is None
     assert [e.kind for e in drain(engine)] == ["first_token", "finished"]
 
 
 def test_bad_requests_are_refused_at_the_door() -> None:
-    engine = Engine(SMALL, Steady())
+    engine = SimulatedEngine(SMALL, Steady())
     engine.submit(Request("a", 10, 10), 0.0)
     for bad in (
         Request("a", 10, 10),
@@ -260,7 +260,9 @@ def test_bad_requests_are_refused_at_the_door() -> None:
         with pytest.raises(ValueError, match="request"):
             engine.submit(bad, 0.0)
     with pytest.raises(ValueError, match="needs a decode engine"):
-        Engine(structs.replace(SMALL, role="prefill"), Steady()).submit(Request("f", 10, 5, 1, prefilled=True), 0.0)
+        SimulatedEngine(structs.replace(SMALL, role="prefill"), Steady()).submit(
+            Request("f", 10, 5, 1, prefilled=True), 0.0
+        )
 
 
 def test_knobs_that_make_no_sense_are_refused() -> None:
@@ -271,7 +273,7 @@ def test_knobs_that_make_no_sense_are_refused() -> None:
 
 
 def test_load_says_what_is_inside() -> None:
-    engine = Engine(EngineKnobs(role="aggregated", kv_blocks_total=100, max_batch_requests=1), Steady())
+    engine = SimulatedEngine(EngineKnobs(role="aggregated", kv_blocks_total=100, max_batch_requests=1), Steady())
     idle = engine.load()
     assert (idle.kv_blocks_used, idle.waiting_requests, idle.running_requests, idle.decode_tokens) == (0, 0, 0, 0)
     engine.submit(Request("a", 160, 100), 0.0)

@@ -1,12 +1,12 @@
 """The requests of an engine as a move sees them: who runs, who waits, and who must stay."""
 
 from loadline.core.migration.requests import MigratableRequest
-from loadline.sim.engine import Engine, EngineKnobs, Request
+from loadline.sim.engine import EngineKnobs, Request, SimulatedEngine
 from tests.support.simulated import LINEAR
 
 
-def engine(blocks: int = 1_000, batch: int = 8) -> Engine:
-    return Engine(EngineKnobs("aggregated", blocks, max_batch_requests=batch), LINEAR)
+def engine(blocks: int = 1_000, batch: int = 8) -> SimulatedEngine:
+    return SimulatedEngine(EngineKnobs("aggregated", blocks, max_batch_requests=batch), LINEAR)
 
 
 def test_an_idle_engine_has_none() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import Struct
 
-from loadline.sim.engine import Engine, EngineKnobs, Request
+from loadline.sim.engine import EngineKnobs, Request, SimulatedEngine
 from loadline.sim.profiles import LinearProfile
 
 ONE_AT_A_TIME = EngineKnobs(role="prefill", kv_blocks_total=10**9, max_batch_requests=10**6, max_batched_tokens=1)
@@ -31,7 +31,9 @@ class Seen(Struct):
         return sum(number * share for number, share in enumerate(self.shares))
 
 
-def feed(engine: Engine, count: int, rate_per_ms: float, request: Callable[[str, random.Random], Request]) -> Seen:
+def feed(
+    engine: SimulatedEngine, count: int, rate_per_ms: float, request: Callable[[str, random.Random], Request]
+) -> Seen:
     """Poisson arrivals. They see time averages, so what they see is compared with the stationary distribution."""
     rng = random.Random(1)
     arrived_ms: dict[str, float] = {}
@@ -59,7 +61,7 @@ def test_exponential_prompts_make_an_m_m_1_queue() -> None:
     # The standard error of the mean time over 100,000 requests at this load is 1.2%. Rounding prompts up to whole
     # tokens adds half a token in a thousand.
     rho = 0.6
-    engine = Engine(ONE_AT_A_TIME, SERVER)
+    engine = SimulatedEngine(ONE_AT_A_TIME, SERVER)
     seen = feed(engine, 100_000, rho / SERVICE_MS, lambda name, rng: Request(name, int(rng.expovariate(1e-3)) + 1, 1))
     assert seen.mean_ms == pytest.approx(SERVICE_MS / (1 - rho), rel=0.04)
     assert seen.mean_number == pytest.approx(rho / (1 - rho), rel=0.04)
@@ -70,7 +72,9 @@ def test_exponential_prompts_make_an_m_m_1_queue() -> None:
 def test_equal_prompts_make_an_m_d_1_queue() -> None:
     # Pollaczek and Khinchine: half the waiting of M/M/1.
     rho = 0.7
-    seen = feed(Engine(ONE_AT_A_TIME, SERVER), 100_000, rho / SERVICE_MS, lambda name, _rng: Request(name, 1_000, 1))
+    seen = feed(
+        SimulatedEngine(ONE_AT_A_TIME, SERVER), 100_000, rho / SERVICE_MS, lambda name, _rng: Request(name, 1_000, 1)
+    )
     waiting_ms = rho / (2 * (1 - rho)) * SERVICE_MS
     assert seen.mean_ms - SERVICE_MS == pytest.approx(waiting_ms, rel=0.04)
     assert seen.mean_number == pytest.approx(rho + rho * waiting_ms / SERVICE_MS, rel=0.04)
@@ -104,7 +108,7 @@ def test_a_decode_engine_is_a_state_dependent_queue(batch_max: int, load: float)
     expected = stationary(rate, service_rate, 2_000)
     mean_number = sum(number * share for number, share in enumerate(expected))
     knobs = EngineKnobs(role="decode", kv_blocks_total=10**6, max_batch_requests=batch_max)
-    seen = feed(Engine(knobs, profile), 60_000, rate, request)
+    seen = feed(SimulatedEngine(knobs, profile), 60_000, rate, request)
     assert seen.mean_ms == pytest.approx(mean_number / rate, rel=0.04)
     assert seen.mean_number == pytest.approx(mean_number, rel=0.04)
     for number in range(0, 40, 4):

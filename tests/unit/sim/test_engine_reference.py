@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from loadline.core.vocabulary.scalars import Role
 from loadline.demo.defaults import DECODE_PROFILE, PREFILL_PROFILE
-from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request, Timing
+from loadline.sim.engine import EngineEvent, EngineKnobs, EngineTiming, Request, SimulatedEngine
 from loadline.sim.profiles import MeasuredProfile
 from tests.support.slow_engine import SlowEngine
 
@@ -70,7 +70,9 @@ engines = st.builds(
 )
 
 
-def play(engine: Engine | SlowEngine, role: Role, work: list[Action]) -> tuple[list[EngineEvent], list[object]]:
+def play(
+    engine: SimulatedEngine | SlowEngine, role: Role, work: list[Action]
+) -> tuple[list[EngineEvent], list[object]]:
     """Gives the events, and what the calls answered."""
     now_ms = 0.0
     answers: list[object] = []
@@ -92,8 +94,8 @@ def play(engine: Engine | SlowEngine, role: Role, work: list[Action]) -> tuple[l
     return events, answers
 
 
-def both(knobs: EngineKnobs, timing: Timing, work: list[Action]) -> tuple[list[EngineEvent], list[EngineEvent]]:
-    fast, fast_answers = play(Engine(knobs, timing), knobs.role, work)
+def both(knobs: EngineKnobs, timing: EngineTiming, work: list[Action]) -> tuple[list[EngineEvent], list[EngineEvent]]:
+    fast, fast_answers = play(SimulatedEngine(knobs, timing), knobs.role, work)
     slow, slow_answers = play(SlowEngine(knobs, timing), knobs.role, work)
     assert fast_answers == slow_answers
     return fast, slow

@@ -11,13 +11,13 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import DrainRequested
-from loadline.sim.fleet import FleetKnobs, StartDelayKnobs, TransferKnobs
+from loadline.sim.fleet import SimulatedFleetKnobs, StartDelayKnobs, TransferKnobs
 from loadline.sim.simulation import Scenario, Simulation
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.traces import Arrival, Trace
 from tests.support.simulated import GUARD, aggregated, disaggregated, moving, pool_fleet, trace
 
-Setup = tuple[Settings, FleetKnobs]
+Setup = tuple[Settings, SimulatedFleetKnobs]
 
 # 1,000 blocks of 16 tokens in a small worker, 4,000 in a large one.
 SHORT, LONG, ENDLESS = Arrival(0.0, 200, 50), Arrival(0.0, 20_000, 50), Arrival(0.0, 70_000, 50)
@@ -30,7 +30,7 @@ def unlike(small: int, large: int) -> Setup:
     settings = Settings(
         "agent", "all", (ModelKnobs("m", pools, planner="threshold", guard=GUARD, threshold=threshold),)
     )
-    return settings, FleetKnobs((pool_fleet("small", small), pool_fleet("large", large, kv_blocks=4_000)))
+    return settings, SimulatedFleetKnobs((pool_fleet("small", small), pool_fleet("large", large, kv_blocks=4_000)))
 
 
 def begun(setup: Setup, arrivals: Trace, seed: int = 0) -> Simulation:
@@ -102,7 +102,7 @@ def kill_one(simulation: Simulation, luck: random.Random) -> None:
         simulation._scaler.look()
 
 
-def drain(simulation: Simulation, worker: WorkerProcess) -> None:
+def drain(simulation: Simulation, worker: SimulatedWorker) -> None:
     """An operator wants it emptied."""
     record = worker.record
     simulation.agent.inbox.put(DrainRequested(record.model, record.pool, record.worker, "test"))

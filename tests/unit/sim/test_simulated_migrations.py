@@ -6,16 +6,16 @@ from msgspec.structs import replace
 from loadline.client.ownership import RequestOwners
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
-from loadline.sim.serving.transfer import Link
+from loadline.sim.engine import EngineEvent, EngineKnobs, Request, SimulatedEngine
+from loadline.sim.serving.transfer import TransferLink
 from loadline.sim.world import peers
-from loadline.sim.world.bus import Bus
+from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.mover import NO_MOVES, MoverKnobs
 from loadline.sim.world.peers import Claim, Owned
-from loadline.sim.world.store import Store
-from loadline.sim.world.tasks import Task
+from loadline.sim.world.store import VirtualStore
+from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
-from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
     DrainCommand,
@@ -29,7 +29,7 @@ from tests.support.simulated import LINEAR
 
 SUBJECTS = Subjects("loadline")
 # A GB in a second, 1 MB a token: 1 ms for each token.
-MOVER = MoverKnobs(Link(1.0, 0.0, 1_000_000).live_copy)
+MOVER = MoverKnobs(TransferLink(1.0, 0.0, 1_000_000).live_copy)
 LENGTH = 1_000
 
 
@@ -38,7 +38,11 @@ class Bench:
 
     def __init__(self, mover: MoverKnobs = MOVER, kv_blocks: int = 1_000) -> None:
         self.timeline = Timeline()
-        self.bus, self.peers, self.store = Bus(self.timeline), Bus(self.timeline, purpose="peers"), Store(self.timeline)
+        self.bus, self.peers, self.store = (
+            VirtualBus(self.timeline),
+            VirtualBus(self.timeline, purpose="peers"),
+            VirtualStore(self.timeline),
+        )
         self.owners = RequestOwners()
         self.said: list[MigrationReport] = []
         self.samples: dict[str, WorkerSample] = {}
@@ -47,21 +51,21 @@ class Bench:
         self.asking = self.bus.port()
         self.mover = mover
         self.kv_blocks = kv_blocks
-        Task(self.frontend.answer(peers.claims_of("m"), peers.answering(Claim, self._claimed)))
+        VirtualTask(self.frontend.answer(peers.claims_of("m"), peers.answering(Claim, self._claimed)))
         self.bus.listen(self.asking, SUBJECTS.all_of("migration"), self._reported)
         self.bus.listen(self.asking, SUBJECTS.all_of("load"), self._sampled)
         self.a, self.b = self.worker("a"), self.worker("b")
         self.pass_ms(100.0)
 
-    def worker(self, name: str, incarnation: int = 1) -> WorkerProcess:
-        return WorkerProcess(
+    def worker(self, name: str, incarnation: int = 1) -> SimulatedWorker:
+        return SimulatedWorker(
             self.timeline,
             WorkerRecord("m", "p", name, "decode", incarnation),
-            Engine(EngineKnobs("decode", self.kv_blocks), LINEAR),
+            SimulatedEngine(EngineKnobs("decode", self.kv_blocks), LINEAR),
             self.bus.port(),
             self.store.port(),
             peers=self.peers.port(),
-            knobs=WorkerKnobs(mover=self.mover),
+            knobs=SimulatedWorkerKnobs(mover=self.mover),
             on_event=self._happened,
             on_change=lambda _worker: None,
         )
@@ -71,7 +75,7 @@ class Bench:
         owner = self.owners.owner(claim.request_id)
         return Owned(yes, owner.worker, owner.incarnation) if owner else Owned(yes)
 
-    def _happened(self, worker: WorkerProcess, event: EngineEvent) -> None:
+    def _happened(self, worker: SimulatedWorker, event: EngineEvent) -> None:
         if event.kind == "finished":
             assert self.owner(event.request_id) == worker.record.worker
             self.owners.end(event.request_id)
@@ -95,7 +99,7 @@ class Bench:
             runs = [name for worker in (self.a, self.b) if worker.alive for name in running(worker)]
             assert len(runs) == len(set(runs))
 
-    def give(self, name: str, worker: WorkerProcess, isl_tokens: int = LENGTH, osl_tokens: int = 2_000) -> None:
+    def give(self, name: str, worker: SimulatedWorker, isl_tokens: int = LENGTH, osl_tokens: int = 2_000) -> None:
         hop = self.owners.assign(name, worker.record.worker, worker.record.incarnation)
         assert worker.submit(Request(name, isl_tokens, osl_tokens, 1, prefilled=True, hop=hop))
 
@@ -117,7 +121,7 @@ class Bench:
             assert not isinstance(reply, Rejected)
             replies.append(reply)
 
-        Task(ask())
+        VirtualTask(ask())
         self.pass_ms(10.0)
         return replies
 
@@ -126,7 +130,7 @@ class Bench:
         return [one.phase for one in self.said]
 
 
-def running(worker: WorkerProcess) -> list[str]:
+def running(worker: SimulatedWorker) -> list[str]:
     return [one.request_id for one in worker.engine.candidates()]
 
 
@@ -182,7 +186,7 @@ def test_a_worker_that_drains_gives_all_away_and_then_is_drained() -> None:
     for number in range(6):
         bench.give(f"r{number}", bench.a, osl_tokens=5_000)
     drain = DrainCommand("d", "m", "p", "a", "decode", 1, 7, 60_000)
-    Task(bench.asking.request(SUBJECTS.drain("a"), encode(drain), 1.0))
+    VirtualTask(bench.asking.request(SUBJECTS.drain("a"), encode(drain), 1.0))
     bench.pass_ms(10.0)
     assert bench.samples["a"].migration_slots_in == 0
     assert bench.samples["a"].migration_slots_out == 6
@@ -213,7 +217,7 @@ def test_a_destination_that_has_no_room_keeps_nothing() -> None:
 
 def test_a_request_that_could_never_fit_is_not_taken_in() -> None:
     bench = Bench()
-    bench.b.engine = Engine(EngineKnobs("decode", 100), LINEAR)
+    bench.b.engine = SimulatedEngine(EngineKnobs("decode", 100), LINEAR)
     bench.give("x", bench.a, isl_tokens=100, osl_tokens=3_000)
     bench.command()
     bench.pass_ms(5_000.0)

@@ -5,12 +5,12 @@ import pytest
 
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.ports import Write
-from loadline.sim.engine import Engine, EngineKnobs
-from loadline.sim.world.bus import Bus
-from loadline.sim.world.store import Store
-from loadline.sim.world.tasks import Task
+from loadline.sim.engine import EngineKnobs, SimulatedEngine
+from loadline.sim.world.bus import VirtualBus
+from loadline.sim.world.store import VirtualStore
+from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
-from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
@@ -30,20 +30,20 @@ class Bench:
 
     def __init__(self) -> None:
         self.timeline = Timeline()
-        self.bus, self.store = Bus(self.timeline), Store(self.timeline)
+        self.bus, self.store = VirtualBus(self.timeline), VirtualStore(self.timeline)
         self.asking = self.bus.port()
         self.worker = self.life(INCARNATION)
         self.pass_ms(100.0)
 
-    def life(self, incarnation: int) -> WorkerProcess:
-        return WorkerProcess(
+    def life(self, incarnation: int) -> SimulatedWorker:
+        return SimulatedWorker(
             self.timeline,
             record(incarnation),
-            Engine(EngineKnobs("decode", 1_000), LINEAR),
+            SimulatedEngine(EngineKnobs("decode", 1_000), LINEAR),
             self.bus.port(),
             self.store.port(),
             peers=self.bus.port(),
-            knobs=WorkerKnobs(),
+            knobs=SimulatedWorkerKnobs(),
             on_event=lambda _worker, _event: None,
             on_change=lambda _worker: None,
         )
@@ -65,7 +65,7 @@ class Bench:
             reply = await self.asking.request(Subjects("loadline").drain("w"), encode(command), 10.0)
             replies.append(msgspec.json.decode(reply, type=DrainReply))
 
-        Task(ask())
+        VirtualTask(ask())
         self.pass_ms(100.0)
         return replies
 

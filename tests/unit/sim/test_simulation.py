@@ -6,14 +6,16 @@ import pytest
 from loadline.core.planning.guardrails.guard import GuardKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.errors import ConfigError
-from loadline.sim.fleet import FleetKnobs, StartDelayKnobs
-from loadline.sim.outcome import Outcome
+from loadline.sim.fleet import SimulatedFleetKnobs, StartDelayKnobs
+from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, Simulation, simulate
 from loadline.traces import Arrival, Trace
 from tests.support.simulated import aggregated, disaggregated, moving, steady, trace
 
 
-def played(setup: tuple[Settings, FleetKnobs], arrivals: Trace, seed: int = 0, *, clairvoyant: bool = False) -> Outcome:
+def played(
+    setup: tuple[Settings, SimulatedFleetKnobs], arrivals: Trace, seed: int = 0, *, clairvoyant: bool = False
+) -> SimulationResult:
     return simulate(Scenario("test", *setup, arrivals, seed, clairvoyant), lambda _share: None)
 
 

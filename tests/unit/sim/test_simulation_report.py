@@ -8,8 +8,8 @@ import pytest
 from loadline import report
 from loadline.report import formatting
 from loadline.sim.compare.bounds import WorkBound
-from loadline.sim.compare.comparison import Compared, Comparison
-from loadline.sim.outcome import Action, Moves, Percentiles
+from loadline.sim.compare.comparison import ComparedRun, Comparison
+from loadline.sim.result import MigrationTotals, Percentiles, ScalingAction
 from tests.support.outcomes import comparison, outcome, pool_line
 
 EVIL = '<script>alert("x")</script>&$\\alpha$'
@@ -121,7 +121,7 @@ def test_the_same_outcome_gives_the_same_page(usual: str) -> None:
 def test_names_cannot_break_a_page() -> None:
     lines = outcome().lines
     lines.pools[0] = pool_line(EVIL, "prefill")
-    actions = [Action("1", 1.0, EVIL, 1, 2, [EVIL], flap=False)]
+    actions = [ScalingAction("1", 1.0, EVIL, 1, 2, [EVIL], flap=False)]
     changed = outcome(name=EVIL, trace=EVIL, model=EVIL, planner=EVIL, lines=lines, actions=actions)
     check_contained(report.simulation_page(changed, EVIL, EVIL))
     both = comparison()
@@ -139,7 +139,8 @@ def test_an_empty_time_is_drawn_too() -> None:
 
 def test_many_decisions_do_not_cover_their_plot() -> None:
     many = [
-        Action(str(at), float(at), "decode", 1 + at % 2, 2 - at % 2, ["why"], flap=at % 2 == 0) for at in range(200)
+        ScalingAction(str(at), float(at), "decode", 1 + at % 2, 2 - at % 2, ["why"], flap=at % 2 == 0)
+        for at in range(200)
     ]
     texts = {text.strip() for text in Outline(simulation_page(actions=many)).texts}
     assert "flap" in texts
@@ -174,7 +175,7 @@ def test_a_comparison_has_its_table_its_plot_and_every_run() -> None:
 
 
 def test_a_comparison_of_nothing_is_drawn_too() -> None:
-    nothing = Comparison(WorkBound(0.0, {}), [Compared("config", outcome(gpu_hours=0.0, requests=0))])
+    nothing = Comparison(WorkBound(0.0, {}), [ComparedRun("config", outcome(gpu_hours=0.0, requests=0))])
     assert "0 requests in 4 min" in report.comparison_page(nothing, [], "loadline compare")
 
 
@@ -199,8 +200,8 @@ def test_every_run_and_the_bound_have_a_row() -> None:
 def test_runs_that_move_requests_have_a_table_of_that() -> None:
     found = comparison()
     assert report.moved(found) == []
-    busy = outcome(moves=Moves(20, 3, 2, 15, 40_000), gap_ms=Percentiles(10.0, 90.0, 800.0))
-    rows = report.moved(Comparison(found.work_bound, [Compared("config", busy), *found.runs]))
+    busy = outcome(moves=MigrationTotals(20, 3, 2, 15, 40_000), gap_ms=Percentiles(10.0, 90.0, 800.0))
+    rows = report.moved(Comparison(found.work_bound, [ComparedRun("config", busy), *found.runs]))
     assert {len(row) for row in rows} == {len(report.MOVED)}
     assert rows[0][2] == "800 ms"
     assert [row[5:8] for row in rows[:2]] == [("20", "3", "2"), ("0", "0", "0")]

@@ -19,9 +19,9 @@ from loadline.errors import DataError
 from loadline.ports import Write
 from loadline.runtime.turns import FRAME_KINDS
 from loadline.sim.step import JUMP_MAX_MS, Stepper
-from loadline.sim.world.agent import AgentProcess
-from loadline.sim.world.bus import Bus
-from loadline.sim.world.store import Store
+from loadline.sim.world.agent import SimulatedAgent
+from loadline.sim.world.bus import VirtualBus
+from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
@@ -107,7 +107,7 @@ def test_every_line_is_the_same_from_any_begin_of_time() -> None:
 def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
     toy = played(START_MS)
     timeline = Timeline()
-    bus, store = Bus(timeline, latency_ms=0.0), Store(timeline, latency_ms=0.0)
+    bus, store = VirtualBus(timeline, latency_ms=0.0), VirtualStore(timeline, latency_ms=0.0)
     others, keys = bus.port(), Keys("default")
     decided: dict[str, Decision] = {}
     drained: list[DrainCommand] = []
@@ -121,7 +121,7 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
         return encode(DrainReply(drained[-1].drain_id, accepted=True))
 
     bus.listen(others, "loadline.v1.decision.>", hear)
-    AgentProcess(timeline, settings(), bus.port(), store.port(), turn_spacing_ms=0.0)
+    SimulatedAgent(timeline, settings(), bus.port(), store.port(), turn_spacing_ms=0.0)
     for given in toy.said:
         if given.now_ms > START_MS:  # what happens at the very beginning is known in the first turn
             timeline.run(given.now_ms - START_MS)

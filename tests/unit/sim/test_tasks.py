@@ -4,25 +4,25 @@ import asyncio
 
 import pytest
 
-from loadline.sim.world.tasks import Promise, Task
+from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
 
 
 def test_a_coroutine_goes_on_when_what_it_awaits_is_there() -> None:
-    promise, seen = Promise[int](), list[object]()
+    promise, seen = VirtualFuture[int](), list[object]()
 
     async def work() -> None:
         seen.append("begun")
         seen.append(await promise)
 
-    task = Task(work(), lambda: seen.append("ended"))
+    task = VirtualTask(work(), lambda: seen.append("ended"))
     assert (seen, task.done) == (["begun"], False)
     promise.keep(7)
     assert (seen, task.done) == (["begun", 7, "ended"], True)
 
 
 def test_what_is_settled_stays_as_it_is() -> None:
-    promise = Promise[int]()
+    promise = VirtualFuture[int]()
     promise.keep(1)
     promise.keep(2)
     promise.fail(ValueError("late"))
@@ -31,12 +31,12 @@ def test_what_is_settled_stays_as_it_is() -> None:
     async def work() -> None:
         seen.append(await promise)
 
-    Task(work())
+    VirtualTask(work())
     assert seen == [1]
 
 
 def test_a_failure_is_raised_where_it_is_awaited() -> None:
-    promise, seen = Promise[int](), list[str]()
+    promise, seen = VirtualFuture[int](), list[str]()
 
     async def work() -> None:
         try:
@@ -44,35 +44,35 @@ def test_a_failure_is_raised_where_it_is_awaited() -> None:
         except ValueError as error:
             seen.append(str(error))
 
-    Task(work())
+    VirtualTask(work())
     promise.fail(ValueError("gone"))
     assert seen == ["gone"]
 
 
 def test_a_killed_task_does_nothing_more() -> None:
-    promise, seen = Promise[int](), list[int]()
+    promise, seen = VirtualFuture[int](), list[int]()
 
     async def work() -> None:
         seen.append(await promise)
 
-    task = Task(work())
+    task = VirtualTask(work())
     task.kill()
     promise.keep(1)
     assert (seen, task.done) == ([], True)
 
 
 def test_a_task_may_end_itself_in_the_middle() -> None:
-    seen, tasks = list[str](), list[Task]()
+    seen, tasks = list[str](), list[VirtualTask]()
 
     async def work() -> None:
         await kept_later
         tasks[0].kill()
         seen.append("to its next wait")
-        await Promise[None]()
+        await VirtualFuture[None]()
         seen.append("never")
 
-    kept_later = Promise[None]()
-    tasks.append(Task(work()))
+    kept_later = VirtualFuture[None]()
+    tasks.append(VirtualTask(work()))
     kept_later.keep(None)
     assert (seen, tasks[0].done) == (["to its next wait"], True)
 
@@ -82,12 +82,12 @@ def test_an_error_is_not_swallowed() -> None:
         raise KeyError("a bug")
 
     with pytest.raises(KeyError):
-        Task(work())
+        VirtualTask(work())
 
 
 def test_only_promises_can_be_awaited() -> None:
     with pytest.raises(TypeError, match="virtual time"):
-        Task(asyncio.sleep(0))
+        VirtualTask(asyncio.sleep(0))
 
 
 def test_deeds_are_done_in_the_order_of_their_time_then_of_their_planning() -> None:

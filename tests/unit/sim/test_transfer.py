@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadline.sim.serving.transfer import LAST_STAGE_TOKENS, STAGES_MAX, Link
+from loadline.sim.serving.transfer import LAST_STAGE_TOKENS, STAGES_MAX, TransferLink
 
 # 0.01 ms a token.
-LINK = Link(bandwidth_gbytes_per_s=16.0, latency_ms=2.0, kv_bytes_per_token=160_000)
+LINK = TransferLink(bandwidth_gbytes_per_s=16.0, latency_ms=2.0, kv_bytes_per_token=160_000)
 
 
 def test_a_transfer_takes_its_bytes_over_the_bandwidth() -> None:
@@ -37,7 +37,7 @@ def test_a_link_that_never_catches_up_is_given_up_on() -> None:
 def test_downtime_is_that_of_what_was_added_meanwhile(
     tokens: float, tokens_per_ms: float, bandwidth: float, latency_ms: float
 ) -> None:
-    link = Link(bandwidth, latency_ms, 160_000)
+    link = TransferLink(bandwidth, latency_ms, 160_000)
     copy = link.live_copy(tokens, tokens_per_ms)
     assert 1 <= len(copy.stages_ms) <= STAGES_MAX
     left = copy.stages_ms[-2] * tokens_per_ms if copy.copying_ms else tokens

@@ -10,8 +10,8 @@ from loadline.core.state.agent_state import limited
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.sim.chaos.plan import CALM_MS
-from loadline.sim.chaos.world import IDLE, World
-from loadline.sim.world.agent import AgentProcess
+from loadline.sim.chaos.world import IDLE, ChaosWorld
+from loadline.sim.world.agent import SimulatedAgent
 from loadline.wire.keys import Keys
 
 Report = Callable[[str, str], None]
@@ -33,7 +33,7 @@ _ASLEEP_MS_MAX: Final = 3_000
 """The planners want to look once in a second."""
 
 
-def judge_leader(world: World, report: Report) -> None:
+def check_leader(world: ChaosWorld, report: Report) -> None:
     """L1: one agent leads, and the store says the same."""
     leaders = [agent for agent in world.agents.values() if agent.controller.leading]
     entry = world.store.keys.get(Keys("default").leader("all"))
@@ -43,9 +43,9 @@ def judge_leader(world: World, report: Report) -> None:
         report("L1-leader", f"in the term {term} these lead: {epochs}")
 
 
-def judge_outcome(world: World, report: Report) -> None:
+def check_calm_end(world: ChaosWorld, report: Report) -> None:
     """L2 to L5: the counts are right, the fleet is what was decided, and everybody goes on."""
-    judge_leader(world, report)
+    check_leader(world, report)
     _judge_requests(world, report)
     for agent in world.agents.values():
         wake_ms = agent.controller.next_wake()
@@ -58,7 +58,7 @@ def judge_outcome(world: World, report: Report) -> None:
             _judge_model(world, leader, model, report)
 
 
-def _judge_requests(world: World, report: Report) -> None:
+def _judge_requests(world: ChaosWorld, report: Report) -> None:
     """What came before the calm has ended: nothing was lost on the way."""
     calm_ms = world.timeline.now_ms - CALM_MS
     late = [
@@ -68,7 +68,7 @@ def _judge_requests(world: World, report: Report) -> None:
         report("L6-served", f"{len(late)} requests have not ended: {late[:3]}")
 
 
-def _judge_model(world: World, leader: AgentProcess, model: ModelKnobs, report: Report) -> None:
+def _judge_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, report: Report) -> None:
     state = leader.controller.state
     held = state.holds.get(model.name)
     if held is None or (held.rails and held.rails[0].code in _OBSTACLES):
@@ -82,7 +82,7 @@ def _judge_model(world: World, leader: AgentProcess, model: ModelKnobs, report: 
         _judge_pool(world, model, pool, total, report, scarce=_is_scarce(leader, model, pool))
 
 
-def _is_scarce(leader: AgentProcess, model: ModelKnobs, pool: Pool) -> bool:
+def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
     """Whether there are no GPUs for one worker more, even where models that come later gave all that they can."""
     settings, fleet = leader.controller.settings, leader.controller.state.fleet
     supplies = limited(settings, fleet)
@@ -100,7 +100,9 @@ def _is_scarce(leader: AgentProcess, model: ModelKnobs, pool: Pool) -> bool:
     return False
 
 
-def _judge_pool(world: World, model: ModelKnobs, pool: Pool, total_gpus: int, report: Report, *, scarce: bool) -> None:
+def _judge_pool(
+    world: ChaosWorld, model: ModelKnobs, pool: Pool, total_gpus: int, report: Report, *, scarce: bool
+) -> None:
     key = model.name, pool.name
     there_are = world.of_pool(key)
     serving = sum(worker.serving for worker in there_are)
@@ -108,7 +110,7 @@ def _judge_pool(world: World, model: ModelKnobs, pool: Pool, total_gpus: int, re
     if serving != desired or len(there_are) != desired:
         report("L3-applied", f"{desired} of {key} are decided, {len(there_are)} there are, {serving} serve")
         return
-    least, most = reference(world.demand[key], pool)
+    least, most = expected_workers(world.demand[key], pool)
     budget = model.gpu_budget_max
     full = scarce or (budget is not None and total_gpus + pool.knobs.gpus_per_worker > budget)
     alone = desired if full else max(least, 0)
@@ -117,7 +119,7 @@ def _judge_pool(world: World, model: ModelKnobs, pool: Pool, total_gpus: int, re
         report("L2-reference", f"{desired} of {key} for a demand of {world.demand[key]}: {least} to {most} expected")
 
 
-def reference(demand: float, pool: Pool) -> tuple[int, int]:
+def expected_workers(demand: float, pool: Pool) -> tuple[int, int]:
     """The fewest and the most workers that are right for a demand: nobody is overloaded, and nobody is idle."""
     least, most = math.ceil(demand), math.floor(demand / IDLE) + 1
     bounds = pool.knobs.replicas_min, pool.knobs.replicas_max

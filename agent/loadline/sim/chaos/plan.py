@@ -23,7 +23,7 @@ _ACTIVE: Final = 0.5
 """Share of the faults that are active in a plan."""
 
 
-class Kind(Struct, frozen=True):
+class FaultKind(Struct, frozen=True):
     """One kind of strike: how often in an hour at most, and how long it lasts."""
 
     hourly_max: int
@@ -31,66 +31,66 @@ class Kind(Struct, frozen=True):
     longest_ms: float
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "agent_paused": Kind(12, 500, 60_000),
-    "agent_paused_at_commit": Kind(12, 3_000, 40_000),
-    "agent_paused_at_effect": Kind(12, 1_000, 40_000),
-    "agents_paused": Kind(4, 2_000, 30_000),
-    "agent_killed": Kind(16, 100, 30_000),
-    "agents_killed": Kind(6, 100, 20_000),
-    "agent_stopped": Kind(16, 11_000, 30_000),
-    "agent_stopped_at_commit": Kind(12, 11_000, 30_000),
-    "agent_joins": Kind(4, 20_000, 120_000),
-    "agent_off_bus": Kind(10, 1_000, 60_000),
-    "agent_off_store": Kind(10, 500, 40_000),
-    "agent_off_both": Kind(6, 500, 40_000),
-    "agent_hears_late": Kind(20, 1_000, 15_000),
-    "bus_down": Kind(6, 500, 60_000),
-    "bus_worse": Kind(8, 5_000, 60_000),
-    "store_down": Kind(8, 500, 40_000),
-    "store_worse": Kind(8, 5_000, 60_000),
-    "leader_revoked": Kind(8, 0, 0),
-    "worker_dies": Kind(30, 0, 0),
-    "workers_die": Kind(4, 0, 0),
-    "worker_mute": Kind(30, 1_000, 40_000),
-    "workers_mute": Kind(12, 2_000, 20_000),
-    "worker_off_bus": Kind(12, 1_000, 40_000),
-    "worker_off_store": Kind(12, 1_000, 40_000),
-    "worker_revoked": Kind(12, 0, 0),
-    "worker_flaps": Kind(8, 10_000, 60_000),
-    "worker_of_old": Kind(8, 5_000, 40_000),
-    "workers_hang": Kind(8, 20_000, 120_000),
-    "workers_never_come": Kind(6, 10_000, 60_000),
-    "nonsense": Kind(30, 0, 0),
-    "scaler_slow": Kind(8, 5_000, 60_000),
-    "scaler_mute": Kind(8, 5_000, 60_000),
-    "scaler_refuses": Kind(8, 5_000, 60_000),
-    "scaler_lies": Kind(8, 5_000, 60_000),
-    "scaler_contradicts": Kind(8, 5_000, 60_000),
-    "scaler_repeats": Kind(8, 5_000, 60_000),
-    "scaler_off_bus": Kind(6, 1_000, 40_000),
-    "model_paused": Kind(8, 2_000, 60_000),
-    "worker_sent_home": Kind(12, 0, 0),
-    "scaler_asks": Kind(12, 0, 0),
-    "demand": Kind(60, 0, 0),
-    "agent_reloads": Kind(12, 1_000, 60_000),
-    "frontend_off": Kind(6, 1_000, 40_000),
-    "peers_down": Kind(4, 500, 30_000),
-    "peers_worse": Kind(8, 5_000, 60_000),
-    "worker_off_peers": Kind(12, 1_000, 40_000),
-    "moves_hang": Kind(8, 5_000, 60_000),
-    "moves_refused": Kind(6, 5_000, 60_000),
-    "source_dies": Kind(16, 0, 0),
-    "destination_dies": Kind(16, 0, 0),
-    "source_cut": Kind(16, 500, 20_000),
-    "destination_cut": Kind(16, 500, 20_000),
-    "frontend_cut": Kind(16, 500, 20_000),
-    "commands_of_old": Kind(30, 0, 0),
+FAULT_KINDS: Final[dict[str, FaultKind]] = {
+    "agent_paused": FaultKind(12, 500, 60_000),
+    "agent_paused_at_commit": FaultKind(12, 3_000, 40_000),
+    "agent_paused_at_effect": FaultKind(12, 1_000, 40_000),
+    "agents_paused": FaultKind(4, 2_000, 30_000),
+    "agent_killed": FaultKind(16, 100, 30_000),
+    "agents_killed": FaultKind(6, 100, 20_000),
+    "agent_stopped": FaultKind(16, 11_000, 30_000),
+    "agent_stopped_at_commit": FaultKind(12, 11_000, 30_000),
+    "agent_joins": FaultKind(4, 20_000, 120_000),
+    "agent_off_bus": FaultKind(10, 1_000, 60_000),
+    "agent_off_store": FaultKind(10, 500, 40_000),
+    "agent_off_both": FaultKind(6, 500, 40_000),
+    "agent_hears_late": FaultKind(20, 1_000, 15_000),
+    "bus_down": FaultKind(6, 500, 60_000),
+    "bus_worse": FaultKind(8, 5_000, 60_000),
+    "store_down": FaultKind(8, 500, 40_000),
+    "store_worse": FaultKind(8, 5_000, 60_000),
+    "leader_revoked": FaultKind(8, 0, 0),
+    "worker_dies": FaultKind(30, 0, 0),
+    "workers_die": FaultKind(4, 0, 0),
+    "worker_mute": FaultKind(30, 1_000, 40_000),
+    "workers_mute": FaultKind(12, 2_000, 20_000),
+    "worker_off_bus": FaultKind(12, 1_000, 40_000),
+    "worker_off_store": FaultKind(12, 1_000, 40_000),
+    "worker_revoked": FaultKind(12, 0, 0),
+    "worker_flaps": FaultKind(8, 10_000, 60_000),
+    "worker_of_old": FaultKind(8, 5_000, 40_000),
+    "workers_hang": FaultKind(8, 20_000, 120_000),
+    "workers_never_come": FaultKind(6, 10_000, 60_000),
+    "nonsense": FaultKind(30, 0, 0),
+    "scaler_slow": FaultKind(8, 5_000, 60_000),
+    "scaler_mute": FaultKind(8, 5_000, 60_000),
+    "scaler_refuses": FaultKind(8, 5_000, 60_000),
+    "scaler_lies": FaultKind(8, 5_000, 60_000),
+    "scaler_contradicts": FaultKind(8, 5_000, 60_000),
+    "scaler_repeats": FaultKind(8, 5_000, 60_000),
+    "scaler_off_bus": FaultKind(6, 1_000, 40_000),
+    "model_paused": FaultKind(8, 2_000, 60_000),
+    "worker_sent_home": FaultKind(12, 0, 0),
+    "scaler_asks": FaultKind(12, 0, 0),
+    "demand": FaultKind(60, 0, 0),
+    "agent_reloads": FaultKind(12, 1_000, 60_000),
+    "frontend_off": FaultKind(6, 1_000, 40_000),
+    "peers_down": FaultKind(4, 500, 30_000),
+    "peers_worse": FaultKind(8, 5_000, 60_000),
+    "worker_off_peers": FaultKind(12, 1_000, 40_000),
+    "moves_hang": FaultKind(8, 5_000, 60_000),
+    "moves_refused": FaultKind(6, 5_000, 60_000),
+    "source_dies": FaultKind(16, 0, 0),
+    "destination_dies": FaultKind(16, 0, 0),
+    "source_cut": FaultKind(16, 500, 20_000),
+    "destination_cut": FaultKind(16, 500, 20_000),
+    "frontend_cut": FaultKind(16, 500, 20_000),
+    "commands_of_old": FaultKind(30, 0, 0),
 }
 """Every kind of strike there is, by name. Times in ms."""
 
 
-class Strike(Struct, frozen=True):
+class Fault(Struct, frozen=True):
     """One fault at one time."""
 
     kind: str
@@ -115,7 +115,7 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
     store: StoreFaults = StoreFaults()
     clock_skew_ms_max: float = 0.0
     clock_drift_max: float = 0.0
-    strikes: tuple[Strike, ...] = ()
+    strikes: tuple[Fault, ...] = ()
 
     @property
     def ends_ms(self) -> float:
@@ -138,7 +138,7 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         slow_ms_max=round(luck.uniform(100, 8_000)),
         compacted=some(0.02),
     )
-    strikes = [strike for kind in KINDS for strike in _strikes(kind, hours, seed)]
+    strikes = [strike for kind in FAULT_KINDS for strike in _draw_faults(kind, hours, seed)]
     return FaultPlan(
         seed=seed,
         hours=hours,
@@ -169,9 +169,9 @@ def calm_from_ms(at_ms: float) -> float:
     return (at_ms // CYCLE_MS + 1.0) * CYCLE_MS - CALM_MS
 
 
-def _strikes(name: str, hours: float, seed: int) -> list[Strike]:
+def _draw_faults(name: str, hours: float, seed: int) -> list[Fault]:
     """Some of one kind, spread over the times that are not calm. A new kind changes nothing of the others."""
-    kind, luck = KINDS[name], random.Random(f"{seed}:{name}")  # noqa: S311 - repeatable, no secret
+    kind, luck = FAULT_KINDS[name], random.Random(f"{seed}:{name}")  # noqa: S311 - repeatable, no secret
     if name != "demand" and luck.random() >= _ACTIVE:
         return []
     found = []
@@ -180,7 +180,7 @@ def _strikes(name: str, hours: float, seed: int) -> list[Strike]:
         lasts_ms = round(luck.uniform(kind.shortest_ms, kind.longest_ms))
         level = round(luck.random(), 4)
         if at_ms < calm_from_ms(at_ms):
-            found.append(Strike(name, float(at_ms), float(lasts_ms), level))
+            found.append(Fault(name, float(at_ms), float(lasts_ms), level))
     return found
 
 
@@ -191,5 +191,6 @@ def check(plan: FaultPlan, name: str) -> None:
         DataError: It names a fault that there is not.
     """
     for strike in plan.strikes:
-        if strike.kind not in KINDS:
-            raise DataError(f"{name}: there is no fault {strike.kind!r}. The faults are: {', '.join(sorted(KINDS))}.")
+        if strike.kind not in FAULT_KINDS:
+            known = ", ".join(sorted(FAULT_KINDS))
+            raise DataError(f"{name}: there is no fault {strike.kind!r}. The faults are: {known}.")

@@ -24,7 +24,7 @@ REPORT_INTERVAL_MS = 2_000.0
 QUOTA_GPUS = 6
 
 
-def settings(agent: str, gpus: int | None = None) -> Settings:
+def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
     """What the agent of this name is told, where there are so many GPUs; None: they are not limited."""
     guard = GuardKnobs(
         step_up_max=2, stabilisation_ms=12_000, warm_up_ms=8_000, cooldown_up_ms=1_500, cooldown_down_ms=2_500

@@ -8,23 +8,23 @@ from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.sim.chaos.desk import Desk
-from loadline.sim.chaos.engine import Share, StandIn
+from loadline.sim.chaos.frontend import ChaosFrontend, PoolKey
 from loadline.sim.chaos.journal import SampledJournal
-from loadline.sim.chaos.keeper import Keeper, Pool
-from loadline.sim.chaos.moods import MoodyPort
 from loadline.sim.chaos.plan import FaultPlan
-from loadline.sim.chaos.requests import At, Life
-from loadline.sim.chaos.settings import REPORT_INTERVAL_MS, settings
+from loadline.sim.chaos.request_client import RequestClient
+from loadline.sim.chaos.request_runs import WorkerLife, WorkerRuns
+from loadline.sim.chaos.scaler_faults import FaultyScalerConnection
+from loadline.sim.chaos.settings import REPORT_INTERVAL_MS, chaos_settings
+from loadline.sim.chaos.stub_engine import StubEngine, WorkShare
 from loadline.sim.engine import EngineEvent
-from loadline.sim.serving.transfer import Link
-from loadline.sim.world.agent import AgentProcess, Clock, Watcher
-from loadline.sim.world.bus import Bus
+from loadline.sim.serving.transfer import TransferLink
+from loadline.sim.world.agent import SimulatedAgent, TurnObserver, VirtualClock
+from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.mover import MoverKnobs
-from loadline.sim.world.scaler import ScalerProcess
-from loadline.sim.world.store import Store
+from loadline.sim.world.scaler import SimulatedScaler
+from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
-from loadline.sim.world.worker import WorkerKnobs, WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
 from loadline.wire.messages import MigrateCommand
 
 TURN_SPACING_MS: Final = 50.0
@@ -40,10 +40,10 @@ _OVERLOADED_WAITING: Final = 12.0
 """Requests that wait at each worker where there is twice the work that they can do."""
 
 # A GB in a second, 2 MB a token: from half a second to 3 s for a request.
-_LINK: Final = Link(1.0, 50.0, 2_000_000)
+_LINK: Final = TransferLink(1.0, 50.0, 2_000_000)
 
 
-class World(Watcher):
+class ChaosWorld(TurnObserver):
     """All of it. ``watchers`` see every turn and every effect of every agent.
 
     Args:
@@ -51,26 +51,26 @@ class World(Watcher):
         told: What the agent of a name is told, where there are so many GPUs.
     """
 
-    def __init__(self, plan: FaultPlan, told: Callable[[str, int | None], Settings] = settings) -> None:
+    def __init__(self, plan: FaultPlan, told: Callable[[str, int | None], Settings] = chaos_settings) -> None:
         self.plan = plan
         self.timeline = Timeline(plan.seed)
-        self.bus = Bus(self.timeline, faults=plan.bus)
-        self.peers = Bus(self.timeline, faults=plan.peers, purpose="peers")
+        self.bus = VirtualBus(self.timeline, faults=plan.bus)
+        self.peers = VirtualBus(self.timeline, faults=plan.peers, purpose="peers")
         """Between workers and frontends: another network, which fails by itself."""
-        self.store = Store(self.timeline, faults=plan.store)
+        self.store = VirtualStore(self.timeline, faults=plan.store)
         self.models: dict[str, ModelKnobs] = {model.name: model for model in told("", plan.gpus).models}
-        self.watchers: list[Watcher] = []
-        self.on_journal: Callable[[AgentProcess, SampledJournal], None] = lambda _agent, _journal: None
+        self.watchers: list[TurnObserver] = []
+        self.on_journal: Callable[[SimulatedAgent, SampledJournal], None] = lambda _agent, _journal: None
         """Told of every journal that begins."""
-        self.on_phase: list[Callable[[WorkerProcess, str, MigrateCommand], object]] = []
+        self.on_phase: list[Callable[[SimulatedWorker, str, MigrateCommand], object]] = []
         """Told of every step of every move."""
         self.on_broken: Callable[[str, str], None] = lambda _name, _detail: None
         """Told of an invariant of requests that does not hold."""
-        self.agents: dict[str, AgentProcess] = {}
-        self.workers: dict[str, WorkerProcess] = {}
+        self.agents: dict[str, SimulatedAgent] = {}
+        self.workers: dict[str, SimulatedWorker] = {}
         self.dethroned: set[int] = set()
         """Terms that an operator ended: their leaders cannot know it at once."""
-        self.demand: dict[Pool, float] = {}
+        self.demand: dict[PoolKey, float] = {}
         self.new_workers_come = True
         """Whether a worker that starts ever becomes ready."""
         self.workers_hang = False
@@ -79,15 +79,15 @@ class World(Watcher):
         """Whether no copy of a cache ever ends."""
         self.room_is_refused = False
         """Whether no worker takes in what others move."""
-        self.moody = MoodyPort(self.bus)
+        self.moody = FaultyScalerConnection(self.bus)
         self.rogue = self.bus.port()
         """The connection of somebody who says what is not so."""
         self.told: Callable[[str], Settings] = lambda name: told(name, plan.gpus)
         self._luck = self.timeline.luck("world")
-        self._serving: dict[Pool, list[str]] = {}
+        self._serving: dict[PoolKey, list[str]] = {}
         self._started = 0
-        self._desks: dict[WorkerProcess, Desk] = {}
-        self.keeper = Keeper(
+        self._desks: dict[SimulatedWorker, RequestClient] = {}
+        self.keeper = ChaosFrontend(
             self.timeline,
             self.peers,
             [(model.name, pool.name) for model in self.models.values() for pool in model.pools],
@@ -95,7 +95,7 @@ class World(Watcher):
             self._broken,
         )
         pools = {name: [pool.name for pool in model.pools] for name, model in self.models.items()}
-        self.scaler = ScalerProcess(self.timeline, pools, self.moody, self.start_worker)
+        self.scaler = SimulatedScaler(self.timeline, pools, self.moody, self.start_worker)
 
     def begin(self) -> None:
         """Start the agents, and the workers that were there before any decision."""
@@ -110,18 +110,18 @@ class World(Watcher):
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
-    def join(self, name: str) -> AgentProcess:
+    def join(self, name: str) -> SimulatedAgent:
         """A life of an agent begins; its clock is off by another amount than in the life before."""
         plan, luck = self.plan, self._luck
         skew_ms = luck.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
         drift = luck.uniform(-plan.clock_drift_max, plan.clock_drift_max)
         journal = SampledJournal(luck.randrange(2**32)) if luck.random() < _JOURNALLED else None
-        agent = AgentProcess(
+        agent = SimulatedAgent(
             self.timeline,
             self.told(name),
             self.bus.port(),
             self.store.port(),
-            clock=Clock(self.timeline, skew_ms, drift),
+            clock=VirtualClock(self.timeline, skew_ms, drift),
             journal=journal,
             turn_spacing_ms=TURN_SPACING_MS,
             watcher=self,
@@ -136,49 +136,49 @@ class World(Watcher):
         if name not in self.agents:
             self.join(name)
 
-    def kill(self, agent: AgentProcess) -> None:
+    def kill(self, agent: SimulatedAgent) -> None:
         """The process is gone."""
         if agent.alive:
             agent.kill()
             del self.agents[agent.name]
 
-    def stop(self, agent: AgentProcess) -> None:
+    def stop(self, agent: SimulatedAgent) -> None:
         """Ask it to end; it does when it has handed over, or after its time."""
         agent.stop()
         self.timeline.after(HAND_OVER_MS, partial(self.kill, agent))
 
     @property
-    def leader(self) -> AgentProcess | None:
+    def leader(self) -> SimulatedAgent | None:
         """An agent that believes that it leads; the first by name."""
         return next((one for _, one in sorted(self.agents.items()) if one.controller.leading), None)
 
     # -- what agents do is seen ----------------------------------------------------------------------------------------
 
-    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
+    def before_turn(self, agent: SimulatedAgent, events: Sequence[AnyEvent], now: int) -> None:
         """Show it."""
         for watcher in self.watchers:
             watcher.before_turn(agent, events, now)
 
     def after_turn(
-        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+        self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
         """Show it."""
         for watcher in self.watchers:
             watcher.after_turn(agent, events, effects, now)
 
-    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+    def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Show it."""
         for watcher in self.watchers:
             watcher.before_effect(agent, effect)
 
-    def after_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+    def after_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Show it."""
         for watcher in self.watchers:
             watcher.after_effect(agent, effect)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def start_worker(self, model: str, pool: str, name: str = "", incarnation: int | None = None) -> WorkerProcess:
+    def start_worker(self, model: str, pool: str, name: str = "", incarnation: int | None = None) -> SimulatedWorker:
         """Start a worker; without a name it gets a new one."""
         knobs = next(one for one in self.models[model].pools if one.name == pool)
         self._started += 1
@@ -190,16 +190,16 @@ class World(Watcher):
             incarnation=START_MS + int(self.timeline.now_ms) if incarnation is None else incarnation,
             gpus=knobs.gpus_per_worker,
         )
-        watch = At(self.keeper.runs, (record.worker, record.incarnation))
+        watch = WorkerRuns(self.keeper.runs, (record.worker, record.incarnation))
         start_ms = self._luck.uniform(500.0, 12_000.0) if self.new_workers_come else _NEVER_MS
-        worker = WorkerProcess(
+        worker = SimulatedWorker(
             self.timeline,
             record,
-            StandIn(knobs.role, partial(self._share, (model, pool), record.worker), watch),
+            StubEngine(knobs.role, partial(self._share, (model, pool), record.worker), watch),
             self.bus.port(),
             self.store.port(),
             peers=self.peers.port(),
-            knobs=WorkerKnobs(start_ms, REPORT_INTERVAL_MS, mover=MoverKnobs(_LINK.live_copy)),
+            knobs=SimulatedWorkerKnobs(start_ms, REPORT_INTERVAL_MS, mover=MoverKnobs(_LINK.live_copy)),
             on_event=self._happened,
             on_change=self._worker_changed,
         )
@@ -207,27 +207,27 @@ class World(Watcher):
         worker.mover.hangs, worker.mover.intake.refuses = self.copies_hang, self.room_is_refused
         worker.mover.on_phase = partial(self._moved, worker)
         self.workers[record.worker] = worker
-        self._desks[worker] = Desk(self.timeline, worker)
+        self._desks[worker] = RequestClient(self.timeline, worker)
         return worker
 
-    def _happened(self, worker: WorkerProcess, event: EngineEvent) -> None:
+    def _happened(self, worker: SimulatedWorker, event: EngineEvent) -> None:
         self._desks[worker].happened(event)
 
-    def _moved(self, worker: WorkerProcess, phase: str, command: MigrateCommand) -> None:
+    def _moved(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
         for watch in self.on_phase:
             watch(worker, phase, command)
 
     def _broken(self, name: str, detail: str) -> None:
         self.on_broken(name, detail)
 
-    def _lives(self, pool: Pool) -> list[Life]:
+    def _lives(self, pool: PoolKey) -> list[WorkerLife]:
         return [(one.record.worker, one.record.incarnation) for one in self.of_pool(pool) if one.serving]
 
-    def of_pool(self, pool: Pool) -> list[WorkerProcess]:
+    def of_pool(self, pool: PoolKey) -> list[SimulatedWorker]:
         """The living workers of a pool."""
         return [one for one in self.workers.values() if (one.record.model, one.record.pool) == pool]
 
-    def _share(self, pool: Pool, name: str) -> Share:
+    def _share(self, pool: PoolKey, name: str) -> WorkShare:
         """The demand of a pool is shared among the workers that serve.
 
         In a pool that is neither idle nor overloaded one request waits, at one worker: that is between the thresholds
@@ -236,10 +236,10 @@ class World(Watcher):
         serving = self._serving[pool]
         busy = self.demand[pool] / max(1, len(serving))
         if busy > 1.0:
-            return Share(busy, 1 + int(_OVERLOADED_WAITING * (busy - 1.0)))
-        return Share(busy, int(busy > IDLE and serving[:1] == [name]))
+            return WorkShare(busy, 1 + int(_OVERLOADED_WAITING * (busy - 1.0)))
+        return WorkShare(busy, int(busy > IDLE and serving[:1] == [name]))
 
-    def _worker_changed(self, worker: WorkerProcess) -> None:
+    def _worker_changed(self, worker: SimulatedWorker) -> None:
         pool = worker.record.model, worker.record.pool
         name = worker.record.worker
         if not worker.alive:
@@ -247,6 +247,6 @@ class World(Watcher):
             self.keeper.runs.died((name, worker.record.incarnation))
             if self.workers.get(name) is worker:
                 del self.workers[name]
-        if worker.alive and worker.draining and isinstance(worker.engine, StandIn):
+        if worker.alive and worker.draining and isinstance(worker.engine, StubEngine):
             worker.engine.wind_down(self.timeline.now_ms + self._luck.uniform(500.0, 15_000.0))
         self._serving[pool] = [one.record.worker for one in self.of_pool(pool) if one.serving]

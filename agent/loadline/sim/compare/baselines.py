@@ -18,7 +18,7 @@ from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.compare.bounds import worker_seconds
-from loadline.sim.fleet import FleetKnobs, PoolFleet, model_of, objectives_of, pools_of
+from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPool, model_of, objectives_of, pools_of
 from loadline.traces import Trace
 
 PEAK_WINDOW_S: Final = 60.0
@@ -36,7 +36,7 @@ _NO_RAILS: Final = GuardKnobs(
 )
 
 
-def baseline(name: str, settings: Settings, fleet: FleetKnobs, trace: Trace) -> Settings:
+def baseline(name: str, settings: Settings, fleet: SimulatedFleetKnobs, trace: Trace) -> Settings:
     """The settings of a baseline, one of ``BASELINES``, made from those of a configuration.
 
     Raises:
@@ -49,7 +49,7 @@ def baseline(name: str, settings: Settings, fleet: FleetKnobs, trace: Trace) -> 
 
 
 def peak_replicas(
-    pools: Mapping[str, PoolFleet], model: ModelKnobs, trace: Trace, objectives: ObjectiveKnobs
+    pools: Mapping[str, SimulatedPool], model: ModelKnobs, trace: Trace, objectives: ObjectiveKnobs
 ) -> dict[str, int]:
     """Workers that are busy for ``PEAK_UTILISATION`` of the trace's busiest minute, by the work bound's arithmetic.
 
@@ -80,17 +80,17 @@ def _busiest(arrived_s: np.ndarray, seconds: np.ndarray) -> float:
     return float((total[ends] - total[:-1]).max(initial=0.0))
 
 
-def _static_peak(model: ModelKnobs, fleet: FleetKnobs, trace: Trace) -> ModelKnobs:
+def _static_peak(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
     pools = pools_of(fleet, model)
     replicas = peak_replicas(pools, model, trace, objectives_of(fleet, model))
     return replace(model, planner="static", static=StaticKnobs(replicas))
 
 
-def _hpa(model: ModelKnobs, _fleet: FleetKnobs, _trace: Trace) -> ModelKnobs:
+def _hpa(model: ModelKnobs, _fleet: SimulatedFleetKnobs, _trace: Trace) -> ModelKnobs:
     return replace(model, planner="hpa", hpa=HpaKnobs())
 
 
-def _kpa(model: ModelKnobs, fleet: FleetKnobs, trace: Trace) -> ModelKnobs:
+def _kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
     """Its target concurrency is bounded by the mean requests that the smallest KV cache holds: more never run."""
     contexts = [one.isl_tokens + one.osl_tokens / 2 for one in trace.arrivals]
     mean_tokens = max(sum(contexts) / max(len(contexts), 1), 1.0)
@@ -104,7 +104,7 @@ def _kpa(model: ModelKnobs, fleet: FleetKnobs, trace: Trace) -> ModelKnobs:
     return replace(model, planner="kpa", kpa=replace(knobs, target_concurrency=full))
 
 
-BASELINES: Final[dict[str, Callable[[ModelKnobs, FleetKnobs, Trace], ModelKnobs]]] = {
+BASELINES: Final[dict[str, Callable[[ModelKnobs, SimulatedFleetKnobs, Trace], ModelKnobs]]] = {
     "static-peak": _static_peak,
     "hpa": _hpa,
     "kpa": _kpa,

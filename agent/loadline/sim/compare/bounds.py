@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 
 from loadline.core.engines.profile import ObjectiveKnobs
-from loadline.sim.compare.costs import Lengths, Numbers, decode_ms, prefill_ms
-from loadline.sim.fleet import PoolFleet
+from loadline.sim.compare.costs import FloatArray, IntArray, decode_ms, prefill_ms
+from loadline.sim.fleet import SimulatedPool
 from loadline.traces import PREFIX_BLOCK_TOKENS, Arrival, Trace
 
 _HOUR_S: Final = 3_600.0
@@ -30,7 +30,7 @@ class WorkBound(Struct, frozen=True):
     gpu_hours_by_role: dict[str, float]
 
 
-def work_bound(trace: Trace, pools: Mapping[str, PoolFleet], objectives: ObjectiveKnobs) -> WorkBound:
+def work_bound(trace: Trace, pools: Mapping[str, SimulatedPool], objectives: ObjectiveKnobs) -> WorkBound:
     """The work bound of a trace on the pools of a model."""
     by_role: dict[str, float] = {}
     for role in sorted({pool.role for pool in pools.values()}):
@@ -45,7 +45,7 @@ def work_bound(trace: Trace, pools: Mapping[str, PoolFleet], objectives: Objecti
     return WorkBound(sum(by_role.values()), by_role)
 
 
-def worker_seconds(arrivals: Sequence[Arrival], pool: PoolFleet, objectives: ObjectiveKnobs) -> Numbers:
+def worker_seconds(arrivals: Sequence[Arrival], pool: SimulatedPool, objectives: ObjectiveKnobs) -> FloatArray:
     """Seconds of a worker of this pool that each request needs; infinite where it does not fit into one.
 
     They are meant to be added up: what one request needs depends a little on the others, for they share batches. One
@@ -64,7 +64,7 @@ def worker_seconds(arrivals: Sequence[Arrival], pool: PoolFleet, objectives: Obj
     return seconds
 
 
-def _cached(arrivals: Sequence[Arrival]) -> Lengths:
+def _cached(arrivals: Sequence[Arrival]) -> IntArray:
     """Prompt tokens that a cache finds which forgets nothing and is everywhere."""
     seen: set[int] = set()
     cached = []

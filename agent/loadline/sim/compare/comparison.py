@@ -5,21 +5,21 @@ from typing import Literal
 from msgspec import Struct
 
 from loadline.sim.compare.bounds import WorkBound
-from loadline.sim.outcome import Outcome
+from loadline.sim.result import SimulationResult
 
-Kind = Literal["config", "clairvoyant", "baseline"]
+RunKind = Literal["config", "clairvoyant", "baseline"]
 """A configuration that was given, the same planner with perfect foresight as a reference, or a built-in baseline."""
 
 
-class Compared(Struct, frozen=True):
+class ComparedRun(Struct, frozen=True):
     """One run."""
 
-    kind: Kind
-    outcome: Outcome
+    kind: RunKind
+    outcome: SimulationResult
 
 
 class Comparison(Struct, frozen=True):
     """In the order of the configurations: each before its clairvoyant run, where it has one, the baselines last."""
 
     work_bound: WorkBound
-    runs: list[Compared]
+    runs: list[ComparedRun]

@@ -18,10 +18,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadline.sim.engine import EngineKnobs, Timing
+from loadline.sim.engine import EngineKnobs, EngineTiming
 
-Numbers = NDArray[np.float64]
-Lengths = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 # f is read at contexts this far apart; between them it differs from a straight line by some 0.01 %.
 _CONTEXT_STEP: Final = 1.02
@@ -31,7 +31,9 @@ _WEIGHT_MOST: Final = 1e3
 _TRIES: Final = 50
 
 
-def prefill_ms(timing: Timing, knobs: EngineKnobs, isl: Lengths, computed: Lengths, ttft_ms: float) -> Numbers:
+def prefill_ms(
+    timing: EngineTiming, knobs: EngineKnobs, isl: IntArray, computed: IntArray, ttft_ms: float
+) -> FloatArray:
     """The least time of each prompt, in ms.
 
     Args:
@@ -57,7 +59,7 @@ def prefill_ms(timing: Timing, knobs: EngineKnobs, isl: Lengths, computed: Lengt
     return work_ms + pass_ms * share
 
 
-def decode_ms(timing: Timing, knobs: EngineKnobs, isl: Lengths, osl: Lengths, itl_ms: float) -> Numbers:
+def decode_ms(timing: EngineTiming, knobs: EngineKnobs, isl: IntArray, osl: IntArray, itl_ms: float) -> FloatArray:
     """The least time of the tokens of each request after its first one, in ms.
 
     Args:
@@ -80,18 +82,18 @@ def decode_ms(timing: Timing, knobs: EngineKnobs, isl: Lengths, osl: Lengths, it
     return cost
 
 
-def _each(timing: Timing, tokens: Lengths) -> Numbers:
+def _each(timing: EngineTiming, tokens: IntArray) -> FloatArray:
     """The time of a pass over each, computed once for those that are equal."""
     different, places = np.unique(tokens, return_inverse=True)
-    took: Numbers = np.array([timing.prefill_ms(value) for value in different.tolist()])[places]
+    took: FloatArray = np.array([timing.prefill_ms(value) for value in different.tolist()])[places]
     return took
 
 
-def _most(shares: list[Numbers]) -> Numbers:
+def _most(shares: list[FloatArray]) -> FloatArray:
     return max(shares, key=lambda share: float(share.sum()))
 
 
-def _iterations(timing: Timing, knobs: EngineKnobs, least: int, most: int) -> tuple[Numbers, Numbers]:
+def _iterations(timing: EngineTiming, knobs: EngineKnobs, least: int, most: int) -> tuple[FloatArray, FloatArray]:
     """Mean contexts, and for each the times of iterations by batch size; infinite where the cache does not hold it."""
     steps = math.ceil(math.log((most + 1) / least) / math.log(_CONTEXT_STEP))
     contexts = np.geomspace(least, most + 1, steps + 1)
@@ -104,7 +106,7 @@ def _iterations(timing: Timing, knobs: EngineKnobs, least: int, most: int) -> tu
     return contexts, itl
 
 
-def _dearest_line(contexts: Numbers, itl: Numbers, mean: float, objective_ms: float) -> tuple[float, float]:
+def _dearest_line(contexts: FloatArray, itl: FloatArray, mean: float, objective_ms: float) -> tuple[float, float]:
     """Slope and level of the line below f that is highest at the mean context, of all weights of the objective."""
     each = itl / np.arange(1, itl.shape[1] + 1)
 
@@ -125,7 +127,7 @@ def _dearest_line(contexts: Numbers, itl: Numbers, mean: float, objective_ms: fl
     return line(max(weights, key=height))
 
 
-def _line_below(contexts: Numbers, costs: Numbers, mean: float) -> tuple[float, float]:
+def _line_below(contexts: FloatArray, costs: FloatArray, mean: float) -> tuple[float, float]:
     """Slope and level of the line that is below all costs and highest at the mean: it goes through two of them."""
     split = min(int(np.searchsorted(contexts, mean, side="right")), len(contexts) - 1)
     left, right = contexts[:split, None], contexts[None, split:]

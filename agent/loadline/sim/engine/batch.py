@@ -7,12 +7,12 @@ any number of further iterations costs O(block size).
 
 from heapq import heappop, heappush
 
-from loadline.sim.engine.gaps import Gaps
 from loadline.sim.engine.request import Sequence
-from loadline.sim.engine.step import Step
+from loadline.sim.engine.step import EngineStep
+from loadline.sim.engine.token_gaps import TokenGaps
 
 
-class Batch:
+class RunningBatch:
     """Sequences that decode together.
 
     Args:
@@ -31,7 +31,7 @@ class Batch:
         self._quotients = 0
         self._remainders = [0] * block_size_tokens
 
-        self.gaps = Gaps()
+        self.gaps = TokenGaps()
         """How long they wait for tokens."""
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class Batch:
         if not self._members:
             self.gaps.emptied()
 
-    def gets_tokens(self, step: Step) -> None:
+    def gets_tokens(self, step: EngineStep) -> None:
         """Each member gets a token in each iteration of a step; told before ``advance``."""
         self.gaps.passed(step, self._iterations)
 

@@ -23,12 +23,12 @@ from msgspec.structs import replace
 
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerSample
-from loadline.sim.engine.batch import Batch
+from loadline.sim.engine.batch import RunningBatch
 from loadline.sim.engine.knobs import EngineKnobs
-from loadline.sim.engine.queue import Queue
 from loadline.sim.engine.request import EngineEvent, EventKind, Request, Sequence
-from loadline.sim.engine.step import Chunk, Step
-from loadline.sim.engine.timing import Timing
+from loadline.sim.engine.step import EngineStep, PrefillChunk
+from loadline.sim.engine.timing import EngineTiming
+from loadline.sim.engine.waiting_queue import WaitingQueue
 
 # A newcomer must leave this share of the cache free for the growth of the others, or it would be thrown out at once.
 _WATERMARK_RATIO = 0.01
@@ -38,10 +38,10 @@ _WATERMARK_RATIO = 0.01
 _RUN_GROWTH_RATIO = 1 / 64
 
 
-class Engine:
+class SimulatedEngine:
     """One engine. Times are virtual ms; a time before the last one given counts as the last one."""
 
-    def __init__(self, knobs: EngineKnobs, timing: Timing) -> None:
+    def __init__(self, knobs: EngineKnobs, timing: EngineTiming) -> None:
         self.knobs = knobs
         self._timing = timing
         self._pass_ms = timing.prefill_ms(0)
@@ -49,12 +49,12 @@ class Engine:
         self._run_growth_tokens = int(knobs.kv_blocks_total * knobs.block_size_tokens * _RUN_GROWTH_RATIO)
         self._now_ms = 0.0
         self._held: dict[str, Sequence] = {}
-        self._queue = Queue()
+        self._queue = WaitingQueue()
         self._prefilling: list[Sequence] = []  # in the order of admission
         self._prefilling_blocks = 0
-        self._batch = Batch(knobs.block_size_tokens)
+        self._batch = RunningBatch(knobs.block_size_tokens)
         self._dropped: list[tuple[Sequence, bool]] = []  # who leaves with the step under way, and whether it is said
-        self._step: Step | None = None
+        self._step: EngineStep | None = None
         self._events: list[EngineEvent] = []
         self._ttft_ms: float | None = None
         self._itl_ms: float | None = None
@@ -258,7 +258,7 @@ class Engine:
             self._queue.prepend(newest)
             self._say("preempted", newest.request.request_id, at_ms)
 
-    def _pass(self, at_ms: float) -> Step:
+    def _pass(self, at_ms: float) -> EngineStep:
         """One iteration with prompts in it: all that were let in, or, chunked, what the batch leaves room for."""
         decodes = self.knobs.chunked_prefill and len(self._batch) > 0
         chunks = self._chunks() if self.knobs.chunked_prefill else [(s, s.prefill_tokens) for s in self._prefilling]
@@ -267,9 +267,9 @@ class Engine:
         for sequence, tokens in chunks:
             first = sequence.tokens - sequence.prefill_tokens
             took_ms += prefill_ms(first + tokens) - prefill_ms(first)
-        return Step(at_ms, took_ms, decodes=decodes, chunks=chunks)
+        return EngineStep(at_ms, took_ms, decodes=decodes, chunks=chunks)
 
-    def _chunks(self) -> list[Chunk]:
+    def _chunks(self) -> list[PrefillChunk]:
         budget_tokens = self.knobs.max_batched_tokens - len(self._batch)
         chunks = []
         for sequence in self._prefilling:
@@ -280,7 +280,7 @@ class Engine:
             budget_tokens -= tokens
         return chunks
 
-    def _run(self, at_ms: float) -> Step:
+    def _run(self, at_ms: float) -> EngineStep:
         """Decode iterations until somebody finishes, a block is missing, or the batch has grown noticeably."""
         batch, total = self._batch, self.knobs.kv_blocks_total
         most = min(batch.iterations_to_finish(), max(self._run_growth_tokens // len(batch), 1))
@@ -288,13 +288,13 @@ class Engine:
             most = bisect_right(range(1, most), total, key=batch.blocks)  # room for one was made
         first_ms = self._itl(0)
         ramp_ms = (self._itl(most - 1) - first_ms) / (most - 1) if most > 1 else 0.0
-        return Step(at_ms, first_ms, ramp_ms, most)
+        return EngineStep(at_ms, first_ms, ramp_ms, most)
 
     def _itl(self, iterations: int) -> float:
         """Iteration time of the batch after so many further iterations."""
         return self._timing.itl_ms(len(self._batch), self._batch.kv_tokens(iterations))
 
-    def _end(self, step: Step) -> None:
+    def _end(self, step: EngineStep) -> None:
         self._iteration_ms = step.iteration_ms(step.iterations - 1)
         if step.decodes:
             self._itl_ms = self._iteration_ms

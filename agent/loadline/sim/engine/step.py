@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from loadline.sim.engine.request import Sequence
 
-Chunk = tuple[Sequence, int]
+PrefillChunk = tuple[Sequence, int]
 """A sequence, and how many of its prompt tokens are computed in this step."""
 
 
-class Step(Struct):
+class EngineStep(Struct):
     """One or many iterations. Each takes ``ramp_ms`` longer than the one before, for the batch's cache grows evenly."""
 
     start_ms: float
@@ -19,7 +19,7 @@ class Step(Struct):
     iterations: int = 1
     decodes: bool = True
     """Whether the batch gets a token in each iteration; it stands still in a pass of prompts alone."""
-    chunks: list[Chunk] = []
+    chunks: list[PrefillChunk] = []
     end_ms: float = 0.0
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Timing(Protocol):
+class EngineTiming(Protocol):
     """Two times, both finite. ``prefill_ms`` never falls with its argument, and is above 0 from one token on."""
 
     def prefill_ms(self, tokens: float) -> float:

@@ -1,10 +1,10 @@
 """What a simulated fleet is made of: the fleet file, and its reference."""
 
 from loadline.sim.fleet.knobs import (
-    FleetKnobs,
     FleetMigrationKnobs,
-    PoolFleet,
-    PoolFleetKnobs,
+    SimulatedFleetKnobs,
+    SimulatedPool,
+    SimulatedPoolKnobs,
     StartDelayKnobs,
     TransferKnobs,
     model_of,
@@ -14,10 +14,10 @@ from loadline.sim.fleet.knobs import (
 )
 
 __all__ = [
-    "FleetKnobs",
     "FleetMigrationKnobs",
-    "PoolFleet",
-    "PoolFleetKnobs",
+    "SimulatedFleetKnobs",
+    "SimulatedPool",
+    "SimulatedPoolKnobs",
     "StartDelayKnobs",
     "TransferKnobs",
     "model_of",

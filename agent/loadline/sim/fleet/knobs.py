@@ -13,26 +13,26 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.scalars import Name, Role
 from loadline.errors import ConfigError
-from loadline.sim.engine import EngineKnobs, Timing
+from loadline.sim.engine import EngineKnobs, EngineTiming
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 
-Positive = Annotated[int, Meta(ge=1)]
-PositiveNumber = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
+PositiveInt = Annotated[int, Meta(ge=1)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+NonNegativeFloat = Annotated[float, Meta(ge=0)]
 
 
-class _Knobs(Struct, frozen=True, forbid_unknown_fields=True):
+class _FleetFileTable(Struct, frozen=True, forbid_unknown_fields=True):
     """An unknown key is an error, not a silent nothing."""
 
 
-class StartDelayKnobs(_Knobs, frozen=True):
+class StartDelayKnobs(_FleetFileTable, frozen=True):
     """From the start of a worker's process until it can serve."""
 
     distribution: Annotated[
         Literal["constant", "uniform", "exponential", "lognormal"],
         Meta(description="How the times are spread; uniform is mean_s plus or minus mean_s * cv * sqrt(3)."),
     ] = "lognormal"
-    mean_s: Annotated[NotNegative, Meta(description="Mean time, in s.")] = 60.0
+    mean_s: Annotated[NonNegativeFloat, Meta(description="Mean time, in s.")] = 60.0
     cv: Annotated[
         float, Meta(ge=0, le=10, description="Coefficient of variation; constant and exponential have their own.")
     ] = 0.25
@@ -52,20 +52,20 @@ class StartDelayKnobs(_Knobs, frozen=True):
         return mean_ms
 
 
-class PoolFleetKnobs(_Knobs, frozen=True):
+class SimulatedPoolKnobs(_FleetFileTable, frozen=True):
     """The engines of one pool. Its role, bounds and GPUs a worker are those of the configuration."""
 
     name: Annotated[Name, Meta(description="The pool's name in the configuration.")]
-    kv_blocks: Annotated[Positive, Meta(description="KV cache blocks of one worker.")]
+    kv_blocks: Annotated[PositiveInt, Meta(description="KV cache blocks of one worker.")]
     prefill_profile: Annotated[str, Meta(description="NPZ file of a measured prefill sweep, from this file on.")] = ""
     decode_profile: Annotated[str, Meta(description="NPZ file of a measured decode sweep, from this file on.")] = ""
     linear: Annotated[
         LinearProfile | None, Meta(description="alpha, beta, gamma and delta in the place of the profiles.")
     ] = None
     accelerator: Annotated[str, Meta(max_length=256, description="Accelerator type, for the records.")] = ""
-    block_size_tokens: Annotated[Positive, Meta(description="Tokens in one KV block.")] = 16
-    max_batch_requests: Annotated[Positive, Meta(description="Most requests that decode together.")] = 256
-    max_batched_tokens: Annotated[Positive, Meta(description="Most prompt tokens in one pass.")] = 8_192
+    block_size_tokens: Annotated[PositiveInt, Meta(description="Tokens in one KV block.")] = 16
+    max_batch_requests: Annotated[PositiveInt, Meta(description="Most requests that decode together.")] = 256
+    max_batched_tokens: Annotated[PositiveInt, Meta(description="Most prompt tokens in one pass.")] = 8_192
     chunked_prefill: Annotated[
         bool, Meta(description="Mix chunks of prompts with decode iterations instead of whole passes between them.")
     ] = False
@@ -76,17 +76,17 @@ class PoolFleetKnobs(_Knobs, frozen=True):
     start_delay: StartDelayKnobs = StartDelayKnobs()
 
 
-class TransferKnobs(_Knobs, frozen=True):
+class TransferKnobs(_FleetFileTable, frozen=True):
     """How KV cache gets from one worker to another."""
 
-    bandwidth_gbytes_per_s: Annotated[PositiveNumber, Meta(description="10^9 bytes a second, for one transfer.")] = 25.0
-    latency_ms: Annotated[NotNegative, Meta(description="Added to every transfer.")] = 1.0
-    kv_bytes_per_token: Annotated[Positive, Meta(description="Bytes of KV cache a token takes, over all layers.")] = (
-        131_072
-    )
+    bandwidth_gbytes_per_s: Annotated[PositiveFloat, Meta(description="10^9 bytes a second, for one transfer.")] = 25.0
+    latency_ms: Annotated[NonNegativeFloat, Meta(description="Added to every transfer.")] = 1.0
+    kv_bytes_per_token: Annotated[
+        PositiveInt, Meta(description="Bytes of KV cache a token takes, over all layers.")
+    ] = 131_072
 
 
-class FleetMigrationKnobs(_Knobs, frozen=True):
+class FleetMigrationKnobs(_FleetFileTable, frozen=True):
     """That engines can hand requests over live, so that an agent may have them moved. Without it they cannot."""
 
     slots_in: Annotated[int, Meta(ge=0, le=1_024, description="Requests that a worker takes in at a time.")] = 4
@@ -95,19 +95,19 @@ class FleetMigrationKnobs(_Knobs, frozen=True):
     ] = 4
 
 
-class FleetKnobs(_Knobs, frozen=True):
+class SimulatedFleetKnobs(_FleetFileTable, frozen=True):
     """A whole fleet file."""
 
-    pools: Annotated[tuple[PoolFleetKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
+    pools: Annotated[tuple[SimulatedPoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
     model: Annotated[
         str, Meta(max_length=100, description="The model that the trace is for; empty: the only one there is.")
     ] = ""
     ttft_ms: Annotated[
-        PositiveNumber | None,
+        PositiveFloat | None,
         Meta(description="Time to first token that a request is judged by; none: the configuration's objective."),
     ] = None
     itl_ms: Annotated[
-        PositiveNumber | None,
+        PositiveFloat | None,
         Meta(description="Mean inter-token latency that a request is judged by; none: the configuration's objective."),
     ] = None
     routing: Annotated[
@@ -122,23 +122,23 @@ class FleetKnobs(_Knobs, frozen=True):
     ] = None
 
 
-class PoolFleet(Struct, frozen=True):
+class SimulatedPool(Struct, frozen=True):
     """A pool, ready to be simulated."""
 
-    knobs: PoolFleetKnobs
+    knobs: SimulatedPoolKnobs
     role: Role
     gpus_per_worker: int
     engine: EngineKnobs
-    timing: Timing
+    timing: EngineTiming
 
 
-def read_fleet(path: Path) -> FleetKnobs:
+def read_fleet(path: Path) -> SimulatedFleetKnobs:
     """Read a fleet file; the paths in it count from where it is.
 
     Raises:
         ConfigError: It cannot be read, or something in it cannot be used.
     """
-    knobs = load_as(FleetKnobs, path)
+    knobs = load_as(SimulatedFleetKnobs, path)
     names = [pool.name for pool in knobs.pools]
     for index, pool in enumerate(knobs.pools):
         place = f"{path}: pools[{index}]"
@@ -159,7 +159,7 @@ def read_fleet(path: Path) -> FleetKnobs:
     return msgspec.structs.replace(knobs, pools=pools)
 
 
-def model_of(fleet: FleetKnobs, settings: Settings) -> ModelKnobs:
+def model_of(fleet: SimulatedFleetKnobs, settings: Settings) -> ModelKnobs:
     """The model that the trace is for.
 
     Raises:
@@ -174,7 +174,7 @@ def model_of(fleet: FleetKnobs, settings: Settings) -> ModelKnobs:
     raise ConfigError("model of the fleet", problem, "Name one of them.")
 
 
-def objectives_of(fleet: FleetKnobs, model: ModelKnobs) -> ObjectiveKnobs:
+def objectives_of(fleet: SimulatedFleetKnobs, model: ModelKnobs) -> ObjectiveKnobs:
     """What every request is judged by: what the fleet file says, else what the planner is told."""
     planned = model.objectives
     return ObjectiveKnobs(
@@ -183,7 +183,7 @@ def objectives_of(fleet: FleetKnobs, model: ModelKnobs) -> ObjectiveKnobs:
     )
 
 
-def pools_of(fleet: FleetKnobs, model: ModelKnobs) -> dict[str, PoolFleet]:
+def pools_of(fleet: SimulatedFleetKnobs, model: ModelKnobs) -> dict[str, SimulatedPool]:
     """Every pool of the model, with its engines.
 
     Raises:
@@ -200,7 +200,7 @@ def pools_of(fleet: FleetKnobs, model: ModelKnobs) -> dict[str, PoolFleet]:
         has, lacks = ("prefill", "decode") if "prefill" in roles else ("decode", "prefill")
         remedy = f"Add a {lacks} pool, or make it aggregated: no request could finish."
         raise ConfigError(f"pools of model {model.name}", f"are of role {has} and none is of role {lacks}", remedy)
-    found: dict[str, PoolFleet] = {}
+    found: dict[str, SimulatedPool] = {}
     for name, pool in configured.items():
         knobs = described[name]
         try:
@@ -215,9 +215,9 @@ def pools_of(fleet: FleetKnobs, model: ModelKnobs) -> dict[str, PoolFleet]:
             timing = _timing(knobs)
         except ValueError as error:
             raise ConfigError(f"fleet, pool {name}", str(error), "Correct it.") from error
-        found[name] = PoolFleet(knobs, pool.role, pool.gpus_per_worker, engine, timing)
+        found[name] = SimulatedPool(knobs, pool.role, pool.gpus_per_worker, engine, timing)
     return found
 
 
-def _timing(knobs: PoolFleetKnobs) -> Timing:
+def _timing(knobs: SimulatedPoolKnobs) -> EngineTiming:
     return knobs.linear or MeasuredProfile(Path(knobs.prefill_profile), Path(knobs.decode_profile))

@@ -1,7 +1,7 @@
 """Reference of a fleet file as Markdown, generated from the Structs: docs/reference/fleet-file.md."""
 
 from loadline.config.reference import HEADER, sections
-from loadline.sim.fleet import FleetKnobs
+from loadline.sim.fleet import SimulatedFleetKnobs
 
 _HEAD = f"""# Fleet file
 
@@ -16,4 +16,4 @@ pool needs both profiles or `linear`. See [simulation.md](../explanation/simulat
 
 def fleet_reference() -> str:
     """Return the page: for each section a table of keys with values, default and meaning."""
-    return _HEAD + sections(FleetKnobs)
+    return _HEAD + sections(SimulatedFleetKnobs)

@@ -10,14 +10,14 @@ from msgspec import Struct, field
 
 from loadline.sim.engine import Request
 from loadline.sim.serving.prefix import PrefixCache
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.traces import Arrival
 
 
-class Station(Struct, eq=False):
+class RoutedWorker(Struct, eq=False):
     """A worker as the gateway sees it: what it was given and has not finished."""
 
-    worker: WorkerProcess
+    worker: SimulatedWorker
     name: str
     prefix: PrefixCache | None
     numbers: dict[str, int] = {}
@@ -43,7 +43,7 @@ class Station(Struct, eq=False):
         self.computed(name)
         return self.numbers.pop(name)
 
-    def hand_over(self, name: str, other: "Station") -> None:
+    def hand_over(self, name: str, other: "RoutedWorker") -> None:
         """Another one has a request now, with what is left of it to compute."""
         left = self._prompts.get(name, 0)
         other.hold(name, self.let_go(name), left)
@@ -60,32 +60,32 @@ class Station(Struct, eq=False):
         return min(self.prefix.hit_tokens(arrival.prefix), arrival.isl_tokens)
 
 
-class Lane(Struct, eq=False):
+class DispatchQueue(Struct, eq=False):
     """The requests of one role that the same pools can hold: who could take them now, and which of them wait."""
 
     pools: tuple[str, ...]
-    serving: list[Station] = []
+    serving: list[RoutedWorker] = []
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)
     """Number and how far it is; the first is next."""
     chosen: int = 0
     """How often a station was chosen for one of them."""
 
 
-Policy = Callable[[Sequence[Station], Arrival, int], Station]
+RoutingPolicy = Callable[[Sequence[RoutedWorker], Arrival, int], RoutedWorker]
 """Chooses one of the stations (at least one) for an arrival, given how many were chosen before."""
 
 
-def round_robin(stations: Sequence[Station], _arrival: Arrival, chosen: int) -> Station:
+def round_robin(stations: Sequence[RoutedWorker], _arrival: Arrival, chosen: int) -> RoutedWorker:
     """One after the other."""
     return stations[chosen % len(stations)]
 
 
-def least_loaded(stations: Sequence[Station], _arrival: Arrival, _chosen: int) -> Station:
+def least_loaded(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
     """The fewest prompt tokens to compute, then the fewest requests."""
     return min(stations, key=lambda one: (one.prompt_tokens, len(one.numbers), one.name))
 
 
-def kv_aware(stations: Sequence[Station], arrival: Arrival, _chosen: int) -> Station:
+def kv_aware(stations: Sequence[RoutedWorker], arrival: Arrival, _chosen: int) -> RoutedWorker:
     """The least prompt work until the first token: what waits there and what of this prompt is not in the cache.
 
     Of those that are equal, the one with fewest requests; then the one that has to forget least for it.
@@ -96,4 +96,8 @@ def kv_aware(stations: Sequence[Station], arrival: Arrival, _chosen: int) -> Sta
     )
 
 
-POLICIES: dict[str, Policy] = {"round_robin": round_robin, "least_loaded": least_loaded, "kv_aware": kv_aware}
+ROUTING_POLICIES: dict[str, RoutingPolicy] = {
+    "round_robin": round_robin,
+    "least_loaded": least_loaded,
+    "kv_aware": kv_aware,
+}

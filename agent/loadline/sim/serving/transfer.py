@@ -26,7 +26,7 @@ class LiveCopy(Struct, frozen=True):
         return self.stages_ms[-1]
 
 
-class Link(Struct, frozen=True):
+class TransferLink(Struct, frozen=True):
     """The way between two workers."""
 
     bandwidth_gbytes_per_s: float

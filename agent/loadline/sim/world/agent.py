@@ -15,10 +15,10 @@ from loadline.ports import Journal
 from loadline.runtime.inbox import Inbox
 from loadline.runtime.registry import Registry
 from loadline.runtime.turns import FRAME_KINDS, Turns
-from loadline.sim.world.bus import BusPort
+from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.fitter import InlineFitter
-from loadline.sim.world.store import StorePort
-from loadline.sim.world.tasks import Task
+from loadline.sim.world.store import StoreConnection
+from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import Rejected
 from loadline.wire.keys import Keys
@@ -31,7 +31,7 @@ INBOX_FRAMES_MAX = 65_536
 _TASKS_KEPT = 64
 
 
-class Clock:
+class VirtualClock:
     """What a process reads: Unix ms. It begins ``skew_ms`` off and runs faster or slower by ``drift``; never back."""
 
     def __init__(self, timeline: Timeline, skew_ms: float = 0.0, drift: float = 0.0) -> None:
@@ -48,7 +48,7 @@ class Clock:
         return (now_ms - START_MS - self._skew_ms) / self._rate
 
 
-class Silent:
+class NullLog:
     """A log for a process of which thousands of hours are played. What is a bug still ends the simulation."""
 
     def info(self, event: str, **fields: Any) -> None:
@@ -66,28 +66,28 @@ class Silent:
         raise  # noqa: PLE0704 - called from within an except clause
 
 
-class Watcher:
+class TurnObserver:
     """Whoever looks at every turn of an agent; here nothing comes of it."""
 
-    def before_turn(self, agent: "AgentProcess", events: Sequence[AnyEvent], now: int) -> None:
+    def before_turn(self, agent: "SimulatedAgent", events: Sequence[AnyEvent], now: int) -> None:
         """These events are about to be handled; ``now`` is what the agent's clock shows."""
 
     def after_turn(
-        self, agent: "AgentProcess", events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+        self, agent: "SimulatedAgent", events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
         """They were handled, and these effects are about to be performed."""
 
-    def before_effect(self, agent: "AgentProcess", effect: AnyEffect) -> None:
+    def before_effect(self, agent: "SimulatedAgent", effect: AnyEffect) -> None:
         """An effect is about to be performed; if the agent is killed now, it never is."""
 
-    def after_effect(self, agent: "AgentProcess", effect: AnyEffect) -> None:
+    def after_effect(self, agent: "SimulatedAgent", effect: AnyEffect) -> None:
         """An effect was performed, and its result waits for the next turn; if the agent is killed now, it is lost."""
 
 
-class _WatchedController(Controller):
+class _ObservedController(Controller):
     """Shows every turn to a watcher."""
 
-    def __init__(self, settings: Settings, agent: "AgentProcess", watcher: Watcher) -> None:
+    def __init__(self, settings: Settings, agent: "SimulatedAgent", watcher: TurnObserver) -> None:
         super().__init__(settings)
         self._agent = agent
         self._watcher = watcher
@@ -100,7 +100,7 @@ class _WatchedController(Controller):
         return effects
 
 
-class AgentProcess:
+class SimulatedAgent:
     """One life of one agent.
 
     Args:
@@ -120,19 +120,19 @@ class AgentProcess:
         self,
         timeline: Timeline,
         settings: Settings,
-        bus: BusPort,
-        store: StorePort,
+        bus: BusConnection,
+        store: StoreConnection,
         *,
-        clock: Clock | None = None,
+        clock: VirtualClock | None = None,
         journal: Journal | None = None,
         turn_spacing_ms: float = 2.0,
-        watcher: Watcher | None = None,
+        watcher: TurnObserver | None = None,
         root: str = "loadline",
         namespace: str = "default",
     ) -> None:
         self.name = settings.agent
-        self.controller = Controller(settings) if watcher is None else _WatchedController(settings, self, watcher)
-        self.clock = clock or Clock(timeline)
+        self.controller = Controller(settings) if watcher is None else _ObservedController(settings, self, watcher)
+        self.clock = clock or VirtualClock(timeline)
         self.alive = True
         self.bus, self.store, self.journal = bus, store, journal
         self.refused: dict[str, int] = {}
@@ -155,7 +155,7 @@ class AgentProcess:
             keys=keys,
             inbox=self.inbox,
             spawn=self._perform,
-            log=Silent(),
+            log=NullLog(),
             batch_max=BATCH_MAX,
             frame_bytes_max=FRAME_BYTES_MAX,
             version="sim",
@@ -168,7 +168,7 @@ class AgentProcess:
             registry.on_changes,
             lambda connected: self.inbox.put(StoreConnectionChanged(connected)),
         )
-        self._tasks = {Task(self._listen(subjects)): None, Task(follow): None}
+        self._tasks = {VirtualTask(self._listen(subjects)): None, VirtualTask(follow): None}
         self._wake()
 
     def pause(self, until_ms: float) -> None:
@@ -188,8 +188,8 @@ class AgentProcess:
         for task in self._tasks:
             task.kill()
         self._tasks.clear()
-        Task(self.bus.close())
-        Task(self.store.close())
+        VirtualTask(self.bus.close())
+        VirtualTask(self.store.close())
 
     async def _listen(self, subjects: Subjects) -> None:
         await self.bus.connect(lambda connected: self.inbox.put(BusConnectionChanged(connected)))
@@ -203,7 +203,9 @@ class AgentProcess:
         if not self.alive:
             coroutine.close()
             return
-        task = Task(coroutine, None if watcher is None else lambda: watcher.after_effect(self, effect), self._stands)
+        task = VirtualTask(
+            coroutine, None if watcher is None else lambda: watcher.after_effect(self, effect), self._stands
+        )
         if not task.done:
             self._tasks[task] = None
 

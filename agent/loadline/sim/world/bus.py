@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer, Offer
-from loadline.sim.world.tasks import Promise, Task
+from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
 
 # What a client takes to notice that the server is gone, and to come back: 5 s between pings, two may be missed.
@@ -28,7 +28,7 @@ class BusFaults(Struct, frozen=True):
 
 class _Subscription(Struct, eq=False):
     pattern: str
-    port: "BusPort"
+    port: "BusConnection"
     offer: Offer
 
     def matches(self, subject: str) -> bool:
@@ -42,7 +42,7 @@ class _Subscription(Struct, eq=False):
         return len(wanted) == len(tokens) and all(same)
 
 
-class Bus:
+class VirtualBus:
     """The server. Processes use it through a port of their own.
 
     Args:
@@ -60,16 +60,16 @@ class Bus:
         self.faults = faults or BusFaults()
         self.luck = timeline.luck(purpose)
         self.up = True
-        self._ports: list[BusPort] = []
+        self._ports: list[BusConnection] = []
         self._subscriptions: list[_Subscription] = []
         self._routes: dict[str, tuple[_Subscription, ...]] = {}
-        self._answers: dict[str, dict[BusPort, Answer]] = {}
+        self._answers: dict[str, dict[BusConnection, Answer]] = {}
 
-    def port(self) -> "BusPort":
+    def port(self) -> "BusConnection":
         """A connection for one process."""
-        return BusPort(self)
+        return BusConnection(self)
 
-    def join(self, port: "BusPort") -> None:
+    def join(self, port: "BusConnection") -> None:
         """A process is there."""
         self._ports.append(port)
 
@@ -79,20 +79,20 @@ class Bus:
         for port in self._ports:
             port.connection_changed()
 
-    def listen(self, port: "BusPort", pattern: str, offer: Offer) -> None:
+    def listen(self, port: "BusConnection", pattern: str, offer: Offer) -> None:
         """Deliver what matches: a subject, or all that begin with what stands before ``>``."""
         self._subscriptions.append(_Subscription(pattern, port, offer))
         self._routes.clear()
 
-    def answer(self, port: "BusPort", subject: str, answer: Answer) -> None:
+    def answer(self, port: "BusConnection", subject: str, answer: Answer) -> None:
         """Give requests on the subject to this process too."""
         self._answers.setdefault(subject, {})[port] = answer
 
-    def answerers(self, subject: str) -> "dict[BusPort, Answer]":
+    def answerers(self, subject: str) -> "dict[BusConnection, Answer]":
         """Who may answer requests on the subject: the first answer counts."""
         return self._answers.get(subject, {})
 
-    def leave(self, port: "BusPort") -> None:
+    def leave(self, port: "BusConnection") -> None:
         """A process is gone."""
         if port in self._ports:
             self._ports.remove(port)
@@ -101,7 +101,7 @@ class Bus:
         for subject in [subject for subject, held in self._answers.items() if held.pop(port, None) and not held]:
             del self._answers[subject]
 
-    def publish(self, sender: "BusPort", subject: str, payload: bytes) -> None:
+    def publish(self, sender: "BusConnection", subject: str, payload: bytes) -> None:
         """Carry a frame to everyone who listens."""
         route = self._routes.get(subject)
         if route is None:
@@ -110,7 +110,7 @@ class Bus:
         for one in route:
             self.carry(sender, one.port, partial(one.offer, subject, payload))
 
-    def carry(self, sender: "BusPort", receiver: "BusPort", deliver: Callable[[], object]) -> None:
+    def carry(self, sender: "BusConnection", receiver: "BusConnection", deliver: Callable[[], object]) -> None:
         """From one process to another: not at all, once or twice, in time or late."""
         if not sender.reachable:
             return
@@ -133,10 +133,10 @@ class Bus:
             self.timeline.after(delay_ms + luck.uniform(0.0, faults.late_ms_max), arrive)
 
 
-class BusPort:
+class BusConnection:
     """``ports.Bus`` for one process."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: VirtualBus) -> None:
         self.connected = bus.up
         """What the process believes."""
         self.cut = False
@@ -210,18 +210,18 @@ class BusPort:
         Raises:
             BusUnavailable: The bus is away, nobody listens, or nobody answered in time.
         """
-        bus, promise = self._bus, Promise[bytes]()
+        bus, promise = self._bus, VirtualFuture[bytes]()
         found = bus.answerers(subject)
         if not self.connected or not found:
             raise BusUnavailable("the bus is away" if found else f"nobody listens on {subject}")
 
-        async def reply(receiver: BusPort, answer: Answer) -> None:
+        async def reply(receiver: BusConnection, answer: Answer) -> None:
             answered = await answer(payload)
             if answered is not None:
                 bus.carry(receiver, self, partial(promise.keep, answered))
 
         for receiver, answer in found.items():
-            bus.carry(self, receiver, partial(lambda *both: Task(reply(*both)), receiver, answer))
+            bus.carry(self, receiver, partial(lambda *both: VirtualTask(reply(*both)), receiver, answer))
         if not promise.settled:
             late = BusUnavailable(f"nobody answered on {subject} within {timeout_s} s")
             bus.timeline.after(timeout_s * 1_000, partial(promise.fail, late))

@@ -7,11 +7,11 @@ from typing import Protocol
 from loadline.client.holds import HeldRequests
 from loadline.client.moves import Moves
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.sim.engine import Engine, Request
+from loadline.sim.engine import Request, SimulatedEngine
 from loadline.sim.world import peers
-from loadline.sim.world.bus import BusPort
+from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.peers import Handover, Room, Said
-from loadline.sim.world.tasks import Promise
+from loadline.sim.world.tasks import VirtualFuture
 from loadline.sim.world.timeline import Timeline
 
 
@@ -19,8 +19,8 @@ class Host(Protocol):
     """A worker's process, as those that move its requests know it."""
 
     record: WorkerRecord
-    engine: Engine
-    peers: BusPort
+    engine: SimulatedEngine
+    peers: BusConnection
     """Its connection to other workers and to the frontend."""
     holds: HeldRequests
 
@@ -66,7 +66,7 @@ class Intake:
         self._host = host
         self._moves = moves
         self._begin = begin
-        self._arrivals: dict[tuple[str, int], Promise[bool]] = {}
+        self._arrivals: dict[tuple[str, int], VirtualFuture[bool]] = {}
         """Requests and hops in doubt; each comes to whether it is run."""
 
     async def listen(self) -> None:
@@ -104,11 +104,11 @@ class Intake:
             return Said(yes=False)
         arrival = self._arrivals.get((name, hop))
         if arrival is None:
-            arrival = self._arrivals[name, hop] = Promise[bool]()
+            arrival = self._arrivals[name, hop] = VirtualFuture[bool]()
             self._begin(self._find_out(request, arrival))
         return Said(await arrival)
 
-    async def _find_out(self, request: Request, arrival: Promise[bool]) -> None:
+    async def _find_out(self, request: Request, arrival: VirtualFuture[bool]) -> None:
         """Whether it is this worker's own; if so it is run."""
         host, name, hop = self._host, request.request_id, request.hop
         host.engine.abort(name, self._timeline.now_ms)  # it may run it under an earlier hop, which is over

@@ -20,7 +20,7 @@ from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.world import peers
 from loadline.sim.world.intake import Host, Intake
 from loadline.sim.world.peers import Handover, Room, Said
-from loadline.sim.world.tasks import Promise, Task, pause
+from loadline.sim.world.tasks import VirtualFuture, VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
 
@@ -92,10 +92,10 @@ class Mover:
         self._port = host.peers
         self._say = say
         self._knobs = knobs
-        self._taken: dict[str, Promise[EngineEvent]] = {}
-        self._copies: dict[Part, Promise[None]] = {}
+        self._taken: dict[str, VirtualFuture[EngineEvent]] = {}
+        self._copies: dict[Part, VirtualFuture[None]] = {}
         self._planned_ms: float | None = None
-        self._tasks: list[Task] = []
+        self._tasks: list[VirtualTask] = []
         self._ended = False
         self.intake = Intake(timeline, host, self.moves, self._begin)
         """What it takes in."""
@@ -130,7 +130,7 @@ class Mover:
             return
         if len(self._tasks) > _TASKS_KEPT:
             self._tasks = [task for task in self._tasks if not task.done]
-        self._tasks.append(Task(coroutine))
+        self._tasks.append(VirtualTask(coroutine))
 
     @property
     def _now_ms(self) -> int:
@@ -181,7 +181,7 @@ class Mover:
         self._reached(command, self.moves.copying(part, self._now_ms))
         itl_ms = engine.load().itl_ms
         copy = self._knobs.copy(engine.kv_tokens(part.request_id), 1.0 / itl_ms if itl_ms else 0.0)
-        over = self._copies[part] = Promise[None]()
+        over = self._copies[part] = VirtualFuture[None]()
         if not self.hangs:
             self._timeline.after(copy.copying_ms, partial(over.keep, None))
         await over
@@ -203,7 +203,7 @@ class Mover:
         taken = engine.take(request_id, self._timeline.now_ms)
         if taken is None:
             return "withdrawn" if request_id in engine.held else "finished"
-        gone = self._taken[request_id] = Promise[EngineEvent]()
+        gone = self._taken[request_id] = VirtualFuture[EngineEvent]()
         self._host.go_on()
         left = await gone
         taken = replace(taken, token_ms=left.token_ms, gap_ms=left.gap_ms)
@@ -211,7 +211,7 @@ class Mover:
         if hop is None:
             return "withdrawn"
         self.on_phase("switching", command)
-        await pause(self._timeline, downtime_ms)
+        await sleep(self._timeline, downtime_ms)
         return await self._handed(command, taken, hop)
 
     async def _handed(self, command: MigrateCommand, taken: Request, hop: int) -> MigrationFailure:

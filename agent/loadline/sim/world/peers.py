@@ -13,8 +13,8 @@ from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import BusUnavailable
 from loadline.ports import Answer
 from loadline.sim.engine import Request
-from loadline.sim.world.bus import BusPort
-from loadline.sim.world.tasks import pause
+from loadline.sim.world.bus import BusConnection
+from loadline.sim.world.tasks import sleep
 from loadline.sim.world.timeline import Timeline
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.subjects import encode_token
@@ -87,7 +87,7 @@ def claims_of(model: str) -> str:
     return f"sim.claim.{encode_token(model)}"
 
 
-async def ask(port: BusPort, subject: str, question: Struct, kind: type[A]) -> A:
+async def ask(port: BusConnection, subject: str, question: Struct, kind: type[A]) -> A:
     """Ask, and wait for the answer.
 
     Raises:
@@ -107,11 +107,11 @@ def answering(kind: type[Q], answer: Callable[[Q], Awaitable[Struct | None]]) ->
     return answered
 
 
-async def claim(timeline: Timeline, port: BusPort, record: WorkerRecord, request_id: str, hop: int) -> Owned:
+async def claim(timeline: Timeline, port: BusConnection, record: WorkerRecord, request_id: str, hop: int) -> Owned:
     """Ask the frontend for a request until it answers: until then nobody may run it."""
     wanted = Claim(request_id, record.worker, record.incarnation, hop)
     while True:
         try:
             return await ask(port, claims_of(record.model), wanted, Owned)
         except BusUnavailable:
-            await pause(timeline, _AGAIN_MS)
+            await sleep(timeline, _AGAIN_MS)

@@ -9,10 +9,10 @@ from loadline.client.fence import DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
 from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
-from loadline.sim.world.bus import BusPort
-from loadline.sim.world.tasks import Task
+from loadline.sim.world.bus import BusConnection
+from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
@@ -27,29 +27,29 @@ _TIMING: Final = Timing(
     start_concurrency=1_000,
 )
 
-StartWorker = Callable[[str, str], WorkerProcess]
+StartWorker = Callable[[str, str], SimulatedWorker]
 """Starts a worker of a model's pool."""
 
 
-class _Pool:
+class _ScaledPool:
     """The workers of one pool, and what they should be."""
 
     def __init__(self, model: str, name: str) -> None:
         self.model = model
         self.name = name
-        self.workers: dict[str, WorkerProcess] = {}
+        self.workers: dict[str, SimulatedWorker] = {}
         self.seen: dict[str, Process] = {}
         self.target: PoolTarget | None = None
         self.drain_ttl_ms = 0
         self.failures = Failures()
 
-    def add(self, worker: WorkerProcess, now_ms: int) -> None:
+    def add(self, worker: SimulatedWorker, now_ms: int) -> None:
         record = worker.record
         self.workers[record.worker] = worker
         self.seen[record.worker] = Process(record.worker, record.incarnation, now_ms)
 
 
-class ScalerProcess:
+class SimulatedScaler:
     """Carries out the decisions of some models.
 
     Args:
@@ -65,7 +65,7 @@ class ScalerProcess:
         self,
         timeline: Timeline,
         pools: Mapping[str, Sequence[str]],
-        bus: BusPort,
+        bus: BusConnection,
         start: StartWorker,
         *,
         name: str = "scaler",
@@ -79,16 +79,16 @@ class ScalerProcess:
         self._start = start
         self._subjects = Subjects(root)
         self._fence = DecisionFence()
-        self._pools = {(model, pool): _Pool(model, pool) for model, names in pools.items() for pool in names}
+        self._pools = {(model, pool): _ScaledPool(model, pool) for model, names in pools.items() for pool in names}
         self._open: dict[str, ScalingDecision] = {}
         self._answers: dict[str, DecisionApplied] = {}
         self._drained: dict[str, int] = {}
         self._due = False
-        Task(bus.subscribe(self._subjects.all_of("drained"), self._on_drained))
+        VirtualTask(bus.subscribe(self._subjects.all_of("drained"), self._on_drained))
         for model in pools:
-            Task(bus.subscribe(self._subjects.decision(model), self._on_decision))
+            VirtualTask(bus.subscribe(self._subjects.decision(model), self._on_decision))
 
-    def adopt(self, worker: WorkerProcess) -> None:
+    def adopt(self, worker: SimulatedWorker) -> None:
         """Take over a worker that was there before any decision."""
         self._pools[worker.record.model, worker.record.pool].add(worker, int(self._timeline.now_ms))
 
@@ -177,13 +177,13 @@ class ScalerProcess:
             self._due = True
             self._timeline.after(_TURN_MS, self._turn)
 
-    def _bury(self, pool: _Pool, now_ms: int) -> None:
+    def _bury(self, pool: _ScaledPool, now_ms: int) -> None:
         for name in [name for name, worker in pool.workers.items() if not worker.alive]:
             del pool.workers[name]
             self._drained.pop(name, None)
             pool.failures = after_exit(pool.failures, pool.seen.pop(name), _TIMING, now_ms)
 
-    def _do(self, pool: _Pool, action: Action, now_ms: int) -> None:
+    def _do(self, pool: _ScaledPool, action: Action, now_ms: int) -> None:
         if action.kind == "start":
             for _ in range(action.count):
                 pool.add(self._start(pool.model, pool.name), now_ms)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from loadline.errors import LoadlineError, OutcomeUnknown, StoreUnavailable
 from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Write
-from loadline.sim.world.tasks import Promise
+from loadline.sim.world.tasks import VirtualFuture
 from loadline.sim.world.timeline import Timeline
 
 T = TypeVar("T")
@@ -33,13 +33,13 @@ class StoreFaults(Struct, frozen=True):
     """A watch has to begin again with a snapshot."""
 
 
-class _Lease(Struct, eq=False):
+class _VirtualLease(Struct, eq=False):
     lease_id: int
     ttl_ms: float
     ends_ms: float
 
 
-class Store:
+class VirtualStore:
     """The server. Processes use it through a port of their own.
 
     Args:
@@ -58,16 +58,16 @@ class Store:
         self.keys: dict[str, Entry] = {}
         self.on_write: Callable[[list[Change]], None] = lambda _changes: None
         """Told of every write at the moment at which it is done, whoever can hear the store."""
-        self._leases: dict[int, _Lease] = {}
-        self._ports: list[StorePort] = []
+        self._leases: dict[int, _VirtualLease] = {}
+        self._ports: list[StoreConnection] = []
 
-    def port(self) -> "StorePort":
+    def port(self) -> "StoreConnection":
         """A connection for one process."""
-        port = StorePort(self)
+        port = StoreConnection(self)
         self._ports.append(port)
         return port
 
-    def leave(self, port: "StorePort") -> None:
+    def leave(self, port: "StoreConnection") -> None:
         """A process is gone."""
         if port in self._ports:
             self._ports.remove(port)
@@ -86,7 +86,7 @@ class Store:
     def grant(self, ttl_s: int) -> int:
         """A new lease's id."""
         self.revision += 1  # etcd does not count leases, but ids of their own keep traces readable
-        lease = _Lease(self.revision, ttl_s * 1_000.0, self.timeline.now_ms + ttl_s * 1_000.0)
+        lease = _VirtualLease(self.revision, ttl_s * 1_000.0, self.timeline.now_ms + ttl_s * 1_000.0)
         self._leases[lease.lease_id] = lease
         self.timeline.at(lease.ends_ms, partial(self._expire, lease))
         return lease.lease_id
@@ -144,7 +144,7 @@ class Store:
             for port in self._ports:
                 port.changed(changes)
 
-    def _expire(self, lease: _Lease) -> None:
+    def _expire(self, lease: _VirtualLease) -> None:
         if lease.lease_id not in self._leases:
             return
         if self.up and lease.ends_ms <= self.timeline.now_ms:
@@ -153,7 +153,7 @@ class Store:
             self.timeline.at(max(lease.ends_ms, self.timeline.now_ms + 500.0), partial(self._expire, lease))
 
 
-class _Watch(Struct, eq=False):
+class _PrefixWatch(Struct, eq=False):
     """Somebody follows a prefix. A new ``life`` begins with a snapshot and ends with a gap."""
 
     prefix: str
@@ -167,14 +167,14 @@ class _Watch(Struct, eq=False):
     """Changes do not overtake each other."""
 
 
-class StorePort:
+class StoreConnection:
     """``ports.Store`` for one process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: VirtualStore) -> None:
         self.cut = False
         """Whether nothing gets through."""
         self._store = store
-        self._watches: list[_Watch] = []
+        self._watches: list[_PrefixWatch] = []
 
     @property
     def reachable(self) -> bool:
@@ -220,10 +220,10 @@ class StorePort:
         on_connection: Callable[[bool], None],
     ) -> None:
         """Follow a prefix for ever: a snapshot, then every change in order; a new snapshot after any gap."""
-        watch = _Watch(prefix, on_snapshot, on_changes, on_connection)
+        watch = _PrefixWatch(prefix, on_snapshot, on_changes, on_connection)
         self._watches.append(watch)
         self._begin(watch)
-        await Promise[None]()
+        await VirtualFuture[None]()
 
     async def close(self) -> None:
         """Hear nothing any more; what is on its way still gets there."""
@@ -240,7 +240,7 @@ class StorePort:
             if not self.reachable:
                 raise away
             return do()
-        promise, timeline, luck, faults = Promise[T](), store.timeline, store.luck, store.faults
+        promise, timeline, luck, faults = VirtualFuture[T](), store.timeline, store.luck, store.faults
         unclear: LoadlineError = away if repeatable else OutcomeUnknown("the answer was lost")
         if not self.reachable:
             timeline.after(store.latency_ms, partial(promise.fail, away))
@@ -256,7 +256,7 @@ class StorePort:
                 timeline.after(store.latency_ms + slow_ms, partial(self._arrive, promise, do, lost))
         return await promise
 
-    def _arrive(self, promise: Promise[T], do: Callable[[], T], lost: bool) -> None:  # noqa: FBT001 - private
+    def _arrive(self, promise: VirtualFuture[T], do: Callable[[], T], lost: bool) -> None:  # noqa: FBT001 - private
         """The call is at the server; its answer goes back, unless it gets lost."""
         if not self.reachable:
             return
@@ -298,7 +298,7 @@ class StorePort:
             else:
                 self._tell(watch, partial(watch.on_changes, mine))
 
-    def _begin(self, watch: _Watch) -> None:
+    def _begin(self, watch: _PrefixWatch) -> None:
         """Read everything, and go on from there."""
         if not self.reachable or watch not in self._watches:
             return
@@ -314,12 +314,12 @@ class StorePort:
 
         self._tell(watch, show)
 
-    def _notice(self, watch: _Watch) -> None:
+    def _notice(self, watch: _PrefixWatch) -> None:
         if not self.reachable and watch.told is True:
             watch.told = False
             watch.on_connection(False)  # noqa: FBT003 - the port's callback
 
-    def _tell(self, watch: _Watch, tell: Callable[[], None]) -> None:
+    def _tell(self, watch: _PrefixWatch, tell: Callable[[], None]) -> None:
         store, life = self._store, watch.life
 
         def arrive() -> None:

@@ -9,7 +9,7 @@ from loadline.sim.world.timeline import Timeline
 T = TypeVar("T")
 
 
-class Promise(Generic[T]):
+class VirtualFuture(Generic[T]):
     """A result that comes later, or has come already."""
 
     __slots__ = ("_error", "_result", "_waiting", "settled")
@@ -36,7 +36,7 @@ class Promise(Generic[T]):
         """Do it when the result is there."""
         self._waiting.append(do)
 
-    def __await__(self) -> Generator["Promise[T]", None, T]:
+    def __await__(self) -> Generator["VirtualFuture[T]", None, T]:
         if not self.settled:
             yield self
         if self._error is not None:
@@ -49,7 +49,7 @@ class Promise(Generic[T]):
             do()
 
 
-class Task:
+class VirtualTask:
     """A coroutine under way. It runs at once up to its first wait.
 
     Args:
@@ -93,14 +93,14 @@ class Task:
         if self.done:
             self._coroutine.close()
             return
-        if not isinstance(waits_for, Promise):
+        if not isinstance(waits_for, VirtualFuture):
             raise TypeError(f"{waits_for!r} cannot be awaited in virtual time")
         waits_for.then(self._go_on)
 
 
-async def pause(timeline: Timeline, wait_ms: float) -> None:
+async def sleep(timeline: Timeline, wait_ms: float) -> None:
     """Wait for a while; for no time at all where there is none."""
     if wait_ms > 0.0:
-        over = Promise[None]()
+        over = VirtualFuture[None]()
         timeline.after(wait_ms, partial(over.keep, None))
         await over

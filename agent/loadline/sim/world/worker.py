@@ -16,11 +16,11 @@ from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
-from loadline.sim.engine import Engine, EngineEvent, Request
-from loadline.sim.world.bus import BusPort
+from loadline.sim.engine import EngineEvent, Request, SimulatedEngine
+from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.mover import NO_MOVES, Mover, MoverKnobs
-from loadline.sim.world.store import StorePort
-from loadline.sim.world.tasks import Promise, Task
+from loadline.sim.world.store import StoreConnection
+from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
@@ -30,7 +30,7 @@ from loadline.wire.subjects import Subjects
 _RETRY_MS: Final = 500.0
 
 
-class WorkerKnobs(Struct, frozen=True):
+class SimulatedWorkerKnobs(Struct, frozen=True):
     """How a worker's process behaves, beside its engine."""
 
     start_ms: float = 0.0
@@ -42,7 +42,7 @@ class WorkerKnobs(Struct, frozen=True):
     mover: MoverKnobs = NO_MOVES
 
 
-class WorkerProcess:
+class SimulatedWorker:
     """One life of one worker.
 
     Args:
@@ -63,14 +63,14 @@ class WorkerProcess:
         self,
         timeline: Timeline,
         record: WorkerRecord,
-        engine: Engine,
-        bus: BusPort,
-        store: StorePort,
+        engine: SimulatedEngine,
+        bus: BusConnection,
+        store: StoreConnection,
         *,
-        peers: BusPort,
-        knobs: WorkerKnobs,
-        on_event: "Callable[[WorkerProcess, EngineEvent], None]",
-        on_change: "Callable[[WorkerProcess], None]",
+        peers: BusConnection,
+        knobs: SimulatedWorkerKnobs,
+        on_event: "Callable[[SimulatedWorker, EngineEvent], None]",
+        on_change: "Callable[[SimulatedWorker], None]",
         root: str = "loadline",
         namespace: str = "default",
     ) -> None:
@@ -103,11 +103,11 @@ class WorkerProcess:
         key = Keys(namespace).worker(record.model, record.pool, record.worker)
         self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._life.is_later)
         self._planned_ms: float | None = None
-        self._news = Promise[None]()
+        self._news = VirtualFuture[None]()
         self._tasks = [
-            Task(self.bus.answer(self._drain_subject, self._answer_drain)),
-            Task(self.bus.answer(self._migrate_subject, self._answer_migrate)),
-            Task(self._stay_registered()),
+            VirtualTask(self.bus.answer(self._drain_subject, self._answer_drain)),
+            VirtualTask(self.bus.answer(self._migrate_subject, self._answer_migrate)),
+            VirtualTask(self._stay_registered()),
         ]
         timeline.after(knobs.start_ms, self._become_ready)
         self._report_next()
@@ -175,7 +175,7 @@ class WorkerProcess:
         lost = list(self.engine.held)
         self.mover.end()
         for port in (self.bus, self.store, self.peers):
-            Task(port.close())
+            VirtualTask(port.close())
         self._on_change(self)
         return lost
 
@@ -281,7 +281,7 @@ class WorkerProcess:
     async def _stay_registered(self) -> None:
         """Keep the record under a lease until it is withdrawn; the store may be away for any time."""
         while not self._leased.gone:
-            self._news = Promise[None]()
+            self._news = VirtualFuture[None]()
             wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0
             try:
                 if await self._leased.step(self._timeline.now_ms / 1_000.0) is LeaseStep.LOST:

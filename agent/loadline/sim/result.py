@@ -14,7 +14,7 @@ class Percentiles(Struct, frozen=True):
     p99: float | None
 
 
-class Moves(Struct, frozen=True):
+class MigrationTotals(Struct, frozen=True):
     """What became of the moves of requests that the agent planned."""
 
     commands: int = 0
@@ -37,7 +37,7 @@ class Attainment(Struct, frozen=True):
     both: float
 
 
-class PoolLine(Struct, frozen=True):
+class PoolSeries(Struct, frozen=True):
     """One pool over time; one value for each of ``Lines.at_s``."""
 
     pool: str
@@ -54,7 +54,7 @@ class PoolLine(Struct, frozen=True):
     """Mean over the workers that serve."""
 
 
-class Lines(Struct, frozen=True):
+class TimeSeries(Struct, frozen=True):
     """What happened over time. Times are s from the start of the trace."""
 
     step_s: float
@@ -68,10 +68,10 @@ class Lines(Struct, frozen=True):
     ttft_p95_ms: list[float | None]
     itl_p50_ms: list[float | None]
     itl_p95_ms: list[float | None]
-    pools: list[PoolLine]
+    pools: list[PoolSeries]
 
 
-class Action(Struct, frozen=True):
+class ScalingAction(Struct, frozen=True):
     """A decision that changed a count."""
 
     decision_id: str
@@ -84,7 +84,7 @@ class Action(Struct, frozen=True):
     flap: bool
 
 
-class Outcome(Struct, frozen=True):
+class SimulationResult(Struct, frozen=True):
     """All of it."""
 
     name: str
@@ -121,12 +121,12 @@ class Outcome(Struct, frozen=True):
     drains: int
     drops: int
     """Requests that were lost for good: always 0 unless there is a bug."""
-    actions: list[Action]
-    lines: Lines
+    actions: list[ScalingAction]
+    lines: TimeSeries
     digest: str
     """Hash of every request's times and every decision: the same seed gives the same digest."""
     gap_ms: Percentiles = Percentiles(None, None, None)
     """Of the longest time between two tokens of each request."""
-    moves: Moves = Moves()
+    moves: MigrationTotals = MigrationTotals()
     wall_s: float = 0.0
     """How long the simulation took, where whoever ran it measured that; not part of the digest."""

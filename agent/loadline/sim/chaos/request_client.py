@@ -8,15 +8,15 @@ from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
 from loadline.sim.world import peers
 from loadline.sim.world.peers import Said
-from loadline.sim.world.tasks import Task, pause
+from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.subjects import encode_token
 
 _AGAIN_MS: Final = 1_000.0
 
 
-class Submission(Struct, frozen=True):
+class SubmitRequest(Struct, frozen=True):
     """Run this request."""
 
     request: Request
@@ -24,41 +24,41 @@ class Submission(Struct, frozen=True):
     """Of the worker."""
 
 
-class Look(Struct, frozen=True):
+class HeldRequestsQuery(Struct, frozen=True):
     """Which requests do you have?"""
 
     incarnation: int
 
 
-class Held(Struct, frozen=True):
+class HeldRequests(Struct, frozen=True):
     """These."""
 
     request_ids: list[str]
 
 
-class Ended(Struct, frozen=True):
+class RequestEnded(Struct, frozen=True):
     """A request has its last token."""
 
     request_id: str
     hop: int
 
 
-def submissions_to(worker: str) -> str:
+def submit_subject(worker: str) -> str:
     """Where a worker is given requests."""
     return f"sim.submit.{encode_token(worker)}"
 
 
-def looks_at(worker: str) -> str:
+def held_subject(worker: str) -> str:
     """Where a worker is asked what it has."""
     return f"sim.look.{encode_token(worker)}"
 
 
-def ends_of(model: str) -> str:
+def ended_subject(model: str) -> str:
     """Where the frontend of a model hears what has ended."""
     return f"sim.ended.{encode_token(model)}"
 
 
-class Desk:
+class RequestClient:
     """The desk of one life of a worker.
 
     Args:
@@ -66,18 +66,18 @@ class Desk:
         worker: Its process.
     """
 
-    def __init__(self, timeline: Timeline, worker: WorkerProcess) -> None:
+    def __init__(self, timeline: Timeline, worker: SimulatedWorker) -> None:
         self._timeline = timeline
         self._worker = worker
         self._hops: dict[str, int] = {}
         """Of the requests that have ended and of which that was not heard yet."""
-        self._tasks: list[Task] = []
+        self._tasks: list[VirtualTask] = []
         port, name = worker.peers, worker.record.worker
         for subject, answer in {
-            submissions_to(name): peers.answering(Submission, self._submitted),
-            looks_at(name): peers.answering(Look, self._looked_at),
+            submit_subject(name): peers.answering(SubmitRequest, self._submitted),
+            held_subject(name): peers.answering(HeldRequestsQuery, self._looked_at),
         }.items():
-            Task(port.answer(subject, answer))
+            VirtualTask(port.answer(subject, answer))
 
     def close(self) -> None:
         """The worker is gone."""
@@ -90,24 +90,24 @@ class Desk:
         if event.kind == "finished" and hop is not None:
             self._hops[event.request_id] = hop
             self._tasks = [task for task in self._tasks if not task.done]
-            self._tasks.append(Task(self._say(Ended(event.request_id, hop))))
+            self._tasks.append(VirtualTask(self._say(RequestEnded(event.request_id, hop))))
 
-    async def _say(self, ended: Ended) -> None:
+    async def _say(self, ended: RequestEnded) -> None:
         while True:
             try:
-                await peers.ask(self._worker.peers, ends_of(self._worker.record.model), ended, Said)
+                await peers.ask(self._worker.peers, ended_subject(self._worker.record.model), ended, Said)
             except BusUnavailable:
-                await pause(self._timeline, _AGAIN_MS)
+                await sleep(self._timeline, _AGAIN_MS)
             else:
                 break
         self._hops.pop(ended.request_id, None)
 
-    async def _submitted(self, submission: Submission) -> Said | None:
+    async def _submitted(self, submission: SubmitRequest) -> Said | None:
         if submission.incarnation != self._worker.record.incarnation:
             return None
         return Said(self._worker.submit(submission.request))
 
-    async def _looked_at(self, look: Look) -> Held | None:
+    async def _looked_at(self, look: HeldRequestsQuery) -> HeldRequests | None:
         if look.incarnation != self._worker.record.incarnation:
             return None
-        return Held([*self._worker.held, *self._hops])
+        return HeldRequests([*self._worker.held, *self._hops])

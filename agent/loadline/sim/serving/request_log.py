@@ -8,14 +8,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadline.sim.outcome import Attainment, Percentiles
+from loadline.sim.result import Attainment, Percentiles
 
 _UNKNOWN: Final = float("nan")
 
-Numbers = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
-class Served:
+class RequestLog:
     """Requests by number, in the order in which they arrived."""
 
     def __init__(self) -> None:
@@ -91,14 +91,14 @@ class Served:
         """Of the longest time between two tokens, over the requests that finished with more than one."""
         return _percentiles(np.asarray(self._gap_ms))
 
-    def by_step(self, step_ms: float, steps: int) -> "ByStep":
+    def by_step(self, step_ms: float, steps: int) -> "RequestSeries":
         """The same by the time of arrival, in ``steps`` steps of ``step_ms``."""
         arrived = np.asarray(self._arrived_ms)
         edges = np.searchsorted(arrived, np.arange(steps + 1) * step_ms)
         ttft, itl = np.asarray(self._ttft_ms), np.asarray(self._itl_ms)
         tokens = np.concatenate(([0], np.cumsum(np.asarray(self._isl_tokens))))
         parts = list(pairwise(edges))
-        return ByStep(
+        return RequestSeries(
             (np.diff(edges) / (step_ms / 1_000.0)).tolist(),
             (np.diff(tokens[edges]) / (step_ms / 1_000.0)).tolist(),
             [_percentiles(ttft[begin:end]) for begin, end in parts],
@@ -113,7 +113,7 @@ class Served:
         return found.hexdigest()
 
 
-class ByStep:
+class RequestSeries:
     """The account over time: one value for each step."""
 
     def __init__(
@@ -129,7 +129,7 @@ class ByStep:
         self.itl_ms = itl_ms
 
 
-def _percentiles(values: Numbers) -> Percentiles:
+def _percentiles(values: FloatArray) -> Percentiles:
     known = values[~np.isnan(values)]
     if not known.size:
         return Percentiles(None, None, None)

@@ -6,19 +6,19 @@ from functools import partial
 from typing import Final, TypeVar
 
 from loadline.core.vocabulary.effects import AnyEffect
-from loadline.sim.chaos.world import World
-from loadline.sim.world.agent import AgentProcess, Watcher
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.chaos.world import ChaosWorld
+from loadline.sim.world.agent import SimulatedAgent, TurnObserver
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.messages import MigrateCommand
 
 T = TypeVar("T")
 Undo = Callable[[], object]
-MoveTrap = Callable[[WorkerProcess, WorkerProcess], object]
+MigrationTrap = Callable[[SimulatedWorker, SimulatedWorker], object]
 """Takes the source and the destination of a move."""
 _COMMANDS_KEPT: Final = 8
 
 
-def nothing() -> None:
+def no_undo() -> None:
     """There is nothing to undo."""
 
 
@@ -27,21 +27,21 @@ def pick(those: Sequence[T], level: float) -> list[T]:
     return [those[int(level * len(those)) % len(those)]] if those else []
 
 
-class Nemesis(Watcher):
+class FaultInjector(TurnObserver):
     """Strikes a world.
 
     Args:
         world: What is struck.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ChaosWorld) -> None:
         self.world = world
         self.struck: dict[str, int] = {}
         """How often each kind was carried out."""
         self._undos: dict[int, Undo] = {}
         self._strikes = 0
-        self._traps: list[tuple[type[AnyEffect] | None, Callable[[AgentProcess], object]]] = []
-        self._move_traps: list[tuple[str, MoveTrap]] = []
+        self._traps: list[tuple[type[AnyEffect] | None, Callable[[SimulatedAgent], object]]] = []
+        self._move_traps: list[tuple[str, MigrationTrap]] = []
         self.commands: deque[MigrateCommand] = deque(maxlen=_COMMANDS_KEPT)
         """The newest ones that were begun."""
         world.watchers.append(self)
@@ -49,7 +49,7 @@ class Nemesis(Watcher):
 
     def undo_after(self, wait_ms: float, undo: Undo) -> None:
         """Undo it then, or when everything is healed."""
-        if undo is not nothing:
+        if undo is not no_undo:
             self._strikes += 1
             self._undos[self._strikes] = undo
             self.world.timeline.after(wait_ms, partial(self._undo, self._strikes))
@@ -62,17 +62,17 @@ class Nemesis(Watcher):
         self._move_traps.clear()
 
     def _undo(self, number: int) -> None:
-        self._undos.pop(number, nothing)()
+        self._undos.pop(number, no_undo)()
 
-    def trap(self, kind: type[AnyEffect] | None, do: Callable[[AgentProcess], object]) -> None:
+    def trap(self, kind: type[AnyEffect] | None, do: Callable[[SimulatedAgent], object]) -> None:
         """Do it to the next agent that is about to perform an effect of this kind; None: of any kind."""
         self._traps.append((kind, do))
 
-    def trap_move(self, phase: str, do: MoveTrap) -> None:
+    def trap_move(self, phase: str, do: MigrationTrap) -> None:
         """Do it to the source and the destination of the next move that comes to this phase."""
         self._move_traps.append((phase, do))
 
-    def _step(self, source: WorkerProcess, phase: str, command: MigrateCommand) -> None:
+    def _step(self, source: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
         if phase == "accepted":
             self.commands.append(command)
         for trap in [trap for trap in self._move_traps if trap[0] == phase]:
@@ -83,7 +83,7 @@ class Nemesis(Watcher):
 
     # -- as a watcher --------------------------------------------------------------------------------------------------
 
-    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+    def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Spring the traps that wait for this."""
         for trap in [trap for trap in self._traps if trap[0] is None or isinstance(effect, trap[0])]:
             self._traps.remove(trap)

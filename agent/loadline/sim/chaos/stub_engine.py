@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from loadline.sim.engine import Engine, EngineEvent, EngineKnobs, Request
+from loadline.sim.engine import EngineEvent, EngineKnobs, Request, SimulatedEngine
 from loadline.sim.profiles import LinearProfile
 
 TOKEN_MS: Final = 50.0
@@ -24,7 +24,7 @@ _CHANGING: Final = 100
 _TIMING: Final = LinearProfile(10.0, 1.0, 10.0, 0.01)
 
 
-class Share(Struct, frozen=True):
+class WorkShare(Struct, frozen=True):
     """What one worker has of the work of its pool."""
 
     busy: float
@@ -33,7 +33,7 @@ class Share(Struct, frozen=True):
     """Requests that wait at it."""
 
 
-class Watch(Protocol):
+class RunObserver(Protocol):
     """Whoever is told which requests run in an engine."""
 
     def started(self, request: Request) -> None:
@@ -45,7 +45,7 @@ class Watch(Protocol):
         ...
 
 
-class _Running(Struct):
+class _RunningRequest(Struct):
     request: Request
     since_ms: float
 
@@ -58,7 +58,7 @@ class _Running(Struct):
         return min(made, self.request.osl_tokens)
 
 
-class StandIn(Engine):
+class StubEngine(SimulatedEngine):
     """Stands in for an engine.
 
     Args:
@@ -67,13 +67,13 @@ class StandIn(Engine):
         watch: Is told of its requests.
     """
 
-    def __init__(self, role: Role, share: Callable[[], Share], watch: Watch) -> None:
+    def __init__(self, role: Role, share: Callable[[], WorkShare], watch: RunObserver) -> None:
         super().__init__(EngineKnobs(role, _BLOCKS), _TIMING)
         self._share = share
         self._watch = watch
         self._busy = True
         self._empty_ms: float | None = None
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningRequest] = {}
 
     @property
     def held(self) -> list[str]:
@@ -97,7 +97,7 @@ class StandIn(Engine):
     def submit(self, request: Request, now_ms: float) -> None:
         """It runs at once."""
         self._now_ms = max(self._now_ms, now_ms)
-        self._running[request.request_id] = _Running(request, self._now_ms)
+        self._running[request.request_id] = _RunningRequest(request, self._now_ms)
         self._watch.started(request)
 
     def abort(self, request_id: str, now_ms: float) -> bool:

@@ -16,17 +16,17 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.scalars import Role
 from loadline.errors import BusUnavailable
 from loadline.sim.engine import EngineEvent, Request
-from loadline.sim.fleet import FleetKnobs, PoolFleet
+from loadline.sim.fleet import SimulatedFleetKnobs, SimulatedPool
 from loadline.sim.serving.prefix import PrefixCache
-from loadline.sim.serving.routing import POLICIES, Lane, Station
-from loadline.sim.serving.served import Served
-from loadline.sim.serving.transfer import Link
+from loadline.sim.serving.request_log import RequestLog
+from loadline.sim.serving.routing import ROUTING_POLICIES, DispatchQueue, RoutedWorker
+from loadline.sim.serving.transfer import TransferLink
 from loadline.sim.world import peers
-from loadline.sim.world.bus import BusPort
+from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.peers import Claim, Owned
-from loadline.sim.world.tasks import Task
+from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import START_MS, Timeline
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.traces import PREFIX_BLOCK_TOKENS, Arrival
 from loadline.wire.codec import encode
 from loadline.wire.messages import TrafficReport
@@ -35,7 +35,7 @@ from loadline.wire.subjects import Subjects
 REPORT_INTERVAL_MS = 1_000.0
 
 
-class Gateway:
+class SimulatedFrontend:
     """One frontend for one model.
 
     Args:
@@ -53,12 +53,12 @@ class Gateway:
         self,
         timeline: Timeline,
         model: str,
-        pools: Mapping[str, PoolFleet],
-        fleet: FleetKnobs,
-        bus: BusPort,
+        pools: Mapping[str, SimulatedPool],
+        fleet: SimulatedFleetKnobs,
+        bus: BusConnection,
         *,
         objectives: ObjectiveKnobs,
-        served: Served,
+        served: RequestLog,
         root: str = "loadline",
     ) -> None:
         self.served = served
@@ -68,15 +68,15 @@ class Gateway:
         self._fleet = fleet
         self._objectives = objectives
         self._bus = bus
-        self._policy = POLICIES[fleet.routing]
+        self._policy = ROUTING_POLICIES[fleet.routing]
         self._luck = timeline.luck("prefix")
         transfer = fleet.transfer
-        self.link = Link(transfer.bandwidth_gbytes_per_s, transfer.latency_ms, transfer.kv_bytes_per_token)
+        self.link = TransferLink(transfer.bandwidth_gbytes_per_s, transfer.latency_ms, transfer.kv_bytes_per_token)
         roles: list[Role] = [pool.role for pool in pools.values()]
         self._entry: Role = "prefill" if "prefill" in roles else "aggregated"
         self._second: Role = "decode" if "prefill" in roles else "aggregated"
-        self._stations: dict[str, Station] = {}
-        self._lanes: dict[tuple[str, ...], Lane] = {}
+        self._stations: dict[str, RoutedWorker] = {}
+        self._lanes: dict[tuple[str, ...], DispatchQueue] = {}
         self._arrivals: dict[int, Arrival] = {}
         self._first_token_ms: dict[int, float] = {}
         self._moving = 0
@@ -84,7 +84,7 @@ class Gateway:
         self._interval = TrafficInterval()
         self._sequence = 0
         self._subject = Subjects(root).traffic(model, "gateway")
-        Task(bus.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
+        VirtualTask(bus.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
         timeline.after(REPORT_INTERVAL_MS, self._report)
 
     @property
@@ -112,13 +112,13 @@ class Gateway:
         lane.waiting.append((number, request))
         self._assign(lane)
 
-    def changed(self, worker: WorkerProcess) -> None:
+    def changed(self, worker: SimulatedWorker) -> None:
         """A worker came, began to drain or ended."""
         name = worker.record.worker
         station = self._stations.get(name)
         if station is None:
             blocks = self._pools[worker.record.pool].knobs.prefix_cache_blocks
-            station = Station(worker, name, PrefixCache(blocks, PREFIX_BLOCK_TOKENS) if blocks else None)
+            station = RoutedWorker(worker, name, PrefixCache(blocks, PREFIX_BLOCK_TOKENS) if blocks else None)
             self._stations[name] = station
         lanes = [lane for pools, lane in self._lanes.items() if worker.record.pool in pools]
         for lane in lanes:
@@ -129,7 +129,7 @@ class Gateway:
         for lane in lanes:
             self._assign(lane)
 
-    def happened(self, worker: WorkerProcess, event: EngineEvent) -> None:
+    def happened(self, worker: SimulatedWorker, event: EngineEvent) -> None:
         """Something happened to a request at a worker."""
         station = self._stations[worker.record.worker]
         number = station.numbers[event.request_id]
@@ -153,7 +153,7 @@ class Gateway:
 
     # -- giving --------------------------------------------------------------------------------------------------------
 
-    def _lane(self, role: Role, request: Request) -> Lane:
+    def _lane(self, role: Role, request: Request) -> DispatchQueue:
         """Where requests of its length wait; a lane without pools is for those that no worker could ever hold."""
         pools = tuple(
             name
@@ -162,14 +162,14 @@ class Gateway:
             and pool.engine.blocks_needed(request.isl_tokens, request.osl_tokens) <= pool.engine.kv_blocks_total
         )
         if pools not in self._lanes:
-            self._lanes[pools] = Lane(pools, self._serving(pools))
+            self._lanes[pools] = DispatchQueue(pools, self._serving(pools))
         return self._lanes[pools]
 
-    def _serving(self, pools: tuple[str, ...]) -> list[Station]:
+    def _serving(self, pools: tuple[str, ...]) -> list[RoutedWorker]:
         stations = self._stations.values()
         return [one for one in stations if one.worker.record.pool in pools and one.worker.serving]
 
-    def _assign(self, lane: Lane) -> None:
+    def _assign(self, lane: DispatchQueue) -> None:
         while lane.waiting and lane.serving:
             number, request = lane.waiting.popleft()
             if request.prefilled:
@@ -177,12 +177,12 @@ class Gateway:
             else:
                 self._give(number, self._choose(lane, number), request)
 
-    def _choose(self, lane: Lane, number: int) -> Station:
+    def _choose(self, lane: DispatchQueue, number: int) -> RoutedWorker:
         station = self._policy(lane.serving, self._arrivals[number], lane.chosen)
         lane.chosen += 1
         return station
 
-    def _give(self, number: int, station: Station, request: Request) -> None:
+    def _give(self, number: int, station: RoutedWorker, request: Request) -> None:
         """Submit a request: one that comes with its cache, or one whose tokens must be computed, perhaps again."""
         name, record = str(number), station.worker.record
         prompt_tokens = hit_tokens = 0
@@ -194,7 +194,7 @@ class Gateway:
         hop = self._owners.assign(name, record.worker, record.incarnation)
         station.worker.submit(replace(request, cached_tokens=hit_tokens, hop=hop))
 
-    def _hit(self, station: Station, arrival: Arrival) -> int:
+    def _hit(self, station: RoutedWorker, arrival: Arrival) -> int:
         """Prompt tokens that are in the worker's prefix cache; afterwards the whole prompt is."""
         if station.prefix is None:
             return 0
@@ -247,7 +247,7 @@ class Gateway:
         self._moving += 1
         self._timeline.after(self.link.transfer_ms(request.kv_tokens), partial(self._arrived, number, station, request))
 
-    def _arrived(self, number: int, station: Station, request: Request) -> None:
+    def _arrived(self, number: int, station: RoutedWorker, request: Request) -> None:
         self._moving -= 1
         if station.worker.serving:
             self._give(number, station, request)
@@ -276,7 +276,7 @@ class Gateway:
         self._owners.end(str(number))
         self._first_token_ms.pop(number, None)
 
-    def _lose(self, station: Station) -> None:
+    def _lose(self, station: RoutedWorker) -> None:
         """A worker is gone: what it held begins again, before all others."""
         self.served.retried += len(station.numbers)
         lanes = []

@@ -7,8 +7,8 @@ from loadline.core.state.agent_state import limited
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.decisions import Decision, PoolTarget
 from loadline.core.vocabulary.reasons import ReasonCode
-from loadline.sim.chaos.memory import Memory
-from loadline.sim.world.agent import AgentProcess
+from loadline.sim.chaos.agent_history import AgentHistory
+from loadline.sim.world.agent import SimulatedAgent
 
 Report = Callable[[str, str], None]
 """Takes the name of an invariant that does not hold, and what was seen."""
@@ -27,7 +27,7 @@ def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
     return fresh >= ready * ratio
 
 
-class CommitJudge:
+class CommitCheck:
     """Judges one commit.
 
     Args:
@@ -37,7 +37,7 @@ class CommitJudge:
         report: Takes what does not hold.
     """
 
-    def __init__(self, memory: Memory, decision: Decision, now: int, report: Report) -> None:
+    def __init__(self, memory: AgentHistory, decision: Decision, now: int, report: Report) -> None:
         self.memory = memory
         self.decision = decision
         self.now = now
@@ -47,7 +47,7 @@ class CommitJudge:
         self.state = state
         self.pools = state.fleet.models[decision.model].pools
 
-    def judge(self, others: list[AgentProcess]) -> None:
+    def judge(self, others: list[SimulatedAgent]) -> None:
         """All of it."""
         self._may_it(others)
         self._is_it_time()
@@ -61,7 +61,7 @@ class CommitJudge:
         self._budget()
         self._capacity()
 
-    def _may_it(self, others: list[AgentProcess]) -> None:
+    def _may_it(self, others: list[SimulatedAgent]) -> None:
         memory, now, decision = self.memory, self.now, self.decision
         if memory.epoch != decision.epoch or now >= memory.deadline_ms:
             self.report("I3-lease", f"epoch {decision.epoch}, {now - memory.deadline_ms} ms after the deadline")

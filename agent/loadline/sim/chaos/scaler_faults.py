@@ -6,21 +6,21 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from loadline.ports import Offer
-from loadline.sim.world.bus import Bus, BusPort
+from loadline.sim.world.bus import BusConnection, VirtualBus
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
 
-Mood = Literal["good", "slow", "mute", "refuses", "lies", "contradicts", "repeats"]
+ScalerFault = Literal["good", "slow", "mute", "refuses", "lies", "contradicts", "repeats"]
 _SLOW_MS: Final = 6_000.0
 _KEPT: Final = 8
 
 
-class MoodyPort(BusPort):
+class FaultyScalerConnection(BusConnection):
     """What stands between a scaler that conforms and the bus."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: VirtualBus) -> None:
         super().__init__(bus)
-        self.mood: Mood = "good"
+        self.mood: ScalerFault = "good"
         self.decisions: dict[str, ScalingDecision] = {}
         """The newest decision of each model that was heard."""
         self.taken: dict[str, tuple[int, int]] = {}

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from loadline.ports import Write
 from loadline.sim.chaos import liveness
+from loadline.sim.chaos.checker import InvariantChecker
+from loadline.sim.chaos.fault_injector import FaultInjector
+from loadline.sim.chaos.faults import inject_fault
 from loadline.sim.chaos.invariants import Violation
-from loadline.sim.chaos.judge import Judge
-from loadline.sim.chaos.nemesis import Nemesis
 from loadline.sim.chaos.plan import CALM_MS, CYCLE_MS, FaultPlan, draw
-from loadline.sim.chaos.strikes import strike
-from loadline.sim.chaos.world import World
+from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.bus import BusFaults
 from loadline.sim.world.store import StoreFaults
 from loadline.wire.keys import Keys
@@ -25,7 +25,7 @@ _PAUSES_OVER_MS: Final = 20_000.0
 """Until then a pause that was asked for before may still be written."""
 
 
-class Verdict(Struct, frozen=True):
+class ChaosResult(Struct, frozen=True):
     """What came of a play."""
 
     seed: int
@@ -40,7 +40,7 @@ class Verdict(Struct, frozen=True):
     """Faults that were carried out, by kind."""
 
 
-class Play:
+class ChaosRun:
     """One play.
 
     Args:
@@ -49,27 +49,27 @@ class Play:
 
     def __init__(self, plan: FaultPlan) -> None:
         self.plan = plan
-        self.world = World(plan)
-        self.judge = Judge(self.world)
-        self.nemesis = Nemesis(self.world)
+        self.world = ChaosWorld(plan)
+        self.judge = InvariantChecker(self.world)
+        self.nemesis = FaultInjector(self.world)
         timeline = self.world.timeline
         for one in plan.strikes:
-            timeline.at(one.at_ms, partial(strike, self.nemesis, one))
+            timeline.at(one.at_ms, partial(inject_fault, self.nemesis, one))
         cycle_ms = 0.0
         while cycle_ms < plan.ends_ms:
             timeline.at(cycle_ms, self._trouble)
             calm_ms = cycle_ms + CYCLE_MS - CALM_MS
             timeline.at(calm_ms, self._calm)
-            timeline.at(calm_ms + liveness.LEADER_AFTER_MS, partial(liveness.judge_leader, self.world, self.report))
+            timeline.at(calm_ms + liveness.LEADER_AFTER_MS, partial(liveness.check_leader, self.world, self.report))
             timeline.at(calm_ms + _PAUSES_OVER_MS, self._unpause)
             cycle_ms += CYCLE_MS
-            timeline.at(cycle_ms, partial(liveness.judge_outcome, self.world, self.report))
+            timeline.at(cycle_ms, partial(liveness.check_calm_end, self.world, self.report))
 
     def report(self, name: str, detail: str) -> None:
         """Something does not hold."""
         self.judge.report(name, detail)
 
-    def run(self) -> Verdict:
+    def run(self) -> ChaosResult:
         """Play until the end or the first violation."""
         timeline = self.world.timeline
         self.world.begin()
@@ -96,7 +96,7 @@ class Play:
         keys = Keys("default")
         self.world.store.commit([], [Write(keys.pause(model), None) for model in self.world.models])
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> ChaosResult:
         world, judge = self.world, self.judge
         hours = round(world.timeline.now_ms / 3_600_000, 4)
         counts = {
@@ -111,11 +111,11 @@ class Play:
         for worker in list(world.workers.values()):
             worker.end()
         digest = sha256(msgspec.json.encode(told)).hexdigest()
-        return Verdict(
+        return ChaosResult(
             self.plan.seed, hours, judge.findings.first, digest, counts, dict(sorted(self.nemesis.struck.items()))
         )
 
 
-def play(seed: int, hours: float = 1.0, plan: FaultPlan | None = None) -> Verdict:
+def run_plan(seed: int, hours: float = 1.0, plan: FaultPlan | None = None) -> ChaosResult:
     """Play the plan of a seed, or one that was kept."""
-    return Play(plan or draw(seed, hours)).run()
+    return ChaosRun(plan or draw(seed, hours)).run()

@@ -18,14 +18,14 @@ from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.reasons import Explanation, ReasonCode
 from loadline.ports import Change
 from loadline.runtime import record
-from loadline.sim.chaos import beliefs
-from loadline.sim.chaos.commits import CommitJudge, Report, quorate
+from loadline.sim.chaos import state_checks as beliefs
+from loadline.sim.chaos.agent_history import AgentHistory
+from loadline.sim.chaos.commit_checks import CommitCheck, Report, quorate
 from loadline.sim.chaos.invariants import Findings
 from loadline.sim.chaos.journal import SampledJournal
-from loadline.sim.chaos.memory import Memory
-from loadline.sim.chaos.moves import MoveJudge, Obeyed
-from loadline.sim.chaos.world import World
-from loadline.sim.world.agent import AgentProcess, Watcher
+from loadline.sim.chaos.migration_checks import EpochCheck, MigrationCheck
+from loadline.sim.chaos.world import ChaosWorld
+from loadline.sim.world.agent import SimulatedAgent, TurnObserver
 from loadline.wire.codec import decode_decision
 from loadline.wire.keys import Keys
 
@@ -33,14 +33,14 @@ _BACK_OFF_AFTER = frozenset({"commit_refused", "decision_refused", "decision_exp
 """Alarms that tell of a decision that came to nothing."""
 
 
-class Judge(Watcher):
+class InvariantChecker(TurnObserver):
     """The invariants of safety.
 
     Args:
         world: What is watched.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ChaosWorld) -> None:
         self.findings = Findings()
         self.history: dict[str, Decision] = {}
         """All decisions that were ever committed, by id."""
@@ -49,7 +49,7 @@ class Judge(Watcher):
         self.samples = 0
         """Parts of journals that were replayed."""
         self._world = world
-        self._memories: dict[int, Memory] = {}
+        self._memories: dict[int, AgentHistory] = {}
         self._highest: dict[str, tuple[int, int]] = {}
         self._sequences: set[tuple[str, int]] = set()
         self._keys = Keys("default")
@@ -57,14 +57,14 @@ class Judge(Watcher):
         world.store.on_write = self._written
         world.on_journal = self._journalled
         world.on_broken = self.report
-        world.on_phase.append(Obeyed(self.report).happened)
+        world.on_phase.append(EpochCheck(self.report).happened)
         world.on_phase.append(lambda _worker, phase, _command: self._count(f"moves {phase}"))
 
-    def memory(self, agent: AgentProcess) -> Memory:
+    def memory(self, agent: SimulatedAgent) -> AgentHistory:
         """What is remembered of a life."""
         known = self._memories.get(id(agent))
         if known is None or known.agent is not agent:
-            known = self._memories[id(agent)] = Memory(agent)
+            known = self._memories[id(agent)] = AgentHistory(agent)
             self._count("lives")
         return known
 
@@ -74,13 +74,13 @@ class Judge(Watcher):
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
-    def before_turn(self, agent: AgentProcess, events: Sequence[AnyEvent], now: int) -> None:
+    def before_turn(self, agent: SimulatedAgent, events: Sequence[AnyEvent], now: int) -> None:
         """Remember what it is told."""
         self._count("turns")
         self.memory(agent).hear(events, now)
 
     def after_turn(
-        self, agent: AgentProcess, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
+        self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
         """Judge what it believes and what it does."""
         memory = self.memory(agent)
@@ -89,13 +89,13 @@ class Judge(Watcher):
         for effect in effects:
             self._judge_effect(memory, effect, now, report)
         memory.do(effects)
-        beliefs.judge_turn(memory, now, report)
+        beliefs.check_turn(memory, now, report)
         if events and agent.turns.count % 16 == 0:
-            beliefs.judge_sums(memory, now, report)
+            beliefs.check_totals(memory, now, report)
         if self._world.moody.went_back:
             self.report("I2-applied", self._world.moody.went_back)
 
-    def before_effect(self, agent: AgentProcess, effect: AnyEffect) -> None:
+    def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Count it."""
         del agent
         self._count(type(effect).__name__)
@@ -103,13 +103,13 @@ class Judge(Watcher):
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def _of(self, agent: AgentProcess, name: str, detail: str) -> None:
+    def _of(self, agent: SimulatedAgent, name: str, detail: str) -> None:
         self.report(name, f"{agent.name}: {detail}")
 
-    def _judge_effect(self, memory: Memory, effect: AnyEffect, now: int, report: Report) -> None:
+    def _judge_effect(self, memory: AgentHistory, effect: AnyEffect, now: int, report: Report) -> None:
         match effect:
             case CommitDecision(decision=decision):
-                CommitJudge(memory, decision, now, report).judge(self._rivals(memory.agent))
+                CommitCheck(memory, decision, now, report).judge(self._rivals(memory.agent))
             case AnnounceDecision(decision=decision, ttl_ms=ttl_ms):
                 memory.announced[decision.model] = (decision.decision_id, now)
                 if self.history.get(decision.decision_id) != decision:
@@ -121,28 +121,28 @@ class Judge(Watcher):
             case SendMigrate():
                 self._judge_move(memory, effect, now, report)
             case Resign():
-                beliefs.judge_resignation(memory, report)
+                beliefs.check_resignation(memory, report)
             case RaiseAlarm(kind=kind, model=model) if kind in _BACK_OFF_AFTER:
                 memory.not_before_ms[model] = now + memory.settings.decisions.retry_backoff_ms
             case _:
                 pass
 
-    def _judge_move(self, memory: Memory, effect: SendMigrate, now: int, report: Report) -> None:
+    def _judge_move(self, memory: AgentHistory, effect: SendMigrate, now: int, report: Report) -> None:
         move, state = effect.move, memory.agent.controller.state
         if not state.leading or memory.epoch != move.epoch or now >= memory.deadline_ms:
             report("I21-fence", f"epoch {move.epoch}, {now - memory.deadline_ms} ms after the deadline")
         if memory.stopping:
             report("I19-quiet", f"requests of {move.source.worker} are to move")
         knobs = memory.models[move.model].rescheduling
-        MoveJudge(state, knobs, move, report).judge(memory.flights.others(move, state.fleet, now))
+        MigrationCheck(state, knobs, move, report).judge(memory.flights.others(move, state.fleet, now))
         memory.flights.begin(effect, now)
 
-    def _rivals(self, agent: AgentProcess) -> list[AgentProcess]:
+    def _rivals(self, agent: SimulatedAgent) -> list[SimulatedAgent]:
         """The other agents, but for those that cannot know that their term is over; of one that cannot itself, none."""
         known = [one for one in self._world.agents.values() if _epoch(one) not in self._world.dethroned]
         return [one for one in known if one is not agent] if agent in known else []
 
-    def _learn(self, memory: Memory, now: int) -> None:
+    def _learn(self, memory: AgentHistory, now: int) -> None:
         """Remember what was proposed in this turn, and whether there was data: as the explanations tell."""
         state = memory.agent.controller.state
         if not (state.leading and memory.registry_read and memory.acting):
@@ -185,10 +185,10 @@ class Judge(Watcher):
 
     # -- journals ------------------------------------------------------------------------------------------------------
 
-    def _journalled(self, agent: AgentProcess, journal: SampledJournal) -> None:
+    def _journalled(self, agent: SimulatedAgent, journal: SampledJournal) -> None:
         journal.on_sample = partial(self._replay, agent)
 
-    def _replay(self, agent: AgentProcess, segments: list[tuple[str, list[bytes]]]) -> None:
+    def _replay(self, agent: SimulatedAgent, segments: list[tuple[str, list[bytes]]]) -> None:
         """From the beginning of the sample, and from the beginning of its last segment."""
         self.samples += 1
         for begin in {0, len(segments) - 1}:
@@ -197,7 +197,7 @@ class Judge(Watcher):
                 self._of(agent, "I11-replay", found.difference)
 
 
-def _epoch(agent: AgentProcess) -> int:
+def _epoch(agent: SimulatedAgent) -> int:
     return agent.controller.state.leadership.epoch
 
 

@@ -7,15 +7,15 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerLoad
 from loadline.core.vocabulary.decisions import ApplyStatus, Decision
 from loadline.core.vocabulary.events import DecisionAnswered
-from loadline.sim.chaos.commits import Report
-from loadline.sim.chaos.memory import Memory
+from loadline.sim.chaos.agent_history import AgentHistory
+from loadline.sim.chaos.commit_checks import Report
 
 _KEPT_MAX: Final = 256
 _SLACK_MS: Final = 1_000
 """From when something is due until the turn in which it is done, in an agent that has much to do."""
 
 
-def judge_turn(memory: Memory, now: int, report: Report) -> None:
+def check_turn(memory: AgentHistory, now: int, report: Report) -> None:
     """Everything that is judged in every turn."""
     _leadership(memory, now, report)
     _ledger(memory, now, report)
@@ -27,7 +27,7 @@ def judge_turn(memory: Memory, now: int, report: Report) -> None:
 # -- leadership --------------------------------------------------------------------------------------------------------
 
 
-def _leadership(memory: Memory, now: int, report: Report) -> None:
+def _leadership(memory: AgentHistory, now: int, report: Report) -> None:
     leadership = memory.agent.controller.state.leadership
     leads = leadership.phase == "leading"
     if leads and memory.led_epoch == leadership.epoch == memory.overthrown_epoch:
@@ -44,21 +44,21 @@ def _leadership(memory: Memory, now: int, report: Report) -> None:
         report("I19-quiet", "it still leads")
 
 
-def judge_resignation(memory: Memory, report: Report) -> None:
+def check_resignation(memory: AgentHistory, report: Report) -> None:
     """The lease is given back; who was asked to stop does that last."""
     underway = [key for key in memory.in_flight if key[1] == memory.led_epoch]
     if memory.stopping and underway and not memory.overthrown_epoch and not _must_yield(memory):
         report("I19-quiet", f"the lease is given back while {underway} is being committed")
 
 
-def _must_yield(memory: Memory) -> bool:
+def _must_yield(memory: AgentHistory) -> bool:
     """Whether it gives the lease back because it may not lead any more, whatever is under way."""
     now = memory.agent.clock.now_ms()
     blind = not memory.bus_connected and now - memory.bus_changed_ms >= memory.settings.leadership.blind_after_ms
     return blind or now >= memory.deadline_ms
 
 
-def _pending(memory: Memory) -> bool:
+def _pending(memory: AgentHistory) -> bool:
     """Whether an outcome is still to be found out by reading."""
     return bool(memory.unknown)
 
@@ -66,7 +66,7 @@ def _pending(memory: Memory) -> bool:
 # -- the ledger --------------------------------------------------------------------------------------------------------
 
 
-def _ledger(memory: Memory, now: int, report: Report) -> None:
+def _ledger(memory: AgentHistory, now: int, report: Report) -> None:
     state = memory.agent.controller.state
     knobs = memory.settings.decisions
     standing: dict[str, tuple[str, str]] = {}
@@ -93,7 +93,7 @@ def _ledger(memory: Memory, now: int, report: Report) -> None:
     memory.standing = standing
 
 
-def _closed_by(memory: Memory, decision: Decision, status: ApplyStatus, report: Report) -> None:
+def _closed_by(memory: AgentHistory, decision: Decision, status: ApplyStatus, report: Report) -> None:
     """It was open and is closed: somebody has said so, and meant this one."""
     if not any(_fits(answer, decision, status) for answer in memory.answers):
         report("P4-answer", f"{decision.decision_id} is {status}, heard were {memory.answers}")
@@ -110,7 +110,7 @@ def _fits(answer: DecisionAnswered, decision: Decision, status: ApplyStatus) -> 
 # -- drains ------------------------------------------------------------------------------------------------------------
 
 
-def _drains(memory: Memory, now: int, report: Report) -> None:
+def _drains(memory: AgentHistory, now: int, report: Report) -> None:
     state = memory.agent.controller.state
     if not state.leading:
         if state.drains.open:
@@ -143,7 +143,7 @@ def _drains(memory: Memory, now: int, report: Report) -> None:
 
 
 def _closed(  # noqa: PLR0917 - one argument for each fact
-    memory: Memory, key: str, incarnation: int, deadline_ms: int, now: int, report: Report
+    memory: AgentHistory, key: str, incarnation: int, deadline_ms: int, now: int, report: Report
 ) -> None:
     model, pool, name = key.split("\0")
     fleet = memory.agent.controller.state.fleet
@@ -156,7 +156,7 @@ def _closed(  # noqa: PLR0917 - one argument for each fact
         report("I16-drain", f"the drain of {name} was closed {deadline_ms - now} ms before its time: {endings}")
 
 
-def _died(memory: Memory, report: Report) -> None:
+def _died(memory: AgentHistory, report: Report) -> None:
     """Nobody is taken for dead sooner than silence can tell, but for who has another life already."""
     state = memory.agent.controller.state
     for one in reversed(state.drains.finished):
@@ -169,7 +169,7 @@ def _died(memory: Memory, report: Report) -> None:
     memory.last_finished = state.drains.finished[-1] if state.drains.finished else None
 
 
-def _victims(memory: Memory, report: Report) -> None:
+def _victims(memory: AgentHistory, report: Report) -> None:
     """Whoever leads goes on with the victims of what stands, whoever chose them."""
     state = memory.agent.controller.state
     if not (state.leading and memory.acting and memory.registry_read):
@@ -186,7 +186,7 @@ def _victims(memory: Memory, report: Report) -> None:
 # -- bounds and sums ---------------------------------------------------------------------------------------------------
 
 
-def _bounded(memory: Memory, report: Report) -> None:
+def _bounded(memory: AgentHistory, report: Report) -> None:
     state = memory.agent.controller.state
     if len(state.explanations) > _KEPT_MAX or len(state.drains.finished) > _KEPT_MAX:
         report("I14-bounded", f"{len(state.explanations)} explanations, {len(state.drains.finished)} drains")
@@ -194,7 +194,7 @@ def _bounded(memory: Memory, report: Report) -> None:
         report("I14-bounded", f"{len(state.ledger.live)} open decisions")
 
 
-def judge_sums(memory: Memory, now: int, report: Report) -> None:
+def check_totals(memory: AgentHistory, now: int, report: Report) -> None:
     """What is counted as it comes and goes, counted anew."""
     fleet = memory.agent.controller.state.fleet
     workers = 0
@@ -216,7 +216,7 @@ def judge_sums(memory: Memory, now: int, report: Report) -> None:
         report("I14-bounded", f"{fleet.workers} workers are counted, {workers} are known")
 
 
-def _newest(memory: Memory, pool: Pool, report: Report) -> None:
+def _newest(memory: AgentHistory, pool: Pool, report: Report) -> None:
     """What is newest of a worker is never replaced by what is older."""
     for worker in pool.workers.values():
         key = f"{worker.record.model}\0{pool.name}\0{worker.record.worker}"

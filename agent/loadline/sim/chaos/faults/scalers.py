@@ -4,20 +4,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from loadline.sim.chaos.moods import Mood
-from loadline.sim.chaos.nemesis import Nemesis, Undo
-from loadline.sim.chaos.plan import Strike
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo
+from loadline.sim.chaos.plan import Fault
+from loadline.sim.chaos.scaler_faults import ScalerFault
 
-_OBEDIENT: Final[frozenset[Mood]] = frozenset({"good", "slow", "mute", "repeats"})
+_OBEDIENT: Final[frozenset[ScalerFault]] = frozenset({"good", "slow", "mute", "repeats"})
 
 
-def _feels(mood: Mood) -> Callable[[Nemesis, Strike], Undo]:
+def _feels(mood: ScalerFault) -> Callable[[FaultInjector, Fault], Undo]:
     """It has this mood for a while."""
 
-    def strike(nemesis: Nemesis, _strike: Strike) -> Undo:
+    def strike(nemesis: FaultInjector, _strike: Fault) -> Undo:
         world = nemesis.world
 
-        def feel(mood: Mood) -> None:
+        def feel(mood: ScalerFault) -> None:
             world.moody.mood = mood
             world.scaler.obedient = mood in _OBEDIENT
 
@@ -41,7 +41,7 @@ scaler_repeats = _feels("repeats")
 """It says what it said before again, with everything that it says."""
 
 
-def scaler_off_bus(nemesis: Nemesis, strike: Strike) -> Undo:
+def scaler_off_bus(nemesis: FaultInjector, strike: Fault) -> Undo:
     """It is cut off."""
     del strike
     nemesis.world.moody.set_cut(cut=True)

@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing
-from loadline.sim.chaos.plan import Strike
-from loadline.sim.world.bus import Bus
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo
+from loadline.sim.chaos.plan import Fault
+from loadline.sim.world.bus import VirtualBus
 from loadline.wire.keys import Keys
 
 _TIMES: Final = 5.0
@@ -18,34 +18,34 @@ _LATE_MS: Final = 6_000.0
 """Longer than it takes until the lease is to be renewed, which tells it too."""
 
 
-def bus_down(nemesis: Nemesis, strike: Strike) -> Undo:
+def bus_down(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Nobody reaches the bus."""
     del strike
     nemesis.world.bus.set_up(up=False)
     return partial(nemesis.world.bus.set_up, up=True)
 
 
-def store_down(nemesis: Nemesis, strike: Strike) -> Undo:
+def store_down(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Nobody reaches the store."""
     del strike
     nemesis.world.store.set_up(up=False)
     return partial(nemesis.world.store.set_up, up=True)
 
 
-def bus_worse(nemesis: Nemesis, strike: Strike) -> Undo:
+def bus_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Frames are lost, doubled and late some times as often."""
     del strike
-    return worse(nemesis.world.bus)
+    return worsen(nemesis.world.bus)
 
 
-def worse(bus: Bus) -> Undo:
+def worsen(bus: VirtualBus) -> Undo:
     """Have a bus lose, double and delay frames some times as often."""
     usual = bus.faults
     bus.faults = replace(usual, loss=_worse(usual.loss), duplicate=_worse(usual.duplicate), late=_worse(usual.late))
     return lambda: setattr(bus, "faults", usual)
 
 
-def store_worse(nemesis: Nemesis, strike: Strike) -> Undo:
+def store_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Calls are refused, slow and of unknown outcome some times as often."""
     del strike
     store = nemesis.world.store
@@ -54,7 +54,7 @@ def store_worse(nemesis: Nemesis, strike: Strike) -> Undo:
     return lambda: setattr(store, "faults", usual)
 
 
-def leader_revoked(nemesis: Nemesis, strike: Strike) -> Undo:
+def leader_revoked(nemesis: FaultInjector, strike: Fault) -> Undo:
     """An operator revokes the leader's lease; of every second time that is heard of late."""
     store = nemesis.world.store
     for agent in nemesis.world.agents.values() if strike.level > _HEARD_LATE else ():
@@ -63,7 +63,7 @@ def leader_revoked(nemesis: Nemesis, strike: Strike) -> Undo:
     if entry is not None and store.up:
         nemesis.world.dethroned.add(entry.create_revision)
         store.revoke(entry.lease_id)
-    return nothing
+    return no_undo
 
 
 def _worse(probability: float) -> float:

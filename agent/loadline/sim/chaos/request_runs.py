@@ -8,21 +8,21 @@ from msgspec import Struct, field
 from loadline.client.ownership import RequestOwners
 from loadline.sim.engine import Request
 
-Life = tuple[str, int]
+WorkerLife = tuple[str, int]
 """A worker and its incarnation."""
 _KEPT_MAX: Final = 4_096
 
 
-class _Known(Struct):
+class _RequestHistory(Struct):
     assigned: int = -1
     """The newest hop that the frontend gave of itself: whoever ran it before need not know of that."""
     hops: set[int] = field(default_factory=set)
     """All under which it ever ran."""
-    running: dict[Life, int] = field(default_factory=dict)
+    running: dict[WorkerLife, int] = field(default_factory=dict)
     """By whom, and under which hop."""
 
 
-class Runs:
+class RequestRuns:
     """The truth about requests.
 
     Args:
@@ -33,13 +33,13 @@ class Runs:
     def __init__(self, owners: RequestOwners, report: Callable[[str, str], None]) -> None:
         self._owners = owners
         self._report = report
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _RequestHistory] = {}
 
     def assigned(self, request_id: str, hop: int) -> None:
         """The frontend gives it to a worker of itself, whatever becomes of the one that had it."""
         self._of(request_id).assigned = hop
 
-    def started(self, life: Life, request: Request) -> None:
+    def started(self, life: WorkerLife, request: Request) -> None:
         """It begins to run there."""
         name, hop = request.request_id, request.hop
         known, owner = self._of(name), self._owners.owner(name)
@@ -53,26 +53,26 @@ class Runs:
         known.hops.add(hop)
         known.running[life] = hop
 
-    def stopped(self, life: Life, request: Request) -> None:
+    def stopped(self, life: WorkerLife, request: Request) -> None:
         """It does not run there any more."""
         self._of(request.request_id).running.pop(life, None)
 
-    def died(self, life: Life) -> None:
+    def died(self, life: WorkerLife) -> None:
         """Nothing runs there any more."""
         for known in self._known.values():
             known.running.pop(life, None)
 
-    def _of(self, request_id: str) -> _Known:
+    def _of(self, request_id: str) -> _RequestHistory:
         known = self._known.get(request_id)
         if known is None:
-            known = self._known[request_id] = _Known()
+            known = self._known[request_id] = _RequestHistory()
             oldest = next(iter(self._known))
             if len(self._known) > _KEPT_MAX and self._owners.owner(oldest) is None:
                 del self._known[oldest]
         return known
 
 
-class At:
+class WorkerRuns:
     """Tells of the requests of one life of a worker.
 
     Args:
@@ -80,7 +80,7 @@ class At:
         life: Whose they are.
     """
 
-    def __init__(self, runs: Runs, life: Life) -> None:
+    def __init__(self, runs: RequestRuns, life: WorkerLife) -> None:
         self._runs = runs
         self._life = life
 

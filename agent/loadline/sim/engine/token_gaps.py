@@ -7,10 +7,10 @@ longest since it joined: O(log n) for each that leaves.
 from bisect import bisect_left
 
 from loadline.sim.engine.request import Sequence
-from loadline.sim.engine.step import Step
+from loadline.sim.engine.step import EngineStep
 
 
-class Gaps:
+class TokenGaps:
     """The waits of one batch, by iteration."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Gaps:
         """It waits for its first token in the batch."""
         self._newcomers.append(sequence)
 
-    def passed(self, step: Step, before: int) -> None:
+    def passed(self, step: EngineStep, before: int) -> None:
         """A step is done in which all members got tokens, after so many iterations."""
         first_ms = step.end_of(1)
         for sequence in self._newcomers:

@@ -9,7 +9,7 @@ from loadline.errors import DataError
 from loadline.sim.chaos.plan import FaultPlan, check
 
 
-class Kept(Struct, frozen=True, forbid_unknown_fields=True):
+class SavedPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """One file."""
 
     broke: str
@@ -19,20 +19,20 @@ class Kept(Struct, frozen=True, forbid_unknown_fields=True):
     plan: FaultPlan
 
 
-def write(kept: Kept, path: Path) -> None:
+def write(kept: SavedPlan, path: Path) -> None:
     """Write a file; JSON, for people too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
 
 
-def read(path: Path) -> Kept:
+def read(path: Path) -> SavedPlan:
     """Read a file.
 
     Raises:
         DataError: It cannot be read, is no kept plan, or names a fault that there is not.
     """
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(path.read_bytes(), type=SavedPlan)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}. Name a file that is there.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

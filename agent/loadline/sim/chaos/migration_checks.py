@@ -5,14 +5,14 @@ from collections.abc import Callable
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
-from loadline.sim.chaos.commits import Report
-from loadline.sim.chaos.flights import Asked
-from loadline.sim.chaos.requests import Life
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.chaos.commit_checks import Report
+from loadline.sim.chaos.outstanding_migrations import OutstandingMigration
+from loadline.sim.chaos.request_runs import WorkerLife
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.messages import MigrateCommand
 
 
-class MoveJudge:
+class MigrationCheck:
     """Judges a move that an agent asks for.
 
     Args:
@@ -28,7 +28,7 @@ class MoveJudge:
         self._move = move
         self._report = report
 
-    def judge(self, others: list[Asked]) -> None:
+    def judge(self, others: list[OutstandingMigration]) -> None:
         """All but the fence, given what else is in flight."""
         self._where()
         self._chain([one.move for one in others])
@@ -52,7 +52,7 @@ class MoveJudge:
         if _life(self._move.destination) in sources or _life(self._move.source) in destinations:
             self._report("I21-chain", f"{self._move}, beside {others}")
 
-    def _bounds(self, others: list[Asked]) -> None:
+    def _bounds(self, others: list[OutstandingMigration]) -> None:
         knobs, its = self._knobs, self._move
         requests = its.requests_max + sum(one.requests for one in others)
         if requests > knobs.moves_max:
@@ -63,11 +63,11 @@ class MoveJudge:
                 self._report("I21-bounds", f"{mine + its.requests_max} requests of {end.worker}")
 
 
-def _life(end: MigrationEndpoint) -> Life:
+def _life(end: MigrationEndpoint) -> WorkerLife:
     return end.worker, end.incarnation
 
 
-class Obeyed:
+class EpochCheck:
     """The highest term of which each worker began a move.
 
     Args:
@@ -76,9 +76,9 @@ class Obeyed:
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report
-        self._highest: dict[Life, int] = {}
+        self._highest: dict[WorkerLife, int] = {}
 
-    def happened(self, worker: WorkerProcess, phase: str, command: MigrateCommand) -> None:
+    def happened(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
         """A step of a move."""
         life = worker.record.worker, worker.record.incarnation
         highest = self._highest.get(life, 0)

@@ -11,14 +11,22 @@ from msgspec import Struct
 
 from loadline.client.ownership import RequestOwners
 from loadline.errors import BusUnavailable
-from loadline.sim.chaos.desk import Ended, Held, Look, Submission, ends_of, looks_at, submissions_to
-from loadline.sim.chaos.engine import TOKEN_MS
-from loadline.sim.chaos.requests import Life, Runs
+from loadline.sim.chaos.request_client import (
+    HeldRequests,
+    HeldRequestsQuery,
+    RequestEnded,
+    SubmitRequest,
+    ended_subject,
+    held_subject,
+    submit_subject,
+)
+from loadline.sim.chaos.request_runs import RequestRuns, WorkerLife
+from loadline.sim.chaos.stub_engine import TOKEN_MS
 from loadline.sim.engine import Request
 from loadline.sim.world import peers
-from loadline.sim.world.bus import Bus
+from loadline.sim.world.bus import VirtualBus
 from loadline.sim.world.peers import Claim, Owned, Said
-from loadline.sim.world.tasks import Task, pause
+from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
 
 EVERY_MS: Final = 1_000.0
@@ -31,20 +39,20 @@ _LOOK_MS: Final = 5_000.0
 _TRIES: Final = 3
 _AGAIN_MS: Final = 500.0
 
-Pool = tuple[str, str]
+PoolKey = tuple[str, str]
 
 
-class Open(Struct):
+class OpenRequest(Struct):
     """A request that has not ended."""
 
-    pool: Pool
+    pool: PoolKey
     request: Request
     since_ms: float
     given_ms: float = 0.0
     """When its owner got it."""
 
 
-class Keeper:
+class ChaosFrontend:
     """The frontend of all models.
 
     Args:
@@ -58,26 +66,26 @@ class Keeper:
     def __init__(
         self,
         timeline: Timeline,
-        network: Bus,
-        pools: Sequence[Pool],
-        serving: Callable[[Pool], list[Life]],
+        network: VirtualBus,
+        pools: Sequence[PoolKey],
+        serving: Callable[[PoolKey], list[WorkerLife]],
         report: Callable[[str, str], None],
     ) -> None:
         self.port = network.port()
         self.owners = RequestOwners()
-        self.runs = Runs(self.owners, report)
-        self.open: dict[str, Open] = {}
+        self.runs = RequestRuns(self.owners, report)
+        self.open: dict[str, OpenRequest] = {}
         """By id."""
         self.counts = {"requests": 0, "ended": 0, "begun again": 0}
         self._timeline = timeline
         self._pools = pools
         self._serving = serving
         self._luck = timeline.luck("requests")
-        self._misses: dict[Life, int] = {}
-        self._looked_at: set[Life] = set()
+        self._misses: dict[WorkerLife, int] = {}
+        self._looked_at: set[WorkerLife] = set()
         for model in sorted({model for model, _ in pools}):
-            Task(self.port.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
-            Task(self.port.answer(ends_of(model), peers.answering(Ended, self._ended)))
+            VirtualTask(self.port.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
+            VirtualTask(self.port.answer(ended_subject(model), peers.answering(RequestEnded, self._ended)))
         self._arrive_later()
         timeline.after(_LOOK_MS, self._look_around)
 
@@ -91,7 +99,7 @@ class Keeper:
         self.counts["requests"] += 1
         name, tokens = f"r{self.counts['requests']}", luck.uniform(SHORTEST_MS, LONGEST_MS) / TOKEN_MS
         request = Request(name, luck.randint(*_PROMPT_TOKENS), int(tokens))
-        self.open[name] = Open(luck.choice(self._pools), request, self._timeline.now_ms)
+        self.open[name] = OpenRequest(luck.choice(self._pools), request, self._timeline.now_ms)
         self._give(name)
         self._arrive_later()
 
@@ -105,22 +113,22 @@ class Keeper:
             self.runs.assigned(name, hop)
             self.counts["begun again"] += hop > 0
             one.given_ms = self._timeline.now_ms
-            Task(self._submit(life, Request(name, one.request.isl_tokens, one.request.osl_tokens, hop=hop)))
+            VirtualTask(self._submit(life, Request(name, one.request.isl_tokens, one.request.osl_tokens, hop=hop)))
 
-    async def _submit(self, life: Life, request: Request) -> None:
+    async def _submit(self, life: WorkerLife, request: Request) -> None:
         """Say it until it is heard; who does not answer does not get it."""
         worker, incarnation = life
         for _ in range(_TRIES):
             try:
-                await peers.ask(self.port, submissions_to(worker), Submission(request, incarnation), Said)
+                await peers.ask(self.port, submit_subject(worker), SubmitRequest(request, incarnation), Said)
             except BusUnavailable:
-                await pause(self._timeline, _AGAIN_MS)
+                await sleep(self._timeline, _AGAIN_MS)
             else:
                 return
         if self.owners.accepts(request.request_id, request.hop):
             self._give(request.request_id)
 
-    async def _ended(self, ended: Ended) -> Said:
+    async def _ended(self, ended: RequestEnded) -> Said:
         yes = self.owners.accepts(ended.request_id, ended.hop)
         if yes:
             self.counts["ended"] += 1
@@ -144,7 +152,7 @@ class Keeper:
         self._timeline.after(_LOOK_MS, self._look_around)
         if not self.port.connected:
             return
-        lives: dict[Life, None] = {}
+        lives: dict[WorkerLife, None] = {}
         for name in list(self.open):
             owner = self.owners.owner(name)
             if owner is None:
@@ -154,16 +162,18 @@ class Keeper:
         self._misses = {life: self._misses.get(life, 0) for life in lives}
         for life in lives:
             if life not in self._looked_at:
-                Task(self._look(life))
+                VirtualTask(self._look(life))
 
-    async def _look(self, life: Life) -> None:
+    async def _look(self, life: WorkerLife) -> None:
         """Ask one which requests it has. What it has not, all where it never answers, is given to another."""
         worker, incarnation = life
         asked_ms = self._timeline.now_ms
         self._looked_at.add(life)
         names: list[str] = []
         try:
-            names = (await peers.ask(self.port, looks_at(worker), Look(incarnation), Held)).request_ids
+            names = (
+                await peers.ask(self.port, held_subject(worker), HeldRequestsQuery(incarnation), HeldRequests)
+            ).request_ids
             self._misses[life] = 0
         except BusUnavailable:
             self._misses[life] = self._misses.get(life, 0) + 1
@@ -174,6 +184,6 @@ class Keeper:
             if name not in names and self.open[name].given_ms < asked_ms:
                 self._give(name)
 
-    def _owned_by(self, life: Life) -> list[str]:
+    def _owned_by(self, life: WorkerLife) -> list[str]:
         owners = ((name, self.owners.owner(name)) for name in self.open)
         return [name for name, owner in owners if owner and (owner.worker, owner.incarnation) == life]

@@ -7,11 +7,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.errors import BusUnavailable
-from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
-from loadline.sim.chaos.plan import Strike
-from loadline.sim.chaos.strikes.servers import worse
-from loadline.sim.world.tasks import Task
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, pick
+from loadline.sim.chaos.faults.servers import worsen
+from loadline.sim.chaos.plan import Fault
+from loadline.sim.world.tasks import VirtualTask
+from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.codec import encode
 from loadline.wire.messages import MigrateCommand
 from loadline.wire.subjects import Subjects
@@ -20,7 +20,7 @@ _SUBJECTS: Final = Subjects("loadline")
 _PHASES: Final = ("admitted", "copying", "switching", "switching", "switched")
 
 
-def frontend_off(nemesis: Nemesis, strike: Strike) -> Undo:
+def frontend_off(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The frontend is cut off from all workers."""
     del strike
     port = nemesis.world.keeper.port
@@ -28,25 +28,25 @@ def frontend_off(nemesis: Nemesis, strike: Strike) -> Undo:
     return partial(port.set_cut, cut=False)
 
 
-def peers_down(nemesis: Nemesis, strike: Strike) -> Undo:
+def peers_down(nemesis: FaultInjector, strike: Fault) -> Undo:
     """No worker reaches another, or the frontend."""
     del strike
     nemesis.world.peers.set_up(up=False)
     return partial(nemesis.world.peers.set_up, up=True)
 
 
-def peers_worse(nemesis: Nemesis, strike: Strike) -> Undo:
+def peers_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
     """What they say is lost, doubled and late some times as often."""
     del strike
-    return worse(nemesis.world.peers)
+    return worsen(nemesis.world.peers)
 
 
-def worker_off_peers(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_off_peers(nemesis: FaultInjector, strike: Fault) -> Undo:
     """A worker sees bus and store, and neither the frontend nor the others."""
     return _cut(pick([one for _, one in sorted(nemesis.world.workers.items())], strike.level))
 
 
-def moves_hang(nemesis: Nemesis, strike: Strike) -> Undo:
+def moves_hang(nemesis: FaultInjector, strike: Fault) -> Undo:
     """No copy that begins now ever ends."""
     del strike
     world = nemesis.world
@@ -60,7 +60,7 @@ def moves_hang(nemesis: Nemesis, strike: Strike) -> Undo:
     return partial(set_all, hangs=False)
 
 
-def moves_refused(nemesis: Nemesis, strike: Strike) -> Undo:
+def moves_refused(nemesis: FaultInjector, strike: Fault) -> Undo:
     """No worker has room for what others move."""
     del strike
     world = nemesis.world
@@ -74,29 +74,29 @@ def moves_refused(nemesis: Nemesis, strike: Strike) -> Undo:
     return partial(set_all, refuses=False)
 
 
-def source_dies(nemesis: Nemesis, strike: Strike) -> Undo:
+def source_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The source of the next move dies in the middle of it."""
     return _in_a_move(nemesis, strike, lambda source, _destination: source.end())
 
 
-def destination_dies(nemesis: Nemesis, strike: Strike) -> Undo:
+def destination_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The destination of the next move dies in the middle of it."""
     return _in_a_move(nemesis, strike, lambda _source, destination: destination.end())
 
 
-def source_cut(nemesis: Nemesis, strike: Strike) -> Undo:
+def source_cut(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The source of the next move is cut off in the middle of it, for a while."""
     return _in_a_move(nemesis, strike, lambda source, _destination: nemesis.undo_after(strike.lasts_ms, _cut([source])))
 
 
-def destination_cut(nemesis: Nemesis, strike: Strike) -> Undo:
+def destination_cut(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The destination of the next move is cut off in the middle of it, for a while."""
     return _in_a_move(
         nemesis, strike, lambda _source, destination: nemesis.undo_after(strike.lasts_ms, _cut([destination]))
     )
 
 
-def frontend_cut(nemesis: Nemesis, strike: Strike) -> Undo:
+def frontend_cut(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The frontend is cut off in the middle of the next move, for a while."""
     return _in_a_move(
         nemesis,
@@ -105,7 +105,7 @@ def frontend_cut(nemesis: Nemesis, strike: Strike) -> Undo:
     )
 
 
-def commands_of_old(nemesis: Nemesis, strike: Strike) -> Undo:
+def commands_of_old(nemesis: FaultInjector, strike: Fault) -> Undo:
     """A command that was heard comes again: as it was, of an earlier term, or for an earlier life."""
     world = nemesis.world
     if world.rogue.connected:
@@ -116,24 +116,24 @@ def commands_of_old(nemesis: Nemesis, strike: Strike) -> Undo:
                 replace(command, command_id=f"{command.command_id}-old", epoch=max(0, command.epoch - 1)),
                 replace(command, command_id=f"{command.command_id}-gone", source=source),
             ):
-                Task(_say(nemesis, old))
-    return nothing
+                VirtualTask(_say(nemesis, old))
+    return no_undo
 
 
-async def _say(nemesis: Nemesis, command: MigrateCommand) -> None:
+async def _say(nemesis: FaultInjector, command: MigrateCommand) -> None:
     try:
         await nemesis.world.rogue.request(_SUBJECTS.migrate(command.source.worker), encode(command), 1.0)
     except BusUnavailable:
         return
 
 
-def _in_a_move(nemesis: Nemesis, strike: Strike, do: Callable[[WorkerProcess, WorkerProcess], object]) -> Undo:
+def _in_a_move(nemesis: FaultInjector, strike: Fault, do: Callable[[SimulatedWorker, SimulatedWorker], object]) -> Undo:
     """At which phase, the level says."""
     nemesis.trap_move(pick(_PHASES, strike.level)[0], do)
-    return nothing
+    return no_undo
 
 
-def _cut(workers: list[WorkerProcess]) -> Undo:
+def _cut(workers: list[SimulatedWorker]) -> Undo:
     def cut(*, cut: bool) -> None:
         for worker in workers:
             if worker.alive:

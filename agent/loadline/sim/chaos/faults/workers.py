@@ -4,56 +4,56 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
-from loadline.sim.chaos.plan import Strike
-from loadline.sim.chaos.world import World
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, pick
+from loadline.sim.chaos.plan import Fault
+from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.timeline import START_MS
-from loadline.sim.world.worker import WorkerProcess
+from loadline.sim.world.worker import SimulatedWorker
 
 _FLAP_MS: Final = 2_000.0
 _OLDER_MS: Final = 10_000
 
 
-def worker_dies(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
     """One dies."""
     return _end(pick(_all(nemesis), strike.level))
 
 
-def workers_die(nemesis: Nemesis, strike: Strike) -> Undo:
+def workers_die(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Every second one dies."""
     return _end(_half(nemesis, strike))
 
 
-def worker_mute(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_mute(nemesis: FaultInjector, strike: Fault) -> Undo:
     """One reports nothing."""
     return _mute(nemesis.world, pick(_all(nemesis), strike.level), strike)
 
 
-def workers_mute(nemesis: Nemesis, strike: Strike) -> Undo:
+def workers_mute(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Every second one reports nothing."""
     return _mute(nemesis.world, _half(nemesis, strike), strike)
 
 
-def worker_off_bus(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_off_bus(nemesis: FaultInjector, strike: Fault) -> Undo:
     """One sees the store and not the bus."""
     return _cut(pick(_all(nemesis), strike.level), bus=True)
 
 
-def worker_off_store(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_off_store(nemesis: FaultInjector, strike: Fault) -> Undo:
     """One sees the bus and not the store: its lease may run out."""
     return _cut(pick(_all(nemesis), strike.level), bus=False)
 
 
-def worker_revoked(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_revoked(nemesis: FaultInjector, strike: Fault) -> Undo:
     """An operator revokes a worker's lease."""
     store = nemesis.world.store
     entries = [entry for key, entry in sorted(store.keys.items()) if "/workers/" in key and entry.lease_id]
     for entry in pick(entries, strike.level) if store.up else ():
         store.revoke(entry.lease_id)
-    return nothing
+    return no_undo
 
 
-def worker_flaps(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_flaps(nemesis: FaultInjector, strike: Fault) -> Undo:
     """One leaves and joins every 2 s; the scaler takes it for dead after the first time, and replaces it."""
     world = nemesis.world
     flapping = pick(_all(nemesis), strike.level)
@@ -75,14 +75,14 @@ def worker_flaps(nemesis: Nemesis, strike: Strike) -> Undo:
     return stop
 
 
-def worker_of_old(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_of_old(nemesis: FaultInjector, strike: Fault) -> Undo:
     """One dies, and an earlier life of it comes back for a while."""
     struck = pick(_all(nemesis), strike.level)
     _end(struck)
     return partial(_end, [_again(nemesis.world, one, max(0, one.record.incarnation - _OLDER_MS)) for one in struck])
 
 
-def workers_hang(nemesis: Nemesis, strike: Strike) -> Undo:
+def workers_hang(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Who drains never becomes empty."""
     del strike
 
@@ -96,7 +96,7 @@ def workers_hang(nemesis: Nemesis, strike: Strike) -> Undo:
     return partial(set_all, hangs=False)
 
 
-def workers_never_come(nemesis: Nemesis, strike: Strike) -> Undo:
+def workers_never_come(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Who starts now never becomes ready; in the end somebody ends these processes."""
     del strike
     world = nemesis.world
@@ -110,26 +110,26 @@ def workers_never_come(nemesis: Nemesis, strike: Strike) -> Undo:
     return end
 
 
-def _all(nemesis: Nemesis) -> list[WorkerProcess]:
+def _all(nemesis: FaultInjector) -> list[SimulatedWorker]:
     return [worker for _, worker in sorted(nemesis.world.workers.items())]
 
 
-def _half(nemesis: Nemesis, strike: Strike) -> list[WorkerProcess]:
+def _half(nemesis: FaultInjector, strike: Fault) -> list[SimulatedWorker]:
     return _all(nemesis)[round(strike.level) :: 2]
 
 
-def _again(world: World, worker: WorkerProcess, incarnation: int) -> WorkerProcess:
+def _again(world: ChaosWorld, worker: SimulatedWorker, incarnation: int) -> SimulatedWorker:
     record = worker.record
     return world.start_worker(record.model, record.pool, record.worker, incarnation)
 
 
-def _end(workers: Sequence[WorkerProcess]) -> Undo:
+def _end(workers: Sequence[SimulatedWorker]) -> Undo:
     for worker in workers:
         worker.end()
-    return nothing
+    return no_undo
 
 
-def _mute(world: World, workers: Sequence[WorkerProcess], strike: Strike) -> Undo:
+def _mute(world: ChaosWorld, workers: Sequence[SimulatedWorker], strike: Fault) -> Undo:
     def until(at_ms: float) -> None:
         for worker in workers:
             worker.muted_until_ms = at_ms
@@ -138,7 +138,7 @@ def _mute(world: World, workers: Sequence[WorkerProcess], strike: Strike) -> Und
     return partial(until, 0.0)
 
 
-def _cut(workers: Sequence[WorkerProcess], *, bus: bool) -> Undo:
+def _cut(workers: Sequence[SimulatedWorker], *, bus: bool) -> Undo:
     def cut(*, cut: bool) -> None:
         for worker in workers:
             (worker.bus if bus else worker.store).set_cut(cut=cut)

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from loadline.sim.engine.request import Sequence
 
 
-class Queue:
+class WaitingQueue:
     """Waiting sequences by request id, with the sums that a load sample names."""
 
     def __init__(self) -> None:

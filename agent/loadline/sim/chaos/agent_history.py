@@ -11,17 +11,17 @@ from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary import events as ev
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.effects import AnyEffect, Campaign, CommitDecision, ReadDecisions, RenewLease
-from loadline.sim.chaos.flights import Flights
-from loadline.sim.world.agent import AgentProcess
+from loadline.sim.chaos.outstanding_migrations import OutstandingMigrations
+from loadline.sim.world.agent import SimulatedAgent
 
 PoolKey = tuple[str, str]
 _NEVER: Final = -(2**60)
 
 
-class Memory:
+class AgentHistory:
     """One life of one agent. All times are those of its own clock, in ms."""
 
-    def __init__(self, agent: AgentProcess) -> None:
+    def __init__(self, agent: SimulatedAgent) -> None:
         self.agent = agent
         self.settings = agent.controller.settings
         self.models: dict[str, ModelKnobs] = {model.name: model for model in self.settings.models}
@@ -75,7 +75,7 @@ class Memory:
         self.looked_ms = _NEVER
         self.asked_drain_ms: dict[str, int] = {}
         self.unanswered: dict[str, int] = {}
-        self.flights = Flights()
+        self.flights = OutstandingMigrations()
         """Its moves of this term."""
 
     @property

@@ -10,7 +10,7 @@ from loadline.core.vocabulary.effects import SendMigrate
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 
 
-class Asked(Struct):
+class OutstandingMigration(Struct):
     """A move that an agent asked for."""
 
     move: Migration
@@ -19,11 +19,11 @@ class Asked(Struct):
     until_ms: int
 
 
-class Flights:
+class OutstandingMigrations:
     """The moves of which an agent must believe that they are in flight: it asked for them, and heard of no end."""
 
     def __init__(self) -> None:
-        self._flights: dict[str, Asked] = {}
+        self._flights: dict[str, OutstandingMigration] = {}
 
     def hear(self, event: ev.MigrationAnswered | ev.MigrationReported) -> None:
         """What an agent is told of a move. One that was not answered may be in flight or not: it may think either."""
@@ -44,7 +44,7 @@ class Flights:
     def begin(self, effect: SendMigrate, now: int) -> None:
         """It asks for a move."""
         move = effect.move
-        self._flights[move.command_id] = Asked(move, move.requests_max, now + effect.ttl_ms)
+        self._flights[move.command_id] = OutstandingMigration(move, move.requests_max, now + effect.ttl_ms)
 
     def without(self, pool: str, worker: str) -> None:
         """A worker is gone, if only for a moment, and with it its moves."""
@@ -57,7 +57,7 @@ class Flights:
             name: one for name, one in self._flights.items() if all(end in there for end in _ends(one.move))
         }
 
-    def others(self, move: Migration, fleet: Fleet, now: int) -> list[Asked]:
+    def others(self, move: Migration, fleet: Fleet, now: int) -> list[OutstandingMigration]:
         """The other moves of that model that are in flight now. With either of its workers a move is over."""
         self._flights = {
             name: one

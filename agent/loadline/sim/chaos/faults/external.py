@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.ports import Write
-from loadline.sim.chaos.nemesis import Nemesis, Undo, nothing, pick
-from loadline.sim.chaos.plan import Strike
+from loadline.sim.chaos.fault_injector import FaultInjector, Undo, no_undo, pick
+from loadline.sim.chaos.plan import Fault
 from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, ScalingDecision
@@ -22,7 +22,7 @@ _DEMANDS: Final = (0.0, 0.1, 0.7, 1.5, 2.5, 3.5, 6.0, 12.0)
 _HUGE: Final = WorkerSample(0, 0, kv_blocks_used=2**50, kv_blocks_total=1, waiting_requests=2**50)
 
 
-def model_paused(nemesis: Nemesis, strike: Strike) -> Undo:
+def model_paused(nemesis: FaultInjector, strike: Fault) -> Undo:
     """An operator pauses a model for a while."""
     world = nemesis.world
     model = pick(sorted(world.models), strike.level)[0]
@@ -36,29 +36,29 @@ def model_paused(nemesis: Nemesis, strike: Strike) -> Undo:
     return resume
 
 
-def worker_sent_home(nemesis: Nemesis, strike: Strike) -> Undo:
+def worker_sent_home(nemesis: FaultInjector, strike: Fault) -> Undo:
     """An operator wants one worker emptied."""
     for _, worker in pick(sorted(nemesis.world.workers.items()), strike.level):
         record = worker.record
         _tell_all(nemesis, DrainRequested(record.model, record.pool, record.worker, _BY))
-    return nothing
+    return no_undo
 
 
-def scaler_asks(nemesis: Nemesis, strike: Strike) -> Undo:
+def scaler_asks(nemesis: FaultInjector, strike: Fault) -> Undo:
     """A scaler wants to hear what stands."""
     _tell_all(nemesis, AnnouncementRequested(pick(sorted(nemesis.world.models), strike.level)[0], "scaler"))
-    return nothing
+    return no_undo
 
 
-def demand(nemesis: Nemesis, strike: Strike) -> Undo:
+def demand(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The demand of one pool jumps."""
     pools = sorted(nemesis.world.demand)
     place = strike.level * len(pools)
     nemesis.world.demand[pools[int(place) % len(pools)]] = pick(_DEMANDS, place % 1.0)[0]
-    return nothing
+    return no_undo
 
 
-def nonsense(nemesis: Nemesis, strike: Strike) -> Undo:
+def nonsense(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Frames and records that are well-formed, or not, and untrue."""
     world = nemesis.world
     for _, worker in pick(sorted(world.workers.items()), strike.level) if world.rogue.connected else ():
@@ -69,7 +69,7 @@ def nonsense(nemesis: Nemesis, strike: Strike) -> Undo:
             world.rogue.send(_SUBJECTS.applied(answer.model), encode(answer))
         if world.store.up:
             world.store.commit([], list(_strange_records(worker.record)))
-    return nothing
+    return no_undo
 
 
 def _untrue_of_worker(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
@@ -102,6 +102,6 @@ def _strange_records(record: WorkerRecord) -> Iterator[Write]:
     yield Write(f"{_KEYS.prefix}somebody/else", b"1")
 
 
-def _tell_all(nemesis: Nemesis, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
+def _tell_all(nemesis: FaultInjector, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
     for _, agent in sorted(nemesis.world.agents.items()):
         agent.inbox.put(event)
