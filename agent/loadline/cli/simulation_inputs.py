@@ -145,7 +145,7 @@ def check_outputs(options: argparse.Namespace, *read: Path) -> None:
         if str(path) == "-" or len(path.name.encode()) > _NAME_BYTES_MAX:
             raise ConfigError(option, f"{path} is no name for a file", "Name a file, with a shorter name.")
         if path.exists() and not path.is_file():
-            what = "a folder" if path.is_dir() else "no regular file"  # such as a device, which would be replaced
+            what = "a folder" if path.is_dir() else "not a regular file"  # such as a device, which would be replaced
             raise ConfigError(option, f"{path} is {what}", "Name a file.")
         try:
             _partial(path).touch()

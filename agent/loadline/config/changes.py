@@ -1,4 +1,4 @@
-"""What differs between two configurations, key by key; models, pools and the like go by their names."""
+"""Differences between two configurations, key by key; models, pools and other named tables are matched by name."""
 
 import json
 from collections.abc import Iterator
@@ -12,32 +12,32 @@ from loadline.config.knobs import Config
 from loadline.config.secrets import redacted
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
-"""Sections that are obeyed once, when the agent starts."""
-# The models hold what they have from these.
+"""Sections that take effect only when the agent starts."""
+# Already merged into the models.
 _MERGED: Final = ("defaults", "service_classes", "written")
 
 
 class KeyChange(Struct, frozen=True):
-    """A key that is said otherwise; values as JSON in short, ``none`` where there is none."""
+    """A key whose value differs; values are shortened JSON, ``none`` where the key is absent."""
 
     key: str
     old: str
     new: str
 
     def __str__(self) -> str:
-        """As a line for a log."""
+        """Format the change as a line for a log."""
         return f"{self.key}: {self.old} -> {self.new}"
 
 
 def key_changes(old: Config, new: Config) -> list[KeyChange]:
-    """All keys that differ, by name."""
+    """Return all keys that differ, sorted by name."""
     before, after = dict(_leaves(_effective(old), "")), dict(_leaves(_effective(new), ""))
     keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     return [KeyChange(key, _shown(key, before.get(key)), _shown(key, after.get(key))) for key in keys]
 
 
 def keep_fixed(old: Config, new: Config) -> Config:
-    """The new configuration, with the old values of what is obeyed once."""
+    """Return the new configuration with the old values of the fixed sections."""
     return replace(new, **{section: getattr(old, section) for section in FIXED})
 
 

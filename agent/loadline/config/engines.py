@@ -1,4 +1,7 @@
-"""The engine profiles that a configuration names, as data. One that cannot be used stops its model and no other."""
+"""Engine profiles that a configuration names, read from their files.
+
+An unusable profile stops its own model only.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -19,11 +22,11 @@ _NEEDED: Final = {
     "decode": ("decode_profile",),
     "aggregated": ("prefill_profile", "decode_profile"),
 }
-"""Profiles that a pool needs by its role."""
+"""Required profile keys by role."""
 
 
 def resolve_paths(config: Config, folder: Path) -> Config:
-    """The configuration with paths of profiles and traces that count from the folder that its file is in."""
+    """Resolve the paths of profiles and traces against the folder of the configuration file."""
     return replace(config, models=tuple(_located(model, folder) for model in config.models))
 
 
@@ -43,10 +46,10 @@ def _located(model: ModelKnobs, folder: Path) -> ModelKnobs:
 
 
 def read_tpots(config: Config) -> dict[str, TpotSweep]:
-    """Times per output token by model, of those that name a file of them.
+    """Read the times per output token of each model that names a file of them.
 
     Raises:
-        DataError: One cannot be used.
+        DataError: A file cannot be used.
     """
     named = ((index, model.name, model.rescheduling) for index, model in enumerate(config.models))
     return {
@@ -64,13 +67,13 @@ def _read_tpot(path: str, place: str) -> TpotSweep:
 
 
 def read_engines(config: Config) -> dict[str, dict[str, EngineProfile]]:
-    """Engine profiles by model and pool; of those that cannot be used, what is wrong with them."""
+    """Read engine profiles by model and pool; an unusable one carries its ``problem``."""
     found = {model.name: {pool.name: read_engine(pool) for pool in model.pools} for model in config.models}
     return {model: pools for model, pools in found.items() if any(one != EngineProfile() for one in pools.values())}
 
 
 def read_engine(pool: PoolKnobs) -> EngineProfile:
-    """The engine profile of a pool; empty where it names none."""
+    """Read the engine profile of a pool; return an empty one if the pool names none."""
     try:
         return _read(pool)
     except (DataError, ValueError) as error:
@@ -91,7 +94,7 @@ def _read(pool: PoolKnobs) -> EngineProfile:
         return EngineProfile()
     missing = [key for key in _NEEDED[pool.role] if key not in files]
     if missing:
-        raise DataError(f"{missing[0]} is missing. Name the profiler's results.")
+        raise DataError(f"{missing[0]} is missing. Name the results of the profiler.")
     return EngineProfile(
         prefill=read_prefill(Path(pool.prefill_profile)) if "prefill_profile" in files else None,
         decode=read_decode(Path(pool.decode_profile)) if "decode_profile" in files else None,

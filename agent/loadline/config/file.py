@@ -1,4 +1,4 @@
-"""TOML into Structs: what is wrong is said with its place, its value and a remedy. The environment may override."""
+"""Loading of TOML files and environment variables into Structs; errors name place, value and remedy."""
 
 import math
 import os
@@ -22,7 +22,7 @@ from loadline.errors import ConfigError
 
 FILE_BYTES_MAX: Final = 1_048_576
 ENVIRONMENT_PREFIX: Final = "LOADLINE__"
-# 2**53: the largest integer that every reader of JSON keeps exact.
+# 2**53: the largest integer that every JSON reader represents exactly.
 _INTEGER_MAX: Final = 2**53
 _PATTERNS: Final = {
     r"^[^\x00-\x1f\x7f]+$": " without control characters",
@@ -35,27 +35,27 @@ _ELSEWHERE: Final = {
     "colocated_rescheduling_mode": "Leave it out: an agent that scales moves requests too.",
     "standalone_rescheduling_mode": "Leave it out, and run the agent with --only rescheduling.",
 }
-"""Keys that people look for in another place, or that became something else."""
+"""Remedies for keys that belong elsewhere or have another name here."""
 S = TypeVar("S", bound=Struct)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """Read a configuration, then let ``LOADLINE__<SECTION>__<KEY>`` variables override it.
+    """Read a configuration and apply the ``LOADLINE__<SECTION>__<KEY>`` variables.
 
-    Paths of profiles count from where the file is.
+    Paths of profiles are relative to the file.
 
     Raises:
-        ConfigError: The file cannot be read, or something in it or in a variable cannot be used.
+        ConfigError: The file cannot be read, or a value in it or in a variable is invalid.
     """
     return resolve_paths(parse(_read(path), str(path), environ), path.parent)
 
 
 def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config:
-    """A configuration from TOML text; ``name`` is what errors call it.
+    """Parse a configuration from TOML text; errors refer to it as ``name``.
 
     Raises:
-        ConfigError: Something in it, or in a variable, cannot be used.
+        ConfigError: A value in it or in a variable is invalid.
     """
     table = _table(text, name)
     for variable in sorted(environ):
@@ -70,10 +70,10 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config
 
 
 def load_as(kind: type[S], path: Path) -> S:
-    """Read a TOML file of any kind.
+    """Read a TOML file into a Struct.
 
     Raises:
-        ConfigError: The file cannot be read, or something in it cannot be used.
+        ConfigError: The file cannot be read, or a value in it is invalid.
     """
     return checked(_table(_read(path), str(path)), kind)
 
@@ -104,21 +104,21 @@ def _table(text: str, name: str) -> dict[str, Any]:
         problem = str(error).partition(" (at ")[0]
         raise ConfigError(where, f"is not TOML: {problem}", "Correct the line; see https://toml.io.") from error
     except RecursionError as error:
-        raise ConfigError(name, "is nested too deep", "Write a flat file of sections and keys.") from error
+        raise ConfigError(name, "is nested too deeply", "Write a flat file of sections and keys.") from error
 
 
 def checked(table: dict[str, Any], kind: type[S]) -> S:
-    """A Struct from keys and values.
+    """Convert a table to a Struct.
 
     Raises:
-        ConfigError: A key or a value cannot be used; its place is the key.
+        ConfigError: A key is unknown or a value is invalid; its place is the key.
     """
     _check(table, kind, "")
     return msgspec.convert(table, kind)
 
 
 def accepted_values(kind: inspect.Type) -> str:
-    """What may be written for a type, such as ``a whole number from 1 to 4096``."""
+    """Describe the accepted values of a type, such as ``a whole number from 1 to 4096``."""
     match kind:
         case inspect.Metadata():
             text = accepted_values(kind.type)
@@ -157,7 +157,7 @@ def _shape(kind: inspect.StrType) -> str:
 
 
 def unwrap(kind: inspect.Type) -> inspect.Type:
-    """The type without its description, and without the None that it may be instead."""
+    """Strip the description and the optional None from a type."""
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
             kind = kind.type
@@ -167,20 +167,20 @@ def unwrap(kind: inspect.Type) -> inspect.Type:
 
 
 def fields_of(kind: type[Struct]) -> dict[str, inspect.Field]:
-    """The fields of a Struct by name, with what is known of their types."""
+    """Return the fields of a Struct by name, with their types."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)  # noqa: S101 - a Struct's info is a StructType
     return {field.name: field for field in info.fields}
 
 
 def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
-    """Refuse what ``kind`` would refuse, one key at a time, so that the key can be named."""
+    """Check a table key by key, so that an error can name the key."""
     fields = fields_of(kind)
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
         if key not in fields:
             remedy = _ELSEWHERE.get(key) or did_you_mean(key, fields)
-            raise ConfigError(f"{place}{key}", "is not a key that is known here", remedy)
+            raise ConfigError(f"{place}{key}", "is not a known key here", remedy)
         _check_value(value, fields[key], types[key], f"{place}{key}")
     for field in fields.values():
         if field.required and field.name not in table:
@@ -208,7 +208,7 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
 
 
 def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
-    """Refuse what a Struct in a list, or in a table of names, would refuse."""
+    """Check the Structs in a list or in a table of names."""
     if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
         element, named = info.item_type, {f"[{index}]": one for index, one in enumerate(value)}
     elif isinstance(info, inspect.DictType) and isinstance(value, dict):
@@ -222,7 +222,7 @@ def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
 
 
 def _check_entries(value: dict[str, Any], info: inspect.DictType, annotation: Any, place: str) -> None:
-    """Refuse the first entry of a table of names that cannot be used, by its name."""
+    """Check the entries of a table of names, so that an error can name the entry."""
     for name, one in value.items():
         try:
             msgspec.convert({name: one}, annotation)
@@ -232,7 +232,7 @@ def _check_entries(value: dict[str, Any], info: inspect.DictType, annotation: An
 
 
 def _check_whole(value: dict[str, Any], kind: type[Struct], place: str) -> None:
-    """Refuse what a Struct refuses of its fields together: it says the problem and, after a colon, the remedy."""
+    """Check a Struct as a whole; its own error message is the problem, a colon and the remedy."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -245,7 +245,7 @@ def _shown(place: str, value: Any) -> str:
 
 
 def _override(raw: dict[str, Any], variable: str, text: str) -> None:
-    """Put a variable's value where its name says: ``LOADLINE__NATS__SERVERS`` is ``servers`` in ``[nats]``."""
+    """Set the key that a variable names: ``LOADLINE__NATS__SERVERS`` is ``servers`` in ``[nats]``."""
     table, fields, path = raw, fields_of(Config), variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     for depth, part in enumerate(path):
         if part not in fields:
@@ -259,12 +259,14 @@ def _override(raw: dict[str, Any], variable: str, text: str) -> None:
             if not isinstance(table, dict):
                 raise ConfigError(part, f"is {_shown(part, table)}", "Write a table.")
         else:
-            remedy = f"Set {ENVIRONMENT_PREFIX}{'__'.join(path[: depth + 1]).upper()} to all of it, as a TOML value."
-            raise ConfigError(f"environment variable {variable}", f"goes deeper than the key {part}", remedy)
+            remedy = f"Set {ENVIRONMENT_PREFIX}{'__'.join(path[: depth + 1]).upper()} to the whole TOML value."
+            raise ConfigError(
+                f"environment variable {variable}", f"addresses a key below {part}, which is not a section", remedy
+            )
 
 
 def _environment_value(text: str, info: inspect.Type) -> Any:
-    """The text as a TOML value where it is one; plain text needs no quotes."""
+    """Parse the text as a TOML value; return plain text as it is, without quotes."""
     try:
         document = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What a configuration says of limited GPUs: limits of what does not exist, or below the least counts, are errors."""
+"""Validation of GPU capacity and quotas: unknown types and limits below minimum replicas are errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,104 +11,103 @@ from loadline.core.planning.allocation.supplies import DEFAULT, limits_on
 from loadline.errors import ConfigError
 
 
-class _Taker(NamedTuple):
-    """A pool, the GPUs of its least count, and those of its highest floor."""
+class _PoolGpus(NamedTuple):
+    """GPUs of a pool at minimum replicas, and at the highest minimum of its schedules."""
 
     place: str
     namespace: str
     accelerator: str
     gpu_type: str
     gpus: int
-    floor_gpus: int
+    scheduled_gpus: int
 
 
 def check_gpu_limits(config: Config) -> None:
-    """Refuse limits that mean nothing, or that no fleet can keep.
+    """Check that limits name known GPU types and leave room for minimum replicas.
 
     Raises:
-        ConfigError: A limit is of a type that does not exist, or the least counts of pools exceed it.
+        ConfigError: A limit names an unknown type, or the minimum replicas of pools exceed it.
     """
     known = {one.gpu_type for one in config.accelerators}
     for index, one in enumerate(config.accelerators):
         if one.gpu_type == DEFAULT or "/" in one.gpu_type:
-            problem = f"{one.gpu_type!r} cannot be limited: quotas have a meaning for it"
+            problem = f"{one.gpu_type!r} is reserved in quotas"
             raise ConfigError(f"accelerators[{index}].type", problem, 'Choose another type, without "/".')
     _check_types(config.allocation.capacity, "allocation.capacity", known)
     for index, namespace in enumerate(config.namespaces):
         _check_types(namespace.gpu_quota, f"namespaces[{index}].gpu_quota", known | {DEFAULT})
-    _check_least(config)
+    _check_minimums(config)
 
 
 def _check_types(limits: Mapping[str, int], place: str, known: set[str]) -> None:
     for kind in limits:
         if kind not in known:
             remedy = did_you_mean(kind, known) if known else "Write an [[accelerators]] of that type."
-            raise ConfigError(f"{place}.{kind}", f"{kind!r} is the type of no accelerator", remedy)
+            raise ConfigError(f"{place}.{kind}", f"no accelerator has the type {kind!r}", remedy)
 
 
-def _check_least(config: Config) -> None:
-    """Least counts take GPUs whatever is short: they must be there."""
-    for place, limit, taking in _limited(config):
-        gpus = sum(taker.gpus for taker in taking)
+def _check_minimums(config: Config) -> None:
+    """Check that each limit covers the minimum replicas, which are always reserved."""
+    for place, limit, pools in _limits(config):
+        gpus = sum(one.gpus for one in pools)
         if gpus <= limit:
             continue
-        pools = ", ".join(taker.place for taker in taking if taker.gpus)
-        problem = (
-            f"{limit} GPUs are fewer than the {gpus} of the least counts (replicas_min x gpus_per_worker) of {pools}"
-        )
+        names = ", ".join(one.place for one in pools if one.gpus)
+        needed = f"{gpus} of the minimum replicas (replicas_min x gpus_per_worker) of {names}"
+        problem = f"{limit} GPUs are fewer than the {needed}"
         remedy = f"Set it to {gpus} or more, or lower replicas_min."
-        if not any(taker.accelerator for taker in taking):
-            remedy = f"A pool without an accelerator has no type: name one of [[accelerators]] in it. Or: {remedy}"
+        if not any(one.accelerator for one in pools):
+            remedy = f"Set the accelerator of each pool, since a pool without one has no GPU type. Or: {remedy}"
         raise ConfigError(place, problem, remedy)
 
 
-def _limited(config: Config) -> Iterator[tuple[str, int, list[_Taker]]]:
-    """Each limit: where it is written, its GPUs, and who takes of them."""
-    takers: dict[str, list[_Taker]] = {}
+def _limits(config: Config) -> Iterator[tuple[str, int, list[_PoolGpus]]]:
+    """Yield each limit: its place, its GPUs and the pools that it applies to."""
+    limited: dict[str, list[_PoolGpus]] = {}
     limits: dict[str, int] = {}
-    for taker in _takers(config):
-        for supply, limit in limits_on(taker.gpu_type, taker.namespace, config.allocation.capacity, _quotas(config)):
+    for pool in _pools(config):
+        for supply, limit in limits_on(pool.gpu_type, pool.namespace, config.allocation.capacity, _quotas(config)):
             limits[supply] = limit
-            takers.setdefault(supply, []).append(taker)
-    for supply, taking in takers.items():
+            limited.setdefault(supply, []).append(pool)
+    for supply, pools in limited.items():
         namespace, quota, kind = supply.rpartition("/")
         place = f"allocation.capacity.{kind}"
         if quota:
             at = next(index for index, one in enumerate(config.namespaces) if one.name == namespace)
             place = f"namespaces[{at}].gpu_quota.{kind if kind in config.namespaces[at].gpu_quota else DEFAULT}"
-        yield place, limits[supply], taking
+        yield place, limits[supply], pools
 
 
 def schedule_limit_warnings(config: Config) -> Iterator[str]:
-    """Floors of schedules for which there are not enough GPUs where their windows meet."""
-    for place, limit, taking in _limited(config):
-        yield from _floors_above(place, limit, taking)
+    """Warn of schedules whose minimums exceed a limit when their windows overlap."""
+    for place, limit, pools in _limits(config):
+        yield from _scheduled_above(place, limit, pools)
     if config.fleet.gpu_budget_max is not None:
-        yield from _floors_above("fleet.gpu_budget_max", config.fleet.gpu_budget_max, list(_takers(config)))
+        yield from _scheduled_above("fleet.gpu_budget_max", config.fleet.gpu_budget_max, list(_pools(config)))
 
 
-def _floors_above(place: str, limit: int, taking: Sequence[_Taker]) -> Iterator[str]:
-    gpus = sum(taker.floor_gpus for taker in taking)
+def _scheduled_above(place: str, limit: int, pools: Sequence[_PoolGpus]) -> Iterator[str]:
+    gpus = sum(one.scheduled_gpus for one in pools)
     if gpus > limit:
-        pools = ", ".join(taker.place for taker in taking if taker.floor_gpus > taker.gpus)
+        names = ", ".join(one.place for one in pools if one.scheduled_gpus > one.gpus)
         yield (
-            f"{place}: {limit} GPUs are fewer than the {gpus} that all pools have to have at least where the schedules "
-            f"of {pools} meet, and it is never exceeded for a schedule. Raise it, or lower a replicas_min."
+            f"{place}: {limit} GPUs are fewer than the {gpus} that all pools need when the schedules of {names} "
+            "overlap, and a schedule never exceeds it. Raise it, or lower a replicas_min."
         )
 
 
 def unlimited_pool_warnings(config: Config) -> Iterator[str]:
-    """Pools that limits of types do not bind, for they have no type."""
-    for taker in _takers(config):
+    """Warn of pools to which no limit applies, since they have no GPU type."""
+    for pool in _pools(config):
         limits = ["allocation.capacity"] if config.allocation.capacity else []
         limits += [
             f"namespaces[{index}].gpu_quota"
             for index, one in enumerate(config.namespaces)
-            if one.name == taker.namespace and one.gpu_quota.keys() - {DEFAULT}
+            if one.name == pool.namespace and one.gpu_quota.keys() - {DEFAULT}
         ]
-        if limits and not taker.accelerator:
+        if limits and not pool.accelerator:
             yield (
-                f"{taker.place}.accelerator: it names none, so no type in {' or '.join(limits)} binds it. "
+                f"{pool.place}.accelerator: is not set, so no limit in {' or '.join(limits)} applies to the pool. "
                 "Name one of [[accelerators]]."
             )
 
@@ -117,11 +116,13 @@ def _quotas(config: Config) -> dict[str, dict[str, int]]:
     return {one.name: one.gpu_quota for one in config.namespaces}
 
 
-def _takers(config: Config) -> Iterator[_Taker]:
+def _pools(config: Config) -> Iterator[_PoolGpus]:
     accelerators = {one.name: one for one in config.accelerators}
     for index, model in enumerate(config.models):
         for at, pool in enumerate(model.pools):
             gpu_type = accelerators.get(pool.accelerator, UNNAMED_ACCELERATOR).gpu_type
-            gpus, floor_gpus = (count * pool.gpus_per_worker for count in (pool.replicas_min, highest_minimum(pool)))
+            gpus, scheduled_gpus = (
+                count * pool.gpus_per_worker for count in (pool.replicas_min, highest_minimum(pool))
+            )
             place = f"models[{index}].pools[{at}]"
-            yield _Taker(place, model.namespace, pool.accelerator, gpu_type, gpus, floor_gpus)
+            yield _PoolGpus(place, model.namespace, pool.accelerator, gpu_type, gpus, scheduled_gpus)

@@ -1,7 +1,7 @@
 """Layers of a configuration: built-in defaults < ``[defaults]`` < ``[[namespaces]]`` < ``[[service_classes]]`` < model.
 
-They are merged as tables, key by key, before anything is checked: so 0 and false can be set, and what is not written
-is never mistaken for what is. Of every value that comes from a layer it is kept where it was written.
+Layers are merged as tables, key by key, before validation: a model can override a layer with 0 or false, and an unset
+key is never mistaken for a set one. The origin of every merged value is recorded for error messages.
 """
 
 import re
@@ -20,7 +20,7 @@ Table = dict[str, Any]
 
 
 class Origin(Struct, frozen=True):
-    """Where a value that comes from a layer was written."""
+    """Origin of a value that was merged from a layer."""
 
     layer: str
     place: str
@@ -28,19 +28,19 @@ class Origin(Struct, frozen=True):
 
 
 class LayeredConfig(Config, frozen=True):
-    """A configuration whose models have something from its layers."""
+    """Configuration whose models have values from its layers."""
 
     written: dict[str, Origin] = field(default_factory=dict)
-    """By the place of each value that comes from a layer."""
+    """Origins by the place of the merged value."""
 
 
 def origins_of(config: Config) -> Mapping[str, Origin]:
-    """Where the values that come from layers were written, by their places."""
+    """Return the origins of merged values by their places."""
     return config.written if isinstance(config, LayeredConfig) else {}
 
 
 def origin_place(place: str, written: Mapping[str, Origin]) -> str:
-    """A place in a model, and before it the place in a layer where its value was written."""
+    """Prefix a place in a model with the place in the layer that its value comes from."""
     for key in (place, *(place[: match.start()] for match in reversed(list(_STEP.finditer(place))))):
         if key in written:
             return f"{written[key].place}{place[len(key) :]} (of {place})"
@@ -51,11 +51,11 @@ def merge_layers(table: Table) -> tuple[Table, dict[str, Origin]]:
     """Fill the models of a configuration from its layers, in place.
 
     Returns:
-        The table, layers first so that they are judged before what they are part of; and by the place of each value
-        that comes from a layer, where it was written.
+        The table, with the layers first so that they are validated before the models; and the origins of the merged
+        values by their places.
 
     Raises:
-        ConfigError: The defaults of a namespace say that its models are in another one.
+        ConfigError: The defaults of a namespace set the namespace of its models.
     """
     written: dict[str, Origin] = {}
     _refuse_namespaces_in_namespaces(table)
@@ -78,11 +78,13 @@ def _refuse_namespaces_in_namespaces(table: Table) -> None:
     for index, space in enumerate(spaces if isinstance(spaces, list) else ()):
         if isinstance(space, dict) and "namespace" in _table(space, "defaults"):
             place = f"namespaces[{index}].defaults.namespace"
-            raise ConfigError(place, "would move the models of a namespace", "Take it out, or write it in the models.")
+            raise ConfigError(
+                place, "cannot be set in the defaults of a namespace", "Remove it, or set it in the models."
+            )
 
 
 def _of_model(table: Table, model: Table) -> Iterator[tuple[str, str, Table]]:
-    """The layers below a model, the strongest first: place, section that it is of (empty: the model), and keys."""
+    """Yield the layers below a model, highest precedence first: place, section (empty: the model itself) and keys."""
     defaults = _table(table, "defaults")
     place, space = _named(table, "namespaces", model.get("namespace", defaults.get("namespace", "default")))
     below = [(f"{place}.defaults", _table(space, "defaults")), ("defaults", defaults)]
@@ -95,14 +97,14 @@ def _of_model(table: Table, model: Table) -> Iterator[tuple[str, str, Table]]:
 
 
 class _Filler:
-    """Fills tables from one layer."""
+    """Merges one layer into tables."""
 
     def __init__(self, layer: str, written: dict[str, Origin]) -> None:
         self._layer = layer
         self._written = written
 
     def fill_model(self, model: Table, here: str, table: Table) -> None:
-        """A model, and its pools."""
+        """Merge the layer into a model and its pools."""
         self._fill(model, here, {key: value for key, value in table.items() if key != "pool"}, self._layer)
         pools = model.get("pools")
         for index, pool in enumerate(pools if isinstance(pools, list) else ()):
@@ -110,13 +112,13 @@ class _Filler:
                 self._fill(pool, f"{here}.pools[{index}]", _table(table, "pool"), f"{self._layer}.pool")
 
     def fill_section(self, model: Table, here: str, section: str, table: Table) -> None:
-        """One section of a model."""
+        """Merge the layer into one section of a model."""
         own = model.setdefault(section, {})
         if isinstance(own, dict):
             self._fill(own, f"{here}.{section}", table, self._layer)
 
     def _fill(self, own: Table, here: str, table: Table, there: str) -> None:
-        """Take over what a table does not say itself, and note where that is written."""
+        """Set the keys that the table does not set itself, and record their origins."""
         for key, value in table.items():
             if isinstance(value, dict):
                 inner = own.setdefault(key, {})
@@ -128,7 +130,7 @@ class _Filler:
 
 
 def _named(table: Table, section: str, name: object) -> tuple[str, Table]:
-    """The table of that name in a list of tables, with its place."""
+    """Find a table by name in a list of tables; return its place and the table."""
     tables = table.get(section)
     for index, one in enumerate(tables if isinstance(tables, list) else ()):
         if isinstance(one, dict) and one.get("name") == name:

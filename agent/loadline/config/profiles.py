@@ -1,8 +1,8 @@
-"""Engine profiles from files: the NPZ files of Dynamo's profiler, and the JSON files that stand in for them.
+"""Engine profiles from files: NPZ files of Dynamo's profiler, or JSON files with the same keys.
 
 A folder of a profiler's results holds ``selected_prefill_interpolation/raw_data.npz`` and
 ``selected_decode_interpolation/raw_data.npz``, or ``prefill_raw_data.json`` and ``decode_raw_data.json``. The keys are
-those of ``core.models.sweeps`` either way.
+those of ``core.engines.sweeps`` either way.
 """
 
 import json
@@ -20,50 +20,50 @@ from loadline.core.engines.sweeps import POINTS_MAX, DecodeSweep, PrefillSweep
 from loadline.errors import DataError, LoadlineError
 
 BYTES_MAX: Final = 4_000_000
-"""A profile is a few kB; a file of this size is something else."""
+"""Limit on the size of a file; a profile has a few kB."""
 SELECTED: Final = {
     "prefill": ("selected_prefill_interpolation/raw_data.npz", "prefill_raw_data.json"),
     "decode": ("selected_decode_interpolation/raw_data.npz", "decode_raw_data.json"),
 }
-"""Where a profiler leaves each sweep in its folder; the first that is there is taken."""
+"""Files of each sweep in a profiler's results folder, in order of preference."""
 
 _NAME: Final = "Name a profile written by the profiler"
 _NUMBERS: Final = "uif"
-"""Kinds of numpy that are real numbers."""
+"""Kinds of numpy arrays that hold real numbers."""
 _SHOWN_MAX: Final = 60
 
 Sweep = TypeVar("Sweep", PrefillSweep, DecodeSweep)
 
 
 def read_prefill(path: Path) -> PrefillSweep:
-    """The prefill sweep in a file, or in a folder of a profiler's results.
+    """Read the prefill sweep from a file or from a profiler's results folder.
 
     Raises:
-        DataError: There is none, or it holds what cannot be true.
+        DataError: There is none, or its values are impossible.
     """
     return _read(path, PrefillSweep, "prefill")
 
 
 def read_decode(path: Path) -> DecodeSweep:
-    """The decode sweep in a file, or in a folder of a profiler's results.
+    """Read the decode sweep from a file or from a profiler's results folder.
 
     Raises:
-        DataError: There is none, or it holds what cannot be true.
+        DataError: There is none, or its values are impossible.
     """
     return _read(path, DecodeSweep, "decode")
 
 
 def read_sweeps(path: Path) -> list[PrefillSweep | DecodeSweep]:
-    """The sweeps in a file, or in a folder of a profiler's results, whichever there are.
+    """Read all sweeps from a file or from a profiler's results folder.
 
     Raises:
-        DataError: There is none, or one holds what cannot be true.
+        DataError: There is none, or the values of one are impossible.
     """
     if path.is_dir():
         roles = [role for role, names in SELECTED.items() if any((path / name).is_file() for name in names)]
         if not roles:
             names = ", ".join(name for names in SELECTED.values() for name in names)
-            raise DataError(f"{path}: holds none of {names}. Name a profiler's results, or a file.")
+            raise DataError(f"{path}: holds none of {names}. Name the results folder of a profiler, or a file.")
     else:
         content = _content(path, (*_keys(PrefillSweep), *_keys(DecodeSweep)))
         kinds = (("prefill", PrefillSweep), ("decode", DecodeSweep))
@@ -97,11 +97,13 @@ def _selected(folder: Path, role: str) -> Path:
     for name in SELECTED[role]:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(f"{folder}: holds none of {', '.join(SELECTED[role])}. Name a profiler's results, or a file.")
+    raise DataError(
+        f"{folder}: holds none of {', '.join(SELECTED[role])}. Name the results folder of a profiler, or a file."
+    )
 
 
 def _only(file: Path, values: Any) -> Any:
-    """The one number: an array of one in NPZ, plain in JSON."""
+    """Return the single number, which NPZ stores as an array of one."""
     if not isinstance(values, list):
         return values
     if len(values) != 1:
@@ -111,18 +113,18 @@ def _only(file: Path, values: Any) -> Any:
 
 
 def _check_key(file: Path, key: str, value: Any) -> None:
-    """Refuse what the sweeps could not even look at; what cannot be true they refuse themselves."""
+    """Check the shape of a key; the sweeps validate the values themselves."""
     if key == "max_kv_tokens":
         points, what = [value], f"key {key!r}"
     elif isinstance(value, list):
         points, what = value, f"a point of key {key!r}"
     else:
-        raise DataError(f"{file}: key {key!r} is no list. Write the number of each point.")
+        raise DataError(f"{file}: key {key!r} is not a list. Write the number of each point.")
     if len(points) > POINTS_MAX:
-        raise DataError(f"{file}: key {key!r} has {len(points)} points, more than {POINTS_MAX}. Keep some dozens.")
+        raise DataError(f"{file}: key {key!r} has {len(points)} points, more than {POINTS_MAX}. Keep a few dozen.")
     for point in points:
         if not isinstance(point, float):
-            raise DataError(f"{file}: {what} is no number: {json.dumps(point)[:_SHOWN_MAX]}. Write a number.")
+            raise DataError(f"{file}: {what} is not a number: {json.dumps(point)[:_SHOWN_MAX]}. Write a number.")
 
 
 def _content(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -141,12 +143,12 @@ def _json(file: Path, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file}: cannot be read as JSON: {error}. {_NAME}.") from error
     if not isinstance(content, dict):
-        raise DataError(f"{file}: cannot be read as JSON: it is no table of keys. {_NAME}.")
+        raise DataError(f"{file}: cannot be read as JSON: it is not an object. {_NAME}.")
     return content
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _npz(file: Path, data: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -157,17 +159,17 @@ def _npz(file: Path, data: bytes, keys: tuple[str, ...]) -> dict[str, Any]:
             return {key: _numbers(file, key, arrays[key]) for key in keys if key in arrays}
     except LoadlineError:
         raise
-    except Exception as error:  # zipfile, zlib and numpy have a dozen ways to say that bytes are broken
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen types for broken bytes
         raise DataError(f"{file}: cannot be read as NPZ: {error}. {_NAME}.") from error
 
 
 def _numbers(file: Path, key: str, array: NDArray[Any]) -> list[float]:
     if array.dtype.kind not in _NUMBERS:
-        raise DataError(f"{file}: key {key!r} holds {array.dtype.name}, and no real numbers. Profile the engine again.")
+        raise DataError(f"{file}: key {key!r} holds {array.dtype.name}, not real numbers. Profile the engine again.")
     found: list[float] = array.astype(np.float64).reshape(-1).tolist()
     return found
 
 
 def _check_size(file: Path, size: int) -> None:
     if size > BYTES_MAX:
-        raise DataError(f"{file}: larger than {BYTES_MAX} bytes, so it is no engine profile. Name another file.")
+        raise DataError(f"{file}: larger than {BYTES_MAX} bytes, so it is not an engine profile. Name another file.")

@@ -1,4 +1,4 @@
-"""Files that people name: a FIFO among them would wait for a writer, and a device need not end."""
+"""Opening of regular files only: a FIFO would block until a writer comes, and a device may never end."""
 
 import errno
 import os
@@ -8,21 +8,21 @@ from pathlib import Path
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file, or what a link to one names.
+    """Open a regular file, following links.
 
     Raises:
-        OSError: It cannot be opened, or is none; ``os_error_text`` says it in words.
+        OSError: It cannot be opened, or is not a regular file; format it with ``os_error_text``.
     """
-    # Without O_NONBLOCK it is the opening of a FIFO that waits. Of a regular file it changes nothing.
+    # Without O_NONBLOCK, opening a FIFO blocks. It has no effect on a regular file.
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
         os.close(number)
-        what = "a folder" if stat.S_ISDIR(mode) else "no regular file, such as a FIFO or a device"
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file, but a FIFO or a device"
         raise OSError(errno.EINVAL, f"it is {what}")
     return os.fdopen(number, "rb")
 
 
 def os_error_text(error: OSError | ValueError) -> str:
-    """Why a file cannot be opened, without the number of the error and the path: a path with a NUL is a ValueError."""
+    """Format why a file cannot be opened, without errno and path; a path with a NUL raises ValueError."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

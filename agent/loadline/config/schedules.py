@@ -1,4 +1,4 @@
-"""What a configuration says of time: lines of cron, and timezones as the tz database of this machine has them."""
+"""Validation of schedules: cron lines, and timezones from the tz database of this machine."""
 
 from collections.abc import Iterator
 from datetime import UTC as UTC_ZONE
@@ -16,23 +16,23 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
 _YEARS: Final = (2020, 2060)
-"""Between these the wall clocks are known: what a trace of old plays in, and longer than an agent runs."""
+"""Years whose clock changes are expanded: from the oldest traces to beyond the life of an agent."""
 
 
 def read_zones(config: Config) -> dict[str, ZoneOffsets]:
-    """The wall clocks that the schedules of a configuration go by, as data.
+    """Return the timezones of all schedules as data, by name.
 
     Raises:
-        ConfigError: One of them is not known here.
+        ConfigError: A timezone is unknown on this machine.
     """
     return {schedule.timezone: _zone(schedule.timezone, place) for place, schedule in _schedules(config.models)}
 
 
 def check_schedules(model: ModelKnobs, place: str) -> None:
-    """Refuse schedules that mean nothing, or more than their pool may have.
+    """Check the schedules of a model.
 
     Raises:
-        ConfigError: A line of cron, a timezone or a count cannot be used.
+        ConfigError: A cron line, a timezone or a count is invalid.
     """
     for here, schedule, pool in _of_model(model, place):
         for key in ("start", "end"):
@@ -42,7 +42,7 @@ def check_schedules(model: ModelKnobs, place: str) -> None:
                 problem = f"{getattr(schedule, key)!r} {error.problem}"
                 raise ConfigError(f"{here}.{key}", problem, error.remedy) from error
         if parse_cron(schedule.start) == parse_cron(schedule.end):
-            raise ConfigError(f"{here}.end", "is the start too, so the window is empty", "Let it end later.")
+            raise ConfigError(f"{here}.end", "equals the start, so the window is empty", "Set a later end.")
         if schedule.replicas_min > pool.replicas_max:
             problem = f"{schedule.replicas_min} is above replicas_max {pool.replicas_max}"
             raise ConfigError(f"{here}.replicas_min", problem, "Lower it or raise replicas_max.")
@@ -50,23 +50,23 @@ def check_schedules(model: ModelKnobs, place: str) -> None:
 
 
 def schedule_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
-    """Schedules that change nothing, or that a budget does not let be."""
+    """Warn of schedules that have no effect, or that exceed the budget of the model."""
     for here, schedule, pool in _of_model(model, place):
         if schedule.replicas_min <= pool.replicas_min:
             yield (
-                f"{here}.replicas_min: {schedule.replicas_min} is no more than the pool has anyway, replicas_min "
-                f"{pool.replicas_min}. Raise it, or take the schedule out."
+                f"{here}.replicas_min: {schedule.replicas_min} has no effect, since the pool has replicas_min "
+                f"{pool.replicas_min}. Raise it, or remove the schedule."
             )
     peak = sum(highest_minimum(pool) * pool.gpus_per_worker for pool in model.pools)
     if model.gpu_budget_max is not None and peak > model.gpu_budget_max:
         yield (
-            f"{place}.gpu_budget_max: schedules ask for up to {peak} GPUs and it is {model.gpu_budget_max}, which is "
-            "never exceeded. Raise it, or lower a replicas_min."
+            f"{place}.gpu_budget_max: schedules need up to {peak} GPUs, and a schedule never exceeds the budget of "
+            f"{model.gpu_budget_max}. Raise it, or lower a replicas_min."
         )
 
 
 def highest_minimum(pool: PoolKnobs) -> int:
-    """The highest floor that a pool ever has."""
+    """Return the highest minimum of a pool over all its schedules."""
     return max([pool.replicas_min, *(schedule.replicas_min for schedule in pool.schedules)])
 
 
@@ -87,18 +87,18 @@ def _zone(name: str, place: str) -> ZoneOffsets:
     known = available_timezones()
     if not known:
         remedy = "Install tzdata, or write times in UTC."
-        raise ConfigError(f"{place}.timezone", f"{name!r} is not known: this machine has no tz database", remedy)
+        raise ConfigError(f"{place}.timezone", f"{name!r} is unknown, since this machine has no tz database", remedy)
     if name not in known:
-        # Abbreviations are all alike and hours apart: CEST is nearest to EST. Only places are like what was meant.
+        # Suggest places only: abbreviations look alike and are hours apart, as CEST and EST.
         close = get_close_matches(name, sorted(zone for zone in known if "/" in zone), n=1)
-        remedy = f"Did you mean {close[0]}?" if close else "Write one such as Europe/Berlin."
-        raise ConfigError(f"{place}.timezone", f"{name!r} is no timezone", remedy)
+        remedy = f"Did you mean {close[0]}?" if close else "Write a timezone such as Europe/Berlin."
+        raise ConfigError(f"{place}.timezone", f"{name!r} is not a timezone", remedy)
     return expanded(name)
 
 
 @cache
 def expanded(name: str) -> ZoneOffsets:
-    """A wall clock by the tz database, as data: it is set anew once a day at most."""
+    """Expand a timezone of the tz database into its clock changes, at most one a day."""
     zone, day = ZoneInfo(name), timedelta(days=1)
     at, end = (datetime(year, 1, 1, tzinfo=UTC_ZONE) for year in _YEARS)
     since_ms: list[int] = []
@@ -117,7 +117,7 @@ def _ahead(at: datetime, zone: tzinfo) -> int:
 
 
 def _change(before: datetime, after: datetime, zone: tzinfo) -> int:
-    """When between two times the wall clock is set anew, in Unix ms."""
+    """Find the clock change between two times, in Unix ms."""
     first, minutes = _ahead(before, zone), int((after - before).total_seconds()) // 60
     low, high = 0, minutes
     while high - low > 1:

@@ -1,7 +1,7 @@
-"""Times per output token from a profile: JSON with a list ``results`` of points, each a batch and its median time.
+"""Times per output token from a profile: JSON with a list ``results`` of points.
 
-A point has ``batch_size``, the tokens of each request (``tokens_per_request``, or ``tokens_num`` of all together) and
-``p50`` in ms; what else it has is not read.
+A point has ``batch_size``, ``tokens_per_request`` (or ``tokens_num``, the sum over the batch) and ``p50``, the median
+time in ms. Other keys are ignored.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from loadline.core.engines.tpot import POINTS_MAX, TpotSweep
 from loadline.errors import DataError
 
 BYTES_MAX: Final = 64_000_000
-"""Each point may carry its raw measurements."""
+"""Limit on the size of a file, in which each point may carry its raw measurements."""
 _REMEDY: Final = "Name a profile of times per output token"
 _Number = Annotated[float, Meta(gt=0, le=1e9)]
 
@@ -32,10 +32,10 @@ class _Profile(Struct, frozen=True):
 
 
 def read_tpot(path: Path) -> TpotSweep:
-    """The points of a file.
+    """Read the points of a file.
 
     Raises:
-        DataError: It cannot be read, or holds what cannot be true.
+        DataError: It cannot be read, or its values are impossible.
     """
     try:
         with open_regular(path) as file:

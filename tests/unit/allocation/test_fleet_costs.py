@@ -69,6 +69,6 @@ def test_a_configuration_says_what_its_bounds_cost() -> None:
     pool = 'name = "p"\nrole = "aggregated"\ngpus_per_worker = 4\nreplicas_min = 1\nreplicas_max = 9'
     dgx = '\n[[accelerators]]\nname = "dgx"\nmultiplicity = 8\ncost_per_hour = 40.0\n'
     named = model("", f'{pool}\naccelerator = "dgx"') + dgx
-    expected = "What pools with an accelerator cost an hour: 20 with the fewest workers, 180 with the most."
+    expected = "Cost per hour of pools with an accelerator: 20 at minimum replicas, 180 at maximum replicas."
     assert expected in describe(parse(named, "f", {})).splitlines()
-    assert "cost an hour" not in describe(parse(model("", pool) + dgx, "f", {}))
+    assert "Cost per hour" not in describe(parse(model("", pool) + dgx, "f", {}))

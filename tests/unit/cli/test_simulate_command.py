@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_used_is_refused(
         ),
         (["--json", "/proc/out.json"], "--json: /proc/out.json cannot be written: "),
         (["--json", "."], "--json: . is a folder"),
-        (["--json", "/dev/null"], "--json: /dev/null is no regular file"),
+        (["--json", "/dev/null"], "--json: /dev/null is not a regular file"),
         (["--html", "no/such/folder.html"], "--html"),
         (["--json", "one", "--html", "one"], "--html: one is the file of --json too"),
         (["--json", "one", "--html", "./one"], "--html: one is the file of --json too"),

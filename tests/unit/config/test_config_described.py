@@ -1,4 +1,4 @@
-"""`loadline check` says in sentences what a configuration will do."""
+"""The description of a configuration by `loadline check`."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from loadline.config import describe, parse
 from tests.support.configs import AGGREGATED, BASE, BY_THRESHOLD, DECODE, FIXED, model
 
 
-def test_describe_says_what_will_be_done() -> None:
+def test_describe_covers_agent_models_and_pools() -> None:
     text = (
         model('planner = "threshold"\ngpu_budget_max = 9\nno_operation = true', AGGREGATED + FIXED)
         + '[journal]\ndirectory = "/j"\n[http]\nport = 0'
@@ -17,16 +17,16 @@ def test_describe_says_what_will_be_done() -> None:
         "/loadline/default/",
         "Model llama: the threshold planner decides.",
         "Pool prefill (prefill): 1 to 8 workers of 1 GPU.",
-        "Mean prefill queue above 0.5",
-        "Mean KV load above 0.9",
-        "Model m: the threshold planner advises, and decides nothing.",
+        "mean prefill queue is above 0.5",
+        "mean KV load is above 0.9",
+        "Model m: the threshold planner recommends only (no_operation is set).",
         "always 3 workers",
         "at most 9 GPUs",
-        "Either signal adds",
-        "no port is opened",
-        "Journal: /j, 1024 MiB at most.",
+        "Either signal adds a worker; removing one needs both.",
+        "HTTP: disabled.",
+        "Journal: /j, at most 1024 MiB.",
         "30 s",
-        "adds at most 8 to a pool, and the next may follow at once; one takes at most 1, 5 s after its last change",
+        "adds at most 8 to a pool, without a cooldown; it removes at most 1, no sooner than 5 s after its last change",
     ):
         assert words in told
 
@@ -34,35 +34,38 @@ def test_describe_says_what_will_be_done() -> None:
 BASELINES = [
     (
         'planner = "static"\nstatic.replicas.p = 3',
-        ("Fixed at 3, whatever the load.", "No fixed count: what stands stays."),
+        ("Fixed at 3 workers.", "No fixed count: the current target is kept."),
     ),
     (
         'planner = "hpa"',
-        ("Every 15 s", "give or take 10%", ": requests in flight to 0.7.", ": KV usage to 0.7.", "count of 5 min"),
+        ("Every 15 s", "tolerance 10%", ": requests in flight 0.7.", ": KV usage 0.7.", "of the last 5 min"),
     ),
     (
         'planner = "load"',
-        ("As many more as the loads need, at most its double", "one less where", "one change every 5 s"),
+        ("up to what the load needs, at most to twice the count", "removes one worker", "at most once every 5 s"),
     ),
     (
         'planner = "saturation"',
-        ("full while it computes.", "full at KV usage 0.8.", "once 90% of all", "leave 75% of", "peak of 3 min"),
+        ("full while it computes.", "full at KV usage 0.8.", "above 90% utilisation", "below 75% at", "3 min peak"),
     ),
-    ('planner = "saturation"\nsaturation.profile = "upstream"', ("One more or one less every 1 min", "5 waiting")),
+    (
+        'planner = "saturation"\nsaturation.profile = "upstream"',
+        ("Adds or removes one worker every 1 min", "5 waiting"),
+    ),
     (
         'planner = "kpa"',
-        ("Every 2 s", "each 0.7 requests", "each 70 requests", "mean of 1 min", "6 s ask for 2 times"),
+        ("Every 2 s", "for 0.7 requests", "for 70 requests", "averaged over 1 min", "6 s need 2 times"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("body", "words"), BASELINES)
-def test_describe_says_what_a_baseline_will_do(body: str, words: tuple[str, ...]) -> None:
+def test_describe_covers_each_planner(body: str, words: tuple[str, ...]) -> None:
     told = describe(parse(model(body, 'name = "p"\nrole = "prefill"', DECODE), "x"))
     assert all(word in told for word in words), told
 
 
-def test_describe_tells_the_budget_of_all_models() -> None:
+def test_describe_covers_the_budget_of_all_models() -> None:
     assert "All models together" not in describe(parse(BASE, "x"))
     told = describe(parse(f"[fleet]\ngpu_budget_max = 9\ngpu_budget_min = 3\n{BASE}", "x"))
     assert "All models together: at least 3 and at most 9 GPUs." in told

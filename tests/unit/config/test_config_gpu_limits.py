@@ -26,18 +26,18 @@ SMALL = model('namespace = "team"', POOL) + ACCELERATORS
 @pytest.mark.parametrize(
     ("text", "place", "problem", "remedy"),
     [
-        ("[allocation.capacity]\nh1000 = 9", "allocation.capacity.h1000", "type of no accelerator", "mean h100?"),
-        ("[allocation.capacity]\ndgx = 9", "allocation.capacity.dgx", "type of no accelerator", "a100, h100"),
+        ("[allocation.capacity]\nh1000 = 9", "allocation.capacity.h1000", "no accelerator has the type", "mean h100?"),
+        ("[allocation.capacity]\ndgx = 9", "allocation.capacity.dgx", "no accelerator has the type", "a100, h100"),
         (
             "[allocation.capacity]\nh100 = 15",
             "allocation.capacity.h100",
-            "15 GPUs are fewer than the 16 of the least counts",
+            "15 GPUs are fewer than the 16 of the minimum replicas",
             "Set it to 16 or more, or lower replicas_min",
         ),
         (
             '[[namespaces]]\nname = "team"\ngpu_quota = { h200 = 1 }',
             "namespaces[0].gpu_quota.h200",
-            "type of no accelerator",
+            "no accelerator has the type",
             "mean h100?",
         ),
         (
@@ -52,8 +52,8 @@ SMALL = model('namespace = "team"', POOL) + ACCELERATORS
             "0 GPUs are fewer than the 16",
             "lower replicas_min",
         ),
-        ('[[accelerators]]\nname = "default"', "accelerators[2].type", "cannot be limited", "another type"),
-        ('[[accelerators]]\nname = "a/b"', "accelerators[2].type", "cannot be limited", "another type"),
+        ('[[accelerators]]\nname = "default"', "accelerators[2].type", "is reserved in quotas", "another type"),
+        ('[[accelerators]]\nname = "a/b"', "accelerators[2].type", "is reserved in quotas", "another type"),
     ],
 )
 def test_limits_that_cannot_be_are_refused(text: str, place: str, problem: str, remedy: str) -> None:
@@ -77,7 +77,7 @@ def test_without_accelerators_the_remedy_is_to_write_one() -> None:
 def test_a_pool_that_no_limit_binds_is_warned_of() -> None:
     other = model("", 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
     (warning,) = judge("[allocation.capacity]\nh100 = 16", base=SMALL + other)
-    assert warning.startswith("models[1].pools[0].accelerator: it names none")
+    assert warning.startswith("models[1].pools[0].accelerator: is not set")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_pool_without_a_type_is_free_of_a_quota_of_types(quota: str, warned: b
     other = model('namespace = "team"', 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
     base = SMALL.replace("replicas_min = 2", "replicas_min = 1") + other
     found = judge(f'[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}', base=base)
-    assert [text.partition(",")[0] for text in found] == ["models[1].pools[0].accelerator: it names none"] * warned
+    assert [text.partition(",")[0] for text in found] == ["models[1].pools[0].accelerator: is not set"] * warned
     assert all("namespaces[0].gpu_quota" in text for text in found)
 
 
@@ -96,7 +96,7 @@ def test_a_pool_without_a_type_that_a_default_shuts_out_is_named_with_what_it_la
     found = refusal(text, base=model('namespace = "team"', 'name = "p"\nrole = "aggregated"'))
     assert found.place == "namespaces[0].gpu_quota.default"
     assert found.problem.endswith("of models[0].pools[0]")
-    assert found.remedy.startswith("A pool without an accelerator has no type: name one of [[accelerators]] in it.")
+    assert found.remedy.startswith("Set the accelerator of each pool, since a pool without one has no GPU type.")
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,6 @@ def test_quotas_reach_the_core_and_are_described() -> None:
     told = settings(config)
     assert (told.allocation.capacity, told.quotas) == ({"h100": 64}, {"team": {"h100": 32, "default": -1}})
     said = describe(config).splitlines()
-    assert "All models share these GPUs: 64 of type h100." in said
-    expected = "The models of namespace team have at most these GPUs: 32 of type h100, any number of every other type."
+    assert "GPU capacity, shared by all models: 64 of type h100." in said
+    expected = "GPU quota of namespace team: type h100 32, every other type unlimited."
     assert expected in said

@@ -64,7 +64,7 @@ CONTRADICTIONS = [
         model("scale_to_zero_after_ms = 1_000\ngpu_budget_min = 1", AGGREGATED + "\nreplicas_min = 0"),
         "models[0].gpu_budget_min",
         "keeps workers",
-        "Leave it out",
+        "Remove it",
     ),
     ("", model("gpu_budget_min = 9", DECODE), "models[0].gpu_budget_min", "more than the 8", "replicas_max"),
     (
@@ -264,10 +264,10 @@ WARNINGS = [
     ("[models.guard]\nstabilisation_ms = 7200000", BASE, "models[0].guard.stabilisation_ms", "2 hours"),
     ("", model("", AGGREGATED + FIXED), "models[0].pools", "no_operation = true"),
     ("", model("", DECODE), "models[0].pools", 'role = "aggregated"'),
-    ("", model("gpu_budget_max = 1", AGGREGATED), "models[0].gpu_budget_max", "nothing can grow"),
-    ("", model("gpu_budget_min = 8", AGGREGATED), "models[0].gpu_budget_min", "nothing can shrink"),
-    ("[fleet]\ngpu_budget_max = 1", model("", AGGREGATED), "fleet.gpu_budget_max", "nothing can grow"),
-    ("[fleet]\ngpu_budget_min = 8", model("", AGGREGATED), "fleet.gpu_budget_min", "nothing can shrink"),
+    ("", model("gpu_budget_max = 1", AGGREGATED), "models[0].gpu_budget_max", "no pool can be scaled up"),
+    ("", model("gpu_budget_min = 8", AGGREGATED), "models[0].gpu_budget_min", "no pool can be scaled down"),
+    ("[fleet]\ngpu_budget_max = 1", model("", AGGREGATED), "fleet.gpu_budget_max", "no pool can be scaled up"),
+    ("[fleet]\ngpu_budget_min = 8", model("", AGGREGATED), "fleet.gpu_budget_min", "no pool can be scaled down"),
     ("", model("", AGGREGATED + "\nreplicas_min = 0"), "models[0].pools[0].replicas_min", "scale_to_zero_after_ms"),
 ]
 
@@ -283,7 +283,7 @@ def test_what_is_surely_unwanted_is_one_warning(text: str, base: str, place: str
 def test_thresholds_are_not_judged_where_another_planner_decides() -> None:
     text = model('planner = "load"', AGGREGATED) + "[models.threshold]\ndecode_kv_scale_up_threshold = 0.1"
     (warning,) = judge(text, base="")
-    assert "the load planner does not obey it" in warning
+    assert "the load planner ignores it" in warning
 
 
 @pytest.mark.parametrize(("planner", "warned"), [("load", True), ("throughput", False), ("saturation", False)])
@@ -295,7 +295,7 @@ def test_an_empty_pool_beside_another_is_warned_of_where_nothing_makes_it_grow(p
 
 def test_a_time_to_sleep_that_looks_like_seconds_is_warned_of() -> None:
     (warning,) = judge("", base=model("scale_to_zero_after_ms = 30", AGGREGATED + "\nreplicas_min = 0"))
-    assert warning.startswith("models[0].scale_to_zero_after_ms: after 30 ms it sleeps between two requests")
+    assert warning.startswith("models[0].scale_to_zero_after_ms: 30 ms scales the model to zero between two requests")
     assert warning.endswith("30 s are 30000.")
 
 

@@ -107,7 +107,7 @@ REFUSED = [
     (
         "[[namespaces]]\nname = 'n'\ndefaults.namespace = 'm'",
         "namespaces[0].defaults.namespace",
-        "write it in the models",
+        "set it in the models",
     ),
     (
         "[[service_classes]]\nname = 's'\nmodels.llama.tftt_ms = 1",

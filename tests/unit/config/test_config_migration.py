@@ -116,7 +116,7 @@ def test_it_is_said_what_will_move() -> None:
         in said
     )
     assert "the saturation planner decides" in said
-    assert "move" not in describe(config("enable_rescheduling = false"))
+    assert "Requests move" not in describe(config("enable_rescheduling = false"))
     nothing = describe(config(f"{GOOD}rescheduling_policies = []\nmigrate_drains = false"))
     assert "No request moves: rescheduling_policies is empty, and migrate_drains is false." in nothing
     advised = describe(config(GOOD, pools=f"no_operation = true\n{POOLS}"))
@@ -128,7 +128,7 @@ def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
     decode = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }]'
     only = 'only = "rescheduling"'
     said = describe(config(knobs, only, decode))
-    assert "Model m: how many workers it has is somebody else's to decide." in said
+    assert "Model m: another autoscaler sets its worker counts." in said
     assert not [word for word in ("shrink", "decision", "GPUs", "planner", "Pool") if word in said]
     assert validate(config(knobs, only, decode)) == []
     assert len(validate(config(knobs, "", decode))) == 2
@@ -136,7 +136,7 @@ def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
     other = parse(f'[[models]]\nname = "n"\n{POOLS}\n', "n").models
     nothing = describe(config(f"{GOOD}rescheduling_policies = []\nmigrate_drains = false", only))
     assert "No request moves: rescheduling_policies is empty, and migrate_drains is false." in nothing
-    assert "Model n: nothing is done, for enable_rescheduling is not set." in describe(
+    assert "Model n: not managed, since enable_rescheduling is not set." in describe(
         replace(two, models=(*two.models, *other))
     )
 

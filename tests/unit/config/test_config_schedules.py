@@ -24,10 +24,10 @@ def scheduled(replicas_min: int = 4, **changed: str) -> str:
         (scheduled(end="00 08 * * 1-5"), "end", "so the window is empty", "later"),
         (scheduled(9), "replicas_min", "9 is above replicas_max 8", "raise replicas_max"),
         (scheduled(0), "replicas_min", "0", "1"),
-        (scheduled(timezone="Europe/Berlyn"), "timezone", "is no timezone", "Did you mean Europe/Berlin?"),
+        (scheduled(timezone="Europe/Berlyn"), "timezone", "is not a timezone", "Did you mean Europe/Berlin?"),
         (scheduled(start="@daily"), "start", "'@daily' has 1 field and not 5", "Write minute, hour"),
-        (scheduled(timezone="CEST"), "timezone", "is no timezone", "Write one such as Europe/Berlin."),
-        (scheduled(timezone="Nowhere"), "timezone", "is no timezone", "Europe/Berlin"),
+        (scheduled(timezone="CEST"), "timezone", "is not a timezone", "Write a timezone such as Europe/Berlin."),
+        (scheduled(timezone="Nowhere"), "timezone", "is not a timezone", "Europe/Berlin"),
     ],
 )
 def test_a_schedule_that_means_nothing_is_refused(text: str, place: str, problem: str, remedy: str) -> None:
@@ -48,7 +48,7 @@ def test_a_machine_without_a_tz_database_says_so(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [
-        (scheduled(1), f"{PLACE}.replicas_min", "no more than the pool has anyway"),
+        (scheduled(1), f"{PLACE}.replicas_min", "has no effect"),
         (scheduled().replace('"m"', '"m"\ngpu_budget_max = 3'), "models[0].gpu_budget_max", "up to 4 GPUs"),
     ],
 )
@@ -75,5 +75,5 @@ def test_check_tells_of_schedules_and_of_sleep() -> None:
         .replace(DECODE, f"{DECODE}\nreplicas_min = 0")
     )
     told = describe(parse(asleep, "x"))
-    assert "From '0 8 * * mon-fri' to '0 18 * * mon-fri', Europe/Berlin: at least 4, begun as much earlier" in told
-    assert "After 10 min in which nobody asks anything of it all pools are emptied" in told
+    assert "From '0 8 * * mon-fri' to '0 18 * * mon-fri', Europe/Berlin: at least 4 workers, started early" in told
+    assert "Scales to zero after 10 min without requests" in told

@@ -57,12 +57,12 @@ def test_other_keys_are_no_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({**DECODE, "z_itl": [1, None]}, r"bad\.json: a point of key 'z_itl' is no number: null\. Write"),
-        ({**DECODE, "z_itl": [1, True]}, r"bad\.json: a point of key 'z_itl' is no number: true\. Write"),
-        ({**DECODE, "z_itl": "much"}, r"bad\.json: key 'z_itl' is no list\. Write"),
+        ({**DECODE, "z_itl": [1, None]}, r"bad\.json: a point of key 'z_itl' is not a number: null\. Write"),
+        ({**DECODE, "z_itl": [1, True]}, r"bad\.json: a point of key 'z_itl' is not a number: true\. Write"),
+        ({**DECODE, "z_itl": "much"}, r"bad\.json: key 'z_itl' is not a list\. Write"),
         ({**DECODE, "z_itl": [1] * 100_001}, r"bad\.json: key 'z_itl' has 100001 points, more than 100000\. Keep"),
         ({**DECODE, "z_itl": [10**400, 1]}, r"bad\.json: point 1 of key 'z_itl' is inf: not finite"),
-        ({**DECODE, "max_kv_tokens": "many"}, r"bad\.json: key 'max_kv_tokens' is no number: \"many\"\. Write"),
+        ({**DECODE, "max_kv_tokens": "many"}, r"bad\.json: key 'max_kv_tokens' is not a number: \"many\"\. Write"),
         ({**DECODE, "max_kv_tokens": []}, r"bad\.json: key 'max_kv_tokens' is empty\. Write one number"),
         ({**DECODE, "z_itl": [1e300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e\+300: not finite, or not within"),
         ({**DECODE, "z_itl": [1e-300, 1]}, r"bad\.json: point 1 of key 'z_itl' is 1e-300: too small to be true"),
@@ -99,25 +99,25 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_number_that_json_has_not_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text('{"prefill_isl": [NaN]}')
-    with pytest.raises(DataError, match=r"bad\.json: cannot be read as JSON: NaN is no number\. Name a profile"):
+    with pytest.raises(DataError, match=r"bad\.json: cannot be read as JSON: NaN is not a number\. Name a profile"):
         read_prefill(path)
 
 
 @pytest.mark.parametrize("values", [[1j, 2j], ["a", "b"], [True, False]])
 def test_arrays_of_anything_but_real_numbers_are_refused(tmp_path: Path, values: list[object]) -> None:
     write_npz(tmp_path / "p.npz", {**PREFILL, "prefill_ttft": values})
-    with pytest.raises(DataError, match=r"p\.npz: key 'prefill_ttft' holds [a-z0-9]+, and no real numbers\. Profile"):
+    with pytest.raises(DataError, match=r"p\.npz: key 'prefill_ttft' holds [a-z0-9]+, not real numbers\. Profile"):
         read_prefill(tmp_path / "p.npz")
 
 
 @pytest.mark.parametrize("name", ["p.npz", "p.json"])
 def test_what_would_wait_for_a_writer_is_refused(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError, match=rf"{name}: cannot be read: it is no regular file, such as a FIFO"):
+    with pytest.raises(DataError, match=rf"{name}: cannot be read: it is not a regular file, but a FIFO"):
         read_prefill(tmp_path / name)
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/dev/zero")
-    with pytest.raises(DataError, match=rf"{name}: cannot be read: it is no regular file, such as a FIFO"):
+    with pytest.raises(DataError, match=rf"{name}: cannot be read: it is not a regular file, but a FIFO"):
         read_prefill(tmp_path / name)
 
 
