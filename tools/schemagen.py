@@ -53,8 +53,8 @@ CHANNELS: dict[str, tuple[str, str, str, str, str]] = {
 }
 # What an agent that only moves requests answers, beside one that scales.
 CHANNELS |= {
-    f"api_rescheduling_{what}": (
-        f"api.rescheduling-{what}",
+    f"api_migration_{what}": (
+        f"api.migration-{what}",
         *CHANNELS[f"api_{what}"][1:4],
         f"{CHANNELS[f'api_{what}'][4]} {_ALONE}",
     )

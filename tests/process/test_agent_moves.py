@@ -23,15 +23,15 @@ MODELS = f"""
 [[models]]
 name = "{MODEL}"
 planner = "static"
-[models.guard]
+[models.guardrails]
 warm_up_ms = 500
-[models.rescheduling]
-enable_rescheduling = true
-rescheduling_decode_load_metric = "num_requests"
-rescheduling_decode_load_threshold = 0.0
-rescheduling_load_balance_threshold = 2.0
-rescheduling_req_select_rule = "NUM_REQ"
-rescheduling_req_select_value = 1
+[models.migration]
+enabled = true
+decode_load_metric = "num_requests"
+decode_load_threshold = 0.0
+load_balance_threshold = 2.0
+req_select_rule = "NUM_REQ"
+req_select_value = 1
 [[models.pools]]
 name = "prefill"
 role = "prefill"

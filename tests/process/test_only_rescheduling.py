@@ -31,10 +31,10 @@ pytestmark = pytest.mark.process
 SUBJECTS = Subjects("loadline")
 POOLS = 'pools = [{ name = "decode", role = "decode", replicas_max = 4 }]'
 MODEL = f'[[models]]\nname = "m"\nplanner = "static"\n{POOLS}\n'
-MOVES = """[models.rescheduling]
-enable_rescheduling = true
-rescheduling_decode_load_threshold = 0.9
-rescheduling_load_balance_threshold = 0.2
+MOVES = """[models.migration]
+enabled = true
+decode_load_threshold = 0.9
+load_balance_threshold = 0.2
 """
 BLOCKS = 1_000
 RECORDS = [
@@ -83,7 +83,7 @@ def status(rig: Rig, *arguments: str) -> AgentStatus:
 
 def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
     scales = start(rig, "scales", MODEL)
-    moves = start(rig, "moves", MODEL + MOVES, only="rescheduling")
+    moves = start(rig, "moves", MODEL + MOVES, only="migration")
     asyncio.run(rig.register(RECORDS))
     commands: list[MigrateCommand] = []
 
@@ -113,24 +113,24 @@ def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
     assert {(one.source.worker, one.destination.worker, one.trigger) for one in commands} == {
         ("d1", "d2", "decode_load")
     }
-    mover, scaler = status(rig, "--only", "rescheduling"), status(rig)
+    mover, scaler = status(rig, "--only", "migration"), status(rig)
     assert (mover.agent, mover.leading, scaler.agent, scaler.leading) == ("moves", True, "scales", True)
     assert scaler.models[0].migrations is None
     found = mover.models[0].migrations
     assert found is not None
     assert any(key.startswith("decode_load:") for key in msgspec.to_builtins(found)["commands"])
-    why = ask(rig, "explain", "--only", "rescheduling")
+    why = ask(rig, "explain", "--only", "migration")
     assert "d1" in why.stdout
     assert "d2" in why.stdout
     code, text = moves.get("/metrics")
     assert code == 200
     assert "loadline_moves_total{" in text
     assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
-    told = ask(rig, "status", "--only", "rescheduling").stdout
+    told = ask(rig, "status", "--only", "migration").stdout
     assert "m (moves requests only, default, priority 100)" in told
     assert not [word for word in ("planner", "desired", "pending", "asleep", "missing") if word in told]
     assert "desired" in ask(rig, "status").stdout
-    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "rescheduling")  # it drains nobody
+    refused = ask(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains nobody
     assert refused.returncode == 2
     assert "unrecognized arguments: --only" in refused.stderr
     assert moves.stop() == 0
@@ -143,7 +143,7 @@ def test_who_is_drained_by_the_one_is_emptied_by_the_other(rig: Rig) -> None:
     model = MODEL.replace('name = "decode", role', 'name = "p", role')
     agents = [
         rig.agent(rig.config(model, "scales", agent=its), "scales"),
-        rig.agent(rig.config(model + MOVES, "moves", agent={**its, "only": "rescheduling"}), "moves"),
+        rig.agent(rig.config(model + MOVES, "moves", agent={**its, "only": "migration"}), "moves"),
     ]
 
     async def scenario() -> None:
@@ -174,18 +174,18 @@ def test_who_is_drained_by_the_one_is_emptied_by_the_other(rig: Rig) -> None:
 
 
 def test_a_second_one_takes_over(rig: Rig) -> None:
-    first = start(rig, "first", MODEL + MOVES, only="rescheduling")
-    second = start(rig, "second", MODEL + MOVES, only="rescheduling")
-    assert status(rig, "--only", "rescheduling").agent == "first"
+    first = start(rig, "first", MODEL + MOVES, only="migration")
+    second = start(rig, "second", MODEL + MOVES, only="migration")
+    assert status(rig, "--only", "migration").agent == "first"
     nobody = ask(rig, "status")
     assert nobody.returncode == 1
-    assert nobody.stderr.endswith("Start one, or add --only rescheduling if it is that one that runs.\n")
+    assert nobody.stderr.endswith("Start one, or add --only migration if it is that one that runs.\n")
     assert ask(rig, "explain").stderr.endswith("Is one running and leading? `loadline status` tells.\n")
     assert first.stop() == 0
 
     async def scenario() -> None:
-        await until(lambda: status(rig, "--only", "rescheduling").agent == "second", "a takeover", deadline_s=20)
+        await until(lambda: status(rig, "--only", "migration").agent == "second", "a takeover", deadline_s=20)
 
     asyncio.run(scenario())
-    assert status(rig, "--only", "rescheduling").leading
+    assert status(rig, "--only", "migration").leading
     assert second.stop() == 0

@@ -28,7 +28,7 @@ planner = "threshold"
 [models.threshold]
 metric_pulling_interval_ms = 50
 adjustment_interval_ms = 500
-[models.guard]
+[models.guardrails]
 stabilisation_ms = 500
 warm_up_ms = 500
 [[models.pools]]

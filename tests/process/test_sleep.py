@@ -17,7 +17,7 @@ SLEEPY = """
 [[models]]
 name = "m"
 scale_to_zero_after_ms = 1500
-[models.guard]
+[models.guardrails]
 warm_up_ms = 500
 [[models.pools]]
 name = "decode"

@@ -53,16 +53,16 @@ ACTIONS = st.one_of(
 def knobs(draw: st.DrawFn) -> MigrationKnobs:
     metric, at = draw(st.sampled_from([(KV, 0.0), (KV, 0.5), (KV, 0.8), ("num_requests", 4.0), ("num_tokens", 100.0)]))
     return MigrationKnobs(
-        rescheduling_decode_load_metric=metric,
-        rescheduling_decode_load_threshold=at,
-        rescheduling_req_select_rule=draw(st.sampled_from(["TOKEN", "NUM_REQ", "RATIO"])),
-        rescheduling_req_select_value=draw(st.sampled_from([-1.0, 0.1, 50.0])),
+        decode_load_metric=metric,
+        decode_load_threshold=at,
+        req_select_rule=draw(st.sampled_from(["TOKEN", "NUM_REQ", "RATIO"])),
+        req_select_value=draw(st.sampled_from([-1.0, 0.1, 50.0])),
         failover_domain=draw(st.sampled_from(DOMAINS)),
-        rescheduling_load_balance_threshold=draw(st.sampled_from([0.1, 0.5])),
-        rescheduling_load_balance_scope=draw(st.sampled_from(["cluster", "unit"])),
-        moves_max=draw(st.sampled_from([1, 5, 64])),
-        moves_per_worker_max=draw(st.sampled_from([1, 4, 16])),
-        move_ttl_ms=3_000,
+        load_balance_threshold=draw(st.sampled_from([0.1, 0.5])),
+        load_balance_scope=draw(st.sampled_from(["cluster", "unit"])),
+        migrations_max=draw(st.sampled_from([1, 5, 64])),
+        migrations_per_worker_max=draw(st.sampled_from([1, 4, 16])),
+        ttl_ms=3_000,
     )
 
 

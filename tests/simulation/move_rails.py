@@ -117,10 +117,10 @@ def no_chains_looked_for() -> Iterator[None]:
     """Who gives requests away takes some in, and the other way round."""
 
     def free_in(view: LoadView) -> Any:
-        return np.minimum(view.measure(SLOTS_IN), view.knobs.moves_per_worker_max) - view.moving(IN_SLOTS)
+        return np.minimum(view.measure(SLOTS_IN), view.knobs.migrations_per_worker_max) - view.moving(IN_SLOTS)
 
     def free_out(view: LoadView) -> Any:
-        return np.minimum(view.measure(SLOTS_OUT), view.knobs.moves_per_worker_max) - view.moving(OUT_SLOTS)
+        return np.minimum(view.measure(SLOTS_OUT), view.knobs.migrations_per_worker_max) - view.moving(OUT_SLOTS)
 
     with _slots(free_in, free_out):
         yield

@@ -7,7 +7,7 @@ import pytest
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.queueing import QueueingKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import SimulatedFleetKnobs
@@ -20,7 +20,7 @@ from tests.support.simulated import pool_fleet
 ENGINES = {"dear": (8.0, 0.1, 4.0, 0.02), "cheap": (24.0, 0.2, 8.0, 0.04)}
 PRICES = AcceleratorKnobs("dear", cost_per_hour=5.0), AcceleratorKnobs("cheap", cost_per_hour=1.0)
 SECONDS = 600.0
-GUARD = GuardKnobs(step_up_max=32, step_down_max=8, stabilisation_ms=20_000, warm_up_ms=20_000)
+GUARD = GuardrailKnobs(step_up_max=32, step_down_max=8, stabilisation_ms=20_000, warm_up_ms=20_000)
 
 
 def requests() -> Trace:
@@ -40,7 +40,7 @@ def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> Simu
     )
     knobs = QueueingKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000)
     model = ModelKnobs(
-        "m", pools, planner="queueing", objectives=ObjectiveKnobs(500.0, itl_ms), guard=GUARD, queueing=knobs
+        "m", pools, planner="queueing", objectives=ObjectiveKnobs(500.0, itl_ms), guardrails=GUARD, queueing=knobs
     )
     profiles = {
         name: EngineProfile(linear=LinearKnobs(*engine, max_kv_tokens=320_000.0)) for name, engine in ENGINES.items()

@@ -19,7 +19,7 @@ ARRIVALS = [Arrival(start + number * 0.5, 200, 100) for start in (0.0, NIGHT_S[1
 
 
 def played(planner: str, after_ms: int, *pools: PoolKnobs) -> SimulationResult:
-    model = ModelKnobs("m", pools, planner=planner, guard=GUARD, scale_to_zero_after_ms=after_ms)
+    model = ModelKnobs("m", pools, planner=planner, guardrails=GUARD, scale_to_zero_after_ms=after_ms)
     fleet = SimulatedFleetKnobs(tuple(pool_fleet(pool.name) for pool in pools))
     return simulate(Scenario("t", Settings("agent", "all", (model,)), fleet, trace(ARRIVALS), 0), lambda _share: None)
 

@@ -33,7 +33,7 @@ planner = "threshold"
 metric_pulling_interval_ms = 50
 adjustment_interval_ms = 500
 new_decode_worker_grace_intervals = 1
-[models.guard]
+[models.guardrails]
 stabilisation_ms = 500
 warm_up_ms = 500
 [[models.pools]]

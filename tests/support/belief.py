@@ -7,7 +7,7 @@ import msgspec
 from loadline.core.fleet.fleet import Fleet, FleetKnobs, Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import LoadReported
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
@@ -19,8 +19,8 @@ STALE_MS = 5_000
 
 def settings_of(*models: ModelKnobs) -> Settings:
     """Of an agent alone with its models, whose guard lets every step through at once."""
-    guard = GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
-    return Settings("agent-1", "all", tuple(msgspec.structs.replace(model, guard=guard) for model in models))
+    guard = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+    return Settings("agent-1", "all", tuple(msgspec.structs.replace(model, guardrails=guard) for model in models))
 
 
 def registered(  # noqa: PLR0917 - in the order in which tests vary them

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.wire.steps import StepInput, StepItem, StepOutput
 
@@ -22,7 +22,9 @@ replicas_max = 6
 
 
 def settings(**knobs: Any) -> Settings:
-    model = ModelKnobs("llama", (PoolKnobs("engine", "aggregated", replicas_max=6),), guard=GuardKnobs(**knobs))
+    model = ModelKnobs(
+        "llama", (PoolKnobs("engine", "aggregated", replicas_max=6),), guardrails=GuardrailKnobs(**knobs)
+    )
     return Settings("agent-1", "all", (model,))
 
 

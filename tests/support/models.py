@@ -11,7 +11,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
@@ -46,7 +46,7 @@ from loadline.core.vocabulary.events import (
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from tests.support.belief import START, sample
 
-STEPS = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+STEPS = GuardrailKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
 SECOND_MS = 1_000
 
 
@@ -81,7 +81,7 @@ class Models:
         drain_ms: int = 5_000,
         commit_ms: int = 5,
         limited: Limited = Limited(),  # noqa: B008 - a constant
-        guard: GuardKnobs = STEPS,
+        guardrails: GuardrailKnobs = STEPS,
         **knobs: int,
     ) -> None:
         chosen = [
@@ -91,7 +91,7 @@ class Models:
                 limited.namespaces.get(name, "default"),
                 limited.priorities.get(name, 100),
                 planner="static",
-                guard=guard,
+                guardrails=guardrails,
                 **knobs,  # type: ignore[arg-type]
             )
             for name, pools in models.items()

@@ -192,12 +192,12 @@ class MovedFleet:
             assert (source, destination) not in ends, "the same again"
             assert destination not in {one for one, _ in heard}, "a chain, or back again"
             assert source not in {one for _, one in heard}, "a chain"
-            self.asked[move.command_id] = Asked(move, self.world.now + self.knobs.move_ttl_ms, move.requests_max)
+            self.asked[move.command_id] = Asked(move, self.world.now + self.knobs.ttl_ms, move.requests_max)
             heard_of = [one for one in self.asked.values() if not one.silent]
             for name, side in ((source, "source"), (destination, "destination")):
                 used = sum(one.requests for one in heard_of if getattr(one.move, side).worker == name)
-                assert used <= min(self.hosts[name].slots, self.knobs.moves_per_worker_max), "slots"
-        assert sum(one.requests for one in self.asked.values() if not one.silent) <= self.knobs.moves_max
+                assert used <= min(self.hosts[name].slots, self.knobs.migrations_per_worker_max), "slots"
+        assert sum(one.requests for one in self.asked.values() if not one.silent) <= self.knobs.migrations_max
         assert not (moves and (self.paused or not self.bus))
 
     def _check_ends(self, move: Migration) -> None:

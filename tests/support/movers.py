@@ -53,8 +53,8 @@ class Movers:
         advise: bool = False,
         stale_after_ms: int = STALE_MS,
     ) -> None:
-        self.knobs = replace(knobs or MigrationKnobs(), enable_rescheduling=True)
-        model = ModelKnobs("m", pools, rescheduling=self.knobs, no_operation=advise)
+        self.knobs = replace(knobs or MigrationKnobs(), enabled=True)
+        model = ModelKnobs("m", pools, migration=self.knobs, no_operation=advise)
         profiles = {} if tpot is None else {"m": tpot}
         self.settings = Settings(
             "agent-1",

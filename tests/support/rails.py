@@ -3,12 +3,12 @@
 import msgspec
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits, Proposal
+from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits, Proposal
 from tests.support.belief import START, Line
 
 A = PoolKnobs("a", "decode")
 B = PoolKnobs("b", "decode", gpus_per_worker=2)
-FREE = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+FREE = GuardrailKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
 MINUTE_MS = 60_000
 
 

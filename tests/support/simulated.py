@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import FleetMigrationKnobs, SimulatedFleetKnobs, SimulatedPoolKnobs, StartDelayKnobs
@@ -15,7 +15,7 @@ from loadline.traces import Arrival, Trace
 
 LINEAR = LinearProfile(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05)
 """10 ms and a tenth for each request an iteration; 5 ms and 50 us for each token a prompt."""
-GUARD = GuardKnobs(stabilisation_ms=20_000, warm_up_ms=20_000)
+GUARD = GuardrailKnobs(stabilisation_ms=20_000, warm_up_ms=20_000)
 THRESHOLD = ThresholdKnobs(adjustment_interval_ms=10_000)
 
 
@@ -38,7 +38,7 @@ def aggregated(
         "m",
         (PoolKnobs("both", "aggregated", replicas_max=replicas_max),),
         planner="threshold",
-        guard=GUARD,
+        guardrails=GUARD,
         threshold=THRESHOLD,
     )
     pools = (pool_fleet("both", workers, **pool),)
@@ -50,7 +50,7 @@ def disaggregated(
 ) -> tuple[Settings, SimulatedFleetKnobs]:
     """A model with a prefill and a decode pool, and its fleet."""
     pools = (PoolKnobs("p", "prefill", replicas_max=4), PoolKnobs("d", "decode", replicas_max=4))
-    model = ModelKnobs("m", pools, planner="threshold", guard=GUARD, threshold=THRESHOLD)
+    model = ModelKnobs("m", pools, planner="threshold", guardrails=GUARD, threshold=THRESHOLD)
     described = (pool_fleet("p", workers, **pool), pool_fleet("d", workers, **pool))
     return Settings("agent", "all", (model,)), SimulatedFleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
 
@@ -58,8 +58,8 @@ def disaggregated(
 def moving(setup: tuple[Settings, SimulatedFleetKnobs]) -> tuple[Settings, SimulatedFleetKnobs]:
     """The same, where workers that drain hand over what they have."""
     settings, fleet = setup
-    knobs = MigrationKnobs(enable_rescheduling=True, rescheduling_policies=())
-    models = tuple(replace(model, rescheduling=knobs) for model in settings.models)
+    knobs = MigrationKnobs(enabled=True, policies=())
+    models = tuple(replace(model, migration=knobs) for model in settings.models)
     return replace(settings, models=models), replace(fleet, migration=FleetMigrationKnobs())
 
 

@@ -54,16 +54,16 @@ POOLS: Final = (
     PoolKnobs("decode", "decode", replicas_max=256),
 )
 EVERYTHING: Final = MigrationKnobs(
-    enable_rescheduling=True,
-    rescheduling_policies=(
+    enabled=True,
+    policies=(
         "decode_load",
         "prefill_failover",
         "decode_failover",
         "binpacking_mitigation",
         "binpacking_consolidation",
     ),
-    rescheduling_decode_load_threshold=0.9,
-    rescheduling_load_balance_threshold=0.2,
+    decode_load_threshold=0.9,
+    load_balance_threshold=0.2,
 )
 """All policies of decode workers."""
 
@@ -242,7 +242,7 @@ class Toy(TurnObserver):
     def commands(self) -> Counter[str]:
         """What became of the commands, by outcome and reason."""
         found: Counter[str] = Counter()
-        tally = self.agent.controller.state.rescheduling.tallies.get("m")
+        tally = self.agent.controller.state.migration.tallies.get("m")
         for name, count in ({} if tally is None else tally.commands).items():
             found[name.partition(":")[2]] += count
         return found
@@ -334,7 +334,7 @@ def _model(knobs: ToyKnobs) -> ModelKnobs:
         planner="static",
         objectives=ObjectiveKnobs(ttft_ms=2_000.0, itl_ms=ITL_MS),
         static=StaticKnobs({"prefill": 1, "decode": knobs.workers}),
-        rescheduling=moving,
+        migration=moving,
     )
 
 

@@ -16,7 +16,7 @@ ROOMY: Final = 40_000
 """KV blocks that nothing here fills."""
 LONG: Final = 3_000
 """Output tokens of requests that outlast what is measured, for 30 s and more."""
-NOTHING: Final = replace(EVERYTHING, enable_rescheduling=False)
+NOTHING: Final = replace(EVERYTHING, enabled=False)
 BURSTS: Final = {
     "on 10 s, off 10 s": (Phase(10, 10), Phase(10, 0.5)),
     "on 30 s, off 30 s": (Phase(30, 12), Phase(30, 0.5)),
@@ -107,7 +107,7 @@ class Drained(Struct, frozen=True):
 
 def drained(*, moves: bool = True, also: tuple[str, ...] = ()) -> Drained:
     """One of ten workers, which takes 200 requests, drains; ``also``: others that drain with it."""
-    knobs = replace(EVERYTHING, rescheduling_policies=(), migrate_drains=moves)
+    knobs = replace(EVERYTHING, policies=(), migrate_drains=moves)
     toy = Toy(ToyKnobs(workers=10, moving=knobs, copy_ms=(500.0, 500.0), kv_blocks=ROOMY, beta_ms=0.1))
     toy.give(200, "decode-00", osl_tokens=2_000)
     for name in ("decode-00", *also):
@@ -116,7 +116,7 @@ def drained(*, moves: bool = True, also: tuple[str, ...] = ()) -> Drained:
 
     def over() -> bool:
         nonlocal most
-        flights = toy.agent.controller.state.rescheduling.flights.of_model("m")
+        flights = toy.agent.controller.state.migration.flights.of_model("m")
         coming = Counter(one.move.destination.worker for one in flights for _ in range(one.slots))
         most = max(most, *coming.values()) if coming else most
         return not toy.decode["decode-00"].held
@@ -127,7 +127,7 @@ def drained(*, moves: bool = True, also: tuple[str, ...] = ()) -> Drained:
 
 
 def _only(policy: PolicyName, **knobs: float) -> MigrationKnobs:
-    return replace(EVERYTHING, rescheduling_policies=(policy,), **knobs)
+    return replace(EVERYTHING, policies=(policy,), **knobs)
 
 
 def hung(after_ms: int) -> float:
@@ -196,7 +196,9 @@ def pairs(silent: str = "") -> dict[str, Pair]:
         silent: This one never answers a command.
     """
     toy = Toy(
-        ToyKnobs(workers=100, moving=_only("decode_load", moves_max=10_000), copy_ms=(100.0, 100.0), kv_blocks=2_000)
+        ToyKnobs(
+            workers=100, moving=_only("decode_load", migrations_max=10_000), copy_ms=(100.0, 100.0), kv_blocks=2_000
+        )
     )
     if silent:
         toy.leave_unanswered(silent)
@@ -210,7 +212,7 @@ def pairs(silent: str = "") -> dict[str, Pair]:
 def static(seed: int) -> Toy:
     """Unequal loads that nobody adds to, for half a minute, balanced from 0.3 on as soon as two are 0.1 apart."""
     draw = random.Random(seed)
-    knobs = _only("decode_load", rescheduling_decode_load_threshold=0.3, rescheduling_load_balance_threshold=0.1)
+    knobs = _only("decode_load", decode_load_threshold=0.3, load_balance_threshold=0.1)
     slots, copy_ms = draw.choice(((1, (400.0, 1_000.0)), (4, (400.0, 1_000.0)), (4, (50.0, 50.0))))
     toy = Toy(ToyKnobs(moving=knobs, slots=slots, copy_ms=copy_ms, kv_blocks=2_000, beta_ms=0.05, seed=seed))
     for name in toy.decode:
@@ -221,7 +223,7 @@ def static(seed: int) -> Toy:
 
 def fed(per_s: float = 20.4, seconds: float = 60.0) -> Toy:
     """The same thresholds under load that is always given to the fullest: whoever routes works against them."""
-    knobs = _only("decode_load", rescheduling_decode_load_threshold=0.3, rescheduling_load_balance_threshold=0.1)
+    knobs = _only("decode_load", decode_load_threshold=0.3, load_balance_threshold=0.1)
     toy = Toy(ToyKnobs(moving=knobs, slots=4, copy_ms=(50.0, 50.0), kv_blocks=2_000, route=packed, seed=7))
     toy.play(Phase(seconds, per_s))
     return toy

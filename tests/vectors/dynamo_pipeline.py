@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits
+from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.belief import Line
@@ -40,7 +40,7 @@ def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
     line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
     planner, guard = (
         ThresholdPlanner(KNOBS),
-        Guard(GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), HardLimits(1.0, 0, None)),
+        Guard(GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), HardLimits(1.0, 0, None)),
     )
     start = line.now
     _observe(line, given, observations[0])

@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits
+from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.belief import Line
@@ -82,7 +82,7 @@ def _pool(given: dict[str, Any], key: str) -> PoolKnobs:
 
 def _guard(given: dict[str, Any]) -> Guard:
     """Nothing but the budget and the least counts."""
-    knobs = GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+    knobs = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
     return Guard(knobs, HardLimits(1.0, 0, given.get("max_gpu")))
 
 

@@ -91,7 +91,7 @@ class Looked:
         world = world_of({"config": config, "instances": [*instances, *BYSTANDERS]}, {})
         (knobs,) = world.settings.models
         boards = {group.name: group.board for group in groups(world)}
-        found = suspects(boards, knobs.rescheduling, (), world.controller.state.bus_since_ms, world.now)
+        found = suspects(boards, knobs.migration, (), world.controller.state.bus_since_ms, world.now)
         self.world, self._asked = world, [one["id"] for one in instances]
         self.own, self.struck, self.serving, self.of_role = set(), set(), set(), {}
         for group in groups(world):
@@ -237,8 +237,8 @@ def loop(case: dict[str, Any]) -> dict[str, Any]:
     """How often all workers are looked at in a time, and whether that is within the bounds."""
     given = case["given"]
     only(given, "interval_ms", "run_ms")
-    world = Movers(MigrationKnobs(rescheduling_interval_ms=given["interval_ms"]))
-    memory = world.controller.state.rescheduling
+    world = Movers(MigrationKnobs(interval_ms=given["interval_ms"]))
+    memory = world.controller.state.migration
     dues = [memory.due["m"]]
     while (world.controller.next_wake() or world.now) < START + given["run_ms"]:
         world.now = max(world.controller.next_wake() or 0, world.now + 1)
@@ -296,7 +296,7 @@ def _outcome(given: dict[str, Any]) -> dict[str, Any]:
     accepted = says[given["servers"]]
     for move in asked:
         world.answer(move, accepted=accepted, reason=None if accepted is not False else "nothing_to_move")
-    noted = world.controller.state.rescheduling.tally("m").commands
+    noted = world.controller.state.migration.tally("m").commands
     outcomes = [what.split(":")[1] for what, count in noted.items() for _ in range(count) if ":planned" not in what]
     unanswered = "unanswered" in outcomes
     return {"results": len(outcomes), "error": "unanswered" if unanswered else None, "success": accepted}

@@ -20,14 +20,14 @@ from tests.vectors.answering import only
 ROLES: Final[dict[str, Role]] = {"prefill": "prefill", "decode": "decode", "neutral": "aggregated"}
 POOLS: Final = tuple(PoolKnobs(role, role) for role in ROLES.values())
 CONFIG: Final = {
-    "decode_load_threshold": "rescheduling_decode_load_threshold",
-    "neutral_load_threshold": "rescheduling_neutral_load_threshold",
-    "load_balance_threshold": "rescheduling_load_balance_threshold",
-    "scope": "rescheduling_load_balance_scope",
+    "decode_load_threshold": "decode_load_threshold",
+    "neutral_load_threshold": "neutral_load_threshold",
+    "load_balance_threshold": "load_balance_threshold",
+    "scope": "load_balance_scope",
     "failover_domain": "failover_domain",
-    "request_rule": "rescheduling_req_select_rule",
-    "request_order": "rescheduling_req_select_order",
-    "request_value": "rescheduling_req_select_value",
+    "request_rule": "req_select_rule",
+    "request_order": "req_select_order",
+    "request_value": "req_select_value",
     "tpot_slo": "tpot_slo",
     "ceil": "tpot_migrate_out_ceil_threshold",
     "floor": "tpot_migrate_out_floor_threshold",
@@ -68,11 +68,11 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
     only(config, *CONFIG, "policies", "staleness_seconds")
     silent_ms = max(100, 1_000 * config.get("staleness_seconds", STALENESS_S))
     knobs = MigrationKnobs(
-        rescheduling_policies=tuple(config.get("policies", "decode_failover").split(",")),
+        policies=tuple(config.get("policies", "decode_failover").split(",")),
         suspect_after_ms=silent_ms,
         consolidate_after_ms=0,
-        moves_max=10_000,
-        moves_per_worker_max=1_024,
+        migrations_max=10_000,
+        migrations_per_worker_max=1_024,
         **{CONFIG[key]: value for key, value in config.items() if key in CONFIG},
     )
     sweep = _sweep(shared, given["tpot_profile"]) if "tpot_profile" in given else None
@@ -88,7 +88,7 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
         world.now = end - int(min(one.get("age_ms", 0), FAR_MS))
         _report(world, one, times)
     world.now = end
-    memory = world.controller.state.rescheduling
+    memory = world.controller.state.migration
     memory.due["m"] = end  # all of it is looked at as soon as it is no more paused
     memory.turned_at_ms, memory.hearing_since_ms = end, -1  # and it was listened to all the time
     return world
@@ -137,7 +137,7 @@ def _sweep(shared: dict[str, Any], name: str) -> TpotSweep:
 
 def groups(world: Movers) -> list[MigrationGroup]:
     """The boards of workers between which requests can move, as they were last looked at."""
-    return world.controller._rescheduler._groups["m"]
+    return world.controller._migration._groups["m"]
 
 
 def view_of(world: Movers, group: MigrationGroup, failing: Mask | None = None) -> LoadView:

@@ -43,11 +43,11 @@ KNOBS: Final = """
 name = "m"
 planner = "static"
 pools = [{ name = "decode", role = "decode", replicas_max = 1000 }]
-[models.rescheduling]
-enable_rescheduling = true
-rescheduling_decode_load_threshold = 0.9
-rescheduling_load_balance_threshold = 0.2
-moves_max = 10000
+[models.migration]
+enabled = true
+decode_load_threshold = 0.9
+load_balance_threshold = 0.2
+migrations_max = 10000
 """
 
 

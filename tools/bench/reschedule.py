@@ -22,7 +22,7 @@ from loadline.rig.bench import options, percentile, result, say
 from tests.support.movers import Movers
 
 SIZES: Final = (100, 1_000, 10_000)
-MOVES_MAX: Final = (10_000, 64)
+MIGRATIONS_MAX: Final = (10_000, 64)
 SLOTS: Final = 4
 FAILS: Final = 100
 """Every so manyth worker must not be given work."""
@@ -46,14 +46,14 @@ TPOT: Final = TpotSweep(
 )
 
 
-def fleet(workers: int, moves_max: int) -> Movers:
+def fleet(workers: int, migrations_max: int) -> Movers:
     """The workers, each of which has reported."""
     draw = random.Random(workers)  # noqa: S311 - the same fleet every time
     knobs = MigrationKnobs(
-        rescheduling_policies=POLICIES,
-        rescheduling_decode_load_threshold=0.7,
-        rescheduling_load_balance_threshold=0.1,
-        moves_max=moves_max,
+        policies=POLICIES,
+        decode_load_threshold=0.7,
+        load_balance_threshold=0.1,
+        migrations_max=migrations_max,
         suspect_after_ms=60_000,
     )
     world = Movers(knobs, POOLS, TPOT)
@@ -73,7 +73,7 @@ def fleet(workers: int, moves_max: int) -> Movers:
 
 def pass_ms(world: Movers) -> float:
     """A turn in which all workers are due, with nothing in flight."""
-    state = world.controller.state.rescheduling
+    state = world.controller.state.migration
     state.flights = InFlightMigrations()
     world.now += 1
     state.due["m"] = world.now
@@ -111,21 +111,25 @@ def main() -> None:
     """Measure and print."""
     rounds, times = (1, 15) if options(__doc__) else (3, 60)
     for workers in SIZES:
-        for moves_max in MOVES_MAX:
+        for migrations_max in MIGRATIONS_MAX:
             passes: list[list[float]] = []
             samples: list[list[float]] = []
             plain: list[float] = []
-            world = fleet(workers, moves_max)
+            world = fleet(workers, migrations_max)
             for _ in range(rounds):
                 passes.append(looks(pass_ms, world, times))
-                pairs = len(world.controller.state.rescheduling.flights.open)
+                pairs = len(world.controller.state.migration.flights.open)
                 samples.append(looks(sample_ms, world, 3 * times))
                 plain.append(percentile(looks(plain_ms, world, 5), 0.5))
             for what, found in (("pass", passes), ("one sample", samples)):
                 middle = [percentile(one, 0.5) for one in found]
                 p99 = round(percentile([ms for one in found for ms in one], 0.99), 3)
-                say(f"{what} of {workers} workers, at most {moves_max} requests: {middle[-1]:.3f} ms, p99 {p99} ms")
-                result(f"{what}, {workers} workers, {moves_max} requests", "ms", middle, plain, p99=p99, pairs=pairs)
+                say(
+                    f"{what} of {workers} workers, at most {migrations_max} requests: {middle[-1]:.3f} ms, p99 {p99} ms"
+                )
+                result(
+                    f"{what}, {workers} workers, {migrations_max} requests", "ms", middle, plain, p99=p99, pairs=pairs
+                )
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _only(parser: argparse.ArgumentParser, text: str) -> argparse.ArgumentParser:
-    parser.add_argument("--only", choices=("rescheduling",), help=text)
+    parser.add_argument("--only", choices=("migration",), help=text)
     return parser
 
 

@@ -124,7 +124,7 @@ def _remedy(method: str, only: str) -> str:
     """What to do where nobody answers: all agents answer for their status, only the leader the rest."""
     if method != "status":
         return f"Is one running and leading? `loadline status{f' --only {only}' if only else ''}` tells."
-    return "Start one." if only else "Start one, or add --only rescheduling if it is that one that runs."
+    return "Start one." if only else "Start one, or add --only migration if it is that one that runs."
 
 
 async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T], remedy: str) -> T:

@@ -117,7 +117,7 @@ def settings(path: Path, options: argparse.Namespace, fleet_knobs: SimulatedFlee
     with _of(Path(f"{options.fleet} with {path}")):
         model = model_of(fleet_knobs, found)
         pools_of(fleet_knobs, model)
-    if model.rescheduling.enable_rescheduling and fleet_knobs.migration is None:
+    if model.migration.enabled and fleet_knobs.migration is None:
         problem = "requests are to move, and the fleet has no table [migration], so none can"
         print(printable(f"loadline: warning: {options.fleet} with {path}: {problem}"), file=sys.stderr)
     return found

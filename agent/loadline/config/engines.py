@@ -38,11 +38,9 @@ def _located(model: ModelKnobs, folder: Path) -> ModelKnobs:
         replace(pool, prefill_profile=full(pool.prefill_profile), decode_profile=full(pool.decode_profile))
         for pool in model.pools
     )
-    rescheduling = replace(
-        model.rescheduling, tpot_profiling_data_path=full(model.rescheduling.tpot_profiling_data_path)
-    )
+    migration = replace(model.migration, tpot_profiling_data_path=full(model.migration.tpot_profiling_data_path))
     trace = full(model.load_predictor_warmup_trace)
-    return replace(model, pools=pools, rescheduling=rescheduling, load_predictor_warmup_trace=trace)
+    return replace(model, pools=pools, migration=migration, load_predictor_warmup_trace=trace)
 
 
 def read_tpots(config: Config) -> dict[str, TpotSweep]:
@@ -51,11 +49,11 @@ def read_tpots(config: Config) -> dict[str, TpotSweep]:
     Raises:
         DataError: A file cannot be used.
     """
-    named = ((index, model.name, model.rescheduling) for index, model in enumerate(config.models))
+    named = ((index, model.name, model.migration) for index, model in enumerate(config.models))
     return {
-        name: _read_tpot(knobs.tpot_profiling_data_path, f"models[{index}].rescheduling.tpot_profiling_data_path")
+        name: _read_tpot(knobs.tpot_profiling_data_path, f"models[{index}].migration.tpot_profiling_data_path")
         for index, name, knobs in named
-        if knobs.enable_rescheduling and knobs.tpot_profiling_data_path
+        if knobs.enabled and knobs.tpot_profiling_data_path
     }
 
 

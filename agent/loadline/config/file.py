@@ -15,8 +15,8 @@ from msgspec import Struct, inspect
 from loadline.config.engines import resolve_paths
 from loadline.config.knobs import Config
 from loadline.config.layers import LayeredConfig, merge_layers, origin_place
-from loadline.config.names import did_you_mean
 from loadline.config.regular_file import open_regular, os_error_text
+from loadline.config.renamed import remedy_for
 from loadline.config.secrets import redacted
 from loadline.errors import ConfigError
 
@@ -29,13 +29,6 @@ _PATTERNS: Final = {
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
     r"^[A-Za-z0-9_-]+$": " of letters, digits, - and _",
 }
-_ELSEWHERE: Final = {
-    "rescheduling": "Write it in a model: [models.rescheduling].",
-    "no_operation": "It is a key of [[models]], and stops decisions and moves.",
-    "colocated_rescheduling_mode": "Leave it out: an agent that scales moves requests too.",
-    "standalone_rescheduling_mode": "Leave it out, and run the agent with --only rescheduling.",
-}
-"""Remedies for keys that belong elsewhere or have another name here."""
 S = TypeVar("S", bound=Struct)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -179,8 +172,7 @@ def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
         if key not in fields:
-            remedy = _ELSEWHERE.get(key) or did_you_mean(key, fields)
-            raise ConfigError(f"{place}{key}", "is not a known key here", remedy)
+            raise ConfigError(f"{place}{key}", "is not a known key here", remedy_for(key, fields, place))
         _check_value(value, fields[key], types[key], f"{place}{key}")
     for field in fields.values():
         if field.required and field.name not in table:
@@ -249,7 +241,8 @@ def _override(raw: dict[str, Any], variable: str, text: str) -> None:
     table, fields, path = raw, fields_of(Config), variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     for depth, part in enumerate(path):
         if part not in fields:
-            raise ConfigError(f"environment variable {variable}", f"names no key: {part}", did_you_mean(part, fields))
+            remedy = remedy_for(part, fields, "".join(f"{section}." for section in path[:depth]))
+            raise ConfigError(f"environment variable {variable}", f"names no key: {part}", remedy)
         info = unwrap(fields[part].type)
         if depth == len(path) - 1:
             table[part] = _environment_value(text, info)

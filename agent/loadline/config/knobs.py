@@ -41,8 +41,8 @@ class AgentKnobs(Knobs, frozen=True):
         str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_.-]+$", description="First tokens of every NATS subject.")
     ] = "loadline"
     only: Annotated[
-        Literal["", "rescheduling"],
-        Meta(description="rescheduling: move requests, and leave it to somebody else how many workers there are."),
+        Literal["", "migration"],
+        Meta(description="migration: migrate requests only; another autoscaler decides how many workers there are."),
     ] = ""
     log_format: Annotated[LogFormat, Meta(description="auto: console on a TTY, else json.")] = "auto"
     log_level: Annotated[LogLevel, Meta(description="Least level that is written.")] = "info"

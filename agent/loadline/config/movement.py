@@ -16,19 +16,19 @@ _FAIL_WITH_IT: Final[dict[FailoverDomain, str]] = {
 
 
 def about_moves(model: ModelKnobs) -> Iterator[str]:
-    """A sentence for what moves, and one for who fails together; none where rescheduling is off."""
-    knobs = model.rescheduling
-    if not knobs.enable_rescheduling:
+    """A sentence for what moves, and one for who fails together; none where migration is off."""
+    knobs = model.migration
+    if not knobs.enabled:
         return
     whose = ["those of workers that drain"] if knobs.migrate_drains else []
-    whose += [f"those that are chosen by {', '.join(knobs.policies)}"] if knobs.policies else []
+    whose += [f"those that are chosen by {', '.join(knobs.active_policies)}"] if knobs.active_policies else []
     if not whose:
-        yield "No request moves: rescheduling_policies is empty, and migrate_drains is false."
+        yield "No request migrates: migration.policies is empty and migration.migrate_drains is false."
         return
     move = "would move (no_operation is set)" if model.no_operation else "move"
     yield (
-        f"Requests {move} between workers: {', and '.join(whose)}; at most {knobs.moves_max} at a time. All workers "
-        f"are looked at every {duration(knobs.rescheduling_interval_ms)}."
+        f"Requests {move} between workers: {', and '.join(whose)}; at most {knobs.migrations_max} at a time. All "
+        f"workers are looked at every {duration(knobs.interval_ms)}."
     )
     yield (
         f"A worker that is silent for {duration(knobs.suspect_after_ms)} fails, "

@@ -20,10 +20,10 @@ _WORDS: Final = {"decode": "decode", "aggregated": "neutral"}
 
 def only_warnings(config: Config) -> Iterator[str]:
     """That an agent is to do nothing but what no model wants: whoever switches moves off may come to that."""
-    if config.agent.only and not any(model.rescheduling.enable_rescheduling for model in config.models):
+    if config.agent.only and not any(model.migration.enabled for model in config.models):
         yield (
-            "agent.only: is rescheduling, and no model has it switched on, so this agent does nothing. Set "
-            "enable_rescheduling = true in [models.rescheduling], or leave `only` out."
+            "agent.only: is migration, and no model has migration enabled, so this agent does nothing. Set "
+            "enabled = true in [models.migration], or remove `only`."
         )
 
 
@@ -33,7 +33,7 @@ def check_moves(model: ModelKnobs, place: str) -> None:
     Raises:
         ConfigError: Two values contradict each other.
     """
-    knobs, here = model.rescheduling, f"{place}.rescheduling"
+    knobs, here = model.migration, f"{place}.migration"
     ordered = (
         ("tpot_migrate_out_floor_threshold", "tpot_slo_dispatch_threshold"),
         ("tpot_slo_dispatch_threshold", "tpot_migrate_out_ceil_threshold"),
@@ -44,15 +44,15 @@ def check_moves(model: ModelKnobs, place: str) -> None:
             problem = f"{getattr(knobs, low):g} is above {high} {getattr(knobs, high):g}"
             raise ConfigError(f"{here}.{low}", problem, f"Lower it or raise {high}.")
     _check_value(knobs, here)
-    if knobs.enable_rescheduling:
+    if knobs.enabled:
         _check_tpot(model, knobs, here)
 
 
 def _check_value(knobs: MigrationKnobs, here: str) -> None:
     rule, value, key = (
-        knobs.rescheduling_req_select_rule,
-        knobs.rescheduling_req_select_value,
-        f"{here}.rescheduling_req_select_value",
+        knobs.req_select_rule,
+        knobs.req_select_value,
+        f"{here}.req_select_value",
     )
     if rule == "NUM_REQ" and 0.0 <= value < 1.0:
         raise ConfigError(
@@ -64,8 +64,10 @@ def _check_value(knobs: MigrationKnobs, here: str) -> None:
 
 
 def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, here: str) -> None:
-    by_tpot = [name for name in knobs.policies if name in PACKING]
-    by_tpot += [name for role, name in _LOADS.items() if name in knobs.policies and _metric(knobs, role) == _TPOT]
+    by_tpot = [name for name in knobs.active_policies if name in PACKING]
+    by_tpot += [
+        name for role, name in _LOADS.items() if name in knobs.active_policies and _metric(knobs, role) == _TPOT
+    ]
     if not by_tpot or knobs.tpot_profiling_data_path:
         return
     for pool in model.pools:
@@ -77,18 +79,18 @@ def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, here: str) -> None:
 
 def move_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """What can have no effect, or hardly the one that was meant."""
-    knobs, here = model.rescheduling, f"{place}.rescheduling"
-    if not knobs.enable_rescheduling:
+    knobs, here = model.migration, f"{place}.migration"
+    if not knobs.enabled:
         if knobs != MigrationKnobs():
-            yield f"{here}: it is not switched on, so nothing moves. Set enable_rescheduling = true."
+            yield f"{here}: migration is not enabled, so no request migrates. Set enabled = true."
         return
-    missing = [name for role, name in _LOADS.items() if _has(model, role) and name not in knobs.policies]
+    missing = [name for role, name in _LOADS.items() if _has(model, role) and name not in knobs.active_policies]
     for name in missing:
-        yield f"{here}.rescheduling_policies: {name} is not among them, so load stays where it is. Add it."
+        yield f"{here}.policies: {name} is not among them, so load stays where it is. Add it."
     if knobs.hops_max == 0:
         yield f"{here}.hops_max: 0 lets load and packing move nothing. Set 1 or more."
     for role, name in _LOADS.items():
-        if name in knobs.policies and _has(model, role):
+        if name in knobs.active_policies and _has(model, role):
             yield from _load_warnings(knobs, role, here)
     if knobs.suspect_after_ms < 2 * _REPORT_MS:
         yield (
@@ -106,35 +108,35 @@ def _load_warnings(knobs: MigrationKnobs, role: str, here: str) -> Iterator[str]
     """Thresholds that are no loads of the metric."""
     if _metric(knobs, role) != _KV:
         return
-    key, least = f"{here}.rescheduling_{_WORDS[role]}_load_threshold", knobs.rescheduling_load_balance_threshold
+    key, least = f"{here}.{_WORDS[role]}_load_threshold", knobs.load_balance_threshold
     threshold = _thresholds(knobs, role)
     if (threshold, least) == _thresholds_of_old(role):
         yield (
-            f"{here}.rescheduling_load_balance_threshold: with {threshold:g} and {least:g} a cache is full before "
-            f"anything leaves it. Set rescheduling_{_WORDS[role]}_load_threshold = 0.9 and this to 0.2."
+            f"{here}.load_balance_threshold: with {threshold:g} and {least:g} a cache is full before "
+            f"anything leaves it. Set {_WORDS[role]}_load_threshold = 0.9 and this to 0.2."
         )
     elif threshold > _SHARE_MAX:
         yield f"{key}: {threshold:g} is {threshold:g} times a cache, for it is a share. Set 0.9 or so."
     elif least >= 1.0:
         yield (
-            f"{here}.rescheduling_load_balance_threshold: {least:g} is a share of a cache, and two workers are hardly "
+            f"{here}.load_balance_threshold: {least:g} is a share of a cache, and two workers are hardly "
             "ever so far apart. Set 0.2 or so."
         )
 
 
 def _metric(knobs: MigrationKnobs, role: str) -> str:
     decode = role == "decode"
-    return knobs.rescheduling_decode_load_metric if decode else knobs.rescheduling_neutral_load_metric
+    return knobs.decode_load_metric if decode else knobs.neutral_load_metric
 
 
 def _thresholds(knobs: MigrationKnobs, role: str) -> float:
     decode = role == "decode"
-    return knobs.rescheduling_decode_load_threshold if decode else knobs.rescheduling_neutral_load_threshold
+    return knobs.decode_load_threshold if decode else knobs.neutral_load_threshold
 
 
 def _thresholds_of_old(role: str) -> tuple[float, float]:
     """Those that are preset, as they are elsewhere."""
-    return _thresholds(MigrationKnobs(), role), MigrationKnobs().rescheduling_load_balance_threshold
+    return _thresholds(MigrationKnobs(), role), MigrationKnobs().load_balance_threshold
 
 
 def _has(model: ModelKnobs, role: str) -> bool:

@@ -283,8 +283,8 @@ def _model_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
         yield f'{place}.pools: decode without prefill. Use role = "aggregated" if these workers also prefill.'
     yield from scale_to_zero_warnings(model, place)
     yield from schedule_warnings(model, place)
-    if model.guard.stabilisation_ms > _HOUR_MS:
+    if model.guardrails.stabilisation_ms > _HOUR_MS:
         yield (
-            f"{place}.guard.stabilisation_ms: one high proposal in {model.guard.stabilisation_ms / _HOUR_MS:g} hours "
-            "forbids every shrink. Set 300000 (5 minutes) or so."
+            f"{place}.guardrails.stabilisation_ms: one high proposal in "
+            f"{model.guardrails.stabilisation_ms / _HOUR_MS:g} hours forbids every shrink. Set 300000 (5 minutes)."
         )

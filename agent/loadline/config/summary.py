@@ -24,10 +24,10 @@ def describe(config: Config) -> str:
     for index, model in enumerate(config.models):
         if not config.agent.only:
             lines += _describe_model(model)
-        elif model.rescheduling.enable_rescheduling:
+        elif model.migration.enabled:
             lines.append(f"Model {model.name}: another autoscaler sets its worker counts.")
         else:
-            lines.append(f"Model {model.name}: not managed, since enable_rescheduling is not set.")
+            lines.append(f"Model {model.name}: not managed, since migration.enabled is not set.")
         lines += [f"  {line}" for line in about_moves(model)]
         lines += _describe_layers(config, f"models[{index}].")
     return "\n".join(lines)
@@ -136,7 +136,7 @@ def _describe_model(model: ModelKnobs) -> Iterator[str]:
         sampling = duration(model.threshold.metric_pulling_interval_ms)
         yield f"  Signals are averaged over {window}, sampled every {sampling}; changes are at least {window} apart."
     yield from (f"  All pools together: {line}" for line in _describe_budget(model))
-    guard = model.guard
+    guard = model.guardrails
     yield (
         f"  A decision adds at most {guard.step_up_max} to a pool{_describe_cooldown(guard.cooldown_up_ms)}; "
         f"it removes at most {guard.step_down_max}{_describe_cooldown(guard.cooldown_down_ms)}. "

@@ -81,7 +81,7 @@ class Controller:
         self.settings = settings
         self.state = states.initial_state(settings)
         self._decider = ScalingPipeline(settings, self.state, states.initial_planners(settings))
-        self._rescheduler = MigrationPipeline(settings, self.state)
+        self._migration = MigrationPipeline(settings, self.state)
 
     def handle(self, events: Sequence[ev.AnyEvent], now: int) -> list[AnyEffect]:
         """Take events that happened up to ``now`` (ms) and give the effects that follow, in order."""
@@ -102,10 +102,10 @@ class Controller:
         learning.take(self.state, self._decider.planners, turn.learned)
         names = turn.to_plan()
         if self.settings.only_migration:
-            self._rescheduler.settle(names, now)
+            self._migration.settle(names, now)
         else:
             effects += self._decide(turn, names)
-        effects += self._rescheduler.plan(names, now)
+        effects += self._migration.plan(names, now)
         for effect in effects:
             if type(effect) is RaiseAlarm:
                 self.state.count(f"alarm_{effect.kind}")
@@ -127,14 +127,14 @@ class Controller:
         self.state.config_problem, self.state.restart_for = "", list(event.kept)
         planners = settings.settings_changed(turn, self._decider.planners, self.settings)
         self._decider = ScalingPipeline(self.settings, self.state, planners)
-        self._rescheduler = MigrationPipeline(self.settings, self.state)
+        self._migration = MigrationPipeline(self.settings, self.state)
 
     def next_wake(self) -> int | None:
         """When (ms) to call ``handle`` again even if nothing happens; None: only an event can change anything."""
         wakes = [self.state.leadership.next_wake(), min(self.state.due.values(), default=None)]
         if self.leading:
             wakes += [self.state.ledger.next_wake(), self.state.drains.next_wake()]
-            wakes.append(self.state.rescheduling.next_wake())
+            wakes.append(self.state.migration.next_wake())
             if not (self.state.decisions_read or self.state.reading or self.settings.only_migration):
                 wakes.append(self.state.read_at_ms)
         return min((wake for wake in wakes if wake is not None), default=None)
@@ -151,7 +151,7 @@ class Controller:
         """Become the controller that gave this snapshot under the same settings."""
         self.state, planners = states.decode_snapshot(self.settings, snapshot)
         self._decider = ScalingPipeline(self.settings, self.state, planners)
-        self._rescheduler = MigrationPipeline(self.settings, self.state)
+        self._migration = MigrationPipeline(self.settings, self.state)
 
     @property
     def leading(self) -> bool:

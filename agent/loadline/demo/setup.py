@@ -102,16 +102,16 @@ gpu_budget_max = {len(ROLES[self.mode]) * defaults.WORKERS_MAX * defaults.GPUS_P
 scale_up_window_ms = {defaults.SCALE_UP_WINDOW_MS}
 scale_down_window_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
 
-[models.guard]
+[models.guardrails]
 stabilisation_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
 warm_up_ms = {defaults.ADJUSTMENT_INTERVAL_MS}
 
-[models.rescheduling]
-enable_rescheduling = true
-rescheduling_policies = {_texts(POLICIES[self.mode])}
-rescheduling_decode_load_threshold = 0.9
-rescheduling_neutral_load_threshold = 0.9
-rescheduling_load_balance_threshold = 0.2
+[models.migration]
+enabled = true
+policies = {_texts(POLICIES[self.mode])}
+decode_load_threshold = 0.9
+neutral_load_threshold = 0.9
+load_balance_threshold = 0.2
 {"".join(self._agent_pool(role) for role in ROLES[self.mode])}"""
 
     def _agent_pool(self, role: Role) -> str:

@@ -18,7 +18,7 @@ from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.errors import JournalError
 
-FORMAT = 5
+FORMAT = 6
 """Raised with a version whose records, settings or snapshots have other fields than those of the one before it."""
 
 S = TypeVar("S")

@@ -68,7 +68,7 @@ class Service:
             "drain": self._leader_only(self._drain),
             "announce": self._leader_only(self._announce),
         }
-        only = "rescheduling" if self._runtime.controller.settings.only_migration else ""
+        only = "migration" if self._runtime.controller.settings.only_migration else ""
         if only:  # it knows of no decision, and drains nobody
             answers = {name: answer for name, answer in answers.items() if name not in _OF_SCALING}
         endpoints = {name: (subjects.api(name, only), answer) for name, answer in answers.items()}

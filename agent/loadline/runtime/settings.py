@@ -45,7 +45,7 @@ def settings(config: Config) -> Settings:
         profiles=read_engines(config),
         zones=read_zones(config),
         tpot_profiles=read_tpots(config),
-        only_migration=config.agent.only == "rescheduling",
+        only_migration=config.agent.only == "migration",
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
     digest = sha256(msgspec.json.encode(replace(told, agent=""))).hexdigest()

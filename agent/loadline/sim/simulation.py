@@ -286,7 +286,7 @@ class Simulation:
 
     def _moves(self) -> MigrationTotals:
         """What the agent has counted."""
-        tally = self.agent.controller.state.rescheduling.tallies.get(self._model.name)
+        tally = self.agent.controller.state.migration.tallies.get(self._model.name)
         if tally is None:
             return MigrationTotals()
         outcomes = Counter[str]()

@@ -197,7 +197,7 @@ class Stepper:
         command = msgspec.json.decode(payload, type=MigrateCommand)
         self._answer.migrations.append(command)
         # The simulator chooses when it reads this: until it reports, as much is believed to move as was thought.
-        thought = self.controller.state.rescheduling.flights.open[command.command_id]
+        thought = self.controller.state.migration.flights.open[command.command_id]
         return encode(MigrateReply(command.command_id, accepted=True, requests=thought.requests, tokens=thought.tokens))
 
     def _reject(self, rejected: Rejected) -> None:

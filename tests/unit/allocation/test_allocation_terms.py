@@ -233,8 +233,8 @@ def test_nothing_is_committed_by_a_lease_past_its_deadline(desk: Desk) -> None:
 
 def test_after_a_takeover_the_shrink_waits_for_the_warm_up() -> None:
     settings = make_settings()
-    warm = msgspec.structs.replace(settings.models[0].guard, warm_up_ms=20_000)
-    models = tuple(msgspec.structs.replace(model, guard=warm) for model in settings.models)
+    warm = msgspec.structs.replace(settings.models[0].guardrails, warm_up_ms=20_000)
+    models = tuple(msgspec.structs.replace(model, guardrails=warm) for model in settings.models)
     desk = Desk(msgspec.structs.replace(settings, models=models))
     desk.tell(BusConnectionChanged(connected=True), RegistryRead([]))
     desk.register("a", "b")

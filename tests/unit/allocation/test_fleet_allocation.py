@@ -10,7 +10,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.fleet_allocation import PAUSE_MS
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.queries.status import status
 from loadline.core.vocabulary.allocations import SaturationPolicy
 from loadline.core.vocabulary.reasons import ReasonCode
@@ -33,7 +33,7 @@ def models_of(
     first: dict[str, int] | None = None,
     policy: SaturationPolicy = "priority_round_robin",
     solver: Literal["exact", "greedy"] = "greedy",
-    guard: GuardKnobs = STEPS,
+    guardrails: GuardrailKnobs = STEPS,
     **limited: Any,
 ) -> Models:
     """Models by name, each with one pool: a number of workers, or a pool and a number, or some of these."""
@@ -47,7 +47,7 @@ def models_of(
         FleetKnobs(),
         drain_ms=5_337,
         limited=Limited(knobs, ACCELERATORS, priorities=first or {}, **limited),
-        guard=guard,
+        guardrails=guardrails,
     )
 
 
@@ -148,8 +148,10 @@ def test_what_comes_free_is_kept_for_who_comes_first() -> None:
 
 
 def test_who_gives_way_does_so_within_its_rails() -> None:
-    guard = GuardKnobs(step_up_max=100, step_down_max=2, stabilisation_ms=600_000, cooldown_down_ms=3_000, warm_up_ms=0)
-    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, guard=guard))
+    guardrails = GuardrailKnobs(
+        step_up_max=100, step_down_max=2, stabilisation_ms=600_000, cooldown_down_ms=3_000, warm_up_ms=0
+    )
+    models = watched(models_of({"h100": 10}, {"high": 2, "low": 8}, first={"high": 1}, guardrails=guardrails))
     models.says("low", main=8)
     models.says("high", main=7)
     models.run(MINUTE_MS)

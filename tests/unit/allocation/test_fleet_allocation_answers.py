@@ -11,7 +11,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planner import Planner
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
@@ -55,12 +55,12 @@ def two_pools(fast: int, slow: int, deadline_ms: int = 600_000) -> list[tuple[Po
 def models_of(
     capacity: dict[str, int],
     pools: dict[str, list[tuple[PoolKnobs, int]]],
-    guard: GuardKnobs = STEPS,
+    guardrails: GuardrailKnobs = STEPS,
     knobs: dict[str, Any] | None = None,
     **first: int,
 ) -> Models:
     limited = Limited(AllocationKnobs(capacity, **(knobs or {})), ACCELERATORS, priorities=first)
-    return Models(pools, FleetKnobs(), limited=limited, guard=guard)
+    return Models(pools, FleetKnobs(), limited=limited, guardrails=guardrails)
 
 
 def needs(models: Models, model: str, demand: float, **serves: float) -> None:
@@ -130,8 +130,8 @@ def test_wishes_that_have_changed_are_asked_again_when_it_is_time() -> None:
 
 def test_without_an_answer_greedy_holds_on_and_others_still_give_way() -> None:
     one = {"high": [(pool("main", "h100"), 2)], "low": [(pool("main", "h100"), 8)]}
-    guard = GuardKnobs(step_down_max=100, stabilisation_ms=600_000, cooldown_down_ms=0, warm_up_ms=0)
-    models = models_of({"h100": 10}, one, guard, high=1)
+    guardrails = GuardrailKnobs(step_down_max=100, stabilisation_ms=600_000, cooldown_down_ms=0, warm_up_ms=0)
+    models = models_of({"h100": 10}, one, guardrails, high=1)
     models.solve_ms = 30_000
     models.says("low", main=8)
     models.says("high", main=7)
@@ -164,9 +164,9 @@ def test_another_pool_serves_where_gpus_are_short() -> None:
 
 
 def test_a_pool_that_is_not_short_shrinks_like_any_other() -> None:
-    guard = GuardKnobs(step_down_max=100, stabilisation_ms=30_000, cooldown_down_ms=0, warm_up_ms=0)
+    guardrails = GuardrailKnobs(step_down_max=100, stabilisation_ms=30_000, cooldown_down_ms=0, warm_up_ms=0)
     spare = [(pool("fast", "h100"), 2), (PoolKnobs("slow", "aggregated", 1, 0, 100), 6)]
-    models = models_of({"h100": 2}, {"a": spare}, guard)
+    models = models_of({"h100": 2}, {"a": spare}, guardrails)
     models.solves = answer
     needs(models, "a", 28.0, fast=10.0, slow=4.0)
     models.run(20_000)

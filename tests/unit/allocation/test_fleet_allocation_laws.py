@@ -12,7 +12,7 @@ from loadline.core.planning.allocation import fleet_allocation
 from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.guardrails.supply_headroom import SupplyHeadroom
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.rounds import scaling as decide
@@ -121,7 +121,9 @@ def test_who_is_unsure_keeps_what_it_has_whoever_waits() -> None:
 
 @pytest.mark.parametrize(("first", "after_s"), [(100, 30), (1, 5)])
 def test_only_who_comes_first_does_not_wait_for_the_window(first: int, after_s: int) -> None:
-    guard = GuardKnobs(step_up_max=100, step_down_max=100, stabilisation_ms=30_000, cooldown_down_ms=0, warm_up_ms=0)
+    guard = GuardrailKnobs(
+        step_up_max=100, step_down_max=100, stabilisation_ms=30_000, cooldown_down_ms=0, warm_up_ms=0
+    )
     one = {"a": [(pool("main", "h100"), 2)], "z": [(pool("main", "h100"), 6)]}
     models = models_of({"h100": 8}, one, guard, GREEDY, a=first)
     asks(models, "z", Needy(None, 60.0, {"main": 10.0}))

@@ -45,7 +45,7 @@ def chat_and_code(demand: float, big: int) -> Models:
         {"chat": 1},
         {"chat": "team-a"},
     )
-    models = Models({"chat": chat, "code": code}, FleetKnobs(), limited=rules, guard=STEPS)
+    models = Models({"chat": chat, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
     models.says("code", main=12)
     models.controller._decider.planners["chat"] = Keeping(None, demand, {"big": big, "small": 5})
     models.controller.state.due["chat"] = models.now

@@ -21,7 +21,7 @@ def chat(*, answer: bool) -> list[dict[str, int]]:
     code = [(PoolKnobs("main", "aggregated", 1, 1, 10, accelerator="l40s"), 9)]
     knobs, quotas = AllocationKnobs({"h100": 16, "l40s": 12}), {"team-a": {"h100": 16, "default": 4}}
     rules = Limited(knobs, ACCELERATORS, quotas, {"chat": 1}, {"chat": "team-a"})
-    models = Models({"chat": pools, "code": code}, FleetKnobs(), limited=rules, guard=STEPS)
+    models = Models({"chat": pools, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
 
     def solves(problem: AllocationProblem) -> Allocation | None:
         return solve(problem, 60.0) if answer else None

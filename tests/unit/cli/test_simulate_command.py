@@ -31,7 +31,7 @@ def test_it_prints_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_fleet_that_cannot_move_what_is_to_move_is_warned_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    moves = CONFIG + "[models.rescheduling]\nenable_rescheduling = true\nrescheduling_decode_load_threshold = 0.9\n"
+    moves = CONFIG + "[models.migration]\nenabled = true\ndecode_load_threshold = 0.9\n"
     assert main(["simulate", *written(tmp_path, config=moves)]) == 0
     assert "the fleet has no table [migration], so none can" in capsys.readouterr().err
     assert main(["simulate", *written(tmp_path, config=moves, fleet=FLEET + "[migration]\n")]) == 0

@@ -29,7 +29,7 @@ def test_everything_can_be_written_in_a_file() -> None:
     name = "m"
     gpu_budget_max = 12
     no_operation = true
-    [models.guard]
+    [models.guardrails]
     step_up_max = 2
     [models.threshold]
     adjustment_interval_ms = 5000
@@ -40,7 +40,7 @@ def test_everything_can_be_written_in_a_file() -> None:
     config = parse(text, "x")
     assert config.agent.name == "a-1"
     assert config.fleet.quorum_ratio == 1.0
-    assert config.models[0].guard.step_up_max == 2
+    assert config.models[0].guardrails.step_up_max == 2
     assert config.models[0].threshold.adjustment_interval_ms == 5000
 
 
@@ -136,8 +136,8 @@ SHAPES = [
         "a whole number from 0 to 3600000",
     ),
     (
-        model("", DECODE) + "[models.guard]\nstep_up = 1",
-        "models[0].guard.step_up",
+        model("", DECODE) + "[models.guardrails]\nstep_up = 1",
+        "models[0].guardrails.step_up",
         "not a known key",
         "Did you mean step_up_max?",
     ),

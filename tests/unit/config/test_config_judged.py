@@ -261,7 +261,7 @@ WARNINGS = [
         "never shrinks",
     ),
     ("", model('planner = "static"', AGGREGATED), "models[0].static.replicas", "nothing changes"),
-    ("[models.guard]\nstabilisation_ms = 7200000", BASE, "models[0].guard.stabilisation_ms", "2 hours"),
+    ("[models.guardrails]\nstabilisation_ms = 7200000", BASE, "models[0].guardrails.stabilisation_ms", "2 hours"),
     ("", model("", AGGREGATED + FIXED), "models[0].pools", "no_operation = true"),
     ("", model("", DECODE), "models[0].pools", 'role = "aggregated"'),
     ("", model("gpu_budget_max = 1", AGGREGATED), "models[0].gpu_budget_max", "no pool can be scaled up"),

@@ -13,7 +13,7 @@ planner = "sla"
 gpu_budget_min = 2
 objectives.ttft_ms = 900
 objectives.itl_ms = 90
-guard.step_up_max = 3
+guardrails.step_up_max = 3
 static.replicas = {prefill = 4, decode = 5}
 [defaults.pool]
 replicas_max = 30
@@ -24,7 +24,7 @@ name = "team-a"
 [namespaces.defaults]
 planner = "static"
 service_class = "premium"
-guard.cooldown_up_ms = 7
+guardrails.cooldown_up_ms = 7
 pool.replicas_max = 20
 
 [[service_classes]]
@@ -42,7 +42,7 @@ gpu_budget_min = 0
 no_operation = false
 objectives.itl_ms = 15
 static.replicas.decode = 6
-guard.cooldown_down_ms = 0
+guardrails.cooldown_down_ms = 0
 [[models.pools]]
 name = "prefill"
 role = "prefill"
@@ -62,14 +62,18 @@ def test_the_nearest_layer_that_says_something_counts_key_by_key() -> None:
     found = only(LAYERS + MODEL)
     assert (found.planner, found.service_class, found.priority) == ("static", "premium", 1)
     assert (found.objectives.ttft_ms, found.objectives.itl_ms, found.objectives.attainment) == (200, 15, 0)
-    assert (found.guard.step_up_max, found.guard.cooldown_up_ms, found.guard.stabilisation_ms) == (3, 7, 60_000)
+    assert (found.guardrails.step_up_max, found.guardrails.cooldown_up_ms, found.guardrails.stabilisation_ms) == (
+        3,
+        7,
+        60_000,
+    )
     assert [(pool.replicas_max, pool.gpus_per_worker) for pool in found.pools] == [(20, 2), (10, 2)]
     assert found.static.replicas == {"prefill": 4, "decode": 6}
 
 
 def test_zero_and_false_can_be_set_over_a_layer() -> None:
     assert only(LAYERS + MODEL).gpu_budget_min == 0
-    assert only(LAYERS + MODEL).guard.cooldown_down_ms == 0
+    assert only(LAYERS + MODEL).guardrails.cooldown_down_ms == 0
     assert only("defaults.no_operation = true\n" + MODEL).no_operation is False
 
 
@@ -93,8 +97,8 @@ def test_a_layer_may_complete_what_a_pool_says_in_part() -> None:
 REFUSED = [
     ("defaults.planer = 'sla'", "defaults.planer", "Did you mean planner?"),
     ("defaults.name = 'x'", "defaults.name", "Did you mean namespace?"),
-    ("defaults.guard.step_up_max = 0", "defaults.guard.step_up_max", "a whole number, 1 or more"),
-    ("defaults.guard = 3", "defaults.guard", "a table"),
+    ("defaults.guardrails.step_up_max = 0", "defaults.guardrails.step_up_max", "a whole number, 1 or more"),
+    ("defaults.guardrails = 3", "defaults.guardrails", "a table"),
     ("defaults = 3", "defaults", "a table"),
     ("namespaces = 3", "namespaces", "a list"),
     ("namespaces = [3]", "namespaces", "a list"),
@@ -210,18 +214,20 @@ def test_a_model_of_a_namespace_that_is_not_written_is_warned_of() -> None:
 
 
 def test_a_warning_names_the_layer_too() -> None:
-    (found,) = judge("[defaults]\nguard.stabilisation_ms = 7200000\n")
-    assert found.startswith("defaults.guard.stabilisation_ms (of models[0].guard.stabilisation_ms): one high proposal")
+    (found,) = judge("[defaults]\nguardrails.stabilisation_ms = 7200000\n")
+    assert found.startswith(
+        "defaults.guardrails.stabilisation_ms (of models[0].guardrails.stabilisation_ms): one high proposal"
+    )
 
 
 def test_a_layer_can_be_set_by_the_environment() -> None:
-    assert parse(BASE, "x", {"LOADLINE__DEFAULTS__GUARD__STEP_UP_MAX": "2"}).models[0].guard.step_up_max == 2
+    assert parse(BASE, "x", {"LOADLINE__DEFAULTS__GUARDRAILS__STEP_UP_MAX": "2"}).models[0].guardrails.step_up_max == 2
 
 
 def test_what_a_model_has_from_its_layers_is_described() -> None:
     told = describe(parse(LAYERS + MODEL, "x"))
     assert (
-        '  From namespaces[0].defaults: planner = "static", service_class = "premium", guard.cooldown_up_ms = 7, '
+        '  From namespaces[0].defaults: planner = "static", service_class = "premium", guardrails.cooldown_up_ms = 7, '
         in told
     )
     assert "  From service_classes[0].models.llama: objectives.attainment = 0." in told

@@ -11,11 +11,11 @@ from loadline.errors import ConfigError, DataError
 from loadline.runtime.settings import settings
 
 POOLS = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }, { name = "p", role = "prefill" }]'
-GOOD = "enable_rescheduling = true\nrescheduling_decode_load_threshold = 0.9\n"
+GOOD = "enabled = true\ndecode_load_threshold = 0.9\n"
 
 
 def config(knobs: str, agent: str = "", pools: str = POOLS) -> Config:
-    text = f'[agent]\n{agent}\n[[models]]\nname = "m"\n{pools}\n[models.rescheduling]\n{knobs}\n'
+    text = f'[agent]\n{agent}\n[[models]]\nname = "m"\n{pools}\n[models.migration]\n{knobs}\n'
     return parse(text, "loadline.toml")
 
 
@@ -30,52 +30,56 @@ def test_what_is_switched_on_and_plausible_has_no_warning() -> None:
         ("tpot_migrate_out_floor_threshold = 0.9", "tpot_migrate_out_floor_threshold", "Lower it or raise"),
         ("breaker_ms = 70000", "breaker_ms", "Lower it or raise breaker_max_ms"),
         (
-            'rescheduling_req_select_rule = "NUM_REQ"\nrescheduling_req_select_value = 0',
-            "rescheduling_req_select_value",
+            'req_select_rule = "NUM_REQ"\nreq_select_value = 0',
+            "req_select_value",
             "1 or more",
         ),
         (
-            'rescheduling_req_select_rule = "RATIO"\nrescheduling_req_select_value = 1024',
-            "rescheduling_req_select_value",
+            'req_select_rule = "RATIO"\nreq_select_value = 1024',
+            "req_select_value",
             "a share from 0 to 1",
         ),
         (f"{GOOD}enable_adaptive_pd = true", "tpot_profiling_data_path", "decode_profile"),
         (
-            f'{GOOD}rescheduling_decode_load_metric = "predicted_tpot"',
+            f'{GOOD}decode_load_metric = "predicted_tpot"',
             "tpot_profiling_data_path",
             "decode_profile",
         ),
         ('failover_domain = "rack"', "failover_domain", "instance-unit"),
-        ('rescheduling_policies = ["decode_loda"]', "rescheduling_policies", "decode_load"),
+        ('policies = ["decode_loda"]', "policies", "decode_load"),
         ("no_operation = true", "no_operation", "a key of [[models]]"),
-        ("colocated_rescheduling_mode = true", "colocated_rescheduling_mode", "an agent that scales moves"),
-        ("standalone_rescheduling_mode = true", "standalone_rescheduling_mode", "--only rescheduling"),
+        (
+            "colocated_rescheduling_mode = true",
+            "colocated_rescheduling_mode",
+            "an agent that scales also migrates requests",
+        ),
+        ("standalone_rescheduling_mode = true", "standalone_rescheduling_mode", "--only migration"),
     ],
 )
 def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         validate(config(knobs))
-    assert caught.value.place.startswith(f"models[0].rescheduling.{place}")
+    assert caught.value.place.startswith(f"models[0].migration.{place}")
     assert remedy in caught.value.remedy
 
 
 def test_a_section_in_the_wrong_place_is_told_where_it_belongs() -> None:
-    with pytest.raises(ConfigError, match=r"Write it in a model: \[models\.rescheduling\]"):
-        parse(f"[rescheduling]\n{GOOD}", "loadline.toml")
-    with pytest.raises(ConfigError, match='Write one of "", rescheduling'):
+    with pytest.raises(ConfigError, match=r"Write it in a model: \[models\.migration\]"):
+        parse(f"[migration]\n{GOOD}", "loadline.toml")
+    with pytest.raises(ConfigError, match='Write one of "", migration'):
         config(GOOD, 'only = "scaling"')
 
 
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ("hops_max = 5", "it is not switched on"),
+        ("hops_max = 5", "migration is not enabled"),
         (f"{GOOD}suspect_after_ms = 1500", "less than two reports"),
         (f"{GOOD}instance_staleness_seconds = 4", "no longer than suspect_after_ms"),
-        (f'{GOOD}rescheduling_policies = ["decode_failover"]', "decode_load is not among them"),
-        ("enable_rescheduling = true", "Set rescheduling_decode_load_threshold = 0.9"),
-        ("enable_rescheduling = true\nrescheduling_decode_load_threshold = 80", "80 times a cache"),
-        (f"{GOOD}rescheduling_load_balance_threshold = 20", "hardly ever so far apart"),
+        (f'{GOOD}policies = ["decode_failover"]', "decode_load is not among them"),
+        ("enabled = true", "Set decode_load_threshold = 0.9"),
+        ("enabled = true\ndecode_load_threshold = 80", "80 times a cache"),
+        (f"{GOOD}load_balance_threshold = 20", "hardly ever so far apart"),
         (f"{GOOD}hops_max = 0", "move nothing"),
     ],
 )
@@ -85,9 +89,9 @@ def test_what_hardly_has_the_effect_that_was_meant_is_a_warning(knobs: str, said
 
 
 def test_loads_that_are_no_shares_are_not_judged_as_such() -> None:
-    knobs = 'enable_rescheduling = true\nrescheduling_decode_load_metric = "num_requests"\n'
+    knobs = 'enabled = true\ndecode_load_metric = "num_requests"\n'
     assert validate(config(knobs)) == []
-    assert validate(config(f"{knobs}rescheduling_decode_load_threshold = 80")) == []
+    assert validate(config(f"{knobs}decode_load_threshold = 80")) == []
 
 
 def test_linear_parameters_tell_times_per_token() -> None:
@@ -97,13 +101,13 @@ def test_linear_parameters_tell_times_per_token() -> None:
 
 
 def test_an_agent_that_only_moves_has_a_leader_of_its_own_and_something_to_move() -> None:
-    alone = config(GOOD, 'only = "rescheduling"')
+    alone = config(GOOD, 'only = "migration"')
     assert validate(alone) == []
     told = settings(alone)
-    assert (told.scope, told.only_migration) == ("rescheduling", True)
+    assert (told.scope, told.only_migration) == ("migration", True)
     assert settings(config(GOOD)).scope == "all"
-    (warning,) = validate(config("", 'only = "rescheduling"'))
-    assert "no model has it switched on" in warning
+    (warning,) = validate(config("", 'only = "migration"'))
+    assert "no model has migration enabled" in warning
 
 
 def test_it_is_said_what_will_move() -> None:
@@ -116,9 +120,9 @@ def test_it_is_said_what_will_move() -> None:
         in said
     )
     assert "the saturation planner decides" in said
-    assert "Requests move" not in describe(config("enable_rescheduling = false"))
-    nothing = describe(config(f"{GOOD}rescheduling_policies = []\nmigrate_drains = false"))
-    assert "No request moves: rescheduling_policies is empty, and migrate_drains is false." in nothing
+    assert "Requests move" not in describe(config("enabled = false"))
+    nothing = describe(config(f"{GOOD}policies = []\nmigrate_drains = false"))
+    assert "No request migrates: migration.policies is empty and migration.migrate_drains is false." in nothing
     advised = describe(config(GOOD, pools=f"no_operation = true\n{POOLS}"))
     assert "Requests would move (no_operation is set) between workers" in advised
 
@@ -126,7 +130,7 @@ def test_it_is_said_what_will_move() -> None:
 def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
     knobs = f"{GOOD}[decisions]\nttl_ms = 1000\n[fleet]\ngpu_budget_max = 4"
     decode = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }]'
-    only = 'only = "rescheduling"'
+    only = 'only = "migration"'
     said = describe(config(knobs, only, decode))
     assert "Model m: another autoscaler sets its worker counts." in said
     assert not [word for word in ("shrink", "decision", "GPUs", "planner", "Pool") if word in said]
@@ -134,9 +138,9 @@ def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
     assert len(validate(config(knobs, "", decode))) == 2
     two = config(GOOD, only)
     other = parse(f'[[models]]\nname = "n"\n{POOLS}\n', "n").models
-    nothing = describe(config(f"{GOOD}rescheduling_policies = []\nmigrate_drains = false", only))
-    assert "No request moves: rescheduling_policies is empty, and migrate_drains is false." in nothing
-    assert "Model n: not managed, since enable_rescheduling is not set." in describe(
+    nothing = describe(config(f"{GOOD}policies = []\nmigrate_drains = false", only))
+    assert "No request migrates: migration.policies is empty and migration.migrate_drains is false." in nothing
+    assert "Model n: not managed, since migration.enabled is not set." in describe(
         replace(two, models=(*two.models, *other))
     )
 
@@ -149,7 +153,7 @@ def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Pa
     (tmp_path / "tpot.json").write_text(f'{{"results": [{points}]}}')
     path = tmp_path / "loadline.toml"
     path.write_text(
-        f'[[models]]\nname = "m"\n{POOLS}\n[models.rescheduling]\n{GOOD}tpot_profiling_data_path = "tpot.json"\n'
+        f'[[models]]\nname = "m"\n{POOLS}\n[models.migration]\n{GOOD}tpot_profiling_data_path = "tpot.json"\n'
     )
     sweep = settings(load(path)).tpot_profiles["m"]
     assert (sweep.batch_requests, sweep.tokens_per_request, sweep.tpot_ms) == ((4.0, 8.0), (100.0, 100.0), (9.5, 11.0))
@@ -159,7 +163,7 @@ def test_a_profile_that_is_not_there_is_told_with_its_key(tmp_path: Path) -> Non
     missing = tmp_path / "none.json"
     with pytest.raises(DataError) as caught:
         settings(config(f'{GOOD}tpot_profiling_data_path = "{missing}"'))
-    assert str(caught.value).startswith(f"models[0].rescheduling.tpot_profiling_data_path: {missing}: cannot be read")
+    assert str(caught.value).startswith(f"models[0].migration.tpot_profiling_data_path: {missing}: cannot be read")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, WorkerDeregistered, WorkerRegistered
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
@@ -24,7 +24,7 @@ def test_no_data_never_shrinks() -> None:
 
 def test_a_pool_gives_one_worker_in_5_s_whatever_is_proposed() -> None:
     models = Models({"m": [(PoolKnobs("main", "aggregated", replicas_max=12), 12)]}, FleetKnobs())
-    models.controller.state.guards["m"].knobs = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
+    models.controller.state.guards["m"].knobs = GuardrailKnobs(stabilisation_ms=0, warm_up_ms=0)
     models.says("m", main=4)
     models.run(60_000)
     assert [decision.targets[0].replicas for _, decision in models.decisions] == [11, 10, 9, 8, 7, 6, 5, 4]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.decisions import StoredDecision
@@ -88,8 +88,8 @@ def test_who_the_agent_is_and_how_it_leads_cannot_change() -> None:
 def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
     desk = leading()
     desk.pass_time(10)
-    guard, threshold = GuardKnobs(stabilisation_ms=7_000), ThresholdKnobs(adjustment_interval_ms=5_000)
-    settings = with_model(desk.controller.settings, "m", guard=guard, threshold=threshold, gpu_budget_max=3)
+    guard, threshold = GuardrailKnobs(stabilisation_ms=7_000), ThresholdKnobs(adjustment_interval_ms=5_000)
+    settings = with_model(desk.controller.settings, "m", guardrails=guard, threshold=threshold, gpu_budget_max=3)
     change(desk, replace(settings, fleet=FleetKnobs(quorum_ratio=0.5, traffic_window_ms=9_000)))
     state, planner = desk.controller.state, desk.controller._decider.planners["m"]
     assert state.guards["m"].tracks["decode"].proposals.window_ms == 7_000
@@ -104,7 +104,7 @@ def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
 def test_a_fleet_of_unchanged_counts_stays_as_it_is() -> None:
     desk = leading()
     desk.pass_time(10)
-    change(desk, with_model(desk.controller.settings, "m", guard=GuardKnobs(), threshold=ThresholdKnobs()))
+    change(desk, with_model(desk.controller.settings, "m", guardrails=GuardrailKnobs(), threshold=ThresholdKnobs()))
     assert not [effect for effect in desk.pass_time(60) if isinstance(effect, CommitDecision)]
 
 
@@ -133,7 +133,7 @@ def test_a_planner_of_another_kind_takes_over() -> None:
 
 def test_a_decision_that_is_being_committed_goes_on() -> None:
     desk, commit = growing()
-    change(desk, with_model(desk.controller.settings, "m", guard=GuardKnobs()))
+    change(desk, with_model(desk.controller.settings, "m", guardrails=GuardrailKnobs()))
     effects = desk.tell(DecisionCommitted(commit.decision.decision_id, "m", 50))
     assert [effect.decision for effect in effects if isinstance(effect, AnnounceDecision)] == [commit.decision]
     assert desk.desired() == 3
@@ -240,8 +240,8 @@ def test_a_sequence_is_never_used_again() -> None:
 def test_a_new_model_warms_up_and_the_others_need_not() -> None:
     desk = leading()
     desk.pass_time(5)
-    guard = GuardKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=60_000)
-    whole = with_model(with_model(desk.controller.settings, "m", guard=guard), "n", guard=guard)
+    guard = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=60_000)
+    whole = with_model(with_model(desk.controller.settings, "m", guardrails=guard), "n", guardrails=guard)
     change(desk, without(whole, "m"))
     desk.pass_time(60)
     desk.kv = {"m": 0.1, "n": 0.1}
@@ -265,14 +265,14 @@ def test_a_new_model_begins_with_what_the_store_holds_of_it() -> None:
 def test_a_journal_replays_exactly_across_changes() -> None:
     world, agent, journal = lone_agent(5, (0.0, 60_000.0, 90_000.0))
     timeline, whole = world.timeline, agent.controller.settings
-    guard = GuardKnobs(stabilisation_ms=2_000, warm_up_ms=2_000)
-    changed = with_model(without(whole, "whole"), "split", planner="saturation", guard=guard)
+    guard = GuardrailKnobs(stabilisation_ms=2_000, warm_up_ms=2_000)
+    changed = with_model(without(whole, "whole"), "split", planner="saturation", guardrails=guard)
 
     def put(settings: Settings) -> None:
         agent.inbox.put(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
 
     timeline.at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
-    timeline.at(20_000.0, lambda: put(with_model(whole, "split", guard=guard)))
+    timeline.at(20_000.0, lambda: put(with_model(whole, "split", guardrails=guard)))
     timeline.at(45_000.0, lambda: put(changed))
     timeline.at(70_000.0, lambda: put(whole))
     timeline.run(120_000.0)

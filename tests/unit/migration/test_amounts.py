@@ -14,16 +14,16 @@ from loadline.core.vocabulary.samples import TrafficSample
 from tests.support.movers import Movers, pairs
 
 LOAD = MigrationKnobs(
-    rescheduling_policies=("decode_load",),
-    rescheduling_decode_load_threshold=0.8,
-    rescheduling_load_balance_threshold=0.2,
-    rescheduling_req_select_value=0.0,
+    policies=("decode_load",),
+    decode_load_threshold=0.8,
+    load_balance_threshold=0.2,
+    req_select_value=0.0,
 )
 BY_REQUESTS = replace(
     LOAD,
-    rescheduling_decode_load_metric="num_requests",
-    rescheduling_decode_load_threshold=8.0,
-    rescheduling_load_balance_threshold=2.0,
+    decode_load_metric="num_requests",
+    decode_load_threshold=8.0,
+    load_balance_threshold=2.0,
 )
 
 
@@ -36,7 +36,7 @@ def asked(knobs: MigrationKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> l
 
 def last_look(world: Movers) -> PolicyReport:
     """What was seen when loads were last looked at."""
-    return world.controller.state.rescheduling.looks["m\0decode\0decode_load"]
+    return world.controller.state.migration.looks["m\0decode\0decode_load"]
 
 
 def test_half_of_what_they_are_apart_moves() -> None:
@@ -51,13 +51,13 @@ def test_half_of_what_they_are_apart_moves() -> None:
     [("num_requests", 5.0, 400.0), ("decode_batch_size", 5.0, 400.0), ("all_decodes_tokens_num", 500.0, 400.0)],
 )
 def test_half_in_whatever_load_is_counted(metric: MetricName, threshold: float, value: float) -> None:
-    knobs = replace(LOAD, rescheduling_decode_load_metric=metric, rescheduling_decode_load_threshold=threshold)
+    knobs = replace(LOAD, decode_load_metric=metric, decode_load_threshold=threshold)
     (move,) = asked(knobs, {"used": 900, "running": 9}, {"used": 100})
     assert move.value == value
 
 
 def test_a_share_is_of_the_source() -> None:
-    world = Movers(replace(LOAD, rescheduling_req_select_rule="RATIO"))
+    world = Movers(replace(LOAD, req_select_rule="RATIO"))
     world.tell(world.worker("cold"), world.worker("hot", kv_blocks_total=2_000))
     world.tell(world.report("cold", 300, 1))
     (move,) = world.tell(world.report("hot", 1_800, 9, kv_blocks_total=2_000))
@@ -66,7 +66,7 @@ def test_a_share_is_of_the_source() -> None:
 
 
 def test_a_worker_whose_record_does_not_say_how_large_its_cache_is_is_asked_for_tokens() -> None:
-    world = Movers(replace(LOAD, rescheduling_req_select_rule="RATIO"))
+    world = Movers(replace(LOAD, req_select_rule="RATIO"))
     world.join("cold", 300, 1)
     (move,) = world.join("hot", 900, 9)
     assert move.rule == "TOKEN"
@@ -74,14 +74,14 @@ def test_a_worker_whose_record_does_not_say_how_large_its_cache_is_is_asked_for_
 
 
 def test_a_share_of_an_unknown_cache_is_said_in_tokens() -> None:
-    knobs = replace(BY_REQUESTS, rescheduling_req_select_rule="RATIO", rescheduling_req_select_value=0.1)
+    knobs = replace(BY_REQUESTS, req_select_rule="RATIO", req_select_value=0.1)
     unsaid = {"kv_blocks_total": None, "kv_blocks_used": None}
     (move,) = asked(knobs, {"used": 90, "running": 9} | unsaid, {"used": 0} | unsaid)
     assert (move.rule, move.value, move.tokens_max) == ("TOKEN", 40.0, None)
 
 
 def test_a_least_amount_leaves_the_source_as_much_as_the_destination_had() -> None:
-    knobs = replace(LOAD, rescheduling_decode_load_threshold=0.0, rescheduling_req_select_value=1_024.0)
+    knobs = replace(LOAD, decode_load_threshold=0.0, req_select_value=1_024.0)
     (move,) = asked(knobs, {"used": 500, "running": 10}, {"used": 300})
     assert move.value == 150.0  # they would be as far apart as before with 200, the other way round
 
@@ -116,14 +116,14 @@ def test_requests_that_must_stay_are_not_counted_on() -> None:
 
 
 def test_the_model_has_no_more_moves_than_it_may() -> None:
-    world = Movers(replace(LOAD, moves_max=5))
+    world = Movers(replace(LOAD, migrations_max=5))
     for number in range(3):
         world.join(f"cold{number}", 100)
     first = world.join("hot1", 900, 3)
     second = world.join("hot2", 900, 9)
     assert [move.requests_max for move in (*first, *second)] == [3, 2]
     assert world.join("hot3", 900, 9) == []
-    assert last_look(world).code is MigrationCode.MOVES_MAX
+    assert last_look(world).code is MigrationCode.MIGRATIONS_MAX
 
 
 def test_what_ends_sooner_than_it_is_copied_stays() -> None:
@@ -154,13 +154,13 @@ def test_who_only_advises_says_what_it_would_do() -> None:
     world.join("cold", 0)
     assert world.join("hot", 900, 9) == []
     assert last_look(world).code is MigrationCode.ADVISED
-    assert world.controller.state.rescheduling.flights.open == {}
+    assert world.controller.state.migration.flights.open == {}
 
 
 def test_all_pools_of_a_role_are_one_where_that_is_said() -> None:
     pools = (PoolKnobs("a", "decode"), PoolKnobs("b", "decode"))
     for across, found in ((False, []), (True, [("hot", "cold")])):
-        world = Movers(replace(LOAD, move_across_pools=across), pools)
+        world = Movers(replace(LOAD, across_pools=across), pools)
         world.join("cold", 0, pool="a")
         assert pairs(world.join("hot", 900, 9, pool="b")) == found
 

@@ -7,10 +7,10 @@ from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers, pairs
 
 KNOBS = MigrationKnobs(
-    rescheduling_policies=("decode_failover",),
+    policies=("decode_failover",),
     breaker_ms=5_000,
     breaker_max_ms=15_000,
-    move_ttl_ms=1_000,
+    ttl_ms=1_000,
     instance_staleness_seconds=3_600,
 )
 
@@ -25,7 +25,7 @@ def ill() -> tuple[Movers, Migration]:
 
 
 def peer(world: Movers, name: str) -> Peer:
-    return world.controller.state.rescheduling.peers["m"].of("decode", name)
+    return world.controller.state.migration.peers["m"].of("decode", name)
 
 
 def test_who_does_not_answer_is_asked_again_after_a_while_and_then_after_twice_that() -> None:
@@ -40,7 +40,7 @@ def test_who_does_not_answer_is_asked_again_after_a_while_and_then_after_twice_t
         waited_ms.append(world.now - since_ms)
         (move,) = asked
     assert waited_ms == [5_000, 10_000, 15_000, 15_000]
-    assert [alarm.kind for alarm in world.alarms if alarm.kind == "move_unanswered"] == ["move_unanswered"]
+    assert [alarm.kind for alarm in world.alarms if alarm.kind == "migration_unanswered"] == ["migration_unanswered"]
 
 
 def test_who_answers_again_is_trusted_again() -> None:

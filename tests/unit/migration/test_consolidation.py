@@ -7,7 +7,7 @@ from tests.support.movers import Movers, pairs
 
 AFTER_MS = 10_000
 KNOBS = MigrationKnobs(
-    rescheduling_policies=("binpacking_consolidation",),
+    policies=("binpacking_consolidation",),
     consolidate_after_ms=AFTER_MS,
     tpot_slo=50.0,
     instance_staleness_seconds=3_600,
@@ -77,6 +77,6 @@ def test_after_workers_that_were_filled_again_the_next_round_waits_longer() -> N
     obey(world, *world.wait(AFTER_MS + 1_000))
     world.now += 100
     world.tell(world.report("w0", 20, 2))
-    assert world.wait(KNOBS.move_ttl_ms + AFTER_MS) == []
+    assert world.wait(KNOBS.ttl_ms + AFTER_MS) == []
     assert world.wait(AFTER_MS) == []
     assert pairs(world.wait(2 * AFTER_MS)) == [("w0", "w1")]

@@ -21,12 +21,12 @@ LAW = TpotSweep(
 """10 ms, 0.1 ms for each request and 0.01 ms for each thousand tokens."""
 CACHE = 10_000_000
 KNOBS = MigrationKnobs(
-    rescheduling_policies=("binpacking_consolidation", "binpacking_mitigation"),
+    policies=("binpacking_consolidation", "binpacking_mitigation"),
     tpot_slo=50.0,
-    move_ttl_ms=2_000,
+    ttl_ms=2_000,
     instance_staleness_seconds=3_600,
 )
-EMPTYING = replace(KNOBS, rescheduling_policies=("binpacking_consolidation",), consolidate_after_ms=10_000)
+EMPTYING = replace(KNOBS, policies=("binpacking_consolidation",), consolidate_after_ms=10_000)
 
 
 def join(world: Movers, name: str, running: int, tokens: int = 0, **more: object) -> list[Migration]:
@@ -34,7 +34,7 @@ def join(world: Movers, name: str, running: int, tokens: int = 0, **more: object
 
 
 def last_look(world: Movers) -> PolicyReport:
-    return world.controller.state.rescheduling.looks["m\0decode\0binpacking_consolidation"]
+    return world.controller.state.migration.looks["m\0decode\0binpacking_consolidation"]
 
 
 def two(few: int = 4, many: int = 100) -> Movers:
@@ -53,7 +53,7 @@ def end(world: Movers, move: Migration, requests: int) -> None:
 
 
 def test_a_slow_worker_gives_to_the_fullest_that_can_take_more_until_it_is_within_its_time() -> None:
-    world = Movers(replace(KNOBS, rescheduling_policies=("binpacking_mitigation",)), tpot=LAW)
+    world = Movers(replace(KNOBS, policies=("binpacking_mitigation",)), tpot=LAW)
     for name, running in (("none", 0), ("some", 100), ("most", 250)):
         join(world, name, running, 1_000 * running)
     (move,) = join(world, "slow", 350, 350_000)  # 10 + 35.1 + 3.5 ms, of 47.5 ms at most
@@ -118,7 +118,7 @@ def test_who_stays_empty_encourages_the_next_round() -> None:
     end(world, move, 4)
     world.tell(world.report("few", 0, 0), world.report("many", 104_000, 104))
     world.wait(15_000)
-    (packing,) = world.controller.state.rescheduling.packing.values()
+    (packing,) = world.controller.state.migration.packing.values()
     assert (packing.in_vain, packing.judge_at_ms) == (0, -1)
 
 
@@ -128,7 +128,7 @@ def test_all_that_are_emptied_in_a_round_are_remembered() -> None:
         join(world, f"few{number:02}", 1, 1_000)
         join(world, f"many{number:02}", 310 if number < 1 else 1, 1_000)
     asked = world.wait(13_000)
-    (packing,) = world.controller.state.rescheduling.packing.values()
+    (packing,) = world.controller.state.migration.packing.values()
     assert sorted({move.source.worker for move in asked}) == sorted(packing.emptied)
 
 
@@ -152,7 +152,7 @@ def test_what_is_remembered_is_in_the_snapshot() -> None:
     world = two()
     world.wait(11_000)
     state = msgspec.json.decode(world.controller.snapshot())["state"]
-    assert state["rescheduling"]["packing"]["m\0decode"]["emptied"] == ["few"]
+    assert state["migration"]["packing"]["m\0decode"]["emptied"] == ["few"]
 
 
 def test_a_worker_that_got_work_long_after_it_was_emptied_was_not_emptied_in_vain() -> None:

@@ -10,7 +10,7 @@ from loadline.core.migration.outcomes import MigrationCode, sentence
 from loadline.core.vocabulary.events import BusConnectionChanged
 from tests.support.movers import Movers, pairs
 
-FAILOVER = MigrationKnobs(rescheduling_policies=("prefill_failover", "decode_failover"))
+FAILOVER = MigrationKnobs(policies=("prefill_failover", "decode_failover"))
 
 
 def test_all_of_a_failing_worker_goes_where_some_are_full() -> None:
@@ -47,7 +47,7 @@ def test_no_two_moves_go_between_the_same_workers_in_one_turn() -> None:
 
 @pytest.mark.parametrize("metric", ["kv_cache_usage_ratio_projected", "num_requests"])
 def test_workers_that_say_nothing_of_their_cache_are_emptied_and_take_over(metric: MetricName) -> None:
-    world = Movers(replace(FAILOVER, rescheduling_decode_load_metric=metric))
+    world = Movers(replace(FAILOVER, decode_load_metric=metric))
     unsaid: dict[str, Any] = {"kv_blocks_total": None, "kv_blocks_used": None, "decode_tokens": None}
     world.join("a", running=2, **unsaid)
     world.join("b", running=1, **unsaid)
@@ -145,7 +145,7 @@ def test_where_most_are_silent_it_is_rather_we_who_do_not_hear() -> None:
     for name in ("a", "b", "c"):
         world.join(name, 10, 1)
     assert world.wait(20_000, silent=("a", "b")) == []
-    look = world.controller.state.rescheduling.looks["m\0decode\0decode_failover"]
+    look = world.controller.state.migration.looks["m\0decode\0decode_failover"]
     assert look.code is MigrationCode.TOO_MANY_SILENT
     assert sentence(look.code, look.numbers).startswith("2 of 3 workers are silent")
 
@@ -190,7 +190,7 @@ def test_a_worker_that_left_is_forgotten_and_one_that_comes_back_fails_no_more()
     world = domain_world("instance-unit")
     world.leave("a0")
     world.wait(6_000, silent=("a0",))
-    vanished = world.controller.state.rescheduling.vanished
+    vanished = world.controller.state.migration.vanished
     assert len(vanished) == 1
     world.tell(world.worker("a0", node="a", unit="0", data_parallel_size=2, incarnation=2))
     assert len(vanished) == 0

@@ -24,8 +24,8 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.wire.codec import encode
 from tests.support.movers import Movers, pairs
 
-LOAD = MigrationKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
-FAILOVER = MigrationKnobs(rescheduling_policies=("decode_failover",), failover_domain="node")
+LOAD = MigrationKnobs(policies=("decode_load",), decode_load_threshold=0.5)
+FAILOVER = MigrationKnobs(policies=("decode_failover",), failover_domain="node")
 
 
 def asked() -> tuple[Movers, Migration]:
@@ -36,7 +36,7 @@ def asked() -> tuple[Movers, Migration]:
 
 
 def open_flights(world: Movers) -> dict[str, InFlightMigration]:
-    return world.controller.state.rescheduling.flights.open
+    return world.controller.state.migration.flights.open
 
 
 def report(command_id: str = "c", *, epoch: int = 7, source: str = "a", incarnation: int = 1) -> MigrationReported:
@@ -54,7 +54,7 @@ def test_one_worker_cannot_fill_the_memory_with_moves() -> None:
     world, _ = asked()
     for number in range(1_000):
         world.tell(report(f"c{number}"))
-    assert sum(flight.slots for flight in open_flights(world).values()) == world.knobs.moves_per_worker_max
+    assert sum(flight.slots for flight in open_flights(world).values()) == world.knobs.migrations_per_worker_max
 
 
 def test_a_report_of_another_move_under_the_same_id_changes_nothing() -> None:
@@ -73,17 +73,17 @@ def test_a_source_does_not_count_for_more_than_it_was_asked_for() -> None:
 
 def test_who_moves_nothing_follows_nothing() -> None:
     world = Movers(LOAD)
-    still = replace(world.settings.models[0], rescheduling=MigrationKnobs())
+    still = replace(world.settings.models[0], migration=MigrationKnobs())
     other = Controller(replace(world.settings, models=(still,)))
     there = [world.worker("a").worker, world.worker("b").worker]
     other.handle([BusConnectionChanged(connected=True), RegistryRead(there), report()], world.now)
-    assert other.state.rescheduling.flights.open == {}
-    wake = other.state.rescheduling.next_wake()
+    assert other.state.migration.flights.open == {}
+    wake = other.state.migration.next_wake()
     assert wake is None
 
 
 def test_a_source_that_does_not_answer_takes_no_slots_of_others() -> None:
-    world = Movers(replace(LOAD, moves_max=4))
+    world = Movers(replace(LOAD, migrations_max=4))
     world.join("cold", 100, 1)
     world.join("colder", 0, 0)
     (move, *_) = world.join("hot", 900, 9)
@@ -104,7 +104,7 @@ def test_a_worker_that_is_read_again_has_not_vanished() -> None:
     world = domain()
     world.leave("a0")
     world.tell(RegistryRead([RegisteredWorker(record, 5) for record in world.records.values()]))
-    assert world.controller.state.rescheduling.vanished == {}
+    assert world.controller.state.migration.vanished == {}
     assert world.wait(10_000) == []
 
 
@@ -112,13 +112,13 @@ def test_a_worker_that_was_emptied_has_not_vanished_whoever_leads() -> None:
     world = domain()
     world.leave("a0")
     world.tell(WorkerDrained("m", "decode", "a0", 1))
-    assert world.controller.state.rescheduling.vanished == {}
+    assert world.controller.state.migration.vanished == {}
 
 
 def test_nobody_is_remembered_as_failing_while_nothing_may_be_asked() -> None:
     world = domain()
     world.tell(world.said("a0", schedulable=False))
-    failing = world.controller.state.rescheduling.failing
+    failing = world.controller.state.migration.failing
     assert len(failing["m"]) == 1
     world.tell(BusConnectionChanged(connected=False))
     world.wait(2_000)
@@ -128,16 +128,16 @@ def test_nobody_is_remembered_as_failing_while_nothing_may_be_asked() -> None:
 def test_of_policies_that_are_gone_nothing_is_kept() -> None:
     world = domain()
     world.tell(world.said("a0", schedulable=False))
-    looks = world.controller.state.rescheduling.looks
+    looks = world.controller.state.migration.looks
     assert looks.keys() == {"m\0decode\0drain", "m\0decode\0decode_failover"}
     model = world.settings.models[0]
-    settings = replace(world.settings, models=(replace(model, rescheduling=replace(LOAD, enable_rescheduling=True)),))
+    settings = replace(world.settings, models=(replace(model, migration=replace(LOAD, enabled=True)),))
     world.tell(SettingsChanged(Raw(encode(settings))))
     assert not any(key.endswith("failover") for key in looks)
 
 
 def test_a_move_of_the_leader_before_is_followed_for_as_long_as_moves_are_given() -> None:
-    world = Movers(replace(LOAD, move_ttl_ms=300_000))
+    world = Movers(replace(LOAD, ttl_ms=300_000))
     world.join("a", 400, 4)
     world.join("b", 100, 1)
     world.tell(report("of-old", epoch=6))
@@ -163,7 +163,7 @@ def test_what_an_earlier_life_says_does_not_speak_for_one_that_has_vanished() ->
 
 def test_names_of_nodes_that_are_gone_are_forgotten() -> None:
     world = Movers(LOAD)
-    planner = world.controller._rescheduler
+    planner = world.controller._migration
     for life in range(1, 6_001):
         world.tell(world.worker("a", incarnation=life, node=f"n{life}"), world.report("a", 10, 1))
     assert len(planner._nodes) < 5_000
@@ -196,12 +196,12 @@ def test_one_destination_of_which_nothing_is_known_among_others_that_are_not_ask
 
 
 def test_a_source_that_makes_up_moves_holds_up_nobody_for_long() -> None:
-    world = Movers(replace(FAILOVER, moves_max=64))
+    world = Movers(replace(FAILOVER, migrations_max=64))
     for name in ("evil", "a", "b", "c"):
         world.join(name, 10, 2)
     for number in range(100):
         world.tell(many(f"made-up-{number}", 64, source="evil"))
-    assert sum(flight.requests for flight in open_flights(world).values()) == world.knobs.moves_per_worker_max
+    assert sum(flight.requests for flight in open_flights(world).values()) == world.knobs.migrations_per_worker_max
     assert len(world.tell(world.said("a", schedulable=False))) > 0
 
 
@@ -227,7 +227,7 @@ def test_moves_of_one_source_that_never_ended_are_one_alarm() -> None:
     for name in ("a", "b"):
         world.join(name, 10, 2)
     world.tell(*(many(f"of-old-{number}", 1) for number in range(5)))
-    world.wait(world.knobs.move_ttl_ms + 3_000)
+    world.wait(world.knobs.ttl_ms + 3_000)
     assert [alarm.text for alarm in world.alarms] == ["a never said how 5 moves of it ended"]
 
 
@@ -243,7 +243,7 @@ def test_a_fault_holds_the_moves_of_its_model_and_nothing_else(monkeypatch: pyte
         broken.setattr(MigrationRound, "plan", fails)
         assert world.wait(3_000) == []
         assert [(alarm.kind, alarm.text) for alarm in world.alarms] == [
-            ("rescheduling_failed", "ValueError: kth(=-3) out of bounds (2)")
+            ("migration_failed", "ValueError: kth(=-3) out of bounds (2)")
         ]
         wake_ms = world.controller.next_wake()
         assert wake_ms is not None
@@ -263,7 +263,7 @@ def test_the_order_in_which_workers_were_first_heard_does_not_matter_to_a_replay
 
 
 def test_hundreds_that_fail_in_a_full_fleet_take_no_time() -> None:
-    world = Movers(replace(FAILOVER, moves_max=10_000))
+    world = Movers(replace(FAILOVER, migrations_max=10_000))
     events = [world.worker(f"w{number}") for number in range(600)]
     reports = [world.report(f"w{number}", 995 if number % 3 else 900, 3, migration_slots_in=4) for number in range(600)]
     world.tell(*events, *reports)
@@ -277,7 +277,7 @@ def test_hundreds_that_fail_in_a_full_fleet_take_no_time() -> None:
 
     with pytest.MonkeyPatch.context() as counted:
         counted.setattr(policies, "as_many_as_fit", count)
-        world.controller._rescheduler._groups.clear()
+        world.controller._migration._groups.clear()
         world.tell(*ill)
         world.tell(world.said("w1"))
     assert looked <= 16 * 600

@@ -6,7 +6,7 @@ from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.events import BusConnectionChanged
 from tests.support.movers import Movers, pairs
 
-FAILOVER = MigrationKnobs(rescheduling_policies=("decode_failover",))
+FAILOVER = MigrationKnobs(policies=("decode_failover",))
 
 
 def fleet(knobs: MigrationKnobs = FAILOVER) -> Movers:
@@ -41,7 +41,7 @@ def test_who_is_heard_late_as_we_stood_still_is_not_silent() -> None:
 
 
 def test_a_fleet_that_says_little_is_listened_to_all_the_same() -> None:
-    world = fleet(replace(FAILOVER, rescheduling_interval_ms=10_000, suspect_after_ms=12_000))
+    world = fleet(replace(FAILOVER, interval_ms=10_000, suspect_after_ms=12_000))
     asked = []
     for _ in range(5):
         world.now += 5_000

@@ -11,12 +11,12 @@ from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint, Mi
 from tests.support.movers import Movers, pairs
 
 LOAD = MigrationKnobs(
-    rescheduling_policies=("decode_load",),
-    rescheduling_decode_load_threshold=0.5,
-    rescheduling_load_balance_threshold=0.2,
-    rescheduling_req_select_value=0.0,
+    policies=("decode_load",),
+    decode_load_threshold=0.5,
+    load_balance_threshold=0.2,
+    req_select_value=0.0,
 )
-FAILOVER = replace(LOAD, rescheduling_policies=("decode_failover",))
+FAILOVER = replace(LOAD, policies=("decode_failover",))
 
 
 def moved(knobs: MigrationKnobs = LOAD) -> tuple[Movers, str]:
@@ -29,11 +29,11 @@ def moved(knobs: MigrationKnobs = LOAD) -> tuple[Movers, str]:
 
 
 def flight(world: Movers, command_id: str) -> InFlightMigration | None:
-    return world.controller.state.rescheduling.flights.open.get(command_id)
+    return world.controller.state.migration.flights.open.get(command_id)
 
 
 def outcomes(world: Movers) -> dict[str, int]:
-    return world.controller.state.rescheduling.tally("m").commands
+    return world.controller.state.migration.tally("m").commands
 
 
 def test_nothing_is_asked_twice() -> None:
@@ -57,7 +57,7 @@ def test_who_takes_in_gives_nothing_away_and_who_gives_away_takes_nothing_in() -
 @pytest.mark.parametrize("accepted", [True, None])
 def test_an_answer_changes_nothing_of_that(*, accepted: bool | None) -> None:
     world, command_id = moved()
-    (move,) = (one.move for one in world.controller.state.rescheduling.flights.open.values())
+    (move,) = (one.move for one in world.controller.state.migration.flights.open.values())
     assert world.answer(move, accepted=accepted, requests=4, tokens=400) == []
     assert flight(world, command_id) is not None
     assert world.wait(20_000) == []
@@ -127,7 +127,7 @@ def test_a_move_ends_once_however_often_it_is_said(phase: MigrationReportPhase, 
         reason = "" if done else "finished"
         world.phase(found.move, phase, moved=done, failed=1 - done, tokens=100 * done, reason=reason)  # type: ignore[arg-type]  # one of the two
     assert outcomes(world)[f"decode_load:{outcome}"] == 1
-    tally = world.controller.state.rescheduling.tally("m")
+    tally = world.controller.state.migration.tally("m")
     assert tally.requests == ({"decode_load": 1} if done else {})
     assert tally.tokens == ({"decode_load": 100} if done else {})
 
@@ -148,13 +148,13 @@ def test_what_has_moved_counts_until_both_have_reported() -> None:
 
 
 def test_a_move_that_nobody_speaks_of_is_given_up_with_an_alarm() -> None:
-    world, command_id = moved(replace(LOAD, move_ttl_ms=10_000))
+    world, command_id = moved(replace(LOAD, ttl_ms=10_000))
     world.wait(11_000)
     assert flight(world, command_id) is not None
     again = world.wait(1_000)
     assert flight(world, command_id) is None
     assert pairs(again) == [("hot", "cold")]
-    assert [alarm.kind for alarm in world.alarms] == ["move_lost"]
+    assert [alarm.kind for alarm in world.alarms] == ["migration_lost"]
     assert outcomes(world)["decode_load:lost:deadline"] == 1
 
 
@@ -206,7 +206,7 @@ def test_a_move_whose_destination_is_gone_is_ended_by_its_source() -> None:
 
 
 def test_moves_of_the_leader_before_are_followed_from_their_first_report() -> None:
-    world = Movers(replace(LOAD, moves_max=1))
+    world = Movers(replace(LOAD, migrations_max=1))
     world.join("cold", 0, 0)
     world.join("hot", 400, 4)
     ends = MigrationEndpoint("decode", "hot", 1), MigrationEndpoint("decode", "cold", 1)
@@ -215,7 +215,7 @@ def test_moves_of_the_leader_before_are_followed_from_their_first_report() -> No
     assert flight(world, "before") is not None
     assert world.tell(world.report("hot", 900, 9)) == []
     assert world.tell(replace(report, phase="done", moved=1, tokens=100)) == []
-    world.now += world.knobs.rescheduling_interval_ms
+    world.now += world.knobs.interval_ms
     assert pairs(world.tell()) == [("hot", "cold")]
 
 
@@ -244,4 +244,4 @@ def spread() -> list[Migration]:
 def test_snapshots_hold_what_is_in_flight() -> None:
     world, command_id = moved()
     snapshot = msgspec.json.decode(world.controller.snapshot())
-    assert list(snapshot["state"]["rescheduling"]["flights"]["open"]) == [command_id]
+    assert list(snapshot["state"]["migration"]["flights"]["open"]) == [command_id]

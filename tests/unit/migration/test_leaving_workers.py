@@ -13,8 +13,8 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.wire.messages import MigrateCommand
 from tests.support.movers import Movers, pairs
 
-FAILOVER = MigrationKnobs(rescheduling_policies=("prefill_failover", "decode_failover"))
-LOAD = MigrationKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
+FAILOVER = MigrationKnobs(policies=("prefill_failover", "decode_failover"))
+LOAD = MigrationKnobs(policies=("decode_load",), decode_load_threshold=0.5)
 
 
 def candidates(running: int, waiting: int, hops: int = 0) -> list[MigratableRequest]:
@@ -65,7 +65,7 @@ def drained_by_others(world: Movers, name: str) -> list[Migration]:
 
 
 def test_a_worker_that_others_drain_is_emptied() -> None:
-    world = Movers(replace(LOAD, rescheduling_policies=()))
+    world = Movers(replace(LOAD, policies=()))
     world.join("other", 0, 0)
     world.join("leaves", 30, 3)
     (move,) = drained_by_others(world, "leaves")
@@ -73,7 +73,7 @@ def test_a_worker_that_others_drain_is_emptied() -> None:
 
 
 def test_a_decode_worker_that_others_drain_is_emptied_after_its_key_is_gone() -> None:
-    world = Movers(replace(LOAD, rescheduling_policies=()))
+    world = Movers(replace(LOAD, policies=()))
     world.join("leaves", 30, 3)
     drained_by_others(world, "leaves")
     world.leave("leaves")

@@ -16,9 +16,9 @@ from tests.support.movers import Movers
 from tests.unit.adapters.test_metrics import MOVES, status_with
 
 KNOBS = MigrationKnobs(
-    rescheduling_policies=("decode_load",),
-    rescheduling_decode_load_threshold=0.5,
-    moves_max=3,
+    policies=("decode_load",),
+    decode_load_threshold=0.5,
+    migrations_max=3,
     migrate_drains=False,
 )
 

@@ -26,7 +26,7 @@ from loadline.wire.codec import encode
 from tests.support.controlled import booted
 from tests.support.movers import POOLS, Movers
 
-KNOBS = MigrationKnobs(rescheduling_policies=("decode_load",), rescheduling_decode_load_threshold=0.5)
+KNOBS = MigrationKnobs(policies=("decode_load",), decode_load_threshold=0.5)
 
 
 def model_of(controller: Controller, now: int) -> ModelStatus:
@@ -130,7 +130,7 @@ def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
 
 
 def test_only_so_many_are_listed_and_all_are_counted() -> None:
-    world, _ = asked(moves_per_worker_max=1_000)
+    world, _ = asked(migrations_per_worker_max=1_000)
     for number in range(LISTED_MAX + 6):
         source = MigrationEndpoint("decode", "ab"[number % 2], 1)
         world.tell(report(command_id=f"c{number}", source=source))
@@ -166,7 +166,7 @@ def test_who_does_not_lead_follows_moves_counts_none_and_keeps_none() -> None:
     assert said(other) == MigrationStatus(0, (), {}, {}, {}, {}, 0, ())
     other.handle([report(command_id="d")], world.now)
     other.handle([], world.now + 60_000)
-    assert other.state.rescheduling.flights.open == {}
+    assert other.state.migration.flights.open == {}
 
 
 def test_the_end_of_a_move_that_is_said_again_is_no_refusal() -> None:
@@ -205,4 +205,4 @@ def test_workers_that_were_emptied_are_counted_with_the_time_that_it_took() -> N
     (model,) = world.controller.settings.models
     gone = replace(world.controller.settings, models=(replace(model, name="n"),))
     world.tell(SettingsChanged(Raw(encode(gone))))
-    assert world.controller.state.rescheduling.tallies == {}
+    assert world.controller.state.migration.tallies == {}

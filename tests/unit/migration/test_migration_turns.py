@@ -19,9 +19,9 @@ from loadline.core.vocabulary.events import (
 from tests.support.movers import SLOTS, Movers, pairs
 
 LOAD = MigrationKnobs(
-    rescheduling_policies=("decode_load",),
-    rescheduling_decode_load_threshold=0.5,
-    rescheduling_load_balance_threshold=0.3,
+    policies=("decode_load",),
+    decode_load_threshold=0.5,
+    load_balance_threshold=0.3,
 )
 
 
@@ -48,7 +48,7 @@ def test_a_sample_that_changes_nothing_asks_for_nothing() -> None:
 
 
 def test_who_takes_from_one_that_was_heard_takes_from_no_other_in_that_turn() -> None:
-    world = Movers(replace(LOAD, rescheduling_req_select_value=0.0))
+    world = Movers(replace(LOAD, req_select_value=0.0))
     world.join("a", 590, 5)
     world.join("b", 400, 5)
     world.join("c", 400, 5)
@@ -99,7 +99,7 @@ def test_what_is_known_by_then_is_acted_on_when_it_is_allowed_again() -> None:
     world.join("a", 900, 5)
     world.join("b", 0, 0)
     world.tell(PauseChanged("m", paused=False))
-    world.now += world.knobs.rescheduling_interval_ms
+    world.now += world.knobs.interval_ms
     assert pairs(world.tell()) == [("a", "b")]
 
 
@@ -142,7 +142,7 @@ def test_other_knobs_are_obeyed_from_then_on() -> None:
     world.join("a", 550, 5)
     world.join("b", 300, 0)
     (model,) = world.settings.models
-    eager = replace(model, rescheduling=replace(world.knobs, rescheduling_load_balance_threshold=0.1))
+    eager = replace(model, migration=replace(world.knobs, load_balance_threshold=0.1))
     changed = SettingsChanged(msgspec.Raw(msgspec.json.encode(replace(world.settings, models=(eager,)))))
     assert pairs(world.tell(changed)) == [("a", "b")]
 
@@ -153,12 +153,12 @@ def test_what_is_remembered_of_workers_goes_with_them() -> None:
         world.join(name)
         world.tell(world.worker(name, incarnation=2))  # it has not reported in this life
         world.leave(name)
-    assert world.controller.state.rescheduling.peers["m"].known == {}
+    assert world.controller.state.migration.peers["m"].known == {}
 
 
 def test_an_agent_that_goes_on_from_a_snapshot_asks_for_no_more() -> None:
     """What was new to the one that wrote it is not new to its successor."""
-    world = Movers(replace(LOAD, rescheduling_interval_ms=10_000))
+    world = Movers(replace(LOAD, interval_ms=10_000))
     world.join("a", 400, 5)
     world.join("b", 0, 0)
     world.join("c", 400, 5)

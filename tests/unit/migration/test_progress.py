@@ -11,23 +11,23 @@ from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers, pairs
 
 LOAD = MigrationKnobs(
-    rescheduling_policies=("decode_load",),
-    rescheduling_decode_load_threshold=0.5,
-    rescheduling_req_select_value=0.0,
-    rescheduling_load_balance_threshold=0.3,
+    policies=("decode_load",),
+    decode_load_threshold=0.5,
+    req_select_value=0.0,
+    load_balance_threshold=0.3,
 )
-FAILOVER = MigrationKnobs(rescheduling_policies=("decode_failover",))
+FAILOVER = MigrationKnobs(policies=("decode_failover",))
 
 
 def board(world: Movers) -> WorkerTable:
-    groups = world.controller._rescheduler._groups["m"]
+    groups = world.controller._migration._groups["m"]
     return next(group.board for group in groups if group.name == "decode")
 
 
 def moving(world: Movers, name: str, *what: int) -> list[float]:
     """What moves in flight mean for a worker."""
     its = board(world)
-    its.load(world.controller.state.rescheduling.flights.of_model("m"))
+    its.load(world.controller.state.migration.flights.of_model("m"))
     return [float(its.columns.moving[one, its.rows["decode", name]]) for one in what]
 
 
@@ -88,7 +88,7 @@ def test_phases_are_as_long_as_the_first_request_was_in_them() -> None:
         world.phase(move, "switched", moved=moved, tokens=100 * moved, requests=4)
     world.now += 50
     world.phase(move, "done", moved=4, tokens=400, requests=4)
-    tally = world.controller.state.rescheduling.tally("m")
+    tally = world.controller.state.migration.tally("m")
     assert tally.phases == {"asked": 1, "accepted": 1, "admitted": 1, "copying": 1, "switched": 1}
     assert (tally.phases_ms["copying"], tally.phases_ms["switched"]) == (400, 50)
 
@@ -102,7 +102,7 @@ def test_a_source_of_which_a_move_is_in_flight_gives_to_another() -> None:
 
 
 def test_a_move_of_one_request_takes_one_slot() -> None:
-    knobs = replace(LOAD, rescheduling_req_select_rule="NUM_REQ", rescheduling_req_select_value=1.0, moves_max=64)
+    knobs = replace(LOAD, req_select_rule="NUM_REQ", req_select_value=1.0, migrations_max=64)
     world = Movers(knobs)
     events = [world.worker(f"{kind}{number}") for kind in ("hot", "cold") for number in range(20)]
     world.tell(*events)
@@ -116,11 +116,11 @@ def test_a_move_of_one_request_takes_one_slot() -> None:
 def test_requests_by_number_leave_no_more_than_half_the_difference_behind(value: float) -> None:
     knobs = replace(
         LOAD,
-        rescheduling_decode_load_metric="num_requests",
-        rescheduling_decode_load_threshold=5.0,
-        rescheduling_load_balance_threshold=2.0,
-        rescheduling_req_select_rule="NUM_REQ",
-        rescheduling_req_select_value=value,
+        decode_load_metric="num_requests",
+        decode_load_threshold=5.0,
+        load_balance_threshold=2.0,
+        req_select_rule="NUM_REQ",
+        req_select_value=value,
     )
     world = Movers(knobs)
     world.join("b", 40, 4)
@@ -133,7 +133,7 @@ def test_where_all_who_should_give_do_so_already_that_is_said() -> None:
     world.join("a", 0, 0)
     world.join("ill", 80, 8, migration_slots_out=0)
     world.tell(world.said("ill", schedulable=False))
-    look = world.controller.state.rescheduling.looks["m\0decode\0decode_failover"]
+    look = world.controller.state.migration.looks["m\0decode\0decode_failover"]
     assert look.code is MigrationCode.NO_SLOTS
 
 
@@ -142,14 +142,14 @@ def test_who_does_not_say_its_load_is_told_of() -> None:
     world.join("a", 900, 9, kv_blocks_total=None)
     world.join("b", 0, 0, kv_blocks_total=None)
     world.wait(1_000)
-    look = world.controller.state.rescheduling.looks["m\0decode\0decode_load"]
+    look = world.controller.state.migration.looks["m\0decode\0decode_load"]
     assert (look.code, look.numbers) == (MigrationCode.LOAD_UNKNOWN, {"unknown": 2.0, "workers": 2.0})
 
 
 def test_what_is_told_of_idle_policies_is_of_now() -> None:
     world = Movers(FAILOVER)
     world.join("a", 0, 0)
-    looks = world.controller.state.rescheduling.looks
+    looks = world.controller.state.migration.looks
     world.wait(3_000)
     first = looks["m\0decode\0decode_failover"]
     world.join("b", 0, 0)

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardKnobs, HardLimits
+from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.hpa import HpaKnobs, HpaPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Role
 from tests.support.belief import Line, reported, sample
 
 SYNC_MS = 15_000
-ASIDE = GuardKnobs(step_up_max=1_000_000, step_down_max=1_000_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+ASIDE = GuardrailKnobs(
+    step_up_max=1_000_000, step_down_max=1_000_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0
+)
 """The rails that a faithful baseline runs behind: none but the bounds."""
 
 
@@ -303,7 +305,7 @@ def test_a_guard_that_stands_aside_alters_nothing() -> None:
 
 def test_the_default_rails_let_it_shrink_all_the_same() -> None:
     bench = Bench(6)
-    guard = Guard(GuardKnobs(), HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
+    guard = Guard(GuardrailKnobs(), HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     began = bench.now
     for _ in range(600):
         bench.now += 1_000

@@ -5,7 +5,7 @@ import pytest
 from loadline.cli.output import status as shown
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import AnyEffect
@@ -14,7 +14,7 @@ from tests.support.controlled import World
 from tests.support.sleeper import traffic
 
 AFTER_MS = 30_000
-GUARD = GuardKnobs(stabilisation_ms=300_000, cooldown_up_ms=600_000, cooldown_down_ms=600_000, warm_up_ms=0)
+GUARD = GuardrailKnobs(stabilisation_ms=300_000, cooldown_up_ms=600_000, cooldown_down_ms=600_000, warm_up_ms=0)
 
 
 class Sleeping(World):
@@ -23,7 +23,7 @@ class Sleeping(World):
     def __init__(self, planner: str, after_ms: int = AFTER_MS) -> None:
         super().__init__()
         pools = (PoolKnobs("prefill", "prefill", replicas_min=0), PoolKnobs("decode", "decode", replicas_min=0))
-        model = ModelKnobs("m", pools, planner=planner, guard=GUARD, scale_to_zero_after_ms=after_ms)
+        model = ModelKnobs("m", pools, planner=planner, guardrails=GUARD, scale_to_zero_after_ms=after_ms)
         self.settings = Settings("agent-1", "all", (model,))
         self.controller = Controller(self.settings)
         self.tell(BusConnectionChanged(connected=True), RegistryRead([]))

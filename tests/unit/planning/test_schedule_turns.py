@@ -7,7 +7,7 @@ from loadline.cli.output import status as shown
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -19,7 +19,7 @@ from tests.support.sleeper import traffic
 # Tests begin at 22:13:20.
 WINDOW = ScheduleKnobs("20 22 * * *", "30 22 * * *", 5)
 BEFORE_S, WITHIN_S = 400, 600
-SLOW = GuardKnobs(step_up_max=1, cooldown_up_ms=3_600_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
+SLOW = GuardrailKnobs(step_up_max=1, cooldown_up_ms=3_600_000, stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
 
 
 class Scheduled(World):
@@ -31,7 +31,7 @@ class Scheduled(World):
             PoolKnobs("prefill", "prefill", replicas_min=replicas_min),
             PoolKnobs("decode", "decode", replicas_min=replicas_min, schedules=(window,)),
         )
-        self.settings = Settings("agent-1", "all", (ModelKnobs("m", pools, guard=SLOW, **knobs),))  # type: ignore[arg-type]
+        self.settings = Settings("agent-1", "all", (ModelKnobs("m", pools, guardrails=SLOW, **knobs),))  # type: ignore[arg-type]
         self.controller = Controller(self.settings)
         self.running = 0
         self.tell(BusConnectionChanged(connected=True), RegistryRead([]))

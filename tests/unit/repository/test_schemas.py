@@ -140,7 +140,7 @@ def test_asyncapi_has_every_subject_and_every_reference_leads_somewhere() -> Non
         *(subjects.load("x", "x", "x"), subjects.traffic("x", "x"), subjects.decision("x"), subjects.applied("x")),
         *(subjects.drain("x"), subjects.drained("x"), subjects.migrate("x"), subjects.migration("x")),
         subjects.status("x"),
-        *(subjects.api(what, "rescheduling") for what in ("status", "explain", "pause", "resume")),
+        *(subjects.api(what, "migration") for what in ("status", "explain", "pause", "resume")),
         *(
             subjects.api(method)
             for method in ("status", "explain", "decisions", "pause", "resume", "drain", "announce")

@@ -202,7 +202,7 @@ def test_agents_that_obey_the_same_have_the_same_digest(reading: Reading) -> Non
 def test_changes_go_by_names_and_of_layers_only_what_comes_of_them(reading: Reading) -> None:
     old = load(reading.path, {})
     reading.write(
-        f"{FAST}[defaults.guard]\nstep_up_max = 2\n{BASE}replicas_max = 9\n[[models.pools]]\n"
+        f"{FAST}[defaults.guardrails]\nstep_up_max = 2\n{BASE}replicas_max = 9\n[[models.pools]]\n"
         f"name = 'more'\nrole = 'decode'\n"
     )
     text = reading.path.read_text(encoding="utf-8")
@@ -211,7 +211,7 @@ def test_changes_go_by_names_and_of_layers_only_what_comes_of_them(reading: Read
     assert found.pop() == 'namespaces.default.name: none -> "default"'
     assert found.pop() == "namespaces.default.gpu_quota.h100: none -> 4"
     assert "models.llama.priority: 100 -> 5" in found
-    assert found[0] == "models.llama.guard.step_up_max: 8 -> 2"
+    assert found[0] == "models.llama.guardrails.step_up_max: 8 -> 2"
     assert "models.llama.pools.decode.replicas_max: 8 -> 9" in found
     assert 'models.llama.pools.more.role: none -> "decode"' in found
     assert all(one.startswith("models.llama.") for one in found)

@@ -5,7 +5,7 @@ from msgspec.structs import asdict, replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -20,7 +20,9 @@ POOLS = (
     PoolKnobs("prefill", "prefill", replicas_max=20),
     PoolKnobs("decode", "decode", replicas_min=3, replicas_max=20),
 )
-MODEL = ModelKnobs("llama", POOLS, gpu_budget_max=30, hpa=HpaKnobs(tolerance=0.5), guard=GuardKnobs(step_up_max=1))
+MODEL = ModelKnobs(
+    "llama", POOLS, gpu_budget_max=30, hpa=HpaKnobs(tolerance=0.5), guardrails=GuardrailKnobs(step_up_max=1)
+)
 SETTINGS = Settings("agent", "all", (replace(MODEL, name="other"), MODEL))
 FLEET = SimulatedFleetKnobs(
     tuple(SimulatedPoolKnobs(pool.name, kv_blocks=10_000, linear=PROFILE) for pool in POOLS), "llama", ttft_ms=5_000.0
@@ -47,7 +49,7 @@ def test_a_baseline_keeps_fleet_bounds_and_budget_and_the_guard_stands_aside(nam
     other, model = found.models
     assert other == SETTINGS.models[0]
     assert (model.pools, model.gpu_budget_max, model.no_operation) == (POOLS, 30, False)
-    guard = asdict(model.guard)
+    guard = asdict(model.guardrails)
     steps = {guard.pop("step_up_max"), guard.pop("step_down_max")}
     assert min(steps) > max(pool.replicas_max for pool in POOLS)
     assert set(guard.values()) == {0}

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.errors import ConfigError
 from loadline.sim.fleet import SimulatedFleetKnobs, StartDelayKnobs
@@ -86,8 +86,10 @@ def test_draining_workers_finish_or_hand_on_what_they_have() -> None:
     outcomes = {}
     for drain, same in (("finish", lambda setup: setup), ("migrate", moving)):
         settings, fleet = same(aggregated(workers=4))
-        guard = GuardKnobs(stabilisation_ms=0, warm_up_ms=0)
-        settings = msgspec.structs.replace(settings, models=(msgspec.structs.replace(settings.models[0], guard=guard),))
+        guard = GuardrailKnobs(stabilisation_ms=0, warm_up_ms=0)
+        settings = msgspec.structs.replace(
+            settings, models=(msgspec.structs.replace(settings.models[0], guardrails=guard),)
+        )
         outcomes[drain] = played((settings, fleet), trace(busy + quiet))
     for outcome in outcomes.values():
         assert outcome.drains > 0

@@ -29,7 +29,7 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     why = state.drains.drained(event, state.fleet, turn.now)
     if why is None:
         state.count("workers_drained")
-        state.rescheduling.tally(event.model).empty(state.drains.finished[-1].took_ms)
+        state.migration.tally(event.model).empty(state.drains.finished[-1].took_ms)
         turn.change(event.model)
     # An unknown drain is a repeat of the report: it says so until its process ends.
 

@@ -15,7 +15,7 @@ from loadline.core.vocabulary.reasons import Rejection
 
 def migration_answered(turn: Turn, event: MigrationAnswered) -> list[Effect]:
     """Note whether a source has begun a move. One that does not answer is left alone for a while."""
-    memory = turn.state.rescheduling
+    memory = turn.state.migration
     before = _stage(memory.flights.open.get(event.command_id))
     flight = memory.flights.answered(event, turn.now)
     if flight is None or event.model not in turn.state.fleet.models:
@@ -35,7 +35,7 @@ def migration_answered(turn: Turn, event: MigrationAnswered) -> list[Effect]:
 
 
 def _silent(turn: Turn, event: MigrationAnswered, flight: InFlightMigration, peer: Peer | None) -> list[Effect]:
-    knobs = turn.state.reschedules.get(flight.move.model)
+    knobs = turn.state.migration_knobs.get(flight.move.model)
     if peer is None or knobs is None or not turn.state.bus_connected:
         return []  # without the bus nobody can answer
     news = peer.silent(knobs.breaker_ms, knobs.breaker_max_ms, flight.sent_at_ms, turn.now)
@@ -46,7 +46,7 @@ def _silent(turn: Turn, event: MigrationAnswered, flight: InFlightMigration, pee
         f"{flight.move.source.worker} gave no answer to a migrate command{why}: it is asked again in "
         f"{knobs.breaker_ms} ms"
     )
-    return [RaiseAlarm("move_unanswered", flight.move.model, text)]
+    return [RaiseAlarm("migration_unanswered", flight.move.model, text)]
 
 
 def migration_reported(turn: Turn, event: MigrationReported) -> None:
@@ -55,16 +55,16 @@ def migration_reported(turn: Turn, event: MigrationReported) -> None:
     if event.model not in state.fleet.models:
         state.reject(Rejection.UNKNOWN_MODEL)
         return
-    knobs = state.reschedules.get(event.model)
-    if knobs is None or (event.command_id not in state.rescheduling.flights.open and not _adoptable(turn, event)):
+    knobs = state.migration_knobs.get(event.model)
+    if knobs is None or (event.command_id not in state.migration.flights.open and not _adoptable(turn, event)):
         return  # others move its requests, or it is of a life or a term that we know nothing of
-    before = _stage(state.rescheduling.flights.open.get(event.command_id))
-    flights, most = state.rescheduling.flights, knobs.moves_per_worker_max
-    flight = flights.reported(event, knobs.move_ttl_ms, most, turn.now)
+    before = _stage(state.migration.flights.open.get(event.command_id))
+    flights, most = state.migration.flights, knobs.migrations_per_worker_max
+    flight = flights.reported(event, knobs.ttl_ms, most, turn.now)
     if flight is None:
         return  # a repeat: a source says three times how a move has ended
     if state.leading:  # all agents hear it, one counts
-        tally = state.rescheduling.tally(event.model)
+        tally = state.migration.tally(event.model)
         _spend(tally, before, flight, turn.now)
         if before is not None and before[0] == "asked":
             tally.note(flight.move.trigger, "accepted")  # the report was faster than the answer
@@ -113,8 +113,8 @@ def vanish(turn: Turn, model: str, gone: Iterable[WorkerState]) -> None:
 
     And what they still say of moves counts, as long as they are heard.
     """
-    vanished = turn.state.rescheduling.vanished
-    for worker in gone if turn.state.reschedules else ():
+    vanished = turn.state.migration.vanished
+    for worker in gone if turn.state.migration_knobs else ():
         record = worker.record
         if record.state == "ready" and not worker.draining:
             key = key_of(model, record.pool, record.worker)
@@ -126,27 +126,27 @@ def vanish(turn: Turn, model: str, gone: Iterable[WorkerState]) -> None:
 
 def come_back(turn: Turn, model: str, pool: str, worker: str) -> None:
     """A worker of that name is registered again."""
-    turn.state.rescheduling.vanished.pop(key_of(model, pool, worker), None)
+    turn.state.migration.vanished.pop(key_of(model, pool, worker), None)
 
 
 def left(turn: Turn, event: WorkerDrained) -> None:
     """A worker was emptied and left: it has not vanished."""
     key = key_of(event.model, event.pool, event.worker)
-    known = turn.state.rescheduling.vanished.get(key)
+    known = turn.state.migration.vanished.get(key)
     if known is not None and known.incarnation == event.incarnation:
-        del turn.state.rescheduling.vanished[key]
+        del turn.state.migration.vanished[key]
 
 
 def heard_of(turn: Turn, event: LoadReported) -> None:
     """A worker that is not registered reports: it is only cut off from the store."""
-    known = turn.state.rescheduling.vanished.get(key_of(event.model, event.pool, event.worker))
+    known = turn.state.migration.vanished.get(key_of(event.model, event.pool, event.worker))
     if known is not None and known.incarnation == event.incarnation:
         known.heard_at_ms = turn.now
 
 
 def _peer(turn: Turn, flight: InFlightMigration, end: MigrationEndpoint) -> Peer | None:
     """What is remembered of a worker, if it is still that one; it is about to change."""
-    memory, model = turn.state.rescheduling, flight.move.model
+    memory, model = turn.state.migration, flight.move.model
     peers = memory.peers.get(model)
     peer = None if peers is None else peers.find(end.pool, end.worker)
     if peer is None or peer.incarnation != end.incarnation:

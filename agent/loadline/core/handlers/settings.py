@@ -54,7 +54,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     state.fleet.welcome(turn.now)
     state.guards = {knobs.name: _guard(state, settings, knobs) for knobs in settings.models}
     state.due = dict.fromkeys(state.fleet.models, turn.now)
-    state.rescheduling.due = dict.fromkeys(state.rescheduling.due, turn.now)
+    state.migration.due = dict.fromkeys(state.migration.due, turn.now)
     for name in list(state.ledger.live):
         decision = state.ledger.entries[name].decision
         if decision is not None and not within_bounds(state, decision):
@@ -99,7 +99,7 @@ def _part_with(turn: Turn, model: Model) -> None:
         state.fleet.part_with(pool)
     state.ledger.retire(name)
     state.gpus.forget(name)
-    state.rescheduling.forget(name)
+    state.migration.forget(name)
     turn.forget(name)
     of_model = (state.answers, state.saved_at_ms, state.sleeps, state.renewals, state.failing, state.holds)
     for remembered in (*of_model, state.conditions):
@@ -109,8 +109,8 @@ def _part_with(turn: Turn, model: Model) -> None:
 def _guard(state: AgentState, settings: Settings, knobs: ModelKnobs) -> Guard:
     limits, guard = limits_of(settings, knobs), state.guards.get(knobs.name)
     if guard is None:
-        return Guard(knobs.guard, limits)
-    guard.obey(knobs.guard, limits)
+        return Guard(knobs.guardrails, limits)
+    guard.obey(knobs.guardrails, limits)
     return guard
 
 

@@ -46,8 +46,8 @@ def by_load(metric: MetricName, threshold: float) -> Fits:
         each, apart = view.tokens_each(source), float(load[source] - load[destination])
         total = float(view.measure(TOTAL)[[source, destination]].min())
         tokens = _tokens(metric, apart, each, total)
-        if apart < knobs.rescheduling_load_balance_threshold - _ROUNDING or tokens <= each:
-            least = max(knobs.rescheduling_load_balance_threshold, apart * each / tokens)
+        if apart < knobs.load_balance_threshold - _ROUNDING or tokens <= each:
+            least = max(knobs.load_balance_threshold, apart * each / tokens)
             loads = {"source": float(load[source]), "destination": float(load[destination])}
             return Refusal.of(MigrationCode.GAP_TOO_SMALL, **loads, least=least)
         why = _waits(view) or _hardly_pays(view, each)
@@ -59,7 +59,7 @@ def by_load(metric: MetricName, threshold: float) -> Fits:
         if space < each:
             return Refusal.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
         count = slots(view, source, destination)
-        least = _tokens(metric, knobs.rescheduling_load_balance_threshold, each, total)
+        least = _tokens(metric, knobs.load_balance_threshold, each, total)
         return _sized(view, source, tokens, min(least, tokens), space, count)
 
     return fits
@@ -82,9 +82,9 @@ def _sized(view: LoadView, source: int, apart: float, least_apart: float, space:
     """
     knobs, total, each = view.knobs, float(view.measure(TOTAL)[source]), view.tokens_each(source)
     rule, order, least = (
-        knobs.rescheduling_req_select_rule,
-        knobs.rescheduling_req_select_order,
-        knobs.rescheduling_req_select_value,
+        knobs.req_select_rule,
+        knobs.req_select_order,
+        knobs.req_select_value,
     )
     tokens_max = None if np.isnan(space) else int(space)
     most = (apart + least_apart) / 2.0 - each

@@ -88,7 +88,7 @@ class Consolidation(Struct):
         """These are being emptied."""
         if self.judge_at_ms < 0:
             self.began_ms = now
-            self.judge_at_ms = now + knobs.move_ttl_ms + knobs.consolidate_after_ms
+            self.judge_at_ms = now + knobs.ttl_ms + knobs.consolidate_after_ms
         self.emptied += [name for name in names if name not in self.emptied]
 
 

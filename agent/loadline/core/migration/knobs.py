@@ -36,49 +36,47 @@ _ANSWER_MS: Final = 5_000
 class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Which requests move between workers, and when."""
 
-    enable_rescheduling: Annotated[bool, Meta(description="Whether requests of this model move between workers.")] = (
-        False
-    )
-    rescheduling_policies: Annotated[
+    enabled: Annotated[bool, Meta(description="Whether requests of this model move between workers.")] = False
+    policies: Annotated[
         tuple[PolicyName, ...],
         Meta(max_length=16, description="What moves requests; of two that want a worker, the first."),
     ] = ("decode_load", "prefill_failover", "decode_failover", "neutral_failover")
-    rescheduling_interval_ms: Annotated[
+    interval_ms: Annotated[
         int,
         Meta(
             ge=10, le=3_600_000, description="How often all workers are looked at; a new sample has its own looked at."
         ),
     ] = 500
-    rescheduling_decode_load_metric: Annotated[MetricName, Meta(description="Load of decode workers.")] = (
+    decode_load_metric: Annotated[MetricName, Meta(description="Load of decode workers.")] = (
         "kv_cache_usage_ratio_projected"
     )
-    rescheduling_decode_load_threshold: Annotated[
+    decode_load_threshold: Annotated[
         float,
         Meta(ge=0, le=1e12, description="decode_load moves from workers at or above it to workers below; 0: any."),
     ] = 1.0
-    rescheduling_prefill_load_metric: Annotated[
+    prefill_load_metric: Annotated[
         MetricName, Meta(description="Load of prefill workers: of those that can take over, the least loaded do.")
     ] = "kv_cache_usage_ratio_projected"
-    rescheduling_neutral_load_metric: Annotated[MetricName, Meta(description="Load of aggregated workers.")] = (
+    neutral_load_metric: Annotated[MetricName, Meta(description="Load of aggregated workers.")] = (
         "kv_cache_usage_ratio_projected"
     )
-    rescheduling_neutral_load_threshold: Annotated[
+    neutral_load_threshold: Annotated[
         float,
         Meta(ge=0, le=1e12, description="neutral_load moves from workers at or above it to workers below; 0: any."),
     ] = 1.0
-    rescheduling_load_balance_threshold: Annotated[
+    load_balance_threshold: Annotated[
         float, Meta(ge=0, le=1e12, description="Least difference of load between the two workers of a move by load.")
     ] = 0.7
-    rescheduling_load_balance_scope: Annotated[
+    load_balance_scope: Annotated[
         Literal["cluster", "unit"], Meta(description="Whether load moves between all workers, or within each unit.")
     ] = "cluster"
-    rescheduling_req_select_rule: Annotated[
-        MigrationRule, Meta(description="What rescheduling_req_select_value counts, of moves by load.")
-    ] = "TOKEN"
-    rescheduling_req_select_order: Annotated[
+    req_select_rule: Annotated[MigrationRule, Meta(description="What req_select_value counts, of moves by load.")] = (
+        "TOKEN"
+    )
+    req_select_order: Annotated[
         MigrationOrder, Meta(description="Who goes first of the requests of a worker, in moves by load.")
     ] = "SR"
-    rescheduling_req_select_value: Annotated[
+    req_select_value: Annotated[
         float,
         Meta(ge=-1, le=1e12, description="Least that a move by load takes; of tokens and ratios up to half the gap."),
     ] = 1024.0
@@ -125,17 +123,19 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         float, Meta(ge=-1, le=60, description="How long a worker may take to answer a migrate command; 0 or less: 5 s.")
     ] = -1.0
     migrate_drains: Annotated[bool, Meta(description="Move the requests of workers that drain to others.")] = True
-    move_ttl_ms: Annotated[
+    ttl_ms: Annotated[
         int, Meta(ge=100, le=3_600_000, description="How long a move may take; past it, what was not moved stays.")
     ] = 30_000
-    moves_max: Annotated[int, Meta(ge=1, le=10_000, description="Most requests of the model that move at a time.")] = 64
-    moves_per_worker_max: Annotated[
+    migrations_max: Annotated[
+        int, Meta(ge=1, le=10_000, description="Most requests of the model that move at a time.")
+    ] = 64
+    migrations_per_worker_max: Annotated[
         int,
         Meta(
             ge=1, le=1_024, description="Most requests that a worker moves, or takes in, at a time, whatever it says."
         ),
     ] = 16
-    move_across_pools: Annotated[
+    across_pools: Annotated[
         bool, Meta(description="Move between all pools of a role, where engines can read each other's KV cache.")
     ] = False
     hops_max: Annotated[
@@ -157,10 +157,10 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 131_072
 
     @property
-    def policies(self) -> tuple[PolicyName, ...]:
+    def active_policies(self) -> tuple[PolicyName, ...]:
         """All that are in force, in their order, each once."""
         added = PACKING if self.enable_adaptive_pd else ()
-        return tuple(dict.fromkeys((*self.rescheduling_policies, *added)))
+        return tuple(dict.fromkeys((*self.policies, *added)))
 
     @property
     def answer_ms(self) -> int:

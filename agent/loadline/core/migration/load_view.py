@@ -147,14 +147,14 @@ class LoadView:
 
         And none where more are under way than it has slots, as after a takeover, or where it has fewer than before.
         """
-        most: Numbers = np.minimum(self.measure(SLOTS_IN), self.knobs.moves_per_worker_max)
+        most: Numbers = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
         free = np.where(self.moving(GIVES) > 0.0, 0.0, most - self.moving(IN_SLOTS))
         return np.maximum(np.where(self._asked, free, 0.0), 0.0)
 
     @cached_property
     def free_out(self) -> Numbers:
         """Requests that each can give away now; none while it takes some in."""
-        most: Numbers = np.minimum(self.measure(SLOTS_OUT), self.knobs.moves_per_worker_max)
+        most: Numbers = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
         free = np.where(self.moving(TAKES) > 0.0, 0.0, most - self.moving(OUT_SLOTS))
         return np.maximum(np.where(self._asked, free, 0.0), 0.0)
 

@@ -141,8 +141,8 @@ class MigrationMemory(Struct):
 
     def keep(self, model: str, pools: Mapping[str, str], knobs: MigrationKnobs) -> None:
         """A model has these pools now, by their roles: forget the groups and policies that are gone."""
-        groups = set(pools.values() if knobs.move_across_pools else pools)
-        policies = {DRAIN, *knobs.policies}
+        groups = set(pools.values() if knobs.across_pools else pools)
+        policies = {DRAIN, *knobs.active_policies}
         for by_group in (self.packing, self.looks, self.nameless):
             for key in list(by_group):
                 name, group, *policy = key.split("\0")

@@ -18,7 +18,7 @@ class MigrationCode(StrEnum):
     NO_ROOM = "no_room"
     FINISHES_SOONER = "finishes_sooner"
     WORKER_SOON_READY = "worker_soon_ready"
-    MOVES_MAX = "moves_max"
+    MIGRATIONS_MAX = "migrations_max"
     IN_FLIGHT = "in_flight"
     # why a policy has no pair
     NO_SOURCE = "no_source"
@@ -43,7 +43,7 @@ SENTENCES: Final[dict[MigrationCode, str]] = {
         "to copy a request takes {copy_ms:.0f} ms, and it has {left_ms:.0f} ms left on average"
     ),
     MigrationCode.WORKER_SOON_READY: "a worker that is empty is ready in {left_ms:g} ms",
-    MigrationCode.MOVES_MAX: "{requests:g} requests are moving already, as many as may",
+    MigrationCode.MIGRATIONS_MAX: "{requests:g} requests are moving already, as many as may",
     MigrationCode.IN_FLIGHT: "a move between the two is in flight",
     MigrationCode.NO_SOURCE: "no worker has to give requests away",
     MigrationCode.NO_DESTINATION: ("no worker can take requests in"),

@@ -68,7 +68,7 @@ def policy(name: PolicyName | str, knobs: MigrationKnobs, role: Role) -> Policy 
 def _by_load(name: str, knobs: MigrationKnobs) -> Policy:
     role = _LOADS[name]
     threshold, metric = _THRESHOLDS[role](knobs), _metric(role)
-    by_unit = knobs.rescheduling_load_balance_scope == "unit"
+    by_unit = knobs.load_balance_scope == "unit"
     anybody = by_unit or threshold <= 0.0
     sources = sound if anybody else all_of(sound, at_least(metric, lambda _view: threshold))
     destinations = sound if anybody else all_of(sound, below(metric, lambda _view: threshold))
@@ -113,13 +113,13 @@ _FAILOVERS: Final[Mapping[str, Role]] = {
     "neutral_failover": "aggregated",
 }
 _METRICS: Final[Mapping[Role, Metric]] = {
-    "prefill": lambda knobs: knobs.rescheduling_prefill_load_metric,
-    "decode": lambda knobs: knobs.rescheduling_decode_load_metric,
-    "aggregated": lambda knobs: knobs.rescheduling_neutral_load_metric,
+    "prefill": lambda knobs: knobs.prefill_load_metric,
+    "decode": lambda knobs: knobs.decode_load_metric,
+    "aggregated": lambda knobs: knobs.neutral_load_metric,
 }
 _THRESHOLDS: Final = {
-    "decode": lambda knobs: knobs.rescheduling_decode_load_threshold,
-    "aggregated": lambda knobs: knobs.rescheduling_neutral_load_threshold,
+    "decode": lambda knobs: knobs.decode_load_threshold,
+    "aggregated": lambda knobs: knobs.neutral_load_threshold,
 }
 _PACKING: Final[Mapping[str, Policy]] = {
     "binpacking_mitigation": Policy(

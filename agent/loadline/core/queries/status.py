@@ -63,8 +63,8 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
         objectives=_obeyed(knobs),
         conditions=state.conditions.get(knobs.name, ()),
         settled=state.settled(model, now),
-        migrations=summary(state.rescheduling, knobs.name, now) if knobs.name in state.reschedules else None,
-        emptied=emptied(state.rescheduling, knobs.name),
+        migrations=summary(state.migration, knobs.name, now) if knobs.name in state.migration_knobs else None,
+        emptied=emptied(state.migration, knobs.name),
     )
 
 
@@ -98,7 +98,7 @@ def lacks_movers(state: AgentState, knobs: ModelKnobs) -> list[str]:
     workers = [worker for pool in state.fleet.models[knobs.name].pools.values() for worker in pool.workers.values()]
     said = [sample for worker in workers for sample in worker.latest if sample is not None]
     able = any(sample.migration_slots_in is not None or sample.migration_slots_out is not None for sample in said)
-    if able or not said or not knobs.rescheduling.enable_rescheduling:
+    if able or not said or not knobs.migration.enabled:
         return []
     return [f"{knobs.name}: no worker publishes migration_slots_in or migration_slots_out, so nothing moves"]
 
@@ -118,7 +118,7 @@ def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation
 
 def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[PolicyReport]:
     """What the policies of every model (or of one) last saw; of one decision: nothing, for it is not about moves."""
-    found = [] if decision_id else looks(state.rescheduling, model)
+    found = [] if decision_id else looks(state.migration, model)
     return [replace(one, code=MigrationCode.PAUSED, numbers={}) if one.model in state.paused else one for one in found]
 
 

@@ -1,7 +1,7 @@
 """From what is believed of workers to the moves that are asked of them: hear, look, ask, remember.
 
 When a worker is heard its model is looked at in the same turn, as far as that worker is concerned; every
-``rescheduling_interval_ms`` all of it is. What was asked for counts from that moment on, so nothing is planned twice.
+``interval_ms`` all of it is. What was asked for counts from that moment on, so nothing is planned twice.
 """
 
 from collections import Counter
@@ -36,18 +36,16 @@ class MigrationPipeline:
 
     def __init__(self, settings: Settings, state: AgentState) -> None:
         self.state = state
-        self._knobs: dict[str, ModelKnobs] = {
-            model.name: model for model in settings.models if model.rescheduling.enable_rescheduling
-        }
+        self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models if model.migration.enabled}
         self._settings = settings
         self._nodes, self._units = Names(), Names()
         self._groups: dict[str, list[MigrationGroup]] = {}
-        state.reschedules = {name: model.rescheduling for name, model in self._knobs.items()}
+        state.migration_knobs = {name: model.migration for name, model in self._knobs.items()}
         for name, model in self._knobs.items():
-            state.rescheduling.due.setdefault(name, 0)
-            state.rescheduling.keep(name, {pool.name: pool.role for pool in model.pools}, model.rescheduling)
-        for name in state.rescheduling.due.keys() - self._knobs.keys():
-            state.rescheduling.forget(name)
+            state.migration.due.setdefault(name, 0)
+            state.migration.keep(name, {pool.name: pool.role for pool in model.pools}, model.migration)
+        for name in state.migration.due.keys() - self._knobs.keys():
+            state.migration.forget(name)
 
     def settle(self, names: Sequence[str], now: int) -> None:
         """Bring the sums of models up to date, where nobody decides who would."""
@@ -61,7 +59,7 @@ class MigrationPipeline:
 
     def plan(self, heard: Sequence[str], now: int) -> list[Effect]:
         """Look at the models of which something was heard, and at those that are due; gives what is to be asked."""
-        memory = self.state.rescheduling
+        memory = self.state.migration
         memory.forget_vanished(now)
         memory.listen(now)
         self._renumber()
@@ -82,7 +80,7 @@ class MigrationPipeline:
 
     def _try(self, name: str, now: int, *, whole: bool, settled: bool) -> list[Effect]:
         """Look at a model. A fault in that holds the moves of this model, and nothing else."""
-        memory = self.state.rescheduling
+        memory = self.state.migration
         begun = set(memory.flights.open)
         try:
             effects = self._look(name, now, whole=whole, settled=settled)
@@ -90,11 +88,11 @@ class MigrationPipeline:
             for command_id in memory.flights.open.keys() - begun:
                 del memory.flights.open[command_id]  # nobody will be asked
             self._groups.pop(name, None)
-            self.state.count("rescheduling_failures")
+            self.state.count("migration_failures")
             if name in memory.faults:
                 return []
             memory.faults[name] = None
-            return [RaiseAlarm("rescheduling_failed", name, f"{type(fault).__name__}: {fault}"[:FAULT_MAX])]
+            return [RaiseAlarm("migration_failed", name, f"{type(fault).__name__}: {fault}"[:FAULT_MAX])]
         memory.faults.pop(name, None)
         return effects
 
@@ -108,7 +106,7 @@ class MigrationPipeline:
 
     def _close(self, now: int) -> list[Effect]:
         """Give up moves whose time is over, or whose workers are gone."""
-        memory = self.state.rescheduling
+        memory = self.state.migration
         lost = memory.flights.expire(now)
         for flight in lost:
             memory.tally(flight.move.model).lose(flight, "deadline", now)
@@ -118,7 +116,7 @@ class MigrationPipeline:
                 memory.tally(flight.move.model).lose(flight, "source_lost", now)
         sources = Counter((flight.move.model, flight.move.source.worker) for flight in lost)
         return [
-            RaiseAlarm("move_lost", model, f"{worker} never said how {_moves(count)} ended")
+            RaiseAlarm("migration_lost", model, f"{worker} never said how {_moves(count)} ended")
             for (model, worker), count in sorted(sources.items())
         ]
 
@@ -132,17 +130,17 @@ class MigrationPipeline:
         worker = None if pool is None else pool.workers.get(source.worker)
         if worker is not None:
             return worker.record.incarnation != source.incarnation
-        gone = self.state.rescheduling.vanished.get(key_of(model, source.pool, source.worker))
-        since_ms = now - self._knobs[model].rescheduling.suspect_after_ms if model in self._knobs else now
+        gone = self.state.migration.vanished.get(key_of(model, source.pool, source.worker))
+        since_ms = now - self._knobs[model].migration.suspect_after_ms if model in self._knobs else now
         return gone is None or gone.incarnation != source.incarnation or gone.heard_at_ms < since_ms
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def _look(self, name: str, now: int, *, whole: bool, settled: bool) -> list[Effect]:
         """Look at a model: at all of it, or at those that were heard."""
-        memory, knobs = self.state.rescheduling, self._knobs[name]
+        memory, knobs = self.state.migration, self._knobs[name]
         if whole:
-            memory.due[name] = now + knobs.rescheduling.rescheduling_interval_ms
+            memory.due[name] = now + knobs.migration.interval_ms
         flights = memory.flights.of_model(name)
         groups = self._groups[name] = self._groups.get(name) or self._make_groups(knobs)
         heard = [group.board.hear(flights, now, settled=settled) for group in groups]
@@ -153,7 +151,7 @@ class MigrationPipeline:
             memory.failing.pop(name, None)  # what is not looked at is not known
             return []
         hearing_since_ms = max(self.state.bus_since_ms, memory.hearing_since_ms)
-        gone_since_ms = now - knobs.rescheduling.suspect_after_ms
+        gone_since_ms = now - knobs.migration.suspect_after_ms
         elsewhere = self._members(name, gone_since_ms, hearing=hearing_since_ms < gone_since_ms)
         look = MigrationRound(self.state, knobs, groups, elsewhere, hearing_since_ms, now)
         effects = look.alarms()
@@ -171,16 +169,16 @@ class MigrationPipeline:
     def _make_groups(self, knobs: ModelKnobs) -> list[MigrationGroup]:
         pools: dict[str, dict[str, Pool]] = {}
         for pool in self.state.fleet.models[knobs.name].pools.values():
-            name = pool.knobs.role if knobs.rescheduling.move_across_pools else pool.name
+            name = pool.knobs.role if knobs.migration.across_pools else pool.name
             pools.setdefault(name, {})[pool.name] = pool
-        peers = self.state.rescheduling.peers.setdefault(knobs.name, Peers())
+        peers = self.state.migration.peers.setdefault(knobs.name, Peers())
         return [self._make_group(knobs, name, members, peers) for name, members in pools.items()]
 
     def _make_group(self, knobs: ModelKnobs, name: str, pools: dict[str, Pool], peers: Peers) -> MigrationGroup:
         tpot = self._tpot(knobs.name, next(iter(pools.values())))
         board = WorkerTable(pools, peers, self._nodes, self._units, tpot)
-        drains = (DRAIN,) if knobs.rescheduling.migrate_drains else ()
-        found = (policy(one, knobs.rescheduling, board.role) for one in (*drains, *knobs.rescheduling.policies))
+        drains = (DRAIN,) if knobs.migration.migrate_drains else ()
+        found = (policy(one, knobs.migration, board.role) for one in (*drains, *knobs.migration.active_policies))
         return MigrationGroup(name, board, tuple(one for one in found if one is not None))
 
     def _tpot(self, model: str, pool: Pool) -> TpotModel | None:
@@ -197,7 +195,7 @@ class MigrationPipeline:
 
         Where we were not ``hearing`` ourselves for so long, nobody has vanished for good.
         """
-        memory = self.state.rescheduling
+        memory = self.state.migration
         gone = (one for one in memory.vanished.values() if hearing and one.heard_at_ms < gone_since_ms)
         fallen = [
             *(one for model, failing in memory.failing.items() if model != name for one in failing),

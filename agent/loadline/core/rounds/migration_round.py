@@ -61,13 +61,13 @@ class MigrationRound:
         now: int,
     ) -> None:
         self._state = state
-        self._memory = memory = state.rescheduling
+        self._memory = memory = state.migration
         self._model = state.fleet.models[knobs.name]
-        self._advises, self._knobs = knobs.no_operation, knobs.rescheduling
+        self._advises, self._knobs = knobs.no_operation, knobs.migration
         self._groups = groups
         self._now = now
         self._suspects = suspects(
-            {group.name: group.board for group in groups}, knobs.rescheduling, elsewhere, hearing_since_ms, now
+            {group.name: group.board for group in groups}, knobs.migration, elsewhere, hearing_since_ms, now
         )
         before = memory.failing.pop(knobs.name, [])
         if self._suspects.fallen:
@@ -219,7 +219,7 @@ class MigrationRound:
         # What sources say of moves of a leader before counts too, but leaves room: nobody can hold up all others by it.
         adopted = sum(flight.slots for flight in flights if flight.adopted)
         under_way = sum(flight.slots for flight in flights if not flight.adopted)
-        under_way += min(adopted, self._knobs.moves_max // 2)
+        under_way += min(adopted, self._knobs.migrations_max // 2)
         between = {(flight.move.source, flight.move.destination) for flight in flights if not flight.ended}
         for verdict in one.select(view, sources, destinations, _once(one.fits, between)):
             found = self._bounded(verdict[2], under_way)
@@ -233,7 +233,7 @@ class MigrationRound:
             if len(looked) < PAIRS_KEPT:
                 source, destination = (view.board.keys[row][1] for row in verdict[:2])
                 looked.append(self._looks.pair(source, destination, found))
-            if isinstance(found, Refusal) and found.code is MigrationCode.MOVES_MAX:
+            if isinstance(found, Refusal) and found.code is MigrationCode.MIGRATIONS_MAX:
                 break
         return pairs
 
@@ -241,9 +241,9 @@ class MigrationRound:
         """What of a pair may be asked for beside what is in flight."""
         if isinstance(found, Refusal):
             return found
-        left = self._knobs.moves_max - under_way
+        left = self._knobs.migrations_max - under_way
         if left < 1:
-            return Refusal.of(MigrationCode.MOVES_MAX, requests=under_way)
+            return Refusal.of(MigrationCode.MIGRATIONS_MAX, requests=under_way)
         if found.requests <= left:
             return found
         return replace(found, requests=left, tokens=found.tokens * left // found.requests)
@@ -265,9 +265,9 @@ class MigrationRound:
             tokens_max=amount.tokens_max,
             hops_max=ANY_HOPS if one.urgent else knobs.hops_max,
         )
-        self._memory.flights.begin(move, amount.requests, amount.tokens, knobs.move_ttl_ms, self._now)
+        self._memory.flights.begin(move, amount.requests, amount.tokens, knobs.ttl_ms, self._now)
         self._memory.tally(name).note(one.name, "planned")
-        self._effects.append(SendMigrate(move, knobs.move_ttl_ms, knobs.answer_ms))
+        self._effects.append(SendMigrate(move, knobs.ttl_ms, knobs.answer_ms))
 
 
 def _once(fits: Fits, between: set[tuple[MigrationEndpoint, MigrationEndpoint]]) -> Fits:

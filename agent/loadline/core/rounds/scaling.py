@@ -317,13 +317,13 @@ class ScalingPipeline:
     def _victims(self, model: str, pool: Pool, replicas: int) -> tuple[Victim, ...]:
         leaving = self.state.drains.of_pool(model, pool.name)
         surplus = max(0, pool.ready + pool.starting - replicas)
-        moves = self._knobs[model].rescheduling
-        gives = partial(self._gives, model) if moves.enable_rescheduling and moves.migrate_drains else None
+        moves = self._knobs[model].migration
+        gives = partial(self._gives, model) if moves.enabled and moves.migrate_drains else None
         return (*leaving, *choose_victims(pool, surplus, gives))
 
     def _gives(self, model: str, worker: WorkerState) -> bool:
         """Whether a worker has ever had a slot for requests that it gives away."""
-        peers, record = self.state.rescheduling.peers.get(model), worker.record
+        peers, record = self.state.migration.peers.get(model), worker.record
         peer = None if peers is None else peers.find(record.pool, record.worker)
         return peer is not None and peer.incarnation == record.incarnation and peer.slots_out_most > 0
 

@@ -58,9 +58,9 @@ class AgentState(Struct):
     """When the next one is looked at."""
     sleeps: dict[str, IdleTracker] = field(default_factory=dict)
     """Of the models that may have no worker."""
-    reschedules: dict[str, MigrationKnobs] = field(default_factory=dict)
+    migration_knobs: dict[str, MigrationKnobs] = field(default_factory=dict)
     """What the models go by whose requests may move."""
-    rescheduling: MigrationMemory = field(default_factory=MigrationMemory)
+    migration: MigrationMemory = field(default_factory=MigrationMemory)
     """What is remembered of moves."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them."""
@@ -146,7 +146,7 @@ def initial_state(settings: Settings) -> AgentState:
         leadership=Leadership(settings.scope, settings.leadership),
         ledger=Ledger(settings.decisions),
         drains=Drains(settings.drain),
-        guards={model.name: Guard(model.guard, limits_of(settings, model)) for model in knobs},
+        guards={model.name: Guard(model.guardrails, limits_of(settings, model)) for model in knobs},
         due={model.name: 0 for model in knobs},
     )
 

@@ -15,7 +15,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ZoneOffsets
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.hybrid import HybridKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
@@ -76,8 +76,8 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
             " is taken to be as a day before. Without it the trace is taken to end at the start.",
         ),
     ] = ""
-    guard: GuardKnobs = GuardKnobs()
-    rescheduling: MigrationKnobs = MigrationKnobs()
+    guardrails: GuardrailKnobs = GuardrailKnobs()
+    migration: MigrationKnobs = MigrationKnobs()
     saturation: SaturationKnobs = SaturationKnobs()
     threshold: ThresholdKnobs = ThresholdKnobs()
     static: StaticKnobs = StaticKnobs()

@@ -175,7 +175,7 @@ class ModelStatus(Struct, frozen=True):
     settled: bool = False
     """Whether this agent leads and knows what stands: only then may anybody act on the counts of its pools."""
     migrations: MigrationStatus | None = None
-    """None where rescheduling is off."""
+    """None where migration is off."""
     emptied: DurationTotal = DurationTotal()
     """Workers that were drained, and how long that took from when they were to drain."""
 

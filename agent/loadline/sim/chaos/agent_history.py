@@ -213,7 +213,7 @@ class AgentHistory:
         held = self.proposals.setdefault(pool, deque())
         if not held or held[-1][1] != count:
             held.append((now, count))
-        oldest = now - self.models[pool[0]].guard.stabilisation_ms
+        oldest = now - self.models[pool[0]].guardrails.stabilisation_ms
         while len(held) > 1 and held[1][0] <= oldest:
             held.popleft()
 

@@ -133,7 +133,7 @@ class InvariantChecker(TurnObserver):
             report("I21-fence", f"epoch {move.epoch}, {now - memory.deadline_ms} ms after the deadline")
         if memory.stopping:
             report("I19-quiet", f"requests of {move.source.worker} are to move")
-        knobs = memory.models[move.model].rescheduling
+        knobs = memory.models[move.model].migration
         MigrationCheck(state, knobs, move, report).judge(memory.flights.others(move, state.fleet, now))
         memory.flights.begin(effect, now)
 

@@ -107,7 +107,7 @@ class CommitCheck:
             self.report("I16-named", f"{sorted(leaving)}, named are {[v.worker for v in target.victims]}")
 
     def _growth(self, pool: Pool, target: PoolTarget) -> None:
-        guard = self.model.guard
+        guard = self.model.guardrails
         if self._says(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
             return  # bounds are stronger
         if target.replicas > target.previous + guard.step_up_max:
@@ -120,7 +120,7 @@ class CommitCheck:
             self.report("P3-cooldown", f"{pool.name} again after {self.now - changed_ms} ms")
 
     def _shrink(self, pool: Pool, target: PoolTarget) -> None:
-        memory, now, guard, fleet = self.memory, self.now, self.model.guard, self.memory.settings.fleet
+        memory, now, guard, fleet = self.memory, self.now, self.model.guardrails, self.memory.settings.fleet
         key = self.model.name, pool.name
         said = f"{pool.name} from {target.previous} to {target.replicas}"
         if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):

@@ -51,7 +51,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "I21-stale": "no worker begins a move of a term older than one of which it began another",
     "I21-where": "a move goes from one worker to another that is ready, as far as the leader can know",
     "I21-chain": "no worker gives requests away in one move and takes some in in another",
-    "I21-bounds": "no more requests move than moves_max, and at a worker than moves_per_worker_max",
+    "I21-bounds": "no more requests move than migrations_max, and at a worker than migrations_per_worker_max",
     "P1-announced": "an open decision is announced at least once in each interval",
     "P2-back-off": "after a decision that was refused or expired the next one waits",
     "P3-cooldown": "between two changes of a pool there is the cooldown of the second one's direction",

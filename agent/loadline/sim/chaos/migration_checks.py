@@ -55,11 +55,11 @@ class MigrationCheck:
     def _bounds(self, others: list[OutstandingMigration]) -> None:
         knobs, its = self._knobs, self._move
         requests = its.requests_max + sum(one.requests for one in others)
-        if requests > knobs.moves_max:
+        if requests > knobs.migrations_max:
             self._report("I21-bounds", f"{requests} requests of {its.model}")
         for end in (its.source, its.destination):
             mine = sum(one.requests for one in others if end in {one.move.source, one.move.destination})
-            if mine + its.requests_max > knobs.moves_per_worker_max:
+            if mine + its.requests_max > knobs.migrations_per_worker_max:
                 self._report("I21-bounds", f"{mine + its.requests_max} requests of {end.worker}")
 
 

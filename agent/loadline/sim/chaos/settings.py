@@ -13,7 +13,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -26,7 +26,7 @@ QUOTA_GPUS = 6
 
 def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
     """What the agent of this name is told, where there are so many GPUs; None: they are not limited."""
-    guard = GuardKnobs(
+    guard = GuardrailKnobs(
         step_up_max=2, stabilisation_ms=12_000, warm_up_ms=8_000, cooldown_up_ms=1_500, cooldown_down_ms=2_500
     )
     prefill = PoolKnobs("prefill", "prefill", 1, 1, 5, start_deadline_ms=30_000, accelerator="gpu")
@@ -40,20 +40,20 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
         new_decode_worker_grace_intervals=1,
     )
     moving = MigrationKnobs(
-        enable_rescheduling=True,
-        rescheduling_interval_ms=2_000,
-        rescheduling_decode_load_metric="decode_batch_size",
-        rescheduling_decode_load_threshold=0.0,
-        rescheduling_prefill_load_metric="num_requests",
-        rescheduling_neutral_load_metric="decode_batch_size",
-        rescheduling_neutral_load_threshold=0.0,
-        rescheduling_load_balance_threshold=2.0,
-        rescheduling_req_select_rule="NUM_REQ",
-        rescheduling_req_select_value=1.0,
+        enabled=True,
+        interval_ms=2_000,
+        decode_load_metric="decode_batch_size",
+        decode_load_threshold=0.0,
+        prefill_load_metric="num_requests",
+        neutral_load_metric="decode_batch_size",
+        neutral_load_threshold=0.0,
+        load_balance_threshold=2.0,
+        req_select_rule="NUM_REQ",
+        req_select_value=1.0,
         llumlet_grpc_timeout_seconds=2.0,
-        move_ttl_ms=10_000,
-        moves_max=4,
-        moves_per_worker_max=2,
+        ttl_ms=10_000,
+        migrations_max=4,
+        migrations_per_worker_max=2,
         breaker_ms=2_000,
         breaker_max_ms=10_000,
     )
@@ -67,12 +67,20 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
                 (prefill, decode),
                 planner="threshold",
                 gpu_budget_max=11,
-                guard=guard,
+                guardrails=guard,
                 threshold=threshold,
-                rescheduling=moving,
+                migration=moving,
             ),
             ModelKnobs(
-                "whole", (both,), "team", 1, planner="hpa", gpu_budget_min=3, guard=guard, hpa=hpa, rescheduling=moving
+                "whole",
+                (both,),
+                "team",
+                1,
+                planner="hpa",
+                gpu_budget_min=3,
+                guardrails=guard,
+                hpa=hpa,
+                migration=moving,
             ),
         ),
         fleet=FleetKnobs(stale_after_ms=5_000, surplus_after_ms=20_000),

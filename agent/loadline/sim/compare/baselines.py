@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
-from loadline.core.planning.guardrails.guard import GuardKnobs
+from loadline.core.planning.guardrails.guard import GuardrailKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.static import StaticKnobs
@@ -26,7 +26,7 @@ PEAK_WINDOW_S: Final = 60.0
 PEAK_UTILISATION: Final = 0.75
 """Static peak: the share of that stretch that its workers are busy for. At 1 every burst within it makes a queue."""
 _STEP_MAX: Final = 1_000_000
-_NO_RAILS: Final = GuardKnobs(
+_NO_RAILS: Final = GuardrailKnobs(
     step_up_max=_STEP_MAX,
     step_down_max=_STEP_MAX,
     stabilisation_ms=0,
@@ -44,7 +44,7 @@ def baseline(name: str, settings: Settings, fleet: SimulatedFleetKnobs, trace: T
         DataError: A profile cannot be used.
     """
     model = model_of(fleet, settings)
-    changed = BASELINES[name](replace(model, guard=_NO_RAILS, no_operation=False), fleet, trace)
+    changed = BASELINES[name](replace(model, guardrails=_NO_RAILS, no_operation=False), fleet, trace)
     return replace(settings, models=tuple(changed if one is model else one for one in settings.models))
 
 

@@ -22,7 +22,7 @@ from loadline.core.vocabulary.reasons import Reason, ReasonCode
 NotNegative = Annotated[int, Meta(ge=0)]
 
 
-class GuardKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+class GuardrailKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """The rails of one model."""
 
     step_up_max: Annotated[int, Meta(ge=1, description="Most workers added to a pool by one decision.")] = 8
@@ -118,11 +118,11 @@ class Proposal(Struct):
 class Guard(Struct):
     """The rails of one model and what they remember."""
 
-    knobs: GuardKnobs
+    knobs: GuardrailKnobs
     limits: HardLimits
     tracks: dict[str, ProposalHistory] = field(default_factory=dict)
 
-    def obey(self, knobs: GuardKnobs, limits: HardLimits) -> None:
+    def obey(self, knobs: GuardrailKnobs, limits: HardLimits) -> None:
         """Go by these from now on. What was proposed, and since when there is data, stays known."""
         self.knobs, self.limits = knobs, limits
         for track in self.tracks.values():
