@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,14 +14,17 @@ from msgspec import Struct
 
 from loadline.config import Config
 from loadline.config.reference import reference
+from loadline.core.migration.outcomes import SENTENCES as MIGRATION_SENTENCES
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
+from loadline.core.vocabulary.reasons import SENTENCES
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.messages import MESSAGES
 from loadline.wire.steps import StepInput, StepOutput
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+REASONS: Final = Path("docs/reference/reasons.md")
 STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision, "learned": LearnedState}
 STEPS: Final[dict[str, type[Struct]]] = {"step_input": StepInput, "step_output": StepOutput}
 
@@ -134,6 +138,27 @@ def parameters() -> dict[str, Any]:
     return {"root": {"description": "First tokens of every subject.", "default": "loadline"}, **names}
 
 
+def with_sentences(text: str, sentences: Mapping[str, str]) -> str:
+    """Fill the second column of the tables in ``text`` with the sentence of the code in the first one."""
+
+    def filled(row: re.Match[str]) -> str:
+        if row[1] not in sentences:
+            return row[0]
+        sentence = re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentences[row[1]])
+        return f"| `{row[1]}` | {sentence} |"
+
+    return re.sub(r"^\| `(\w+)` \|[^|\n]*\|", filled, text, flags=re.MULTILINE)
+
+
+def reasons_page() -> str:
+    """Return docs/reference/reasons.md with the sentences of the code; its other columns are written by hand."""
+    title, scaling, migration = (ROOT / REASONS).read_text(encoding="utf-8").split("\n## ", 2)
+    policies, *others = migration.split("\n## ")
+    scaling = with_sentences(scaling, {str(code): sentence for code, sentence in SENTENCES.items()})
+    policies = with_sentences(policies, {str(code): sentence for code, sentence in MIGRATION_SENTENCES.items()})
+    return "\n## ".join((title, scaling, policies, *others))
+
+
 def outputs() -> dict[Path, str]:
     """Path below the project -> what it should hold."""
     kinds = {**MESSAGES, **STORED, **STEPS}
@@ -144,6 +169,7 @@ def outputs() -> dict[Path, str]:
         Path("schemas/asyncapi.yaml"): asyncapi(),
         Path("docs/reference/configuration.md"): reference(),
         Path("docs/reference/fleet-file.md"): fleet_reference(),
+        REASONS: reasons_page(),
     }
 
 
@@ -154,7 +180,7 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=ROOT, help="project folder (default: this one)")
     args = parser.parse_args()
     wanted = outputs()
-    pages = (args.into / "docs/reference" / name for name in ("configuration.md", "fleet-file.md"))
+    pages = (args.into / "docs/reference" / name for name in ("configuration.md", "fleet-file.md", REASONS.name))
     files = [*args.into.glob("schemas/*"), *pages]
     there = {path.relative_to(args.into): path.read_text(encoding="utf-8") for path in files if path.is_file()}
     stray = sorted(there.keys() - wanted.keys())

@@ -1,4 +1,4 @@
-"""The programs in docs/reference/clients.md are run as they stand there, but for the addresses and the root."""
+"""The programs in docs/how-to/write-a-scaler.md and report-load.md, run with other addresses and another root."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,8 @@ from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
 
-DOCUMENT = Document("reference/clients.md")
+SCALER, CLIENTS = Document("how-to/write-a-scaler.md"), Document("how-to/report-load.md")
+REFERENCE = Document("reference/clients.md")
 
 
 def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
@@ -33,7 +34,7 @@ def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
                 await bus.publish(Subjects(own_name).decision("llama"), announced)
                 return any(isinstance(event, DecisionAnswered) and event.status == "done" for event in heard)
 
-            with DOCUMENT.running(tmp_path, "scaler", nats_url, etcd_url, own_name) as process:
+            with SCALER.running(tmp_path, "scaler", nats_url, etcd_url, own_name) as process:
                 await until_async(done, "done")
                 process.kill()  # what it has not said by now it never will
                 assert process.stdout is not None
@@ -45,7 +46,7 @@ def test_scaler(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
 def test_worker(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with agent(nats_url, own_name) as (bus, heard):
-            with DOCUMENT.running(tmp_path, "worker", nats_url, etcd_url, own_name) as process:
+            with CLIENTS.running(tmp_path, "worker", nats_url, etcd_url, own_name) as process:
                 await until(lambda: any(isinstance(event, LoadReported) for event in heard), "load")
                 incarnation = next(event.incarnation for event in heard if isinstance(event, LoadReported))
                 command = DrainCommand("d", "llama", "decode", "decode-1", "decode", incarnation, 1, 60_000)
@@ -67,7 +68,7 @@ def test_worker(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> 
 def test_frontend(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with agent(nats_url, own_name) as (_, heard):
-            with DOCUMENT.running(tmp_path, "frontend", nats_url, etcd_url, own_name) as process:
+            with CLIENTS.running(tmp_path, "frontend", nats_url, etcd_url, own_name) as process:
                 await until(lambda: process.poll() is not None, "the end")
                 assert process.returncode == 0
 
@@ -85,7 +86,7 @@ def test_frontend(tmp_path: Path, nats_url: str, etcd_url: str, own_name: str) -
 
 
 def test_the_local_scaler_takes_the_configuration_that_is_shown(tmp_path: Path) -> None:
-    [shown] = re.findall(r"```toml\n(.*?)```", DOCUMENT.text, re.DOTALL)
+    [shown] = re.findall(r"```toml\n(.*?)```", REFERENCE.text, re.DOTALL)
     path = tmp_path / "local.toml"
     path.write_text(shown, "utf-8")
     knobs = read(path)

@@ -82,10 +82,9 @@ def test_every_query_asks_for_metrics_and_labels_that_there_are(expression: str)
 
 
 def test_what_the_documents_say_to_watch_has_an_alert_or_a_panel() -> None:
-    text = (DEPLOY.parent / "docs" / "reference" / "operations.md").read_text("utf-8")
-    [table] = re.findall(r"Watch these\..*?rules\.yaml", text, re.DOTALL)
-    told = [row.partition(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
-    names = [name for row in told for name in re.findall(r"`(loadline_\w+)`", row)]
+    text = (DEPLOY.parent / "docs" / "reference" / "metrics-and-alarms.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`loadline_.*?) \|.*\| ([^|]*) \|$", text, re.MULTILINE)
+    names = [name for row, symptom in rows if symptom for name in re.findall(r"`(loadline_\w+)`", row)]
     asked = {name for text in expressions() for name in re.findall(r"\bloadline_\w+", text)}
     assert len(names) > 10
     assert not [name for name in names if not {name, f"{name}_bucket", f"{name}_sum"} & asked]

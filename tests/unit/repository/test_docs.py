@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from textwrap import dedent
 from typing import get_args
 
 import jsonschema
@@ -16,12 +17,11 @@ from loadline.cli.main import main, parser
 from loadline.config import load, parse, validate
 from loadline.config.tpot_profiles import read_tpot
 from loadline.core.migration.in_flight import MigrationPhase
-from loadline.core.migration.outcomes import SENTENCES as MOVE_SENTENCES
 from loadline.core.migration.outcomes import MigrationCode
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefusal
-from loadline.core.vocabulary.reasons import SENTENCES, ReasonCode, Rejection
+from loadline.core.vocabulary.reasons import ReasonCode, Rejection
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.status import ConditionName, ConditionReason
 from loadline.sim.compare.baselines import BASELINES
@@ -30,13 +30,15 @@ from loadline.sim.fleet.reference import fleet_reference
 from loadline.wire.codec import Codec, Rejected, decode_as, decode_worker_record
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainReport, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects
+from tests.unit.repository.test_deploy_metrics import said
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 REFERENCE, EXPLANATION = DOCS / "reference", DOCS / "explanation"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 PROTOCOL = (REFERENCE / "protocol.md").read_text("utf-8")
-OPERATIONS = (REFERENCE / "operations.md").read_text("utf-8")
+REASONS = (REFERENCE / "reasons.md").read_text("utf-8")
+METRICS = (REFERENCE / "metrics-and-alarms.md").read_text("utf-8")
 KINDS = MESSAGES | {"worker_record": WorkerRecord, "decision": Decision, "learned": LearnedState}
 # Big answers, shown by `loadline status --json` and the like rather than printed into a document.
 NOT_SHOWN = {"agent_status", "explain_reply", "decisions_reply"}
@@ -45,7 +47,9 @@ with_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p
 
 
 def blocks(document: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    """Return the code blocks of a language, also those within lists."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", document.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [dedent(text) for _, text in found]
 
 
 def section(text: str, title: str) -> str:
@@ -93,11 +97,11 @@ def test_fleets_are_valid(document: Path, tmp_path: Path) -> None:
 
 
 def test_the_example_is_simulated_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    document = EXPLANATION / "simulation.md"
+    document = DOCS / "tutorials" / "compare-policies.md"
     [command] = re.findall(r"loadline (simulate .*)", blocks(document, "console")[0])
     monkeypatch.chdir(ROOT)
     assert main(shlex.split(command)) == 0
-    [shown, _] = blocks(document, "text")
+    [shown] = blocks(document, "text")
     # The numbers change with every planner that gets better; what they say does not.
     printed = capsys.readouterr().out
     assert [line[:12] for line in printed.splitlines()] == [line[:12] for line in shown.splitlines()]
@@ -147,7 +151,7 @@ def test_the_readmes_scaler_imports_what_there_is() -> None:
 def test_commands_exist(document: Path) -> None:
     text = document.read_text("utf-8").replace("\\\n", " ")
     named = re.findall(r"`loadline ([^`\n]+)`", text)
-    run = re.findall(r"^[$#] (?:\S*/)?loadline ([^#\n]+)", text, re.MULTILINE)
+    run = re.findall(r"^ *[$#] (?:\S*/)?loadline ([^#\n]+)", text, re.MULTILINE)
     for command in [*run, *(command for command in named if " " in command)]:
         parser().parse_args(shlex.split(command))  # SystemExit where it is not understood
     for command in named:
@@ -165,7 +169,7 @@ def test_a_command_that_is_not_understood_is_noticed() -> None:
 @with_each_document
 def test_make_targets_exist(document: Path) -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    assert set(re.findall(r"(?:^\$ |`)make ([a-z]+)", document.read_text("utf-8"), re.MULTILINE)) <= set(targets)
+    assert set(re.findall(r"(?:^ *\$ |`)make ([a-z]+)", document.read_text("utf-8"), re.MULTILINE)) <= set(targets)
 
 
 def test_every_message_is_shown_and_is_valid() -> None:
@@ -201,28 +205,29 @@ def test_what_is_shown_passes_the_agents_codec() -> None:
     assert not isinstance(decode_worker_record(("workers", "llama", "decode", "decode-7"), record), Rejected)
 
 
-def test_every_reason_is_explained() -> None:
-    table = {cells[0].strip("`"): cells[1] for cells in rows(section(OPERATIONS, "Reasons"))}
-    assert table == {str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", SENTENCES[code]) for code in ReasonCode}
+def codes(text: str) -> list[str]:
+    return [cells[0].strip("`") for cells in rows(text)]
 
 
-def test_every_reason_of_a_move_is_explained() -> None:
-    text = section(OPERATIONS, "Moves")
-    codes = {cells[0].strip("`"): cells[1] for cells in rows(text.partition("| code |")[2])}
-    assert set(codes) == set(map(str, MigrationCode))
-    assert codes == {
-        str(code): re.sub(r"\{(\w+)[^}]*\}", r"*\1*", sentence) for code, sentence in MOVE_SENTENCES.items()
-    }
-    said = set(re.findall(r"`(\w+)`", text))
-    assert {*get_args(MigrationRefusal), *get_args(MigrationFailure), *get_args(MigrationPhase)} - {""} <= said
+def test_every_reason_is_listed() -> None:
+    assert sorted(codes(section(REASONS, "Scaling"))) == sorted(map(str, ReasonCode))
+    assert sorted(codes(section(REASONS, "Migration"))) == sorted(map(str, MigrationCode))
+    outcomes = set(re.findall(r"`(\w+)`", section(REASONS, "Migration outcomes")))
+    assert {*get_args(MigrationRefusal), *get_args(MigrationFailure), *get_args(MigrationPhase)} - {""} <= outcomes
 
 
-def test_every_refusal_is_explained() -> None:
-    assert {cells[0].strip("`") for cells in rows(section(OPERATIONS, "Refusals"))} == set(map(str, Rejection))
+def test_every_rejection_is_listed() -> None:
+    assert sorted(codes(section(REASONS, "Rejections"))) == sorted(map(str, Rejection))
+
+
+def test_every_metric_is_listed() -> None:
+    listed = set(re.findall(r"`(loadline_\w+)`", section(METRICS, "Metrics")))
+    exported = {re.sub(r"_(bucket|sum|count)$", "", name) for name in said() if name.startswith("loadline_")}
+    assert listed == exported
 
 
 def test_every_condition_is_explained() -> None:
-    table = rows(section(OPERATIONS, "Conditions"))
+    table = rows(section(REASONS, "Conditions"))
     assert {cells[0].strip("`") for cells in table} == set(get_args(ConditionName))
     assert sorted(cells[1].strip("`") for cells in table) == sorted(get_args(ConditionReason))
 
@@ -231,7 +236,7 @@ def test_every_alarm_is_explained() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "agent" / "loadline" / "core").rglob("*.py"))
     raised = set(re.findall(r'RaiseAlarm\(\s*"(\w+)"', sources))
     assert raised
-    assert {cells[0].strip("`") for cells in rows(section(OPERATIONS, "Alarms"))} == raised
+    assert {cells[0].strip("`") for cells in rows(section(METRICS, "Alarms"))} == raised
 
 
 def test_every_subject_of_the_asyncapi_document_is_described() -> None:
