@@ -28,10 +28,10 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.handlers import drains as drain_handlers
 from loadline.core.handlers import leadership as leadership_handlers
 from loadline.core.handlers.turn import Turn
-from loadline.core.planning.guardrails import guard
+from loadline.core.planning.guardrails import gpu_guardrails
 from loadline.core.planning.guardrails.gpu_band import GpuBand
-from loadline.core.planning.guardrails.guard import Guard, Proposal
-from loadline.core.planning.guardrails.supply_headroom import SupplyHeadroom
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.rounds import reconciliation as renewals
 from loadline.core.rounds.scaling import ScalingPipeline
@@ -89,12 +89,14 @@ def event(kind: type[ev.AnyEvent], new: Callable[..., Any]) -> Off:
 def bound(*codes: ReasonCode, growing: bool | None = None) -> Off:
     """Let a rail of the guard bite no more; only where it holds growth, or only where it holds shrink."""
 
-    def ignore(old: Any, draft: Proposal, code: ReasonCode, pool: str, allowed: int, **numbers: float) -> None:
+    def ignore(  # noqa: PLR0917 - as it is
+        old: Any, draft: Proposal, code: ReasonCode, pool: str, allowed: int, detail: str = "", **numbers: float
+    ) -> None:
         held_growth = allowed < draft.targets[pool]
         if code not in codes or (growing is not None and held_growth != growing):
-            old(draft, code, pool, allowed, **numbers)
+            old(draft, code, pool, allowed, detail, **numbers)
 
-    return around(Proposal, "bound", ignore)
+    return around(Proposal, "limit", ignore)
 
 
 def obstacle(code: ReasonCode) -> Off:
@@ -146,7 +148,7 @@ def both(*offs: Off) -> Off:
 # -- what takes the place of production code ---------------------------------------------------------------------------
 
 
-def always_warm(old: Any, rails: Guard, pool: Pool, proposed: int, granted: int, now: int) -> Any:  # noqa: PLR0917 - as it is
+def always_warm(old: Any, rails: Guardrails, pool: Pool, proposed: int, granted: int, now: int) -> Any:  # noqa: PLR0917 - as it is
     track = old(rails, pool, proposed, granted, now)
     track.quorate_since_ms = -1
     return track
@@ -304,17 +306,17 @@ def another_id() -> AbstractContextManager[Any]:
 RAILS: dict[str, Rail] = {
     "guard: replicas_min": Rail(bound(ReasonCode.REPLICAS_MIN), 0, "I4-replicas"),
     "guard: replicas_max": Rail(bound(ReasonCode.REPLICAS_MAX), 0, "I4-replicas"),
-    "guard: gpu_budget_max": Rail(around(guard, "_bounded", no_ceiling), 1, "I4-budget"),
-    "guard: gpu_budget_min": Rail(around(guard, "_bounded", no_floor), 0, "I4-budget"),
-    "guard: GPUs of who drains are occupied": Rail(around(guard, "_bounded", nobody_leaves), 3, "I4-occupied"),
-    "room: GPUs of who drains are occupied": Rail(instead(SupplyHeadroom, "_bound_growth", None), 40, "I4-capacity"),
+    "guard: gpu_budget_max": Rail(around(gpu_guardrails, "_bounded", no_ceiling), 1, "I4-budget"),
+    "guard: gpu_budget_min": Rail(around(gpu_guardrails, "_bounded", no_floor), 0, "I4-budget"),
+    "guard: GPUs of who drains are occupied": Rail(around(gpu_guardrails, "_bounded", nobody_leaves), 3, "I4-occupied"),
+    "room: GPUs of who drains are occupied": Rail(instead(gpu_guardrails, "_limit_growth", None), 40, "I4-capacity"),
     "guard: no data, no shrink": Rail(bound(ReasonCode.NO_DATA_NO_SHRINK), 32, "I6-data"),
     "guard: quorum": Rail(instead(Pool, "quorate", value=True), 32, "I6-data"),
     "guard: step_up": Rail(bound(ReasonCode.STEP_UP), 0, "I5-step"),
     "guard: step_down": Rail(bound(ReasonCode.STEP_DOWN), 0, "I5-step"),
     "guard: stabilisation": Rail(bound(ReasonCode.STABILISATION), 0, "I8-window"),
     "guard: warm-up": Rail(bound(ReasonCode.WARM_UP), 2, "I9-warm-up"),
-    "guard: warm-up after a gap": Rail(around(Guard, "_track", always_warm), 3, "I9-warm-up"),
+    "guard: warm-up after a gap": Rail(around(Guardrails, "_record", always_warm), 3, "I9-warm-up"),
     "guard: cooldown up": Rail(bound(ReasonCode.COOLDOWN, growing=True), 0, "P3-cooldown"),
     "guard: cooldown down": Rail(bound(ReasonCode.COOLDOWN, growing=False), 0, "P3-cooldown"),
     "decide: read first": Rail(unsettled(read=False), 4, "I9-settled"),

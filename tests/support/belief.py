@@ -7,7 +7,7 @@ import msgspec
 from loadline.core.fleet.fleet import Fleet, FleetKnobs, Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import LoadReported
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.wire.steps import StepInput, StepItem, StepOutput
 

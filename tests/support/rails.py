@@ -3,7 +3,10 @@
 import msgspec
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits, Proposal
+from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
+from loadline.core.planning.guardrails.proposal import Proposal
 from tests.support.belief import START, Line
 
 A = PoolKnobs("a", "decode")
@@ -17,7 +20,7 @@ class Track(Line):
 
     def __init__(self, *pools: PoolKnobs, standing: int = 4, quorate: bool = True, **knobs: int) -> None:
         super().__init__(pools, 0)
-        self.guard = Guard(msgspec.structs.replace(FREE, **knobs), HardLimits(0.8, 0, None))
+        self.guard = Guardrails(msgspec.structs.replace(FREE, **knobs), HardLimits(0.8, 0, None))
         self.acting_since_ms = START - 60 * MINUTE_MS
         for pool in pools:
             self.stand(pool.name, standing, quorate=quorate)
@@ -30,7 +33,7 @@ class Track(Line):
         self.report(name, silent=0 if quorate else count)
 
     def budget(self, most: int | None, least: int = 0) -> "Track":
-        self.guard.limits = HardLimits(0.8, least, most)
+        self.guard.hard = HardLimits(0.8, least, most)
         return self
 
     def drain(self, name: str, count: int) -> None:
@@ -40,8 +43,8 @@ class Track(Line):
             self.fleet.start_drain("m", name, worker, self.now)
 
     def apply(self, **proposed: int) -> Proposal:
-        return self.guard.apply(self.look(), proposed, self.acting_since_ms, self.now)
+        return self.guard.apply(self.look(), proposed, Constraints(self.acting_since_ms), self.now)
 
     def outcome(self, **proposed: int) -> tuple[dict[str, int], list[str]]:
         draft = self.apply(**proposed)
-        return draft.targets, [f"{r.pool}:{r.code}" for r in draft.rails]
+        return draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]

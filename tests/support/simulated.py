@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.knobs import MigrationKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import FleetMigrationKnobs, SimulatedFleetKnobs, SimulatedPoolKnobs, StartDelayKnobs

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.bounds import Bound
+from loadline.core.planning.guardrails.constraints import Bound
 from loadline.core.planning.scale_to_zero import IdleTracker
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample

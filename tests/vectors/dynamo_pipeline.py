@@ -3,7 +3,9 @@
 from typing import Any
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits
+from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.belief import Line
@@ -40,7 +42,7 @@ def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
     line = Line([PoolKnobs("prefill", "prefill"), PoolKnobs("decode", "decode")], workers=0)
     planner, guard = (
         ThresholdPlanner(KNOBS),
-        Guard(GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), HardLimits(1.0, 0, None)),
+        Guardrails(GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0), HardLimits(1.0, 0, None)),
     )
     start = line.now
     _observe(line, given, observations[0])
@@ -50,7 +52,7 @@ def ticks(given: dict[str, Any]) -> list[dict[str, Any]]:
         line.now = start + number * TICK_MS
         _observe(line, given, observation)
         opinion = planner.plan(line.look(), line.now)
-        targets = guard.apply(line.look(), opinion.targets, start, line.now).targets
+        targets = guard.apply(line.look(), opinion.targets, Constraints(start), line.now).targets
         said.append(
             {"at_s": (line.now - start) / 1_000, "load_reason": _why(opinion), "scale_to": _changed(line, targets)}
         )

@@ -3,7 +3,9 @@
 from typing import Any
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits
+from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.threshold import ThresholdKnobs, ThresholdPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from tests.support.belief import Line
@@ -55,7 +57,7 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
         line.report("prefill", waiting=round(queue[number] * PARTS))
         line.report("decode", kv=min(1.0, kv[number]))
         opinion = planner.plan(line.look(), line.now)
-    draft = _guard(given).apply(line.look(), opinion.targets, line.now, line.now)
+    draft = _guard(given).apply(line.look(), opinion.targets, Constraints(line.now), line.now)
     return _said(opinion, draft.targets)
 
 
@@ -80,10 +82,10 @@ def _pool(given: dict[str, Any], key: str) -> PoolKnobs:
     return PoolKnobs(name, name, given.get(f"{key}_gpu", 1), least, REPLICAS_MAX)
 
 
-def _guard(given: dict[str, Any]) -> Guard:
+def _guard(given: dict[str, Any]) -> Guardrails:
     """Nothing but the budget and the least counts."""
     knobs = GuardrailKnobs(stabilisation_ms=0, cooldown_down_ms=0, warm_up_ms=0)
-    return Guard(knobs, HardLimits(1.0, 0, given.get("max_gpu")))
+    return Guardrails(knobs, HardLimits(1.0, 0, given.get("max_gpu")))
 
 
 def _said(opinion: Recommendation, targets: dict[str, int]) -> dict[str, Any]:

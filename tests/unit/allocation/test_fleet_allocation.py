@@ -10,7 +10,7 @@ from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.fleet_allocation import PAUSE_MS
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.queries.status import status
 from loadline.core.vocabulary.allocations import SaturationPolicy
 from loadline.core.vocabulary.reasons import ReasonCode

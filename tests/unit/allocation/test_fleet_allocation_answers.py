@@ -11,7 +11,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs, Model
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planner import Planner
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem

@@ -12,8 +12,8 @@ from loadline.core.planning.allocation import fleet_allocation
 from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
-from loadline.core.planning.guardrails.supply_headroom import SupplyHeadroom
+from loadline.core.planning.guardrails.constraints import SupplyHeadroom
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.rounds import scaling as decide
 from loadline.core.state.settings import Settings

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.threshold import ThresholdKnobs
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.decisions import StoredDecision
@@ -92,13 +92,13 @@ def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
     settings = with_model(desk.controller.settings, "m", guardrails=guard, threshold=threshold, gpu_budget_max=3)
     change(desk, replace(settings, fleet=FleetKnobs(quorum_ratio=0.5, traffic_window_ms=9_000)))
     state, planner = desk.controller.state, desk.controller._decider.planners["m"]
-    assert state.guards["m"].tracks["decode"].proposals.window_ms == 7_000
-    assert (state.guards["m"].limits.quorum_ratio, state.guards["m"].limits.gpu_budget_max) == (0.5, 3)
+    assert state.guards["m"].history["decode"].proposals.window_ms == 7_000
+    assert (state.guards["m"].hard.quorum_ratio, state.guards["m"].hard.gpu_budget_max) == (0.5, 3)
     assert state.fleet.models["m"].traffic.window_ms == 9_000
     watch = planner.watches["decode"]  # type: ignore[attr-defined]
     assert watch.kv.low.window_ms == 5_000
     assert len(watch.kv.low.values) >= 5
-    assert state.guards["n"].tracks["decode"].proposals.window_ms == 0
+    assert state.guards["n"].history["decode"].proposals.window_ms == 0
 
 
 def test_a_fleet_of_unchanged_counts_stays_as_it_is() -> None:

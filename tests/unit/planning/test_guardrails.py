@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.bounds import Bound
+from loadline.core.planning.guardrails.constraints import Bound, Constraints
 from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.belief import START
 from tests.support.rails import MINUTE_MS, A, B, Track
@@ -182,7 +182,7 @@ def test_a_step_is_smaller_than_what_the_window_allows() -> None:
 
 
 def test_a_rail_says_what_was_wanted_and_what_is_allowed() -> None:
-    (reason,) = Track(A, step_up_max=2).apply(a=8).rails
+    (reason,) = Track(A, step_up_max=2).apply(a=8).limits
     assert (reason.code, reason.numbers) == (ReasonCode.STEP_UP, {"wanted": 8.0, "allowed": 6.0})
     assert reason.sentence() == "a: 8 cut to 6: the largest step up"
 
@@ -240,7 +240,7 @@ def test_bounds_and_budget_hold_and_a_shrink_needs_data(
     track.apply(**before)
     standing = {pool.name: pool.effective_target(track.now) for pool in track.model.pools.values()}
     draft = track.apply(**proposed)
-    limits, bit = track.guard.limits, {(r.pool, r.code) for r in draft.rails}
+    limits, bit = track.guard.hard, {(r.pool, r.code) for r in draft.limits}
     assert set(draft.targets) == set(track.model.pools)
     for pool in track.model.pools.values():
         name, target = pool.name, draft.targets[pool.name]
@@ -269,7 +269,7 @@ def test_bounds_and_budget_hold_and_a_shrink_needs_data(
 def test_what_came_out_goes_through_unchanged(track: Track, proposed: dict[str, int]) -> None:
     first = track.apply(**proposed)
     # What is brought back is measured from what stands, and what waits for GPUs is not there to be proposed again.
-    codes = {reason.code for reason in first.rails}
+    codes = {reason.code for reason in first.limits}
     assume(not codes & {ReasonCode.GPU_BUDGET_RECONCILE, ReasonCode.GPU_BUDGET_MIN, ReasonCode.GPU_BUDGET_MAX})
     assert track.apply(**first.targets).targets == first.targets
 
@@ -279,7 +279,7 @@ def test_every_change_of_a_proposal_is_explained(track: Track, proposed: dict[st
     standing = {pool.name: pool.effective_target(track.now) for pool in track.look().pools.values()}
     draft = track.apply(**proposed)
     for name, target in draft.targets.items():
-        said = [reason for reason in draft.rails if reason.pool == name]
+        said = [reason for reason in draft.limits if reason.pool == name]
         assert bool(said) or target == proposed.get(name, standing[name])
         assert not said or said[0].numbers["allowed"] == target, "the strongest, said first, has the last word"
         assert all(reason.sentence() for reason in said)
@@ -293,8 +293,8 @@ FLOOR = Bound(ReasonCode.SCHEDULE_FLOOR, least=4, numbers={"left_ms": 1.0})
 
 
 def kept(track: Track, bound: Bound, **proposed: int) -> tuple[dict[str, int], list[str]]:
-    draft = track.guard.apply(track.look(), proposed, track.acting_since_ms, track.now, bounds={"a": bound})
-    return draft.targets, [f"{r.pool}:{r.code}" for r in draft.rails]
+    draft = track.guard.apply(track.look(), proposed, Constraints(track.acting_since_ms, {"a": bound}), track.now)
+    return draft.targets, [f"{r.pool}:{r.code}" for r in draft.limits]
 
 
 def test_no_step_no_cooldown_and_no_stabilisation_keeps_what_is_idle() -> None:
@@ -308,7 +308,7 @@ def test_what_is_idle_stays_until_who_decides_has_warmed_up() -> None:
     track.acting_since_ms = START - MINUTE_MS + 1
     assert kept(track, IDLE) == ({"a": 4}, ["a:warm_up", "a:idle"])
     track.now += 1
-    track.guard.tracks["a"].quorate_since_ms = track.acting_since_ms
+    track.guard.history["a"].quorate_since_ms = track.acting_since_ms
     assert kept(track, IDLE) == ({"a": 0}, ["a:idle"])
 
 

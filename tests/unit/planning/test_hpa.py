@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import Guard, GuardrailKnobs, HardLimits
+from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
 from loadline.core.planning.planners.hpa import HpaKnobs, HpaPlanner
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Role
@@ -287,16 +289,16 @@ def test_a_metric_that_is_shared_among_the_workers_comes_to_rest_at_its_target(d
 
 def test_a_guard_that_stands_aside_alters_nothing() -> None:
     bench = Bench(10)
-    guard = Guard(ASIDE, HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
+    guard = Guardrails(ASIDE, HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     counts = []
     for kv in [0.7] * 3 + [1.0] * 3 + [0.01] * 45 + [0.9] * 5:
         for part in range(15):
             bench.now += 1_000
             bench.tell([kv] * bench.pool("p").ready)
             proposed = bench.look_on().targets
-            draft = guard.apply(bench.model, proposed, bench.now, bench.now)
+            draft = guard.apply(bench.model, proposed, Constraints(bench.now), bench.now)
             standing = bench.pool("p").effective_target(bench.now)
-            assert (draft.targets, draft.rails) == ({"p": proposed.get("p", standing)}, []), part
+            assert (draft.targets, draft.limits) == ({"p": proposed.get("p", standing)}, []), part
             bench.obey(draft.targets["p"])
         counts.append(bench.pool("p").ready)
     assert max(counts) > 20
@@ -305,10 +307,10 @@ def test_a_guard_that_stands_aside_alters_nothing() -> None:
 
 def test_the_default_rails_let_it_shrink_all_the_same() -> None:
     bench = Bench(6)
-    guard = Guard(GuardrailKnobs(), HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
+    guard = Guardrails(GuardrailKnobs(), HardLimits(quorum_ratio=0.8, gpu_budget_min=0, gpu_budget_max=None))
     began = bench.now
     for _ in range(600):
         bench.now += 1_000
         bench.tell([0.1] * bench.pool("p").ready)
-        bench.obey(guard.apply(bench.model, bench.look_on().targets, began, bench.now).targets["p"])
+        bench.obey(guard.apply(bench.model, bench.look_on().targets, Constraints(began), bench.now).targets["p"])
     assert bench.pool("p").ready == 1

@@ -7,7 +7,7 @@ from loadline.cli.output import status as shown
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.queries.status import status
 from loadline.core.state.settings import ModelKnobs, Settings

@@ -5,7 +5,7 @@ from msgspec.structs import asdict, replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.state.settings import ModelKnobs, Settings

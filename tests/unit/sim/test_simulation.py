@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.errors import ConfigError
 from loadline.sim.fleet import SimulatedFleetKnobs, StartDelayKnobs

@@ -5,7 +5,7 @@ from typing import Final
 from loadline.core.fleet.fleet import Model
 from loadline.core.handlers.decisions import within_bounds
 from loadline.core.handlers.turn import Turn
-from loadline.core.planning.guardrails.guard import Guard
+from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.planners import Planner
 from loadline.core.state.agent_state import (
     AgentState,
@@ -79,7 +79,7 @@ def _model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dict[str
     for name, pool in list(model.pools.items()):
         if roles.get(name) != pool.knobs.role:
             state.fleet.part_with(model.pools.pop(name))
-            state.guards[knobs.name].tracks.pop(name, None)
+            state.guards[knobs.name].history.pop(name, None)
             state.gpus.forget(knobs.name)
             planners[knobs.name].forget(name)
     for one in knobs.pools:
@@ -106,11 +106,11 @@ def _part_with(turn: Turn, model: Model) -> None:
         remembered.pop(name, None)
 
 
-def _guard(state: AgentState, settings: Settings, knobs: ModelKnobs) -> Guard:
+def _guard(state: AgentState, settings: Settings, knobs: ModelKnobs) -> Guardrails:
     limits, guard = limits_of(settings, knobs), state.guards.get(knobs.name)
     if guard is None:
-        return Guard(knobs.guardrails, limits)
-    guard.obey(knobs.guardrails, limits)
+        return Guardrails(knobs.guardrails, limits)
+    guard.apply_settings(knobs.guardrails, limits)
     return guard
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.planning.guardrails.bounds import Bound
+from loadline.core.planning.guardrails.constraints import Bound
 from loadline.core.vocabulary.reasons import ReasonCode
 
 _AS_FAST: Final = 1.2

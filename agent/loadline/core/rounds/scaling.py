@@ -15,9 +15,8 @@ from loadline.core.planning.allocation.fleet_allocation import terms_of
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
 from loadline.core.planning.allocation.model_demand import ModelDemand, demand_of, standing
 from loadline.core.planning.conditions import conditions
-from loadline.core.planning.guardrails.bounds import NO_BOUNDS, Bound
-from loadline.core.planning.guardrails.guard import Proposal
-from loadline.core.planning.guardrails.supply_headroom import UNLIMITED_HEADROOM
+from loadline.core.planning.guardrails.constraints import NO_BOUNDS, UNLIMITED_HEADROOM, Bound, Constraints
+from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.planning.planners import BY_TRAFFIC, Planner
 from loadline.core.planning.scale_to_zero import IdleTracker
 from loadline.core.planning.schedules import Schedules
@@ -124,7 +123,7 @@ class ScalingPipeline:
         stays = name in state.paused or self._knobs[name].no_operation
         if look is None or look.failed or stays or self._unsettled(model, now) is not None:
             return standing(model, pending, now)
-        limits, stale_after_ms = state.guards[name].limits, state.fleet.knobs.stale_after_ms
+        limits, stale_after_ms = state.guards[name].hard, state.fleet.knobs.stale_after_ms
         granted = state.allocation.granted.get(name, {})
         return demand_of(model, look.opinion, look.bounds, limits, pending, granted, stale_after_ms, now)
 
@@ -217,22 +216,13 @@ class ScalingPipeline:
             return []
         alarms = renew(state, model, now)
         allowance = state.gpus.allowance(state.fleet, name, books, now)
-        room = UNLIMITED_HEADROOM if books is None else state.allocation.room(state.fleet, name, books, now)
-        draft = state.guards[name].apply(
-            model,
-            opinion.targets | room.exchanged,
-            state.acting_since_ms,
-            now,
-            allowance,
-            cuts=room.cuts,
-            kept=room.kept,
-            bounds=look.bounds,
-        )
-        waits = room.bound(draft, model, now)
+        supply = UNLIMITED_HEADROOM if books is None else state.allocation.room(state.fleet, name, books, now)
+        constraints = Constraints(state.acting_since_ms, look.bounds, allowance, supply)
+        draft = state.guards[name].apply(model, opinion.targets, constraints, now)
         obstacle = self._obstacle(name, now)
         if obstacle is None and not self._knobs[name].no_operation:
             state.gpus.note(state.fleet, model, draft, allowance, now)
-            state.allocation.note(name, waits, room, now)
+            state.allocation.note(name, draft.waits, supply, now)
         elif obstacle is None or obstacle.code is not ReasonCode.DECISION_IN_FLIGHT:
             state.gpus.forget(name)
             state.allocation.forget(name)
@@ -279,12 +269,12 @@ class ScalingPipeline:
         return None
 
     def _hold(self, model: Model, opinion: Recommendation, draft: Proposal, obstacle: Reason | None, now: int) -> None:
-        rails = draft.rails if obstacle is None else [obstacle, *draft.rails]
+        rails = draft.limits if obstacle is None else [obstacle, *draft.limits]
         self.state.holds[model.name] = self._explanation("held", "", model, opinion, draft.targets, rails, now)
 
     def _advise(self, model: Model, opinion: Recommendation, draft: Proposal, now: int) -> None:
         self.state.renewals.pop(model.name, None)
-        rails = [Reason(ReasonCode.ADVISE_ONLY), *draft.rails]
+        rails = [Reason(ReasonCode.ADVISE_ONLY), *draft.limits]
         advice = self._explanation("advised", "", model, opinion, draft.targets, rails, now)
         last = self.state.holds.get(model.name)
         if last is None or last.outcome != "advised" or last.targets != advice.targets:
@@ -306,12 +296,12 @@ class ScalingPipeline:
         )
         said = [Reason(ReasonCode.ASKED_AGAIN)] if model.name in state.renewals else []
         state.renewals.pop(model.name, None)
-        said += [*(r for r in opinion.reasons if not r.pool or r.pool in opinion.targets), *draft.rails]
+        said += [*(r for r in opinion.reasons if not r.pool or r.pool in opinion.targets), *draft.limits]
         reasons = tuple(dict.fromkeys(f"{r.pool}:{r.code}" if r.pool else str(r.code) for r in said))[:64]
         decision = state.ledger.propose(
             model.name, targets, reasons, state.leadership.epoch, state.drains.knobs.ttl_ms, now
         )
-        self._keep(self._explanation("decided", decision.decision_id, model, opinion, draft.targets, draft.rails, now))
+        self._keep(self._explanation("decided", decision.decision_id, model, opinion, draft.targets, draft.limits, now))
         return state.ledger.commit_effect(model.name, self._scope)
 
     def _victims(self, model: str, pool: Pool, replicas: int) -> tuple[Victim, ...]:

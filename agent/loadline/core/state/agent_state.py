@@ -21,7 +21,8 @@ from loadline.core.migration.memory import MigrationMemory
 from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
 from loadline.core.planning.allocation.fleet_budget import FleetBudget
 from loadline.core.planning.allocation.supplies import Supplies, Tenant, supplies_of
-from loadline.core.planning.guardrails.guard import Guard, HardLimits
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.knobs import HardLimits
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.planning.scale_to_zero import IdleTracker
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -41,7 +42,7 @@ class AgentState(Struct):
     leadership: Leadership
     ledger: Ledger
     drains: Drains
-    guards: dict[str, Guard]
+    guards: dict[str, Guardrails]
     due: dict[str, int]
     """When each model's planner wants to look again."""
     answers: dict[str, list[ForecastFitted | ForecastFailed]] = field(default_factory=dict)
@@ -146,7 +147,7 @@ def initial_state(settings: Settings) -> AgentState:
         leadership=Leadership(settings.scope, settings.leadership),
         ledger=Ledger(settings.decisions),
         drains=Drains(settings.drain),
-        guards={model.name: Guard(model.guardrails, limits_of(settings, model)) for model in knobs},
+        guards={model.name: Guardrails(model.guardrails, limits_of(settings, model)) for model in knobs},
         due={model.name: 0 for model in knobs},
     )
 

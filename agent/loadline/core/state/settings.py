@@ -15,7 +15,7 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ZoneOffsets
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.hybrid import HybridKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs

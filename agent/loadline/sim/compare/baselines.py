@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadline.core.engines.profile import ObjectiveKnobs
-from loadline.core.planning.guardrails.guard import GuardrailKnobs
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.hpa import HpaKnobs
 from loadline.core.planning.planners.kpa import KpaKnobs
 from loadline.core.planning.planners.static import StaticKnobs

@@ -15,8 +15,7 @@ from loadline.core.planning.allocation import greedy
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, planned_of
 from loadline.core.planning.allocation.model_demand import ModelDemand, counts_of, left_of, problem_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
-from loadline.core.planning.guardrails.guard import CapacityLimits
-from loadline.core.planning.guardrails.supply_headroom import UNLIMITED_HEADROOM, SupplyHeadroom
+from loadline.core.planning.guardrails.constraints import UNLIMITED_HEADROOM, CapacityLimits, SupplyHeadroom
 from loadline.core.planning.sizing.replacements import kept_of
 from loadline.core.vocabulary.allocations import Allocation
 from loadline.core.vocabulary.effects import SolveAllocation

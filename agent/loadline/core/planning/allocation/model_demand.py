@@ -17,9 +17,9 @@ from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.allocation.gpu_ledger import planned_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
-from loadline.core.planning.guardrails.bounds import Bound
+from loadline.core.planning.guardrails.constraints import Bound
 from loadline.core.planning.guardrails.gpu_band import GpuBand, PoolGpus, fit
-from loadline.core.planning.guardrails.guard import HardLimits
+from loadline.core.planning.guardrails.knobs import HardLimits
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Role

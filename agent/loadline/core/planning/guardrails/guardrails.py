@@ -1,0 +1,74 @@
+"""Guardrails over every proposal, whatever the planner recommends.
+
+``POOL_GUARDRAILS`` run over each pool, then ``MODEL_GUARDRAILS`` over the model; within each, a later guardrail is
+stronger. From weakest to strongest: cooldown, stabilisation, warm-up and step limits; idleness; no data, no shrink;
+replacements; schedules and replica bounds; GPU budgets; free GPUs.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.windows import RollingMax
+from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.gpu_guardrails import MODEL_GUARDRAILS
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
+from loadline.core.planning.guardrails.pool_guardrails import POOL_GUARDRAILS
+from loadline.core.planning.guardrails.proposal import ModelProposal, PoolProposal, Proposal, ProposalHistory
+
+
+class Guardrails(Struct):
+    """The guardrails of one model, with recent recommendations by pool."""
+
+    knobs: GuardrailKnobs
+    hard: HardLimits
+    history: dict[str, ProposalHistory] = field(default_factory=dict)
+
+    def apply_settings(self, knobs: GuardrailKnobs, hard: HardLimits) -> None:
+        """Use other settings from now on; the history stays."""
+        self.knobs, self.hard = knobs, hard
+        for history in self.history.values():
+            history.proposals.window_ms = history.grants.window_ms = knobs.stabilisation_ms
+
+    def apply(self, model: Model, recommended: Mapping[str, int], constraints: Constraints, now: int) -> Proposal:
+        """Limit a recommendation.
+
+        Args:
+            model: The model as reported; growth and shrink are measured from ``Pool.effective_target``.
+            recommended: Absolute counts by pool; a pool that is left out keeps its current target.
+            constraints: All limits from outside the planner.
+            now: Unix time in ms.
+
+        Returns:
+            Counts for all pools of the model, with a reason for each guardrail that applied, strongest first.
+        """
+        proposal = Proposal({})
+        limits, exchanged = constraints.supply.limits.counts, constraints.supply.exchanged
+        for name, pool in model.pools.items():
+            wanted = exchanged.get(name, recommended.get(name, pool.effective_target(now)))
+            granted = proposal.targets[name] = min(wanted, limits.get(name, wanted))
+            history = self._record(pool, wanted, granted, now)
+            limited = PoolProposal(proposal, pool, history, self.knobs, self.hard, constraints, now)
+            for guardrail in POOL_GUARDRAILS:
+                guardrail(limited)
+        whole = ModelProposal(proposal, model, self.hard, constraints, now)
+        for apply_to_model in MODEL_GUARDRAILS:
+            apply_to_model(whole)
+        proposal.limits.reverse()
+        proposal.limits += constraints.supply.reasons
+        return proposal
+
+    def _record(self, pool: Pool, recommended: int, granted: int, now: int) -> ProposalHistory:
+        history = self.history.get(pool.name)
+        if history is None:
+            window_ms = self.knobs.stabilisation_ms
+            history = self.history[pool.name] = ProposalHistory(RollingMax(window_ms), RollingMax(window_ms))
+        history.proposals.push(now, recommended)
+        history.grants.push(now, granted)
+        if not pool.quorate(self.hard.quorum_ratio):
+            history.quorate_since_ms = -1
+        elif history.quorate_since_ms < 0:
+            history.quorate_since_ms = now
+        return history

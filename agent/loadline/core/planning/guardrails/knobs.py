@@ -1,0 +1,34 @@
+"""Settings of the guardrails of one model."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+NotNegative = Annotated[int, Meta(ge=0)]
+
+
+class GuardrailKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """The guardrails of one model."""
+
+    step_up_max: Annotated[int, Meta(ge=1, description="Maximum workers added to a pool by one decision.")] = 8
+    step_down_max: Annotated[int, Meta(ge=1, description="Maximum workers removed from a pool by one decision.")] = 1
+    stabilisation_ms: Annotated[
+        NotNegative, Meta(description="A pool never shrinks below the highest recommendation of this window.")
+    ] = 60_000
+    cooldown_up_ms: Annotated[
+        NotNegative, Meta(description="Minimum time between a change of a pool and its next growth.")
+    ] = 0
+    cooldown_down_ms: Annotated[
+        NotNegative, Meta(description="Minimum time between a change of a pool and its next shrink.")
+    ] = 5_000
+    warm_up_ms: Annotated[
+        NotNegative, Meta(description="No shrink until data has been complete for this long, after a start or a gap.")
+    ] = 60_000
+
+
+class HardLimits(Struct, frozen=True):
+    """Hard limits of one model, beside the replica bounds of its pools."""
+
+    quorum_ratio: float
+    gpu_budget_min: int
+    gpu_budget_max: int | None

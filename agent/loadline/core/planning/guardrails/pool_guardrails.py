@@ -1,0 +1,126 @@
+"""Guardrails of one pool: small functions over its proposal, each of which may move the target and says why."""
+
+from collections.abc import Callable
+from typing import Final
+
+from loadline.core.planning.guardrails.proposal import PoolProposal
+from loadline.core.vocabulary.reasons import ReasonCode
+
+PoolGuardrail = Callable[[PoolProposal], None]
+
+
+def cooldown(pool: PoolProposal) -> None:
+    """Keep the current target for a while after a change."""
+    if pool.target == pool.current:
+        return
+    grows = pool.target > pool.current
+    cooldown_ms = pool.knobs.cooldown_up_ms if grows else pool.knobs.cooldown_down_ms
+    changed_at_ms = max(pool.pool.grown_at_ms, pool.pool.shrunk_at_ms)
+    age_ms = pool.now - changed_at_ms
+    if changed_at_ms >= 0 and age_ms < cooldown_ms:
+        pool.limit(ReasonCode.COOLDOWN, pool.current, age_ms=age_ms, cooldown_ms=cooldown_ms)
+
+
+def stabilisation(pool: PoolProposal) -> None:
+    """Shrink no further than the highest recommendation of the window.
+
+    A pool that must give GPUs to models of a higher priority does not wait for the window. Where an allocation of short
+    GPUs has settled, the highest grant stands in for the highest recommendation.
+    """
+    if pool.target >= pool.current:
+        return
+    name, limits = pool.pool.name, pool.constraints.supply.limits
+    limited = limits.settled and name in limits.counts
+    if limited and name in limits.gives_way:
+        return
+    highest = (pool.history.grants if limited else pool.history.proposals).max(pool.now)
+    if highest is not None and pool.target < min(highest, pool.current):
+        window_ms = pool.knobs.stabilisation_ms
+        pool.limit(ReasonCode.STABILISATION, min(highest, pool.current), window_ms=window_ms)
+
+
+def warm_up(pool: PoolProposal) -> None:
+    """Do not shrink until data has been complete for a while."""
+    warm_ms = pool.now - max(pool.constraints.acting_since_ms, pool.history.quorate_since_ms)
+    if pool.target < pool.current and warm_ms < pool.knobs.warm_up_ms:
+        pool.limit(ReasonCode.WARM_UP, pool.current, age_ms=warm_ms, needed_ms=pool.knobs.warm_up_ms)
+
+
+def step_down(pool: PoolProposal) -> None:
+    """Shrink by a few workers at a time.
+
+    The step is measured from the workers that exist where they are fewer than the target: pending workers that never
+    came are given up at once.
+    """
+    if pool.target >= pool.current:
+        return
+    lowest = min(pool.current, pool.pool.base(pool.now)) - pool.knobs.step_down_max
+    if pool.target < lowest:
+        pool.limit(ReasonCode.STEP_DOWN, lowest)
+
+
+def step_up(pool: PoolProposal) -> None:
+    """Grow by a few workers at a time."""
+    highest = pool.current + pool.knobs.step_up_max
+    if pool.target > highest:
+        pool.limit(ReasonCode.STEP_UP, highest)
+
+
+def temporary_maximum(pool: PoolProposal) -> None:
+    """Keep to the upper bound of the moment, such as zero workers for an idle model."""
+    bound = pool.constraints.bounds.get(pool.pool.name)
+    if bound is not None and pool.target > bound.most:
+        pool.limit(bound.code, bound.most, **bound.numbers)
+
+
+def no_data_no_shrink(pool: PoolProposal) -> None:
+    """Do not shrink while too few workers report."""
+    if pool.target < pool.current and not pool.quorate:
+        pool.limit(ReasonCode.NO_DATA_NO_SHRINK, pool.current, fresh=pool.pool.fresh, ready=pool.pool.ready)
+
+
+def temporary_minimum(pool: PoolProposal) -> None:
+    """Keep to the lower bound of the moment, such as the last worker of a role."""
+    bound = pool.constraints.bounds.get(pool.pool.name)
+    if bound is not None and pool.target < bound.least:
+        pool.limit(bound.code, bound.least, **bound.numbers)
+
+
+def replacements(pool: PoolProposal) -> None:
+    """Keep workers until those of other pools that replace them are ready."""
+    kept = pool.constraints.supply.kept.get(pool.pool.name)
+    if kept is not None and pool.target < kept:
+        pool.limit(ReasonCode.REPLACEMENT_NOT_READY, kept)
+
+
+def schedule_minimum(pool: PoolProposal) -> None:
+    """Keep to the minimum of a schedule that is in its window."""
+    floor = pool.pool.floor
+    if pool.target < floor.replicas:
+        pool.limit(ReasonCode.SCHEDULE_FLOOR, floor.replicas, left_ms=floor.until_ms - pool.now)
+
+
+def replica_bounds(pool: PoolProposal) -> None:
+    """Keep to the configured replica bounds."""
+    knobs = pool.pool.knobs
+    if pool.target < knobs.replicas_min:
+        pool.limit(ReasonCode.REPLICAS_MIN, knobs.replicas_min)
+    elif pool.target > knobs.replicas_max:
+        pool.limit(ReasonCode.REPLICAS_MAX, knobs.replicas_max)
+
+
+POOL_GUARDRAILS: Final[tuple[PoolGuardrail, ...]] = (
+    cooldown,
+    stabilisation,
+    warm_up,
+    step_down,
+    step_up,
+    temporary_maximum,
+    warm_up,  # again: an idle model may be emptied only on complete data
+    no_data_no_shrink,
+    temporary_minimum,
+    replacements,
+    schedule_minimum,
+    replica_bounds,
+)
+"""In order of strength, weakest first: a later one has the last word."""

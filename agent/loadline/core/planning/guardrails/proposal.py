@@ -1,0 +1,91 @@
+"""Counts on their way through the guardrails."""
+
+from msgspec import Struct, field
+
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.windows import RollingMax
+from loadline.core.planning.guardrails.constraints import Constraints
+from loadline.core.planning.guardrails.knobs import GuardrailKnobs, HardLimits
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
+
+
+class ProposalHistory(Struct):
+    """Recent recommendations for one pool."""
+
+    proposals: RollingMax
+    grants: RollingMax
+    """The same, cut to what was granted while GPUs were short."""
+    quorate_since_ms: int = -1
+    """Start of the time with samples of enough workers, Unix ms; -1: there are not enough now."""
+
+
+class Proposal(Struct):
+    """Counts by pool, and the guardrails that changed them."""
+
+    targets: dict[str, int]
+    limits: list[Reason] = field(default_factory=list)
+    """Guardrails that applied, strongest first once all have run."""
+    wanted: dict[str, int] = {}
+    """Targets before limits that models share applied: the GPU budget over all models, and limited supplies."""
+    waits: dict[str, int] = {}
+    """GPUs that the model was granted and somebody still occupies, by supply."""
+
+    def limit(self, code: ReasonCode, pool: str, allowed: int, detail: str = "", **numbers: float) -> None:
+        """Set the target of a pool to ``allowed`` and record the reason."""
+        reason = Reason.of(code, pool, wanted=self.targets[pool], allowed=allowed, **numbers)
+        self.limits.append(Reason(reason.code, reason.pool, reason.numbers, detail) if detail else reason)
+        self.targets[pool] = allowed
+
+
+class PoolProposal:
+    """The proposal for one pool, with all that guardrails of a pool look at."""
+
+    __slots__ = ("_proposal", "constraints", "current", "hard", "history", "knobs", "now", "pool")
+
+    def __init__(  # noqa: PLR0917 - one argument for each fact
+        self,
+        proposal: Proposal,
+        pool: Pool,
+        history: ProposalHistory,
+        knobs: GuardrailKnobs,
+        hard: HardLimits,
+        constraints: Constraints,
+        now: int,
+    ) -> None:
+        self._proposal = proposal
+        self.pool = pool
+        self.current = pool.effective_target(now)
+        """Count in force: growth and shrink are measured from it."""
+        self.history = history
+        self.knobs = knobs
+        self.hard = hard
+        self.constraints = constraints
+        self.now = now
+
+    @property
+    def target(self) -> int:
+        """Count as limited so far."""
+        return self._proposal.targets[self.pool.name]
+
+    @property
+    def quorate(self) -> bool:
+        """True if enough ready workers report."""
+        return self.pool.quorate(self.hard.quorum_ratio)
+
+    def limit(self, code: ReasonCode, allowed: int, **numbers: float) -> None:
+        """Set the target to ``allowed`` and record the reason."""
+        self._proposal.limit(code, self.pool.name, allowed, "", **numbers)
+
+
+class ModelProposal:
+    """The proposal for a whole model, with all that guardrails of a model look at."""
+
+    __slots__ = ("constraints", "hard", "model", "now", "proposal")
+
+    def __init__(self, proposal: Proposal, model: Model, hard: HardLimits, constraints: Constraints, now: int) -> None:
+        self.proposal = proposal
+        self.model = model
+        self.hard = hard
+        self.constraints = constraints
+        self.now = now
