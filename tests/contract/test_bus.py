@@ -26,7 +26,7 @@ def make_bus(request: pytest.FixtureRequest) -> MakeBus:
         return lambda: NatsBus(NatsKnobs(servers=(nats_url,), frame_bytes_max=1_000), name="contract")
     driver = Driver(Timeline())
     virtual = VirtualBus(driver.timeline)
-    return lambda: DrivenBus(driver, virtual.port())
+    return lambda: DrivenBus(driver, virtual.connection())
 
 
 real = pytest.mark.parametrize("make_bus", [pytest.param("nats", marks=pytest.mark.process)], indirect=True)

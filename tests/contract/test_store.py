@@ -26,7 +26,7 @@ def make_store(request: pytest.FixtureRequest) -> MakeStore:
         return lambda: EtcdStore(EtcdKnobs(endpoints=(etcd_url,), timeout_ms=10_000))
     driver = Driver(Timeline())
     virtual = VirtualStore(driver.timeline)
-    return lambda: DrivenStore(driver, virtual.port())
+    return lambda: DrivenStore(driver, virtual.connection())
 
 
 @contextlib.asynccontextmanager

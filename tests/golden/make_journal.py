@@ -22,13 +22,13 @@ def scripted() -> list[list[bytes]]:
     """A rise and a fall of demand, a bus that goes away, and a lost worker, under a leader of its own."""
     world, agent, journal = lone_agent(SEED, SEGMENTS_AT_MS)
     timeline = world.timeline
-    timeline.at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
-    timeline.at(44_000.0, lambda: world.demand.update({("whole", "both"): 0.7, ("split", "prefill"): 0.3}))
-    timeline.at(70_500.0, lambda: world.bus.set_up(up=False))
-    timeline.at(82_000.0, lambda: world.bus.set_up(up=True))
-    timeline.at(84_000.0, lambda: next(iter(world.workers.values())).end())
-    timeline.at(91_000.0, agent.stop)
-    timeline.run(ENDS_MS)
+    timeline.call_at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
+    timeline.call_at(44_000.0, lambda: world.demand.update({("whole", "both"): 0.7, ("split", "prefill"): 0.3}))
+    timeline.call_at(70_500.0, lambda: world.bus.set_available(available=False))
+    timeline.call_at(82_000.0, lambda: world.bus.set_available(available=True))
+    timeline.call_at(84_000.0, lambda: next(iter(world.workers.values())).kill())
+    timeline.call_at(91_000.0, agent.stop)
+    timeline.run_until(ENDS_MS)
     return journal.kept
 
 

@@ -73,16 +73,16 @@ class Scenario(TurnObserver):
         """Play it; then everything has to come right."""
         timeline = self.world.timeline
         self.world.begin()
-        timeline.at(BASE_MS + CALM_MS, lambda: liveness.check_calm_end(self.world, self.judge.report))
-        timeline.run(BASE_MS + CALM_MS)
+        timeline.call_at(BASE_MS + CALM_MS, lambda: liveness.check_calm_end(self.world, self.judge.report))
+        timeline.run_until(BASE_MS + CALM_MS)
         for agent in list(self.world.agents.values()):
             self.world.kill(agent)
         for worker in list(self.world.workers.values()):
-            worker.end()
+            worker.kill()
         return self.judge.findings.first
 
     def _script(self) -> None:
-        world, at = self.world, self.world.timeline.at
+        world, at = self.world, self.world.timeline.call_at
         at(0.0, self._arrive)
         at(0.0, lambda: world.demand.update({("ahead", "both"): 0.8}))  # one worker is enough
         both, decode, prefill = ("whole", "both"), ("split", "decode"), ("split", "prefill")
@@ -101,8 +101,8 @@ class Scenario(TurnObserver):
             self._traffic, int(TRAFFIC_MS), arrivals=1, completed=1, isl_tokens=100.0, osl_tokens=10.0
         )
         report = TrafficReport("ahead", "frontend", START_MS, sample)
-        self.world.rogue.send(Subjects("loadline").traffic("ahead", "frontend"), encode(report))
-        self.world.timeline.after(TRAFFIC_MS, self._arrive)
+        self.world.rogue.publish_now(Subjects("loadline").traffic("ahead", "frontend"), encode(report))
+        self.world.timeline.call_later(TRAFFIC_MS, self._arrive)
 
     def _tell(self, event: AnyEvent) -> None:
         for agent in self.world.agents.values():
@@ -111,16 +111,16 @@ class Scenario(TurnObserver):
     def _deafen_one(self) -> None:
         """A worker that is to leave hears nothing: its lease is revoked in the end."""
         worker = next(iter(self.world.of_pool(("whole", "both"))))
-        worker.bus.set_cut(cut=True)
+        worker.bus.set_partitioned(partitioned=True)
         record = worker.record
         self._tell(DrainRequested(record.model, record.pool, record.worker, "operator"))
-        self.world.timeline.after(40_000.0, worker.end)
+        self.world.timeline.call_later(40_000.0, worker.kill)
 
     def _stop_leader(self) -> None:
         leader = self.world.leader
         if leader is not None:
             self.world.stop(leader)
-            self.world.timeline.after(12_000.0, lambda: self.world.join_again(leader.name))
+            self.world.timeline.call_later(12_000.0, lambda: self.world.join_again(leader.name))
 
     # -- as a watcher --------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Scenario(TurnObserver):
         self.world.kill(agent)
         # Restarted at once, it meets its own lease; where another takes over, it comes back when that has happened.
         wait_ms = RESTART_MS if self.way == "restart" else 20_000.0
-        self.world.timeline.after(wait_ms, lambda: self.world.join_again(agent.name))
+        self.world.timeline.call_later(wait_ms, lambda: self.world.join_again(agent.name))
 
 
 def occurrences(way: Way) -> dict[str, int]:

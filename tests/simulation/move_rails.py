@@ -70,7 +70,7 @@ def take_and_go_on(_old: Any, engine: StubEngine, request_id: str, now_ms: float
     one = engine._running.get(request_id)
     if one is None:
         return None
-    engine._events.append(EngineEvent("taken", request_id, now_ms))
+    engine._events.append(EngineEvent("detached", request_id, now_ms))
     return replace(one.request, generated_tokens=min(one.generated(now_ms), one.request.osl_tokens - 1))
 
 
@@ -81,7 +81,7 @@ def forget_at_once(_old: Any, _holds: HeldRequests, _request_id: str, _hop: int)
 
 def look_away(_old: Any, keeper: ChaosFrontend) -> None:
     """The frontend never asks what workers have."""
-    keeper._timeline.after(60_000.0, keeper._look_around)
+    keeper._timeline.call_later(60_000.0, keeper._look_around)
 
 
 def everybody(view: LoadView) -> Any:
@@ -143,7 +143,7 @@ RAILS: dict[str, Rail] = {
     "holds: a hop is used once": Rail(around(HeldRequests, "_is_new", forget_at_once), 0, "I20-once"),
     "destination: claims first": Rail(around(Intake, "_find_out", run_unasked), 0, "I20-owner"),
     "source: claims first": Rail(around(Mover, "_handed", resume_unasked), 0, "I20-owner"),
-    "source: stops first": Rail(around(StubEngine, "take", take_and_go_on), 0, "I20-stopped"),
+    "source: stops first": Rail(around(StubEngine, "detach", take_and_go_on), 0, "I20-stopped"),
     "worker: earlier terms": Rail(instead(EpochFence, "hear", value=True), 3, "I21-stale"),
     "frontend: looks for what is lost": Rail(around(ChaosFrontend, "_look_around", look_away), 0, "L6-served"),
     "planner: only a leader, within its lease": Rail(

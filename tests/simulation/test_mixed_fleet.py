@@ -25,9 +25,9 @@ GUARD = GuardrailKnobs(step_up_max=32, step_down_max=8, stabilisation_ms=20_000,
 
 def requests() -> Trace:
     """15 a second, and then 45."""
-    luck, at_s, found = random.Random("mixed"), 0.0, []
-    while (at_s := at_s + luck.expovariate(15.0 if at_s < SECONDS / 2 else 45.0)) < SECONDS:
-        found.append(Arrival(at_s, int(luck.uniform(300, 1_500)), int(luck.uniform(50, 250))))
+    rng, at_s, found = random.Random("mixed"), 0.0, []
+    while (at_s := at_s + rng.expovariate(15.0 if at_s < SECONDS / 2 else 45.0)) < SECONDS:
+        found.append(Arrival(at_s, int(rng.uniform(300, 1_500)), int(rng.uniform(50, 250))))
     return Trace("mixed", found, SECONDS)
 
 

@@ -25,9 +25,9 @@ POOLS = PoolKnobs("p", "prefill", replicas_max=12), PoolKnobs("d", "decode", rep
 def conversations() -> Trace:
     """20 prompts of 4,000 tokens a second, which begin with the 2,560 tokens of one of thirty tools."""
     found: list[Arrival] = []
-    luck, at_s = random.Random("conversations"), 0.0
-    while (at_s := at_s + luck.expovariate(20.0)) < SECONDS:
-        tool, own = luck.randrange(30) * 10, 1_000 + 3 * len(found)
+    rng, at_s = random.Random("conversations"), 0.0
+    while (at_s := at_s + rng.expovariate(20.0)) < SECONDS:
+        tool, own = rng.randrange(30) * 10, 1_000 + 3 * len(found)
         found.append(Arrival(at_s, 4_000, 20, prefix=(*range(tool, tool + 5), own, own + 1, own + 2)))
     return Trace("conversations", found, SECONDS)
 

@@ -48,7 +48,7 @@ class Driver:
     async def _drive(self) -> None:
         while True:
             await asyncio.sleep(STEP_S)
-            self.timeline.run(self.timeline.now_ms + STEP_S * 1_000.0)
+            self.timeline.run_until(self.timeline.now_ms + STEP_S * 1_000.0)
 
 
 class DrivenStore:

@@ -12,10 +12,10 @@ class MemoryBus(BusConnection):
         super().__init__(VirtualBus(Timeline(), latency_ms=0.0))
         self.published: list[tuple[str, bytes]] = []
 
-    def send(self, subject: str, payload: bytes) -> None:
+    def publish_now(self, subject: str, payload: bytes) -> None:
         if self.connected:
             self.published.append((subject, payload))
-        super().send(subject, payload)
+        super().publish_now(subject, payload)
 
 
 class MemoryStore(StoreConnection):

@@ -44,8 +44,8 @@ def lone_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[ChaosWorld, Sim
     agent = SimulatedAgent(
         world.timeline,
         chaos_settings("agent-0"),
-        world.bus.port(),
-        world.store.port(),
+        world.bus.connection(),
+        world.store.connection(),
         journal=segments,
         turn_spacing_ms=TURN_SPACING_MS,
     )

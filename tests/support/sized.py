@@ -65,15 +65,15 @@ def fixed(tokens: int) -> Draw:
 def spread(mean: float, cv: float, most: float) -> Draw:
     """Lognormal, none above ``most``."""
     sigma = float(np.sqrt(np.log1p(cv * cv)))
-    return lambda luck: min(most, mean * float(np.exp(luck.gauss(0.0, sigma) - sigma * sigma / 2.0)))
+    return lambda rng: min(most, mean * float(np.exp(rng.gauss(0.0, sigma) - sigma * sigma / 2.0)))
 
 
 def requests(case: Case) -> list[Arriving]:
     """The same for every number of workers."""
-    luck, at_ms, found = random.Random("sized"), 0.0, []
+    rng, at_ms, found = random.Random("sized"), 0.0, []
     for _ in range(case.count):
-        at_ms += luck.expovariate(case.requests_per_s) * 1_000.0
-        isl, osl = max(1, int(case.isl(luck))), max(2, int(case.osl(luck)))
+        at_ms += rng.expovariate(case.requests_per_s) * 1_000.0
+        isl, osl = max(1, int(case.isl(rng))), max(2, int(case.osl(rng)))
         found.append(Arriving(at_ms, isl, osl, int(isl * case.hit_rate)))
     return found
 

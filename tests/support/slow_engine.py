@@ -72,7 +72,7 @@ class SlowEngine:
         self.queue = [waiting for waiting in self.queue if waiting is not job]
         return True
 
-    def take(self, request_id: str, now_ms: float) -> Request | None:
+    def detach(self, request_id: str, now_ms: float) -> Request | None:
         self._run(now_ms)
         job = self._find(request_id)
         if job is None or job in self.prompts:
@@ -83,7 +83,7 @@ class SlowEngine:
         job.taken = True
         if job in self.queue:
             self.queue.remove(job)
-            self._say("taken", job.request, now_ms, job)
+            self._say("detached", job.request, now_ms, job)
         else:
             self.leaving.append(job)
         old = job.request
@@ -109,7 +109,9 @@ class SlowEngine:
 
     def _say(self, kind: EventKind, request: Request, at_ms: float, job: Job | None = None) -> None:
         gap_ms, token_ms = (job.gap_ms, job.token_ms) if job else (0.0, None)
-        self.events.append(EngineEvent(kind, request.request_id, at_ms, gap_ms, token_ms if kind == "taken" else None))
+        self.events.append(
+            EngineEvent(kind, request.request_id, at_ms, gap_ms, token_ms if kind == "detached" else None)
+        )
 
     def _run(self, now_ms: float) -> None:
         while self.end_ms is not None and self.end_ms <= now_ms:
@@ -196,7 +198,7 @@ class SlowEngine:
                 self._say("finished", job.request, at_ms, job)
         self.pieces = []
         for job in self.leaving:
-            self._say("taken", job.request, at_ms, job)
+            self._say("detached", job.request, at_ms, job)
         self.leaving = []
         self.prompts = [job for job in self.prompts if not job.aborted]
         stays = [] if self.knobs.role == "prefill" else self.batch

@@ -142,9 +142,9 @@ class ToyWorker(SimulatedWorker):
         return [first, *(replace(idle, rank=rank, decode_tokens=0) for rank in ranks)]
 
     def _report(self) -> None:
-        if self._timeline.now_ms >= self.muted_until_ms:
+        if self._timeline.now_ms >= self.silent_until_ms:
             report = self._life.report(self.sampled(), START_MS + int(self._timeline.now_ms))
-            self._say(self._load_subject, report)
+            self._publish(self._load_subject, report)
 
 
 class Toy(TurnObserver):
@@ -167,22 +167,28 @@ class Toy(TurnObserver):
         fleet = SimulatedFleetKnobs((_pool_fleet(knobs, "prefill", 1), _pool_fleet(knobs, "decode", knobs.workers)))
         self._pools = pools_of(fleet, model)
         self.gateway = _Frontend(
-            self.timeline, "m", self._pools, fleet, self.bus.port(), objectives=model.objectives, served=self.served
+            self.timeline,
+            "m",
+            self._pools,
+            fleet,
+            self.bus.connection(),
+            objectives=model.objectives,
+            served=self.served,
         )
         self.gateway.hops = self.hops
         self.gateway._policy = knobs.route
-        self._luck = self.timeline.luck("copy")
-        self._arriving = self.timeline.luck("arrivals")
+        self._luck = self.timeline.rng("copy")
+        self._arriving = self.timeline.rng("arrivals")
         self.prefill = self._worker("prefill", 0)
         self.decode = {f"decode-{n:02}": self._worker("decode", n) for n in range(knobs.workers)}
         self.agent = SimulatedAgent(
             self.timeline,
             Settings("agent", "all", (model,), tpot_profiles={"m": _tpot(knobs)}),
-            self.bus.port(),
-            self.store.port(),
+            self.bus.connection(),
+            self.store.connection(),
             watcher=self,
         )
-        self.timeline.run(WARM_MS)
+        self.timeline.run_until(WARM_MS)
 
     def after_turn(
         self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
@@ -195,7 +201,7 @@ class Toy(TurnObserver):
 
     def pass_ms(self, wait_ms: float) -> None:
         """Let time pass."""
-        self.timeline.run(self.timeline.now_ms + wait_ms)
+        self.timeline.run_until(self.timeline.now_ms + wait_ms)
 
     def pass_until(self, over: Callable[[], bool], most_ms: float) -> float:
         """Let time pass until something is so, looking every 10 ms; gives how long that took."""
@@ -206,12 +212,12 @@ class Toy(TurnObserver):
 
     def play(self, *phases: Phase) -> None:
         """Requests arrive by chance, one phase after the other."""
-        began_ms, luck = self.timeline.now_ms, self._arriving
+        began_ms, rng = self.timeline.now_ms, self._arriving
         for phase in phases:
             at_ms = began_ms
-            while (at_ms := at_ms + luck.expovariate(phase.per_s) * 1_000.0) < began_ms + phase.seconds * 1_000.0:
-                osl = min(2 + int(luck.expovariate(1.0 / OSL_TOKENS)), _OSL_MAX)
-                self.timeline.at(at_ms, partial(self.gateway.arrive, Arrival(0.0, luck.randint(*ISL_TOKENS), osl)))
+            while (at_ms := at_ms + rng.expovariate(phase.per_s) * 1_000.0) < began_ms + phase.seconds * 1_000.0:
+                osl = min(2 + int(rng.expovariate(1.0 / OSL_TOKENS)), _OSL_MAX)
+                self.timeline.call_at(at_ms, partial(self.gateway.arrive, Arrival(0.0, rng.randint(*ISL_TOKENS), osl)))
             began_ms += phase.seconds * 1_000.0
         while self.timeline.now_ms < began_ms:
             self.pass_ms(1_000.0)
@@ -296,9 +302,9 @@ class Toy(TurnObserver):
             self.timeline,
             record,
             SimulatedEngine(made.engine, made.timing),
-            self.bus.port(),
-            self.store.port(),
-            peers=self.bus.port(),
+            self.bus.connection(),
+            self.store.connection(),
+            peers=self.bus.connection(),
             knobs=SimulatedWorkerKnobs(mover=mover),
             on_event=self.gateway.happened,
             on_change=self.gateway.changed,

@@ -135,7 +135,7 @@ def hung(after_ms: int) -> float:
     toy = Toy(ToyKnobs(moving=_only("decode_failover"), kv_blocks=ROOMY))
     toy.give(8, "decode-00")
     toy.pass_ms(500.0 + after_ms)
-    toy.decode["decode-00"].muted_until_ms = float("inf")
+    toy.decode["decode-00"].silent_until_ms = float("inf")
     return toy.pass_until(lambda: bool(toy.asked), _PATIENCE_MS)
 
 
@@ -170,9 +170,9 @@ def unit(*, lost: bool) -> Unit:
     toy.give(4, *ranks)
     now_ms, first = toy.timeline.now_ms, toy.decode[ranks[0]]
     if lost:
-        first.end()
+        first.kill()
     else:
-        first.store.set_cut(cut=True)
+        first.store.set_partitioned(partitioned=True)
     toy.pass_ms(30_000.0)
     return Unit(
         min((one.at_ms for one in toy.asked), default=float("inf")) - now_ms,

@@ -139,7 +139,7 @@ class EngineHost:
         when this returns, but is still held under its hop.
         """
         gateway = self._gateways.get(request_id)
-        request = None if gateway is None else self.engine.take(request_id, self.now_ms)
+        request = None if gateway is None else self.engine.detach(request_id, self.now_ms)
         if gateway is None or request is None:
             return None
         leaving = self._leaving[request_id] = _Leaving(asyncio.get_running_loop().create_future())
@@ -162,7 +162,7 @@ class EngineHost:
                 self.forget(submission.request.request_id)
                 _log.warning("request_refused", error=str(error))
         for event in self.engine.advance(now_ms):
-            if event.kind != "taken":
+            if event.kind != "detached":
                 self._outboxes[self._gateways[event.request_id]].append(event)
             elif event.request_id in self._leaving:
                 self._leaving[event.request_id].at_ms = event.at_ms

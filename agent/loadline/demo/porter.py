@@ -102,7 +102,7 @@ class Porter:
     def select(self, _command: MigrateCommand) -> Sequence[MigratableRequest]:
         """What the engine has, but for what is on its way already."""
         holds = self._station.holds
-        return [one for one in self._station.engine.candidates() if holds.hop(one.request_id) is not None]
+        return [one for one in self._station.engine.migratable_requests() if holds.hop(one.request_id) is not None]
 
     async def copy(self, request_id: str, command: MigrateCommand, admitted: Callable[[], None]) -> None:
         """Copy all but the last part of the cache, in virtual time, while the request goes on."""
@@ -132,7 +132,7 @@ class Porter:
             await self._forgo(request_id, command)
             raise MoveRefused("finished", "it ended, or is about to")
         request = replace(stopped.request, hop=hop)
-        moved = Submission(replace(request, moves=request.moves + 1), stopped.at_ms + downtime_ms)
+        moved = Submission(replace(request, migrations=request.migrations + 1), stopped.at_ms + downtime_ms)
         offer = Offer(stopped.gateway, command.destination.incarnation, moved)
         said = await self._ask(offer_subject(self._root, command.destination.worker), offer, Said, _HANDED_OVER_S)
         if said is not None and said.yes:

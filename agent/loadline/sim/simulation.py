@@ -104,7 +104,7 @@ class Simulation:
         self.duration_ms = scenario.trace.duration_s * 1_000.0
         self.timeline = Timeline(scenario.seed)
         self._bus, self._store = VirtualBus(self.timeline), VirtualStore(self.timeline)
-        self._start_luck = self.timeline.luck("start_delay")
+        self._start_luck = self.timeline.rng("start_delay")
         self._served = RequestLog()
         self._lives: list[_WorkerLifetime] = []
         self._alive: dict[str, dict[str, SimulatedWorker]] = {name: {} for name in self._pools}
@@ -119,7 +119,7 @@ class Simulation:
             self._model.name,
             self._pools,
             fleet,
-            self._bus.port(),
+            self._bus.connection(),
             objectives=self._objectives,
             served=self._served,
         )
@@ -128,14 +128,16 @@ class Simulation:
             MoverKnobs(self.gateway.link.live_copy, migration.slots_in, migration.slots_out) if migration else NO_MOVES
         )
         self._scaler = SimulatedScaler(
-            self.timeline, {self._model.name: tuple(self._pools)}, self._bus.port(), self._start_worker
+            self.timeline, {self._model.name: tuple(self._pools)}, self._bus.connection(), self._start_worker
         )
         for name, pool in self._pools.items():
             for _ in range(pool.knobs.workers):
                 self._scaler.adopt(self._begin_worker(name, 0.0, 0.0))
         listening = Subjects("loadline").decision(self._model.name)
-        self._bus.listen(self._bus.port(), listening, self._note)
-        self.agent = SimulatedAgent(self.timeline, settings, self._bus.port(), self._store.port(), journal=journal)
+        self._bus.subscribe(self._bus.connection(), listening, self._note)
+        self.agent = SimulatedAgent(
+            self.timeline, settings, self._bus.connection(), self._store.connection(), journal=journal
+        )
         self._step_ms = max(_STEP_LEAST_MS, self.duration_ms / LINE_STEPS_MAX)
         self._looks: list[float] = []
         self._lines = {
@@ -143,19 +145,19 @@ class Simulation:
         }
         self._queued: list[int] = []
         self._within: tuple[int, int] | None = None
-        self.timeline.at(self.duration_ms, self._close)
-        self.timeline.at(0.0, self._look)
+        self.timeline.call_at(self.duration_ms, self._close)
+        self.timeline.call_at(0.0, self._look)
         self._arrive(0)
 
     def run(self, until_ms: float) -> None:
         """Let time pass."""
-        self.timeline.run(until_ms)
+        self.timeline.run_until(until_ms)
 
     def run_out(self) -> None:
         """Give what is under way some time to finish."""
         end_ms = self.duration_ms + _RUN_OUT_MS
         while self.timeline.now_ms < end_ms and self.gateway.queued + self.gateway.in_flight:
-            self.timeline.run(min(self.timeline.now_ms + 1_000.0, end_ms))
+            self.timeline.run_until(min(self.timeline.now_ms + 1_000.0, end_ms))
 
     # -- the trace -----------------------------------------------------------------------------------------------------
 
@@ -163,7 +165,7 @@ class Simulation:
         """The requests arrive one after the other, each of which brings the next."""
         arrivals = self._scenario.trace.arrivals
         if index < len(arrivals):
-            self.timeline.at(arrivals[index].arrival_s * 1_000.0, partial(self._take, index))
+            self.timeline.call_at(arrivals[index].arrival_s * 1_000.0, partial(self._take, index))
 
     def _take(self, index: int) -> None:
         self.gateway.arrive(self._scenario.trace.arrivals[index])
@@ -183,9 +185,9 @@ class Simulation:
             self.timeline,
             self._record(name, pool, int(now_ms)),
             SimulatedEngine(pool.engine, pool.timing),
-            self._bus.port(),
-            self._store.port(),
-            peers=self._bus.port(),
+            self._bus.connection(),
+            self._store.connection(),
+            peers=self._bus.connection(),
             knobs=SimulatedWorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, mover=self._mover),
             on_event=self.gateway.happened,
             on_change=self._changed,
@@ -214,7 +216,7 @@ class Simulation:
         pool = worker.record.pool
         if not worker.alive:
             del self._alive[pool][worker.record.worker]
-            self._scaler.look()
+            self._scaler.schedule_reconcile()
         serving = sum(one.serving for one in self._alive[pool].values())
         self._most[pool] = max(self._most[pool], serving)
 
@@ -257,7 +259,7 @@ class Simulation:
         now_ms = self.timeline.now_ms
         if now_ms >= self.duration_ms and self._looks:
             return
-        self.timeline.after(self._step_ms, self._look)
+        self.timeline.call_later(self._step_ms, self._look)
         self._looks.append(now_ms / 1_000.0)
         self._queued.append(self.gateway.queued)
         believed = self.agent.controller.state.fleet.models[self._model.name].pools

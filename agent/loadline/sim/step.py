@@ -65,7 +65,7 @@ class Stepper:
         )
         self._subjects, self._keys = Subjects(root), Keys("step")
         self._inbox = Inbox(ITEMS_MAX, lambda: None)
-        port, store = self._bus.port(), self._store.port()
+        port, store = self._bus.connection(), self._store.connection()
         self._turns = Turns(
             controller=self.controller,
             bus=port,
@@ -82,8 +82,8 @@ class Stepper:
             version="step",
             on_rejected=self._reject,
         )
-        self._caller = self._bus.port()
-        self._bus.listen(self._caller, self._subjects.all_of("decision"), self._hear_decision)
+        self._caller = self._bus.connection()
+        self._bus.subscribe(self._caller, self._subjects.all_of("decision"), self._hear_decision)
         registry = Registry(self._keys, settings.scope, self._inbox.put, self._reject)
         self._following = VirtualTask(
             store.follow(
@@ -132,7 +132,7 @@ class Stepper:
     def _act(self, now_ms: int) -> None:
         """Turn until nothing is left to do at this time."""
         self._now_ms = now_ms
-        self._timeline.run(now_ms)
+        self._timeline.run_until(now_ms)
         for _ in range(_TURNS_MAX):
             self._turns.turn(now_ms)
             wake_ms = self.controller.next_wake()

@@ -343,11 +343,11 @@ def test_what_an_earlier_life_left_behind_is_replaced(value: bytes) -> None:
 def test_the_store_may_be_away_when_the_worker_starts() -> None:
     async def scenario() -> None:
         made = Bench("decode", IDLE)
-        made.store.set_cut(cut=True)
+        made.store.set_partitioned(partitioned=True)
         async with asyncio.timeout(60), made.worker:
             await made.worker.ready()
             assert made.heard()
-            made.store.set_cut(cut=False)
+            made.store.set_partitioned(partitioned=False)
             await until(lambda: made.state == "ready", "registered")
 
     asyncio.run(scenario())
@@ -358,7 +358,7 @@ def test_a_worker_drains_even_while_the_store_is_away() -> None:
         made = Bench("decode", IDLE)
         async with asyncio.timeout(60), made.worker:
             await until(lambda: made.state == "starting", "registered")
-            made.store.set_cut(cut=True)
+            made.store.set_partitioned(partitioned=True)
             made.empty.set()
             assert (await made.command()).accepted
             await made.worker.drained.wait()

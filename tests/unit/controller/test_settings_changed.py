@@ -271,11 +271,11 @@ def test_a_journal_replays_exactly_across_changes() -> None:
     def put(settings: Settings) -> None:
         agent.inbox.put(SettingsChanged(msgspec.Raw(msgspec.json.encode(settings))))
 
-    timeline.at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
-    timeline.at(20_000.0, lambda: put(with_model(whole, "split", guardrails=guard)))
-    timeline.at(45_000.0, lambda: put(changed))
-    timeline.at(70_000.0, lambda: put(whole))
-    timeline.run(120_000.0)
+    timeline.call_at(5_000.0, lambda: world.demand.update({("whole", "both"): 3.5, ("split", "decode"): 2.5}))
+    timeline.call_at(20_000.0, lambda: put(with_model(whole, "split", guardrails=guard)))
+    timeline.call_at(45_000.0, lambda: put(changed))
+    timeline.call_at(70_000.0, lambda: put(whole))
+    timeline.run_until(120_000.0)
     found = record.replay((str(number), segment) for number, segment in enumerate(journal.kept))
     assert (found.difference, found.segments) == ("", 3)
     assert found.controller is not None

@@ -246,7 +246,7 @@ def test_only_the_leader_of_the_term_writes_and_a_store_that_is_away_does_no_har
         for epoch, written in ((won.revision - 1, []), (won.revision, [encode(KNOWN)])):
             await performer.perform(SaveLearned("m", KNOWN, "all", epoch))
             assert [one.value for one in (await store.read(KEYS.learned("m"))).entries] == written
-        store.set_cut(cut=True)
+        store.set_partitioned(partitioned=True)
         await performer.perform(SaveLearned("m", LearnedState(), "all", won.revision))
         assert told == []
 

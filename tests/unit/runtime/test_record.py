@@ -19,8 +19,8 @@ def recorded() -> Segments:
     """Three segments of one agent, with decisions and drains in them."""
     world, _, segments = lone_agent(10, (0.0, 40_000.0, 80_000.0))
     world.demand.update({("split", "prefill"): 2.5, ("split", "decode"): 2.5, ("whole", "both"): 2.5})
-    world.timeline.at(50_000.0, lambda: world.demand.update(dict.fromkeys(world.demand, 0.1)))
-    world.timeline.run(118_500.0)
+    world.timeline.call_at(50_000.0, lambda: world.demand.update(dict.fromkeys(world.demand, 0.1)))
+    world.timeline.run_until(118_500.0)
     assert len(segments.kept) == 3
     return segments.kept
 
@@ -174,7 +174,7 @@ def test_a_torn_end_is_no_difference(recorded: Segments) -> None:
 
 def test_effects_that_are_gone_at_the_end_of_a_segment_that_goes_on() -> None:
     world, _, recording = lone_agent(3, (0.0, 1.0))
-    world.timeline.run(100.0)
+    world.timeline.run_until(100.0)
     assert recording.kept[0][-1].startswith(b'{"kind":"effects"'), "the turn of the first campaign"
     segments = copy(recording.kept)
     assert len(segments) == 2

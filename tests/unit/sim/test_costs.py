@@ -101,17 +101,17 @@ def test_no_engine_takes_less(case: str, gap_ms: float, timing: EngineTiming) ->
 )
 @settings(max_examples=60, deadline=None)
 def test_no_engine_takes_less_for_any_trace(seed: int, knobs: EngineKnobs, timing: EngineTiming, gap_ms: float) -> None:
-    luck = random.Random(seed)
-    spread = luck.uniform(0.0, 1.5)
-    isl, osl = luck.choice([20, 200, 1_000]), luck.choice([2, 40, 200])
+    rng = random.Random(seed)
+    spread = rng.uniform(0.0, 1.5)
+    isl, osl = rng.choice([20, 200, 1_000]), rng.choice([2, 40, 200])
 
     def length(mean: int) -> int:
-        return min(max(round(mean * luck.lognormvariate(0.0, spread)), 1), 5_000)
+        return min(max(round(mean * rng.lognormvariate(0.0, spread)), 1), 5_000)
 
-    lengths = [(length(isl), length(osl)) for _ in range(luck.randrange(5, 120))]
+    lengths = [(length(isl), length(osl)) for _ in range(rng.randrange(5, 120))]
     at_ms = [0.0]
     for _ in lengths[1:]:
-        at_ms.append(at_ms[-1] + luck.expovariate(1.0) * gap_ms)
+        at_ms.append(at_ms[-1] + rng.expovariate(1.0) * gap_ms)
     busy_ms, ttft_ms, itl_ms = played(timing, knobs, lengths, at_ms)
     assert least_ms(timing, knobs, lengths, ttft_ms, itl_ms) <= busy_ms * ROUNDING
 

@@ -210,13 +210,13 @@ def test_a_running_request_moves_with_its_cache_and_loses_no_token() -> None:
     source.submit(Request("a", 999, 31, generated_tokens=1, prefilled=True), 0.0)
     source.advance(25.0)  # in the third iteration
     assert source.kv_tokens("a") == 1_001
-    moved = source.take("a", 25.0)
+    moved = source.detach("a", 25.0)
     assert moved == Request("a", 999, 31, generated_tokens=4, prefilled=True)
     assert moved.kv_tokens == 1_002
-    assert (source.take("a", 25.0), source.abort("a", 25.0)) == (None, False)
+    assert (source.detach("a", 25.0), source.abort("a", 25.0)) == (None, False)
     assert source.held == ["a"]  # until the iteration is over
     (left,) = drain(source)
-    assert left.kind == "taken"
+    assert left.kind == "detached"
     assert left.at_ms == pytest.approx(3 * 11.0)
     assert (source.load().kv_blocks_used, source.kv_tokens("a"), source.held) == (0, 0, [])
     destination.submit(moved, left.at_ms)
@@ -230,11 +230,11 @@ def test_a_waiting_request_moves_at_once_and_one_in_prefill_stays() -> None:
     engine = SimulatedEngine(structs.replace(SMALL, max_batch_requests=1), Steady())
     for name in ("computed", "waits"):
         engine.submit(Request(name, 100, 1), 0.0)
-    assert engine.take("computed", 5.0) is None
+    assert engine.detach("computed", 5.0) is None
     assert (engine.kv_tokens("computed"), engine.kv_tokens("waits")) == (0, 0)
-    assert engine.take("waits", 5.0) == Request("waits", 100, 1)
+    assert engine.detach("waits", 5.0) == Request("waits", 100, 1)
     assert [(e.kind, e.request_id, e.at_ms) for e in drain(engine)] == [
-        ("taken", "waits", 5.0),
+        ("detached", "waits", 5.0),
         ("first_token", "computed", 10.0),
         ("finished", "computed", 10.0),
     ]
@@ -243,7 +243,7 @@ def test_a_waiting_request_moves_at_once_and_one_in_prefill_stays() -> None:
 def test_who_finishes_with_the_iteration_under_way_is_not_taken() -> None:
     engine = SimulatedEngine(SMALL, Steady())
     engine.submit(Request("a", 100, 3), 0.0)
-    assert engine.take("a", 10.0 + 10.1 + 5.0) is None
+    assert engine.detach("a", 10.0 + 10.1 + 5.0) is None
     assert [e.kind for e in drain(engine)] == ["first_token", "finished"]
 
 

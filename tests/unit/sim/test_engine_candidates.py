@@ -10,16 +10,16 @@ def engine(blocks: int = 1_000, batch: int = 8) -> SimulatedEngine:
 
 
 def test_an_idle_engine_has_none() -> None:
-    assert engine().candidates() == []
+    assert engine().migratable_requests() == []
 
 
 def test_those_that_run_come_first_with_the_tokens_that_they_have_now() -> None:
     held = engine(batch=2)
     held.submit(Request("a", 100, 500), 0.0)
-    held.submit(Request("b", 50, 500, 7, prefilled=True, moves=2), 0.0)
+    held.submit(Request("b", 50, 500, 7, prefilled=True, migrations=2), 0.0)
     held.submit(Request("c", 10, 500), 0.0)
     held.advance(1_000.0)
-    a, b, c = held.candidates()
+    a, b, c = held.migratable_requests()
     assert (a.request_id, b.request_id, c) == ("a", "b", MigratableRequest("c", 10, 0, waiting=True))
     assert (a.waiting, b.waiting, a.movable, b.hops) == (False, False, True, 2)
     assert a.output_tokens - 1 == b.output_tokens - 7 > 50  # as many iterations each; "a" has one token of its prompt
@@ -30,15 +30,15 @@ def test_a_prompt_that_is_being_computed_must_stay() -> None:
     held = engine()
     held.submit(Request("a", 4_000, 10), 0.0)
     held.advance(1.0)
-    assert held.candidates() == [MigratableRequest("a", 4_000, 0, movable=False)]
-    assert held.take("a", 1.0) is None
+    assert held.migratable_requests() == [MigratableRequest("a", 4_000, 0, movable=False)]
+    assert held.detach("a", 1.0) is None
 
 
 def test_who_was_taken_is_nobodys_any_more() -> None:
     held = engine()
     held.submit(Request("a", 100, 500, hop=3), 0.0)
     held.advance(500.0)
-    taken = held.take("a", 500.0)
+    taken = held.detach("a", 500.0)
     assert taken is not None
     assert (taken.hop, taken.prefilled) == (3, True)
-    assert held.candidates() == []
+    assert held.migratable_requests() == []

@@ -87,7 +87,7 @@ def play(
         elif action.kind == "abort":
             answers.append(engine.abort(name, now_ms))
         else:
-            answers.append(engine.take(name, now_ms))
+            answers.append(engine.detach(name, now_ms))
     events = engine.advance(now_ms)
     while (at_ms := engine.next_event_ms()) is not None:
         events += engine.advance(at_ms)

@@ -84,8 +84,8 @@ def test_a_cache_that_arrives_at_a_dead_worker_goes_on_to_another_one(others: in
     simulation = begun((settings, fleet), Trace("one", [Arrival(1.0, 200, 50)], 60.0))
     simulation.run(2_000.0)
     assert (simulation.gateway.in_flight, simulation.gateway.queued) == (1, 0)
-    simulation._alive["d"]["d-1"].end()
-    simulation._scaler.look()
+    simulation._alive["d"]["d-1"].kill()
+    simulation._scaler.schedule_reconcile()
     simulation.run(4_000.0)
     assert (simulation.gateway.in_flight, simulation.gateway.queued) == (others, 1 - others)
     outcome = played_out(simulation).outcome()
@@ -93,13 +93,13 @@ def test_a_cache_that_arrives_at_a_dead_worker_goes_on_to_another_one(others: in
     assert outcome.ttft_ms.p50 == pytest.approx(15.0)
 
 
-def kill_one(simulation: Simulation, luck: random.Random) -> None:
+def kill_one(simulation: Simulation, rng: random.Random) -> None:
     """A worker that is busy dies where it stands; the scaler sees that and starts another one."""
     alive = [worker for workers in simulation._alive.values() for worker in workers.values()]
     busy = [worker for worker in alive if worker.engine.held]
     if busy:
-        luck.choice(busy).end()
-        simulation._scaler.look()
+        rng.choice(busy).kill()
+        simulation._scaler.schedule_reconcile()
 
 
 def drain(simulation: Simulation, worker: SimulatedWorker) -> None:
@@ -108,12 +108,12 @@ def drain(simulation: Simulation, worker: SimulatedWorker) -> None:
     simulation.agent.inbox.put(DrainRequested(record.model, record.pool, record.worker, "test"))
 
 
-def drain_one(simulation: Simulation, luck: random.Random) -> None:
+def drain_one(simulation: Simulation, rng: random.Random) -> None:
     """A worker of the pool that generates is told to drain, while there is another one."""
     pool = "both" if "both" in simulation._alive else "d"
     serving = [worker for worker in simulation._alive[pool].values() if worker.serving]
     if len(serving) > 1:
-        drain(simulation, luck.choice(serving))
+        drain(simulation, rng.choice(serving))
 
 
 def check(simulation: Simulation) -> None:
@@ -137,19 +137,19 @@ def test_no_request_is_lost_or_ends_twice_when_workers_die_and_drain(
     moves: bool,  # noqa: FBT001 - a parameter of a test
     seed: int,
 ) -> None:
-    luck = random.Random(f"{seed}:deaths")
+    rng = random.Random(f"{seed}:deaths")
     # Small caches: about 11 of these requests fit beside each other, so that some wait and some are preempted.
     # A slow link: a quarter of a second for a cache, so that some are on their way to a worker that dies.
     knobs = {"transfer": TransferKnobs(bandwidth_gbytes_per_s=0.2)}
     setup = fleet(workers=3, fleet=knobs, kv_blocks=300, start_delay=StartDelayKnobs("constant", 5.0))
     setup = moving(setup) if moves else setup
-    arrivals = [Arrival(luck.uniform(0.0, 30.0), luck.randint(1, 600), luck.randint(1, 300)) for _ in range(600)]
-    arrivals += [Arrival(luck.uniform(0.0, 30.0), 6_000, 10) for _ in range(5)]  # fits nowhere
+    arrivals = [Arrival(rng.uniform(0.0, 30.0), rng.randint(1, 600), rng.randint(1, 300)) for _ in range(600)]
+    arrivals += [Arrival(rng.uniform(0.0, 30.0), 6_000, 10) for _ in range(5)]  # fits nowhere
     simulation = begun(setup, trace(sorted(arrivals, key=lambda one: one.arrival_s)), seed)
-    simulation.timeline.at(2_000.0, partial(drain_one, simulation, luck))  # all of them serve and are busy
+    simulation.timeline.call_at(2_000.0, partial(drain_one, simulation, rng))  # all of them serve and are busy
     for deed in (kill_one, drain_one):
         for _ in range(5):
-            simulation.timeline.at(luck.uniform(3_000.0, 30_000.0), partial(deed, simulation, luck))
+            simulation.timeline.call_at(rng.uniform(3_000.0, 30_000.0), partial(deed, simulation, rng))
     for second in range(1, int(simulation.duration_ms / 1_000.0)):
         simulation.run(second * 1_000.0)
         check(simulation)

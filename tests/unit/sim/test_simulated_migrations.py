@@ -47,13 +47,13 @@ class Bench:
         self.said: list[MigrationReport] = []
         self.samples: dict[str, WorkerSample] = {}
         self.ended: list[str] = []
-        self.frontend = self.peers.port()
-        self.asking = self.bus.port()
+        self.frontend = self.peers.connection()
+        self.asking = self.bus.connection()
         self.mover = mover
         self.kv_blocks = kv_blocks
         VirtualTask(self.frontend.answer(peers.claims_of("m"), peers.answering(Claim, self._claimed)))
-        self.bus.listen(self.asking, SUBJECTS.all_of("migration"), self._reported)
-        self.bus.listen(self.asking, SUBJECTS.all_of("load"), self._sampled)
+        self.bus.subscribe(self.asking, SUBJECTS.all_of("migration"), self._reported)
+        self.bus.subscribe(self.asking, SUBJECTS.all_of("load"), self._sampled)
         self.a, self.b = self.worker("a"), self.worker("b")
         self.pass_ms(100.0)
 
@@ -62,9 +62,9 @@ class Bench:
             self.timeline,
             WorkerRecord("m", "p", name, "decode", incarnation),
             SimulatedEngine(EngineKnobs("decode", self.kv_blocks), LINEAR),
-            self.bus.port(),
-            self.store.port(),
-            peers=self.peers.port(),
+            self.bus.connection(),
+            self.store.connection(),
+            peers=self.peers.connection(),
             knobs=SimulatedWorkerKnobs(mover=self.mover),
             on_event=self._happened,
             on_change=lambda _worker: None,
@@ -95,7 +95,7 @@ class Bench:
         """Let time pass; at no moment two workers run the same request."""
         until_ms = self.timeline.now_ms + wait_ms
         while self.timeline.now_ms < until_ms:
-            self.timeline.run(min(self.timeline.now_ms + 1.0, until_ms))
+            self.timeline.run_until(min(self.timeline.now_ms + 1.0, until_ms))
             runs = [name for worker in (self.a, self.b) if worker.alive for name in running(worker)]
             assert len(runs) == len(set(runs))
 
@@ -131,7 +131,7 @@ class Bench:
 
 
 def running(worker: SimulatedWorker) -> list[str]:
-    return [one.request_id for one in worker.engine.candidates()]
+    return [one.request_id for one in worker.engine.migratable_requests()]
 
 
 def test_requests_move_while_they_go_on_and_end_where_they_have_gone() -> None:
@@ -162,7 +162,7 @@ def test_a_moved_request_stands_still_for_its_last_part_alone() -> None:
         bench.pass_ms(1.0)
         was_here += running(bench.a) == ["x"]
     assert 990 <= was_here <= 1_100  # a thousand tokens, a ms each, and those that came meanwhile
-    (x,) = bench.b.engine.candidates()
+    (x,) = bench.b.engine.migratable_requests()
     assert x.hops == 1
     assert x.output_tokens > 100
 
@@ -230,11 +230,11 @@ def test_who_was_preempted_keeps_its_tokens_when_it_moves() -> None:
     for number in range(4):
         bench.give(f"r{number}", bench.a, isl_tokens=500, osl_tokens=1_500)
     bench.pass_ms(3_000.0)
-    progress = {name: held.generated for name, held in bench.a.engine._held.items() if not held.cached}
+    progress = {name: held.generated_tokens for name, held in bench.a.engine._sequences.items() if not held.cached}
     assert max(progress.values()) > 50
     assert bench.command(order="FCW", value=4)[0].requests == len(progress)
     bench.pass_ms(20.0)
-    came = {name: held.request for name, held in bench.b.engine._held.items()}
+    came = {name: held.request for name, held in bench.b.engine._sequences.items()}
     assert {name: request.generated_tokens for name, request in came.items()} == progress
     assert not any(request.prefilled for request in came.values())
     bench.pass_ms(60_000.0)
@@ -277,7 +277,7 @@ def test_a_destination_that_dies_before_it_has_it_leaves_it_at_the_source() -> N
     bench = Bench()
     bench.give("x", bench.a)
     switching(bench)
-    bench.b.end()
+    bench.b.kill()
     bench.pass_ms(5_000.0)
     assert (running(bench.a), bench.owner("x")) == (["x"], "a")
     assert bench.said[-1].reason == "destination_lost"
@@ -289,10 +289,10 @@ def test_a_destination_that_is_cut_off_in_the_middle_of_a_switch_leaves_one_owne
     bench.give("x", bench.a, osl_tokens=5_000)
     switching(bench)
     bench.pass_ms(float(wait_ms) / 2)
-    bench.b.peers.set_cut(cut=True)
+    bench.b.peers.set_partitioned(partitioned=True)
     bench.pass_ms(10_000.0)
     owner = bench.owner("x")
-    bench.b.peers.set_cut(cut=False)
+    bench.b.peers.set_partitioned(partitioned=False)
     bench.pass_ms(10_000.0)
     assert bench.owner("x") == owner
     assert {"a": running(bench.a), "b": running(bench.b)} == {"a": [], "b": []} | {owner: ["x"]}
@@ -303,10 +303,10 @@ def test_without_the_frontend_nobody_runs_it_and_with_it_somebody_does() -> None
     bench = Bench()
     bench.give("x", bench.a)
     switching(bench)
-    bench.frontend.set_cut(cut=True)
+    bench.frontend.set_partitioned(partitioned=True)
     bench.pass_ms(30_000.0)
     assert running(bench.a) == running(bench.b) == []
-    bench.frontend.set_cut(cut=False)
+    bench.frontend.set_partitioned(partitioned=False)
     bench.pass_ms(60_000.0)
     assert bench.ended == ["x"]
 

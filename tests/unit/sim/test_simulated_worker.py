@@ -31,7 +31,7 @@ class Bench:
     def __init__(self) -> None:
         self.timeline = Timeline()
         self.bus, self.store = VirtualBus(self.timeline), VirtualStore(self.timeline)
-        self.asking = self.bus.port()
+        self.asking = self.bus.connection()
         self.worker = self.life(INCARNATION)
         self.pass_ms(100.0)
 
@@ -40,16 +40,16 @@ class Bench:
             self.timeline,
             record(incarnation),
             SimulatedEngine(EngineKnobs("decode", 1_000), LINEAR),
-            self.bus.port(),
-            self.store.port(),
-            peers=self.bus.port(),
+            self.bus.connection(),
+            self.store.connection(),
+            peers=self.bus.connection(),
             knobs=SimulatedWorkerKnobs(),
             on_event=lambda _worker, _event: None,
             on_change=lambda _worker: None,
         )
 
     def pass_ms(self, wait_ms: float) -> None:
-        self.timeline.run(self.timeline.now_ms + wait_ms)
+        self.timeline.run_until(self.timeline.now_ms + wait_ms)
 
     def held(self) -> int | None:
         """The incarnation under the key."""

@@ -108,7 +108,7 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
     toy = played(START_MS)
     timeline = Timeline()
     bus, store = VirtualBus(timeline, latency_ms=0.0), VirtualStore(timeline, latency_ms=0.0)
-    others, keys = bus.port(), Keys("default")
+    others, keys = bus.connection(), Keys("default")
     decided: dict[str, Decision] = {}
     drained: list[DrainCommand] = []
 
@@ -120,20 +120,20 @@ def test_it_decides_what_an_agent_on_a_bus_decides_of_the_same_frames() -> None:
         drained.append(msgspec.json.decode(payload, type=DrainCommand))
         return encode(DrainReply(drained[-1].drain_id, accepted=True))
 
-    bus.listen(others, "loadline.v1.decision.>", hear)
-    SimulatedAgent(timeline, settings(), bus.port(), store.port(), turn_spacing_ms=0.0)
+    bus.subscribe(others, "loadline.v1.decision.>", hear)
+    SimulatedAgent(timeline, settings(), bus.connection(), store.connection(), turn_spacing_ms=0.0)
     for given in toy.said:
         if given.now_ms > START_MS:  # what happens at the very beginning is known in the first turn
-            timeline.run(given.now_ms - START_MS)
+            timeline.run_until(given.now_ms - START_MS)
         for item in given.frames:
             if isinstance(item.subject, str) and isinstance(item.payload, Raw):
-                others.send(item.subject, bytes(item.payload))
+                others.publish_now(item.subject, bytes(item.payload))
                 continue
             value = bytes(item.record) if isinstance(item.record, Raw) else None
             name = msgspec.json.decode(value)["worker"] if value else str(item.gone)
             bus.answer(others, f"loadline.v1.drain.{name}", accept)
             store.commit([], [Write(keys.worker("llama", "engine", name), value)])
-    timeline.run(timeline.now_ms + 500.0)
+    timeline.run_until(timeline.now_ms + 500.0)
     assert list(decided.values()) == [decision for answer in toy.heard for decision in answer.decisions]
     assert drained == [drain for answer in toy.heard for drain in answer.drains]
 

@@ -17,15 +17,15 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there() -> None:
 
     task = VirtualTask(work(), lambda: seen.append("ended"))
     assert (seen, task.done) == (["begun"], False)
-    promise.keep(7)
+    promise.set_result(7)
     assert (seen, task.done) == (["begun", 7, "ended"], True)
 
 
 def test_what_is_settled_stays_as_it_is() -> None:
     promise = VirtualFuture[int]()
-    promise.keep(1)
-    promise.keep(2)
-    promise.fail(ValueError("late"))
+    promise.set_result(1)
+    promise.set_result(2)
+    promise.set_exception(ValueError("late"))
     seen = list[int]()
 
     async def work() -> None:
@@ -45,7 +45,7 @@ def test_a_failure_is_raised_where_it_is_awaited() -> None:
             seen.append(str(error))
 
     VirtualTask(work())
-    promise.fail(ValueError("gone"))
+    promise.set_exception(ValueError("gone"))
     assert seen == ["gone"]
 
 
@@ -57,7 +57,7 @@ def test_a_killed_task_does_nothing_more() -> None:
 
     task = VirtualTask(work())
     task.kill()
-    promise.keep(1)
+    promise.set_result(1)
     assert (seen, task.done) == ([], True)
 
 
@@ -73,7 +73,7 @@ def test_a_task_may_end_itself_in_the_middle() -> None:
 
     kept_later = VirtualFuture[None]()
     tasks.append(VirtualTask(work()))
-    kept_later.keep(None)
+    kept_later.set_result(None)
     assert (seen, tasks[0].done) == (["to its next wait"], True)
 
 
@@ -96,19 +96,19 @@ def test_deeds_are_done_in_the_order_of_their_time_then_of_their_planning() -> N
     def do(name: str) -> None:
         seen.append((name, timeline.now_ms))
 
-    timeline.at(20.0, lambda: do("c"))
-    timeline.at(10.0, lambda: do("a"))
-    timeline.at(10.0, lambda: timeline.at(5.0, lambda: do("what is past is done next")))
-    timeline.at(10.0, lambda: do("b"))
-    timeline.at(21.0, lambda: do("too late"))
-    timeline.run(20.5)
+    timeline.call_at(20.0, lambda: do("c"))
+    timeline.call_at(10.0, lambda: do("a"))
+    timeline.call_at(10.0, lambda: timeline.call_at(5.0, lambda: do("what is past is done next")))
+    timeline.call_at(10.0, lambda: do("b"))
+    timeline.call_at(21.0, lambda: do("too late"))
+    timeline.run_until(20.5)
     assert seen == [("a", 10.0), ("b", 10.0), ("what is past is done next", 10.0), ("c", 20.0)]
     assert timeline.now_ms == 20.5
 
 
 def test_luck_is_a_stream_of_its_own_for_each_purpose() -> None:
     one, other = Timeline(3), Timeline(3)
-    one.luck("more").random()
-    assert one.luck("bus").random() == other.luck("bus").random()
-    assert one.luck("bus").random() != one.luck("store").random()
-    assert one.luck("bus").random() != Timeline(4).luck("bus").random()
+    one.rng("more").random()
+    assert one.rng("bus").random() == other.rng("bus").random()
+    assert one.rng("bus").random() != one.rng("store").random()
+    assert one.rng("bus").random() != Timeline(4).rng("bus").random()

@@ -52,7 +52,7 @@ class FaultInjector(TurnObserver):
         if undo is not no_undo:
             self._strikes += 1
             self._undos[self._strikes] = undo
-            self.world.timeline.after(wait_ms, partial(self._undo, self._strikes))
+            self.world.timeline.call_later(wait_ms, partial(self._undo, self._strikes))
 
     def heal(self) -> None:
         """Undo everything that is left, at once."""

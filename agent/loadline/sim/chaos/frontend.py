@@ -71,7 +71,7 @@ class ChaosFrontend:
         serving: Callable[[PoolKey], list[WorkerLife]],
         report: Callable[[str, str], None],
     ) -> None:
-        self.port = network.port()
+        self.connection = network.connection()
         self.owners = RequestOwners()
         self.runs = RequestRuns(self.owners, report)
         self.open: dict[str, OpenRequest] = {}
@@ -80,26 +80,26 @@ class ChaosFrontend:
         self._timeline = timeline
         self._pools = pools
         self._serving = serving
-        self._luck = timeline.luck("requests")
+        self._rng = timeline.rng("requests")
         self._misses: dict[WorkerLife, int] = {}
         self._looked_at: set[WorkerLife] = set()
         for model in sorted({model for model, _ in pools}):
-            VirtualTask(self.port.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
-            VirtualTask(self.port.answer(ended_subject(model), peers.answering(RequestEnded, self._ended)))
+            VirtualTask(self.connection.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
+            VirtualTask(self.connection.answer(ended_subject(model), peers.answering(RequestEnded, self._ended)))
         self._arrive_later()
-        timeline.after(_LOOK_MS, self._look_around)
+        timeline.call_later(_LOOK_MS, self._look_around)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _arrive_later(self) -> None:
-        self._timeline.after(self._luck.expovariate(1.0 / EVERY_MS), self._arrive)
+        self._timeline.call_later(self._rng.expovariate(1.0 / EVERY_MS), self._arrive)
 
     def _arrive(self) -> None:
-        luck = self._luck
+        rng = self._rng
         self.counts["requests"] += 1
-        name, tokens = f"r{self.counts['requests']}", luck.uniform(SHORTEST_MS, LONGEST_MS) / TOKEN_MS
-        request = Request(name, luck.randint(*_PROMPT_TOKENS), int(tokens))
-        self.open[name] = OpenRequest(luck.choice(self._pools), request, self._timeline.now_ms)
+        name, tokens = f"r{self.counts['requests']}", rng.uniform(SHORTEST_MS, LONGEST_MS) / TOKEN_MS
+        request = Request(name, rng.randint(*_PROMPT_TOKENS), int(tokens))
+        self.open[name] = OpenRequest(rng.choice(self._pools), request, self._timeline.now_ms)
         self._give(name)
         self._arrive_later()
 
@@ -108,7 +108,7 @@ class ChaosFrontend:
         one = self.open[name]
         serving = self._serving(one.pool)
         if serving:
-            life = self._luck.choice(serving)
+            life = self._rng.choice(serving)
             hop = self.owners.assign(name, *life)
             self.runs.assigned(name, hop)
             self.counts["begun again"] += hop > 0
@@ -120,7 +120,7 @@ class ChaosFrontend:
         worker, incarnation = life
         for _ in range(_TRIES):
             try:
-                await peers.ask(self.port, submit_subject(worker), SubmitRequest(request, incarnation), Said)
+                await peers.ask(self.connection, submit_subject(worker), SubmitRequest(request, incarnation), Said)
             except BusUnavailable:
                 await sleep(self._timeline, _AGAIN_MS)
             else:
@@ -149,8 +149,8 @@ class ChaosFrontend:
 
     def _look_around(self) -> None:
         """Give those that wait, and ask all workers what they have."""
-        self._timeline.after(_LOOK_MS, self._look_around)
-        if not self.port.connected:
+        self._timeline.call_later(_LOOK_MS, self._look_around)
+        if not self.connection.connected:
             return
         lives: dict[WorkerLife, None] = {}
         for name in list(self.open):
@@ -172,7 +172,7 @@ class ChaosFrontend:
         names: list[str] = []
         try:
             names = (
-                await peers.ask(self.port, held_subject(worker), HeldRequestsQuery(incarnation), HeldRequests)
+                await peers.ask(self.connection, held_subject(worker), HeldRequestsQuery(incarnation), HeldRequests)
             ).request_ids
             self._misses[life] = 0
         except BusUnavailable:

@@ -21,10 +21,10 @@ class SampledJournal:
         self.on_sample: Callable[[list[tuple[str, list[bytes]]]], None] = lambda _segments: None
         """Given every sample when it is complete."""
         self.lost = 0
-        self._luck = random.Random(seed)  # noqa: S311 - repeatable, no secret
+        self._rng = random.Random(seed)  # noqa: S311 - repeatable, no secret
         self._segments: list[tuple[str, list[bytes]]] = []
         self._left = 0
-        self._pause = self._luck.randrange(_PAUSE_RECORDS_MAX)
+        self._pause = self._rng.randrange(_PAUSE_RECORDS_MAX)
 
     @property
     def wants_snapshot(self) -> bool:
@@ -49,6 +49,6 @@ class SampledJournal:
     def close(self) -> None:
         """The sample ends here."""
         segments, self._segments = self._segments, []
-        self._left, self._pause = 0, self._luck.randrange(_PAUSE_RECORDS_MAX)
+        self._left, self._pause = 0, self._rng.randrange(_PAUSE_RECORDS_MAX)
         if segments:
             self.on_sample(segments)

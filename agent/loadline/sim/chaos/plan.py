@@ -104,7 +104,7 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that goes wrong in one play."""
 
     seed: int
-    """Where all other luck comes from."""
+    """Where all other rng comes from."""
     hours: float = 1.0
     agents: int = 2
     gpus: int | None = None
@@ -125,24 +125,24 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
 
 def draw(seed: int, hours: float = 1.0) -> FaultPlan:
     """The plan of a seed."""
-    luck = random.Random(f"{seed}:plan")  # noqa: S311 - repeatable, no secret
+    rng = random.Random(f"{seed}:plan")  # noqa: S311 - repeatable, no secret
 
     def some(most: float) -> float:
-        return round(luck.uniform(0.0, most), 4) if luck.random() < _ACTIVE else 0.0
+        return round(rng.uniform(0.0, most), 4) if rng.random() < _ACTIVE else 0.0
 
-    bus = BusFaults(loss=some(0.1), duplicate=some(0.1), late=some(0.1), late_ms_max=round(luck.uniform(100, 5_000)))
+    bus = BusFaults(loss=some(0.1), duplicate=some(0.1), late=some(0.1), late_ms_max=round(rng.uniform(100, 5_000)))
     store = StoreFaults(
         refused=some(0.05),
         unknown=some(0.2),
         slow=some(0.1),
-        slow_ms_max=round(luck.uniform(100, 8_000)),
+        slow_ms_max=round(rng.uniform(100, 8_000)),
         compacted=some(0.02),
     )
     strikes = [strike for kind in FAULT_KINDS for strike in _draw_faults(kind, hours, seed)]
     return FaultPlan(
         seed=seed,
         hours=hours,
-        agents=luck.choice([1, 2, 2, 2, 3]),
+        agents=rng.choice([1, 2, 2, 2, 3]),
         gpus=_gpus(seed),
         bus=bus,
         peers=_peers(seed),
@@ -154,14 +154,14 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
 
 
 def _peers(seed: int) -> BusFaults:
-    luck = random.Random(f"{seed}:peers")  # noqa: S311 - repeatable, no secret
-    loss, duplicate, late = (round(luck.uniform(0.0, 0.1), 4) if luck.random() < _ACTIVE else 0.0 for _ in range(3))
-    return BusFaults(loss, duplicate, late, round(luck.uniform(100, 5_000)))
+    rng = random.Random(f"{seed}:peers")  # noqa: S311 - repeatable, no secret
+    loss, duplicate, late = (round(rng.uniform(0.0, 0.1), 4) if rng.random() < _ACTIVE else 0.0 for _ in range(3))
+    return BusFaults(loss, duplicate, late, round(rng.uniform(100, 5_000)))
 
 
 def _gpus(seed: int) -> int | None:
-    luck = random.Random(f"{seed}:gpus")  # noqa: S311 - repeatable, no secret
-    return None if seed < _SEEDS_WITHOUT_LIMIT else luck.choice([None, 9, 12, 14])
+    rng = random.Random(f"{seed}:gpus")  # noqa: S311 - repeatable, no secret
+    return None if seed < _SEEDS_WITHOUT_LIMIT else rng.choice([None, 9, 12, 14])
 
 
 def calm_from_ms(at_ms: float) -> float:
@@ -171,14 +171,14 @@ def calm_from_ms(at_ms: float) -> float:
 
 def _draw_faults(name: str, hours: float, seed: int) -> list[Fault]:
     """Some of one kind, spread over the times that are not calm. A new kind changes nothing of the others."""
-    kind, luck = FAULT_KINDS[name], random.Random(f"{seed}:{name}")  # noqa: S311 - repeatable, no secret
-    if name != "demand" and luck.random() >= _ACTIVE:
+    kind, rng = FAULT_KINDS[name], random.Random(f"{seed}:{name}")  # noqa: S311 - repeatable, no secret
+    if name != "demand" and rng.random() >= _ACTIVE:
         return []
     found = []
-    for _ in range(max(1, round(luck.uniform(0.0, kind.hourly_max) * hours))):
-        at_ms = round(luck.uniform(5_000.0, hours * HOUR_MS))
-        lasts_ms = round(luck.uniform(kind.shortest_ms, kind.longest_ms))
-        level = round(luck.random(), 4)
+    for _ in range(max(1, round(rng.uniform(0.0, kind.hourly_max) * hours))):
+        at_ms = round(rng.uniform(5_000.0, hours * HOUR_MS))
+        lasts_ms = round(rng.uniform(kind.shortest_ms, kind.longest_ms))
+        level = round(rng.random(), 4)
         if at_ms < calm_from_ms(at_ms):
             found.append(Fault(name, float(at_ms), float(lasts_ms), level))
     return found

@@ -54,16 +54,18 @@ class ChaosRun:
         self.nemesis = FaultInjector(self.world)
         timeline = self.world.timeline
         for one in plan.strikes:
-            timeline.at(one.at_ms, partial(inject_fault, self.nemesis, one))
+            timeline.call_at(one.at_ms, partial(inject_fault, self.nemesis, one))
         cycle_ms = 0.0
         while cycle_ms < plan.ends_ms:
-            timeline.at(cycle_ms, self._trouble)
+            timeline.call_at(cycle_ms, self._trouble)
             calm_ms = cycle_ms + CYCLE_MS - CALM_MS
-            timeline.at(calm_ms, self._calm)
-            timeline.at(calm_ms + liveness.LEADER_AFTER_MS, partial(liveness.check_leader, self.world, self.report))
-            timeline.at(calm_ms + _PAUSES_OVER_MS, self._unpause)
+            timeline.call_at(calm_ms, self._calm)
+            timeline.call_at(
+                calm_ms + liveness.LEADER_AFTER_MS, partial(liveness.check_leader, self.world, self.report)
+            )
+            timeline.call_at(calm_ms + _PAUSES_OVER_MS, self._unpause)
             cycle_ms += CYCLE_MS
-            timeline.at(cycle_ms, partial(liveness.check_calm_end, self.world, self.report))
+            timeline.call_at(cycle_ms, partial(liveness.check_calm_end, self.world, self.report))
 
     def report(self, name: str, detail: str) -> None:
         """Something does not hold."""
@@ -75,7 +77,7 @@ class ChaosRun:
         self.world.begin()
         try:
             while timeline.now_ms < self.plan.ends_ms and self.judge.findings.first is None:
-                timeline.run(timeline.now_ms + STEP_MS)
+                timeline.run_until(timeline.now_ms + STEP_MS)
         except Exception as error:  # noqa: BLE001 - whatever is raised is what the play is for to find
             self.report("X-raises", f"{type(error).__name__}: {error}")
         return self._verdict()
@@ -109,7 +111,7 @@ class ChaosRun:
         for agent in list(world.agents.values()):
             world.kill(agent)
         for worker in list(world.workers.values()):
-            worker.end()
+            worker.kill()
         digest = sha256(msgspec.json.encode(told)).hexdigest()
         return ChaosResult(
             self.plan.seed, hours, judge.findings.first, digest, counts, dict(sorted(self.nemesis.struck.items()))

@@ -37,11 +37,11 @@ class FaultyScalerConnection(BusConnection):
             if not isinstance(heard, Rejected):
                 self.decisions[heard.model] = heard
             wait_ms = _SLOW_MS if self.mood == "slow" else 0.0
-            self._bus.timeline.after(wait_ms, partial(offer, subject, payload))
+            self._bus.timeline.call_later(wait_ms, partial(offer, subject, payload))
 
         await super().subscribe(subject, hear)
 
-    def send(self, subject: str, payload: bytes) -> None:
+    def publish_now(self, subject: str, payload: bytes) -> None:
         """Say what the mood makes of it."""
         self._watch(payload)
         self._said = [*self._said[-_KEPT:], (subject, payload)]
@@ -49,16 +49,16 @@ class FaultyScalerConnection(BusConnection):
             case "mute":
                 return
             case "refuses":
-                super().send(subject, _with(payload, status="refused", detail="no capacity"))
+                super().publish_now(subject, _with(payload, status="refused", detail="no capacity"))
                 return
             case "lies" | "contradicts":
-                super().send(subject, payload)
-                super().send(subject, self._untrue(payload))
+                super().publish_now(subject, payload)
+                super().publish_now(subject, self._untrue(payload))
                 return
             case "repeats":
                 for old in self._said[:-1]:
-                    super().send(*old)
-        super().send(subject, payload)
+                    super().publish_now(*old)
+        super().publish_now(subject, payload)
 
     def _watch(self, payload: bytes) -> None:
         answer = decode_as(DecisionApplied, payload)

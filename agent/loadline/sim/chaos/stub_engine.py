@@ -108,13 +108,13 @@ class StubEngine(SimulatedEngine):
             self._watch.stopped(one.request)
         return one is not None
 
-    def take(self, request_id: str, now_ms: float) -> Request | None:
+    def detach(self, request_id: str, now_ms: float) -> Request | None:
         """Take a request out at once, to submit it to another engine; None when it is not inside, or is at its end."""
         one = self._running.get(request_id)
         generated = one.generated(now_ms) if one else 0
         if one is None or generated == one.request.osl_tokens or not self.abort(request_id, now_ms):
             return None
-        self._events.append(EngineEvent("taken", request_id, self._now_ms))
+        self._events.append(EngineEvent("detached", request_id, self._now_ms))
         return replace(one.request, generated_tokens=generated)
 
     def advance(self, now_ms: float) -> list[EngineEvent]:
@@ -133,10 +133,10 @@ class StubEngine(SimulatedEngine):
         times = [one.ends_ms for one in self._running.values()]
         return min(times if self._empty_ms is None else [*times, self._empty_ms], default=None)
 
-    def candidates(self) -> list[MigratableRequest]:
+    def migratable_requests(self) -> list[MigratableRequest]:
         """Its requests, in the order in which they came."""
         return [
-            MigratableRequest(name, one.request.isl_tokens, one.generated(self._now_ms), hops=one.request.moves)
+            MigratableRequest(name, one.request.isl_tokens, one.generated(self._now_ms), hops=one.request.migrations)
             for name, one in self._running.items()
         ]
 

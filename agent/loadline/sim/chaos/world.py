@@ -80,10 +80,10 @@ class ChaosWorld(TurnObserver):
         self.room_is_refused = False
         """Whether no worker takes in what others move."""
         self.moody = FaultyScalerConnection(self.bus)
-        self.rogue = self.bus.port()
+        self.rogue = self.bus.connection()
         """The connection of somebody who says what is not so."""
         self.told: Callable[[str], Settings] = lambda name: told(name, plan.gpus)
-        self._luck = self.timeline.luck("world")
+        self._rng = self.timeline.rng("world")
         self._serving: dict[PoolKey, list[str]] = {}
         self._started = 0
         self._desks: dict[SimulatedWorker, RequestClient] = {}
@@ -112,15 +112,15 @@ class ChaosWorld(TurnObserver):
 
     def join(self, name: str) -> SimulatedAgent:
         """A life of an agent begins; its clock is off by another amount than in the life before."""
-        plan, luck = self.plan, self._luck
-        skew_ms = luck.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
-        drift = luck.uniform(-plan.clock_drift_max, plan.clock_drift_max)
-        journal = SampledJournal(luck.randrange(2**32)) if luck.random() < _JOURNALLED else None
+        plan, rng = self.plan, self._rng
+        skew_ms = rng.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
+        drift = rng.uniform(-plan.clock_drift_max, plan.clock_drift_max)
+        journal = SampledJournal(rng.randrange(2**32)) if rng.random() < _JOURNALLED else None
         agent = SimulatedAgent(
             self.timeline,
             self.told(name),
-            self.bus.port(),
-            self.store.port(),
+            self.bus.connection(),
+            self.store.connection(),
             clock=VirtualClock(self.timeline, skew_ms, drift),
             journal=journal,
             turn_spacing_ms=TURN_SPACING_MS,
@@ -145,7 +145,7 @@ class ChaosWorld(TurnObserver):
     def stop(self, agent: SimulatedAgent) -> None:
         """Ask it to end; it does when it has handed over, or after its time."""
         agent.stop()
-        self.timeline.after(HAND_OVER_MS, partial(self.kill, agent))
+        self.timeline.call_later(HAND_OVER_MS, partial(self.kill, agent))
 
     @property
     def leader(self) -> SimulatedAgent | None:
@@ -191,19 +191,19 @@ class ChaosWorld(TurnObserver):
             gpus=knobs.gpus_per_worker,
         )
         watch = WorkerRuns(self.keeper.runs, (record.worker, record.incarnation))
-        start_ms = self._luck.uniform(500.0, 12_000.0) if self.new_workers_come else _NEVER_MS
+        start_ms = self._rng.uniform(500.0, 12_000.0) if self.new_workers_come else _NEVER_MS
         worker = SimulatedWorker(
             self.timeline,
             record,
             StubEngine(knobs.role, partial(self._share, (model, pool), record.worker), watch),
-            self.bus.port(),
-            self.store.port(),
-            peers=self.peers.port(),
+            self.bus.connection(),
+            self.store.connection(),
+            peers=self.peers.connection(),
             knobs=SimulatedWorkerKnobs(start_ms, REPORT_INTERVAL_MS, mover=MoverKnobs(_LINK.live_copy)),
             on_event=self._happened,
             on_change=self._worker_changed,
         )
-        worker.hangs = self.workers_hang
+        worker.never_drains = self.workers_hang
         worker.mover.hangs, worker.mover.intake.refuses = self.copies_hang, self.room_is_refused
         worker.mover.on_phase = partial(self._moved, worker)
         self.workers[record.worker] = worker
@@ -248,5 +248,5 @@ class ChaosWorld(TurnObserver):
             if self.workers.get(name) is worker:
                 del self.workers[name]
         if worker.alive and worker.draining and isinstance(worker.engine, StubEngine):
-            worker.engine.wind_down(self.timeline.now_ms + self._luck.uniform(500.0, 15_000.0))
+            worker.engine.wind_down(self.timeline.now_ms + self._rng.uniform(500.0, 15_000.0))
         self._serving[pool] = [one.record.worker for one in self.of_pool(pool) if one.serving]

@@ -20,9 +20,9 @@ class RunningBatch:
     """
 
     def __init__(self, block_size_tokens: int) -> None:
-        self._size = block_size_tokens
+        self._block_size_tokens = block_size_tokens
         self._iterations = 0  # since the beginning of time
-        self._joinings = 0
+        self._joins = 0
         self._members: dict[int, Sequence] = {}  # in the order of joining
         self._finishes: list[tuple[int, int]] = []  # heap of (iterations at the end, number); may name who has left
         self._kv_offset = 0  # sum of the KV tokens that each would have had at iteration 0, which may be negative
@@ -31,14 +31,14 @@ class RunningBatch:
         self._quotients = 0
         self._remainders = [0] * block_size_tokens
 
-        self.gaps = TokenGaps()
+        self.token_gaps = TokenGaps()
         """How long they wait for tokens."""
 
     def __len__(self) -> int:
         return len(self._members)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return self._members.get(sequence.number) is sequence
+        return self._members.get(sequence.join_number) is sequence
 
     @property
     def members(self) -> list[Sequence]:
@@ -56,12 +56,12 @@ class RunningBatch:
 
     def blocks(self, iterations: int = 0) -> int:
         """KV blocks held after so many further iterations."""
-        whole, rest = divmod(self._iterations + iterations, self._size)
-        return self._quotients + whole * len(self._members) + sum(self._remainders[self._size - rest :])
+        whole, rest = divmod(self._iterations + iterations, self._block_size_tokens)
+        return self._quotients + whole * len(self._members) + sum(self._remainders[self._block_size_tokens - rest :])
 
     def generated(self, sequence: Sequence) -> int:
         """Tokens that a member has generated."""
-        return sequence.generated + self._iterations - sequence.joined
+        return sequence.generated_tokens + self._iterations - sequence.joined_at_iteration
 
     def iterations_to_finish(self) -> int:
         """Iterations until the first member finishes; the batch must not be empty."""
@@ -71,26 +71,26 @@ class RunningBatch:
 
     def join(self, sequence: Sequence) -> None:
         """Take in a sequence that has its cache."""
-        self._joinings += 1
-        self.gaps.joined(sequence)
-        sequence.number, sequence.joined = self._joinings, self._iterations
-        self._members[sequence.number] = sequence
-        left = sequence.request.osl_tokens - sequence.generated
-        heappush(self._finishes, (self._iterations + left, sequence.number))
+        self._joins += 1
+        self.token_gaps.add(sequence)
+        sequence.join_number, sequence.joined_at_iteration = self._joins, self._iterations
+        self._members[sequence.join_number] = sequence
+        left = sequence.request.osl_tokens - sequence.generated_tokens
+        heappush(self._finishes, (self._iterations + left, sequence.join_number))
         self._account(sequence, 1)
 
     def leave(self, sequence: Sequence) -> None:
         """Let a member go, and note in it how far it is."""
         self._account(sequence, -1)
-        del self._members[sequence.number]
-        sequence.generated = self.generated(sequence)
-        self.gaps.left(sequence, self._iterations)
+        del self._members[sequence.join_number]
+        sequence.generated_tokens = self.generated(sequence)
+        self.token_gaps.remove(sequence, self._iterations)
         if not self._members:
-            self.gaps.emptied()
+            self.token_gaps.clear()
 
-    def gets_tokens(self, step: EngineStep) -> None:
+    def record_step(self, step: EngineStep) -> None:
         """Each member gets a token in each iteration of a step; told before ``advance``."""
-        self.gaps.passed(step, self._iterations)
+        self.token_gaps.record_step(step, self._iterations)
 
     def advance(self, iterations: int) -> list[Sequence]:
         """Do iterations, at most until the first finishes; gives who has finished, in the order of joining."""
@@ -104,8 +104,8 @@ class RunningBatch:
         return finished
 
     def _account(self, sequence: Sequence, sign: int) -> None:
-        offset = sequence.request.isl_tokens + sequence.generated - 1 - sequence.joined
-        quotient, remainder = divmod(offset + self._size - 1, self._size)
+        offset = sequence.request.isl_tokens + sequence.generated_tokens - 1 - sequence.joined_at_iteration
+        quotient, remainder = divmod(offset + self._block_size_tokens - 1, self._block_size_tokens)
         self._kv_offset += sign * offset
         self._quotients += sign * quotient
         self._remainders[remainder] += sign

@@ -48,12 +48,12 @@ class SimulatedEngine:
         self._watermark_blocks = int(knobs.kv_blocks_total * _WATERMARK_RATIO)
         self._run_growth_tokens = int(knobs.kv_blocks_total * knobs.block_size_tokens * _RUN_GROWTH_RATIO)
         self._now_ms = 0.0
-        self._held: dict[str, Sequence] = {}
+        self._sequences: dict[str, Sequence] = {}
         self._queue = WaitingQueue()
         self._prefilling: list[Sequence] = []  # in the order of admission
         self._prefilling_blocks = 0
         self._batch = RunningBatch(knobs.block_size_tokens)
-        self._dropped: list[tuple[Sequence, bool]] = []  # who leaves with the step under way, and whether it is said
+        self._leaving: list[tuple[Sequence, bool]] = []  # who leaves with the step under way, and whether it is said
         self._step: EngineStep | None = None
         self._events: list[EngineEvent] = []
         self._ttft_ms: float | None = None
@@ -64,41 +64,41 @@ class SimulatedEngine:
     @property
     def held(self) -> list[str]:
         """Ids of all requests inside, in the order in which they came."""
-        return list(self._held)
+        return list(self._sequences)
 
-    def candidates(self) -> list[MigratableRequest]:
+    def migratable_requests(self) -> list[MigratableRequest]:
         """The requests inside that may be asked for, as of the last time given: those that run, then those that wait.
 
         A prompt that is being computed cannot move. Nobody knows how many tokens a request will still have.
         """
-        done = 0 if self._step is None else self._step.done_at(self._now_ms)
+        done = 0 if self._step is None else self._step.iterations_done(self._now_ms)
         running = [(one, self._batch.generated(one) + done) for one in self._batch.members]
         return [
-            *(one.candidate(generated) for one, generated in running if not one.dropped),
-            *(one.candidate(one.generated, movable=False) for one in self._prefilling if not one.dropped),
-            *(one.candidate(one.generated, waiting=True) for one in self._queue.waiting),
+            *(one.migratable(generated) for one, generated in running if not one.leaving),
+            *(one.migratable(one.generated_tokens, movable=False) for one in self._prefilling if not one.leaving),
+            *(one.migratable(one.generated_tokens, waiting=True) for one in self._queue.waiting),
         ]
 
     def kv_tokens(self, request_id: str) -> int:
         """Tokens of cache that a request has, as of the last time given; 0 when it has none, or is not inside."""
-        sequence = self._held.get(request_id)
+        sequence = self._sequences.get(request_id)
         if sequence is None or not sequence.cached:
             return 0
         if sequence not in self._batch or self._step is None:
             return sequence.kv_tokens
-        made = self._batch.generated(sequence) + self._step.done_at(self._now_ms)
+        made = self._batch.generated(sequence) + self._step.iterations_done(self._now_ms)
         return sequence.request.isl_tokens + made - 1
 
     def kv_tokens_max(self, request_id: str) -> int:
         """Tokens of cache that a request will have in the end; 0 when it is not inside."""
-        sequence = self._held.get(request_id)
+        sequence = self._sequences.get(request_id)
         return 0 if sequence is None else sequence.request.isl_tokens + sequence.request.osl_tokens - 1
 
     def fits(self, kv_tokens: int, kv_tokens_max: int) -> bool:
         """Whether a cache of so many tokens would fit beside what there is now, and in the end at all."""
         if self.knobs.blocks(kv_tokens_max) > self.knobs.kv_blocks_total:
             return False
-        done = 0 if self._step is None else self._step.done_at(self._now_ms)
+        done = 0 if self._step is None else self._step.iterations_done(self._now_ms)
         used = self._batch.blocks(done) + self._prefilling_blocks
         return used + self.knobs.blocks(kv_tokens) <= self.knobs.kv_blocks_total
 
@@ -108,17 +108,17 @@ class SimulatedEngine:
         Raises:
             ValueError: A request with this id is inside already, or its numbers make no sense.
         """
-        if request.request_id in self._held:
+        if request.request_id in self._sequences:
             raise ValueError(f"request {request.request_id!r} is held already")
-        request.check()
+        request.validate()
         if request.prefilled and self.knobs.role == "prefill":
             raise ValueError(f"request {request.request_id!r} has its cache already: it needs a decode engine")
-        self._run_until(now_ms)
+        self._advance_to(now_ms)
         if self.knobs.blocks_needed(request.isl_tokens, request.osl_tokens) > self.knobs.kv_blocks_total:
-            self._say("refused", request.request_id, self._now_ms)
+            self._emit("refused", request.request_id, self._now_ms)
             return
         sequence = Sequence(request, self._now_ms, request.generated_tokens, request.prefilled)
-        self._held[request.request_id] = sequence
+        self._sequences[request.request_id] = sequence
         self._queue.append(sequence)
         # Where others wait, a run goes on until the first of them fits, so the newcomer changes nothing.
         if len(self._queue) == 1:
@@ -126,46 +126,46 @@ class SimulatedEngine:
 
     def abort(self, request_id: str, now_ms: float) -> bool:
         """Drop a request, at the end of the iteration under way if it runs. False when it is not inside."""
-        self._run_until(now_ms)
-        sequence = self._held.get(request_id)
-        if sequence is None or sequence.dropped:
+        self._advance_to(now_ms)
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence.leaving:
             return False
         if self._queue.remove(sequence):
-            del self._held[request_id]
+            del self._sequences[request_id]
         else:
-            self._drop(sequence, said=False)
+            self._leave_after_step(sequence, said=False)
         self._interrupt()
         return True
 
-    def take(self, request_id: str, now_ms: float) -> Request | None:
+    def detach(self, request_id: str, now_ms: float) -> Request | None:
         """Take a request out, to submit what is given to another engine: the last stage of a migration.
 
         A waiting request leaves now. A running one leaves at the end of the iteration or pass under way, with the token
         that it gets in it. An event ``taken`` says when. None when it is not inside or leaves already, finishes with
         the iteration under way, or its prompt is being computed.
         """
-        self._run_until(now_ms)
-        sequence = self._held.get(request_id)
-        if sequence is None or sequence.dropped:
+        self._advance_to(now_ms)
+        sequence = self._sequences.get(request_id)
+        if sequence is None or sequence.leaving:
             return None
-        generated = sequence.generated
+        generated = sequence.generated_tokens
         if self._queue.remove(sequence):
-            del self._held[request_id]
-            self._say("taken", request_id, self._now_ms, sequence)
+            del self._sequences[request_id]
+            self._emit("detached", request_id, self._now_ms, sequence)
             self._interrupt()  # who waits behind it may fit
         elif sequence in self._batch and self._step is not None:
-            self._step.cut(self._now_ms)
+            self._step.truncate(self._now_ms)
             generated = self._batch.generated(sequence) + (self._step.iterations if self._step.decodes else 0)
             if generated >= sequence.request.osl_tokens:
                 return None
-            self._drop(sequence, said=True)
+            self._leave_after_step(sequence, said=True)
         else:
             return None
         return replace(sequence.request, generated_tokens=generated, prefilled=sequence.cached, cached_tokens=0)
 
     def advance(self, now_ms: float) -> list[EngineEvent]:
         """Run until a time; gives what happened since the last call, in order of time."""
-        self._run_until(now_ms)
+        self._advance_to(now_ms)
         events, self._events = self._events, []
         return events
 
@@ -176,7 +176,7 @@ class SimulatedEngine:
     def load(self) -> WorkerSample:
         """What a worker reports of this engine, as of the last time given; who publishes it numbers and stamps it."""
         step = self._step
-        done = 0 if step is None else step.done_at(self._now_ms)
+        done = 0 if step is None else step.iterations_done(self._now_ms)
         iteration_ms = self._iteration_ms if step is None else step.iteration_ms(done)
         return WorkerSample(
             sequence=0,
@@ -198,29 +198,29 @@ class SimulatedEngine:
             unallocated_prefill_tokens=0,  # a prompt that is let in has all its blocks
         )
 
-    def _run_until(self, now_ms: float) -> None:
+    def _advance_to(self, now_ms: float) -> None:
         while (step := self._step) is not None and step.end_ms <= now_ms:
             self._step = None
-            self._end(step)
-            self._begin(step.end_ms)
+            self._complete_step(step)
+            self._start_step(step.end_ms)
         self._now_ms = max(self._now_ms, now_ms)
 
     def _interrupt(self) -> None:
         """Something changed: a run of decode iterations ends with the iteration under way; an idle engine begins."""
         if self._step is None:
-            self._begin(self._now_ms)
+            self._start_step(self._now_ms)
         else:
-            self._step.cut(self._now_ms)
+            self._step.truncate(self._now_ms)
 
-    def _begin(self, at_ms: float) -> None:
+    def _start_step(self, at_ms: float) -> None:
         if len(self._queue) > 0:
             self._admit()
         if len(self._batch) > 0 and (self.knobs.chunked_prefill or not self._prefilling):
-            self._make_room(at_ms)
+            self._preempt(at_ms)
         if self._prefilling:
-            self._step = self._pass(at_ms)
+            self._step = self._prefill_step(at_ms)
         elif len(self._batch) > 0:
-            self._step = self._run(at_ms)
+            self._step = self._decode_step(at_ms)
 
     def _admit(self) -> None:
         """Take from the queue what fits. Who brings a cache joins the batch, the others need prefill first."""
@@ -245,7 +245,7 @@ class SimulatedEngine:
                 break
             self._isl_tokens = float(head.request.isl_tokens)
 
-    def _make_room(self, at_ms: float) -> None:
+    def _preempt(self, at_ms: float) -> None:
         """Send the newest back to the queue until the others can each write one more token."""
         while self._batch.blocks(1) + self._prefilling_blocks > self.knobs.kv_blocks_total:
             if self._prefilling:
@@ -254,14 +254,16 @@ class SimulatedEngine:
             else:
                 newest = self._batch.newest
                 self._batch.leave(newest)
-            newest.cached, newest.computed = False, 0
+            newest.cached, newest.prefilled_tokens = False, 0
             self._queue.prepend(newest)
-            self._say("preempted", newest.request.request_id, at_ms)
+            self._emit("preempted", newest.request.request_id, at_ms)
 
-    def _pass(self, at_ms: float) -> EngineStep:
+    def _prefill_step(self, at_ms: float) -> EngineStep:
         """One iteration with prompts in it: all that were let in, or, chunked, what the batch leaves room for."""
         decodes = self.knobs.chunked_prefill and len(self._batch) > 0
-        chunks = self._chunks() if self.knobs.chunked_prefill else [(s, s.prefill_tokens) for s in self._prefilling]
+        chunks = (
+            self._prefill_chunks() if self.knobs.chunked_prefill else [(s, s.prefill_tokens) for s in self._prefilling]
+        )
         prefill_ms = self._timing.prefill_ms
         took_ms = max(self._itl(0), self._pass_ms) if decodes else self._pass_ms
         for sequence, tokens in chunks:
@@ -269,7 +271,7 @@ class SimulatedEngine:
             took_ms += prefill_ms(first + tokens) - prefill_ms(first)
         return EngineStep(at_ms, took_ms, decodes=decodes, chunks=chunks)
 
-    def _chunks(self) -> list[PrefillChunk]:
+    def _prefill_chunks(self) -> list[PrefillChunk]:
         budget_tokens = self.knobs.max_batched_tokens - len(self._batch)
         chunks = []
         for sequence in self._prefilling:
@@ -280,7 +282,7 @@ class SimulatedEngine:
             budget_tokens -= tokens
         return chunks
 
-    def _run(self, at_ms: float) -> EngineStep:
+    def _decode_step(self, at_ms: float) -> EngineStep:
         """Decode iterations until somebody finishes, a block is missing, or the batch has grown noticeably."""
         batch, total = self._batch, self.knobs.kv_blocks_total
         most = min(batch.iterations_to_finish(), max(self._run_growth_tokens // len(batch), 1))
@@ -294,59 +296,59 @@ class SimulatedEngine:
         """Iteration time of the batch after so many further iterations."""
         return self._timing.itl_ms(len(self._batch), self._batch.kv_tokens(iterations))
 
-    def _end(self, step: EngineStep) -> None:
+    def _complete_step(self, step: EngineStep) -> None:
         self._iteration_ms = step.iteration_ms(step.iterations - 1)
         if step.decodes:
             self._itl_ms = self._iteration_ms
-            self._batch.gets_tokens(step)
+            self._batch.record_step(step)
             for sequence in self._batch.advance(step.iterations):
                 self._finish(sequence, step.end_ms)
         for sequence, tokens in step.chunks:
-            sequence.computed += tokens
+            sequence.prefilled_tokens += tokens
             if sequence.prefill_tokens == 0:
-                self._end_prefill(sequence, step.end_ms)
-        for sequence, said in self._dropped:
-            self._let_go(sequence)
+                self._complete_prefill(sequence, step.end_ms)
+        for sequence, said in self._leaving:
+            self._release(sequence)
             if said:
-                self._say("taken", sequence.request.request_id, step.end_ms, sequence)
-        self._dropped.clear()
+                self._emit("detached", sequence.request.request_id, step.end_ms, sequence)
+        self._leaving.clear()
 
-    def _end_prefill(self, sequence: Sequence, at_ms: float) -> None:
+    def _complete_prefill(self, sequence: Sequence, at_ms: float) -> None:
         """A prompt is computed, and with it the next token: the first one or, after a preemption, one more."""
         self._prefilling.remove(sequence)
         self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
-        sequence.generated += 1
+        sequence.generated_tokens += 1
         sequence.cached = True
-        self._batch.gaps.token(sequence, at_ms)
-        if sequence.is_first and not sequence.dropped:
+        self._batch.token_gaps.record_token(sequence, at_ms)
+        if sequence.is_first and not sequence.leaving:
             self._ttft_ms = at_ms - sequence.submitted_ms
-            self._say("first_token", sequence.request.request_id, at_ms)
+            self._emit("first_token", sequence.request.request_id, at_ms)
         if self.knobs.role == "prefill":
-            del self._held[sequence.request.request_id]
-        elif sequence.generated == sequence.request.osl_tokens:
+            del self._sequences[sequence.request.request_id]
+        elif sequence.generated_tokens == sequence.request.osl_tokens:
             self._finish(sequence, at_ms)
         else:
             self._batch.join(sequence)
 
     def _finish(self, sequence: Sequence, at_ms: float) -> None:
-        if not sequence.dropped:
-            self._say("finished", sequence.request.request_id, at_ms, sequence)
-        del self._held[sequence.request.request_id]
+        if not sequence.leaving:
+            self._emit("finished", sequence.request.request_id, at_ms, sequence)
+        del self._sequences[sequence.request.request_id]
 
-    def _drop(self, sequence: Sequence, *, said: bool) -> None:
+    def _leave_after_step(self, sequence: Sequence, *, said: bool) -> None:
         """Let it leave with the step under way."""
-        sequence.dropped = True
-        self._dropped.append((sequence, said))
+        sequence.leaving = True
+        self._leaving.append((sequence, said))
 
-    def _let_go(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence) -> None:
         """Free what a dropped sequence still has, unless it ended with this very step."""
-        self._held.pop(sequence.request.request_id, None)
+        self._sequences.pop(sequence.request.request_id, None)
         if sequence in self._batch:
             self._batch.leave(sequence)
         elif sequence in self._prefilling:
             self._prefilling.remove(sequence)
             self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
 
-    def _say(self, kind: EventKind, name: str, at_ms: float, leaves: Sequence | None = None) -> None:
-        gap_ms, token_ms = (leaves.gap_ms, leaves.token_ms) if leaves else (0.0, None)
-        self._events.append(EngineEvent(kind, name, at_ms, gap_ms, token_ms if kind == "taken" else None))
+    def _emit(self, kind: EventKind, name: str, at_ms: float, leaves: Sequence | None = None) -> None:
+        gap_ms, token_ms = (leaves.token_gap_max_ms, leaves.last_token_ms) if leaves else (0.0, None)
+        self._events.append(EngineEvent(kind, name, at_ms, gap_ms, token_ms if kind == "detached" else None))

@@ -23,16 +23,16 @@ class Request(Struct, frozen=True, omit_defaults=True):
     prefilled: bool = False
     cached_tokens: int = 0
     hop: int = 0
-    moves: int = 0
-    token_ms: float | None = None
-    gap_ms: float = 0.0
+    migrations: int = 0
+    last_token_ms: float | None = None
+    token_gap_max_ms: float = 0.0
 
     @property
     def kv_tokens(self) -> int:
         """Tokens of cache that move with it: all but the newest; 0 where it has no cache."""
         return self.isl_tokens + self.generated_tokens - 1 if self.prefilled else 0
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Say what makes no sense.
 
         Raises:
@@ -46,7 +46,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"request {self.request_id!r} has {self.cached_tokens} cached tokens: at most its prompt")
 
 
-EventKind = Literal["first_token", "finished", "preempted", "refused", "taken"]
+EventKind = Literal["first_token", "finished", "preempted", "refused", "detached"]
 
 
 class EngineEvent(Struct, frozen=True):
@@ -59,9 +59,9 @@ class EngineEvent(Struct, frozen=True):
     kind: EventKind
     request_id: str
     at_ms: float
-    gap_ms: float = 0.0
+    token_gap_max_ms: float = 0.0
     """Of one that has finished or was taken: the longest time between two of its tokens."""
-    token_ms: float | None = None
+    last_token_ms: float | None = None
     """Of one that was taken: when it got its newest token; None: it has none."""
 
 
@@ -73,27 +73,29 @@ class Sequence(Struct, eq=False):
 
     request: Request
     submitted_ms: float
-    generated: int
+    generated_tokens: int
     cached: bool
-    computed: int = 0  # prompt tokens that prefill has computed since the cache was last empty
-    number: int = 0  # the batch's: rises with every joining
-    joined: int = 0  # the batch's: its iterations before this one joined
-    dropped: bool = False
-    token_ms: float | None = None  # when it got its newest token, as of its joining the batch
-    gap_ms: float = 0.0  # longest time between two tokens, as of its joining the batch
+    prefilled_tokens: int = 0  # prompt tokens that prefill has computed since the cache was last empty
+    join_number: int = 0  # the batch's: rises with every joining
+    joined_at_iteration: int = 0  # the batch's: its iterations before this one joined
+    leaving: bool = False
+    last_token_ms: float | None = None  # when it got its newest token, as of its joining the batch
+    token_gap_max_ms: float = 0.0  # longest time between two tokens, as of its joining the batch
 
     def __post_init__(self) -> None:
-        self.token_ms, self.gap_ms = self.request.token_ms, self.request.gap_ms
+        self.last_token_ms, self.token_gap_max_ms = self.request.last_token_ms, self.request.token_gap_max_ms
 
-    def candidate(self, generated: int, *, waiting: bool = False, movable: bool = True) -> MigratableRequest:
+    def migratable(self, generated: int, *, waiting: bool = False, movable: bool = True) -> MigratableRequest:
         """As those that move requests see it, with so many tokens."""
         request = self.request
-        return MigratableRequest(request.request_id, request.isl_tokens, generated, waiting, movable, request.moves)
+        return MigratableRequest(
+            request.request_id, request.isl_tokens, generated, waiting, movable, request.migrations
+        )
 
     @property
     def tokens(self) -> int:
         """All tokens there are, prompt and generated."""
-        return self.request.isl_tokens + self.generated
+        return self.request.isl_tokens + self.generated_tokens
 
     @property
     def kv_tokens(self) -> int:
@@ -103,9 +105,9 @@ class Sequence(Struct, eq=False):
     @property
     def prefill_tokens(self) -> int:
         """Tokens that prefill has still to compute: at least one, for the next token comes from the last one."""
-        return max(self.tokens - self.request.cached_tokens, 1) - self.computed
+        return max(self.tokens - self.request.cached_tokens, 1) - self.prefilled_tokens
 
     @property
     def is_first(self) -> bool:
         """Whether the newest token is the first one that this engine has made of a prompt."""
-        return not self.request.prefilled and self.generated == self.request.generated_tokens + 1
+        return not self.request.prefilled and self.generated_tokens == self.request.generated_tokens + 1

@@ -23,21 +23,21 @@ class EngineStep(Struct):
     end_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        self.end_ms = self.end_of(self.iterations)
+        self.end_ms = self.end_after(self.iterations)
 
-    def end_of(self, iterations: int) -> float:
+    def end_after(self, iterations: int) -> float:
         """When so many iterations are done."""
         return self.start_ms + iterations * self.first_ms + self.ramp_ms * (iterations * (iterations - 1) // 2)
 
-    def done_at(self, now_ms: float) -> int:
+    def iterations_done(self, now_ms: float) -> int:
         """Whole iterations done at a time."""
-        return bisect_right(range(1, self.iterations + 1), now_ms, key=self.end_of)
+        return bisect_right(range(1, self.iterations + 1), now_ms, key=self.end_after)
 
     def iteration_ms(self, done: int) -> float:
         """Time of the iteration that comes after ``done`` others."""
         return self.first_ms + self.ramp_ms * done
 
-    def cut(self, now_ms: float) -> None:
+    def truncate(self, now_ms: float) -> None:
         """Let the iteration under way be the last one."""
-        self.iterations = min(self.iterations, self.done_at(now_ms) + 1)
-        self.end_ms = self.end_of(self.iterations)
+        self.iterations = min(self.iterations, self.iterations_done(now_ms) + 1)
+        self.end_ms = self.end_after(self.iterations)

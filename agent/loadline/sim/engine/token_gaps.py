@@ -14,50 +14,52 @@ class TokenGaps:
     """The waits of one batch, by iteration."""
 
     def __init__(self) -> None:
-        self._newest_ms = 0.0
+        self._last_token_ms = 0.0
         """Of the batch's newest token."""
-        self._newcomers: list[Sequence] = []
+        self._awaiting_first: list[Sequence] = []
         # The longest waits: each is shorter than those before it, and the numbers of the iterations rise.
         self._iterations: list[int] = []
         self._gaps_ms: list[float] = []
 
-    def token(self, sequence: Sequence, at_ms: float) -> None:
+    def record_token(self, sequence: Sequence, at_ms: float) -> None:
         """It got a token outside of the batch."""
-        if sequence.token_ms is not None:
-            sequence.gap_ms = max(sequence.gap_ms, at_ms - sequence.token_ms)
-        sequence.token_ms = at_ms
+        if sequence.last_token_ms is not None:
+            sequence.token_gap_max_ms = max(sequence.token_gap_max_ms, at_ms - sequence.last_token_ms)
+        sequence.last_token_ms = at_ms
 
-    def joined(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence) -> None:
         """It waits for its first token in the batch."""
-        self._newcomers.append(sequence)
+        self._awaiting_first.append(sequence)
 
-    def passed(self, step: EngineStep, before: int) -> None:
+    def record_step(self, step: EngineStep, before: int) -> None:
         """A step is done in which all members got tokens, after so many iterations."""
-        first_ms = step.end_of(1)
-        for sequence in self._newcomers:
-            self.token(sequence, first_ms)
-        self._newcomers.clear()
-        self._note(before + 1, first_ms - self._newest_ms)
+        first_ms = step.end_after(1)
+        for sequence in self._awaiting_first:
+            self.record_token(sequence, first_ms)
+        self._awaiting_first.clear()
+        self._push(before + 1, first_ms - self._last_token_ms)
         if step.iterations > 1:
-            self._note(before + step.iterations, max(step.iteration_ms(1), step.iteration_ms(step.iterations - 1)))
-        self._newest_ms = step.end_of(step.iterations)
+            self._push(before + step.iterations, max(step.iteration_ms(1), step.iteration_ms(step.iterations - 1)))
+        self._last_token_ms = step.end_after(step.iterations)
 
-    def left(self, sequence: Sequence, iterations: int) -> None:
+    def remove(self, sequence: Sequence, iterations: int) -> None:
         """It has left the batch, which has done so many iterations."""
-        if iterations == sequence.joined:
-            self._newcomers = [one for one in self._newcomers if one is not sequence]
+        if iterations == sequence.joined_at_iteration:
+            self._awaiting_first = [one for one in self._awaiting_first if one is not sequence]
             return
-        place = bisect_left(self._iterations, sequence.joined + 2)  # its first token there was told of by itself
+        place = bisect_left(
+            self._iterations, sequence.joined_at_iteration + 2
+        )  # its first token there was told of by itself
         if place < len(self._gaps_ms):
-            sequence.gap_ms = max(sequence.gap_ms, self._gaps_ms[place])
-        sequence.token_ms = self._newest_ms
+            sequence.token_gap_max_ms = max(sequence.token_gap_max_ms, self._gaps_ms[place])
+        sequence.last_token_ms = self._last_token_ms
 
-    def emptied(self) -> None:
+    def clear(self) -> None:
         """Nobody is left who could ask."""
         self._iterations.clear()
         self._gaps_ms.clear()
 
-    def _note(self, iteration: int, gap_ms: float) -> None:
+    def _push(self, iteration: int, gap_ms: float) -> None:
         while self._gaps_ms and self._gaps_ms[-1] <= gap_ms:
             self._gaps_ms.pop()
             self._iterations.pop()

@@ -37,18 +37,18 @@ class StartDelayKnobs(_FleetFileTable, frozen=True):
         float, Meta(ge=0, le=10, description="Coefficient of variation; constant and exponential have their own.")
     ] = 0.25
 
-    def draw_ms(self, luck: random.Random) -> float:
+    def draw_ms(self, rng: random.Random) -> float:
         """One time, in ms."""
         mean_ms = self.mean_s * 1_000.0
         match self.distribution:
             case "uniform":
                 half = mean_ms * self.cv * math.sqrt(3.0)
-                return max(0.0, luck.uniform(mean_ms - half, mean_ms + half))
+                return max(0.0, rng.uniform(mean_ms - half, mean_ms + half))
             case "exponential":
-                return luck.expovariate(1.0) * mean_ms
+                return rng.expovariate(1.0) * mean_ms
             case "lognormal":
                 sigma = math.sqrt(math.log1p(self.cv * self.cv))
-                return mean_ms * math.exp(luck.gauss(0.0, sigma) - sigma * sigma / 2.0)
+                return mean_ms * math.exp(rng.gauss(0.0, sigma) - sigma * sigma / 2.0)
         return mean_ms
 
 

@@ -69,7 +69,7 @@ class SimulatedFrontend:
         self._objectives = objectives
         self._bus = bus
         self._policy = ROUTING_POLICIES[fleet.routing]
-        self._luck = timeline.luck("prefix")
+        self._rng = timeline.rng("prefix")
         transfer = fleet.transfer
         self.link = TransferLink(transfer.bandwidth_gbytes_per_s, transfer.latency_ms, transfer.kv_bytes_per_token)
         roles: list[Role] = [pool.role for pool in pools.values()]
@@ -85,7 +85,7 @@ class SimulatedFrontend:
         self._sequence = 0
         self._subject = Subjects(root).traffic(model, "gateway")
         VirtualTask(bus.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
-        timeline.after(REPORT_INTERVAL_MS, self._report)
+        timeline.call_later(REPORT_INTERVAL_MS, self._report)
 
     @property
     def queued(self) -> int:
@@ -146,7 +146,7 @@ class SimulatedFrontend:
             case "finished":
                 station.let_go(event.request_id)
                 self._finish(number, event)
-            case "refused" | "taken":
+            case "refused" | "detached":
                 raise AssertionError(
                     f"request {number} is {event.kind} by worker {station.name}, which was chosen for it"
                 )
@@ -208,7 +208,7 @@ class SimulatedFrontend:
         role = station.worker.record.role
         serving = sum(one.worker.record.role == role and one.worker.serving for one in self._stations.values())
         share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / serving
-        return arrival.hit_tokens if self._luck.random() < share else 0
+        return arrival.hit_tokens if self._rng.random() < share else 0
 
     async def _claimed(self, claim: Claim) -> Owned:
         """A worker wants a request that another one has; who is lost, or has it no more, gives nothing away."""
@@ -235,7 +235,7 @@ class SimulatedFrontend:
         else:
             arrival = self._arrivals[number]
             request = Request(
-                str(number), arrival.isl_tokens, arrival.osl_tokens, 1, prefilled=True, token_ms=event.at_ms
+                str(number), arrival.isl_tokens, arrival.osl_tokens, 1, prefilled=True, last_token_ms=event.at_ms
             )
             lane = self._lane(self._second, request)
             lane.waiting.append((number, request))
@@ -245,7 +245,9 @@ class SimulatedFrontend:
         """Carry a cache to a worker of the second role, which is chosen when the cache sets out."""
         station = self._choose(self._lane(self._second, request), number)
         self._moving += 1
-        self._timeline.after(self.link.transfer_ms(request.kv_tokens), partial(self._arrived, number, station, request))
+        self._timeline.call_later(
+            self.link.transfer_ms(request.kv_tokens), partial(self._arrived, number, station, request)
+        )
 
     def _arrived(self, number: int, station: RoutedWorker, request: Request) -> None:
         self._moving -= 1
@@ -265,7 +267,7 @@ class SimulatedFrontend:
         following = arrival.osl_tokens - 1
         itl_ms = (event.at_ms - first_ms) / following if following else None
         self._end(number)
-        self.served.finish(number, ttft_ms, itl_ms, event.gap_ms)
+        self.served.finish(number, ttft_ms, itl_ms, event.token_gap_max_ms)
         objectives = self._objectives
         ttft_met = ttft_ms <= objectives.ttft_ms
         itl_met = itl_ms is None or itl_ms <= objectives.itl_ms
@@ -284,7 +286,7 @@ class SimulatedFrontend:
             arrival = self._arrivals[number]
             # Nobody knows any more when it got its newest token: it waits for the next one from now on.
             token_ms = self._timeline.now_ms if number in self._first_token_ms else None
-            request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens, token_ms=token_ms)
+            request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens, last_token_ms=token_ms)
             lane = self._lane(self._entry, request)
             lane.waiting.appendleft((number, request))
             lanes.append(lane)
@@ -298,5 +300,5 @@ class SimulatedFrontend:
         self._sequence += 1
         sample = interval.sample(self._sequence, int(REPORT_INTERVAL_MS), queued=self.queued, in_flight=self.in_flight)
         with suppress(BusUnavailable):  # what cannot be said now is never said
-            self._bus.send(self._subject, encode(TrafficReport(self._model, "gateway", START_MS, sample)))
-        self._timeline.after(REPORT_INTERVAL_MS, self._report)
+            self._bus.publish_now(self._subject, encode(TrafficReport(self._model, "gateway", START_MS, sample)))
+        self._timeline.call_later(REPORT_INTERVAL_MS, self._report)

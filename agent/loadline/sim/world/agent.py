@@ -90,13 +90,13 @@ class _ObservedController(Controller):
     def __init__(self, settings: Settings, agent: "SimulatedAgent", watcher: TurnObserver) -> None:
         super().__init__(settings)
         self._agent = agent
-        self._watcher = watcher
+        self._observer = watcher
 
     def handle(self, events: Sequence[AnyEvent], now: int) -> list[AnyEffect]:
         """As ever."""
-        self._watcher.before_turn(self._agent, events, now)
+        self._observer.before_turn(self._agent, events, now)
         effects = super().handle(events, now)
-        self._watcher.after_turn(self._agent, events, effects, now)
+        self._observer.after_turn(self._agent, events, effects, now)
         return effects
 
 
@@ -135,13 +135,13 @@ class SimulatedAgent:
         self.clock = clock or VirtualClock(timeline)
         self.alive = True
         self.bus, self.store, self.journal = bus, store, journal
-        self.refused: dict[str, int] = {}
+        self.rejected: dict[str, int] = {}
         """Frames and records that were refused, by reason."""
         self._timeline = timeline
         self._spacing_ms = turn_spacing_ms
-        self._watcher = watcher
-        self._paused_until_ms = 0.0
-        self._turned_ms = -turn_spacing_ms
+        self._observer = watcher
+        self._suspended_until_ms = 0.0
+        self._last_turn_ms = -turn_spacing_ms
         self._due_ms: float | None = None
         subjects, keys = Subjects(root), Keys(namespace)
         self.inbox = Inbox(INBOX_FRAMES_MAX, self._wake)
@@ -159,9 +159,9 @@ class SimulatedAgent:
             batch_max=BATCH_MAX,
             frame_bytes_max=FRAME_BYTES_MAX,
             version="sim",
-            on_rejected=self._rejected,
+            on_rejected=self._count_rejected,
         )
-        registry = Registry(keys, settings.scope, self.inbox.put, self._rejected)
+        registry = Registry(keys, settings.scope, self.inbox.put, self._count_rejected)
         follow = store.follow(
             keys.prefix,
             registry.on_snapshot,
@@ -171,12 +171,12 @@ class SimulatedAgent:
         self._tasks = {VirtualTask(self._listen(subjects)): None, VirtualTask(follow): None}
         self._wake()
 
-    def pause(self, until_ms: float) -> None:
+    def suspend(self, until_ms: float) -> None:
         """The process stands still, as when its host is suspended; what arrives waits for it.
 
         Nothing goes on, a call that waits for its answer neither; a pause between a turn and its effects is one too.
         """
-        self._paused_until_ms = max(self._paused_until_ms, until_ms)
+        self._suspended_until_ms = max(self._suspended_until_ms, until_ms)
 
     def stop(self) -> None:
         """Ask it to end in order."""
@@ -197,46 +197,48 @@ class SimulatedAgent:
             await self.bus.subscribe(subjects.all_of(kind), self.inbox.offer)
 
     def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
-        watcher = self._watcher
+        watcher = self._observer
         if watcher is not None:
             watcher.before_effect(self, effect)
         if not self.alive:
             coroutine.close()
             return
         task = VirtualTask(
-            coroutine, None if watcher is None else lambda: watcher.after_effect(self, effect), self._stands
+            coroutine,
+            None if watcher is None else lambda: watcher.after_effect(self, effect),
+            self._defer_while_suspended,
         )
         if not task.done:
             self._tasks[task] = None
 
-    def _stands(self, step: Callable[[], None]) -> bool:
+    def _defer_while_suspended(self, step: Callable[[], None]) -> bool:
         """Whether the process stands still; then the step is done when it goes on."""
-        stands = self._paused_until_ms > self._timeline.now_ms
+        stands = self._suspended_until_ms > self._timeline.now_ms
         if stands:
-            self._timeline.at(self._paused_until_ms, step)
+            self._timeline.call_at(self._suspended_until_ms, step)
         return stands
 
-    def _rejected(self, rejected: Rejected) -> None:
-        self.refused[rejected.reason] = self.refused.get(rejected.reason, 0) + 1
+    def _count_rejected(self, rejected: Rejected) -> None:
+        self.rejected[rejected.reason] = self.rejected.get(rejected.reason, 0) + 1
 
     def _wake(self) -> None:
-        self._turn_at(self._timeline.now_ms)
+        self._schedule_turn(self._timeline.now_ms)
 
-    def _turn_at(self, at_ms: float) -> None:
+    def _schedule_turn(self, at_ms: float) -> None:
         """Turn then, or as soon as it may be; an earlier turn that is due takes care of this too."""
-        at_ms = max(at_ms, self._timeline.now_ms, self._turned_ms + self._spacing_ms)
+        at_ms = max(at_ms, self._timeline.now_ms, self._last_turn_ms + self._spacing_ms)
         if self._due_ms is None or at_ms < self._due_ms:
             self._due_ms = at_ms
-            self._timeline.at(at_ms, lambda: self._turn(at_ms))
+            self._timeline.call_at(at_ms, lambda: self._turn(at_ms))
 
     def _turn(self, at_ms: float) -> None:
         if at_ms != self._due_ms or not self.alive:
             return
-        if self._paused_until_ms > self._timeline.now_ms:
+        if self._suspended_until_ms > self._timeline.now_ms:
             self._due_ms = None
-            self._turn_at(self._paused_until_ms)
+            self._schedule_turn(self._suspended_until_ms)
             return
-        self._due_ms, self._turned_ms = None, self._timeline.now_ms
+        self._due_ms, self._last_turn_ms = None, self._timeline.now_ms
         self.turns.turn(self.clock.now_ms())
         self._after_turn()
 
@@ -248,6 +250,6 @@ class SimulatedAgent:
             self._wake()
         if wake_ms is not None:
             # A little later than asked for, as a sum of floats may be a little less than the time that it stands for.
-            self._turn_at(self.clock.virtual_ms(wake_ms) + 0.01)
+            self._schedule_turn(self.clock.virtual_ms(wake_ms) + 0.01)
         if len(self._tasks) > _TASKS_KEPT:
             self._tasks = {task: None for task in self._tasks if not task.done}

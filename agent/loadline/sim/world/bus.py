@@ -28,7 +28,7 @@ class BusFaults(Struct, frozen=True):
 
 class _Subscription(Struct, eq=False):
     pattern: str
-    port: "BusConnection"
+    connection: "BusConnection"
     offer: Offer
 
     def matches(self, subject: str) -> bool:
@@ -49,7 +49,7 @@ class VirtualBus:
         timeline: Virtual time.
         latency_ms: From a publisher to a receiver; 0: before ``publish`` returns.
         faults: How bad it is now; may be set at any time.
-        purpose: Where its luck comes from; each of several buses has its own.
+        purpose: Where its rng comes from; each of several buses has its own.
     """
 
     def __init__(
@@ -58,28 +58,28 @@ class VirtualBus:
         self.timeline = timeline
         self.latency_ms = latency_ms
         self.faults = faults or BusFaults()
-        self.luck = timeline.luck(purpose)
-        self.up = True
-        self._ports: list[BusConnection] = []
+        self.rng = timeline.rng(purpose)
+        self.available = True
+        self._connections: list[BusConnection] = []
         self._subscriptions: list[_Subscription] = []
         self._routes: dict[str, tuple[_Subscription, ...]] = {}
         self._answers: dict[str, dict[BusConnection, Answer]] = {}
 
-    def port(self) -> "BusConnection":
+    def connection(self) -> "BusConnection":
         """A connection for one process."""
         return BusConnection(self)
 
-    def join(self, port: "BusConnection") -> None:
+    def attach(self, port: "BusConnection") -> None:
         """A process is there."""
-        self._ports.append(port)
+        self._connections.append(port)
 
-    def set_up(self, *, up: bool) -> None:
+    def set_available(self, *, available: bool) -> None:
         """Stop or start it."""
-        self.up = up
-        for port in self._ports:
+        self.available = available
+        for port in self._connections:
             port.connection_changed()
 
-    def listen(self, port: "BusConnection", pattern: str, offer: Offer) -> None:
+    def subscribe(self, port: "BusConnection", pattern: str, offer: Offer) -> None:
         """Deliver what matches: a subject, or all that begin with what stands before ``>``."""
         self._subscriptions.append(_Subscription(pattern, port, offer))
         self._routes.clear()
@@ -88,15 +88,15 @@ class VirtualBus:
         """Give requests on the subject to this process too."""
         self._answers.setdefault(subject, {})[port] = answer
 
-    def answerers(self, subject: str) -> "dict[BusConnection, Answer]":
+    def responders(self, subject: str) -> "dict[BusConnection, Answer]":
         """Who may answer requests on the subject: the first answer counts."""
         return self._answers.get(subject, {})
 
-    def leave(self, port: "BusConnection") -> None:
+    def detach(self, port: "BusConnection") -> None:
         """A process is gone."""
-        if port in self._ports:
-            self._ports.remove(port)
-        self._subscriptions = [one for one in self._subscriptions if one.port is not port]
+        if port in self._connections:
+            self._connections.remove(port)
+        self._subscriptions = [one for one in self._subscriptions if one.connection is not port]
         self._routes.clear()
         for subject in [subject for subject, held in self._answers.items() if held.pop(port, None) and not held]:
             del self._answers[subject]
@@ -108,53 +108,53 @@ class VirtualBus:
             route = tuple(one for one in self._subscriptions if one.matches(subject))
             self._routes[subject] = route
         for one in route:
-            self.carry(sender, one.port, partial(one.offer, subject, payload))
+            self.deliver(sender, one.connection, partial(one.offer, subject, payload))
 
-    def carry(self, sender: "BusConnection", receiver: "BusConnection", deliver: Callable[[], object]) -> None:
+    def deliver(self, sender: "BusConnection", receiver: "BusConnection", deliver: Callable[[], object]) -> None:
         """From one process to another: not at all, once or twice, in time or late."""
         if not sender.reachable:
             return
         if self.latency_ms == 0.0:
             deliver()
             return
-        faults, luck = self.faults, self.luck
+        faults, rng = self.faults, self.rng
         delay_ms = self.latency_ms
 
         def arrive() -> None:
             if receiver.reachable:
                 deliver()
 
-        if faults.loss and luck.random() < faults.loss:
+        if faults.loss and rng.random() < faults.loss:
             return
-        if faults.late and luck.random() < faults.late:
-            delay_ms += luck.uniform(0.0, faults.late_ms_max)
-        self.timeline.after(delay_ms, arrive)
-        if faults.duplicate and luck.random() < faults.duplicate:
-            self.timeline.after(delay_ms + luck.uniform(0.0, faults.late_ms_max), arrive)
+        if faults.late and rng.random() < faults.late:
+            delay_ms += rng.uniform(0.0, faults.late_ms_max)
+        self.timeline.call_later(delay_ms, arrive)
+        if faults.duplicate and rng.random() < faults.duplicate:
+            self.timeline.call_later(delay_ms + rng.uniform(0.0, faults.late_ms_max), arrive)
 
 
 class BusConnection:
     """``ports.Bus`` for one process."""
 
     def __init__(self, bus: VirtualBus) -> None:
-        self.connected = bus.up
+        self.connected = bus.available
         """What the process believes."""
-        self.cut = False
+        self.partitioned = False
         """Whether nothing gets through."""
         self._bus = bus
         self._on_connection: Callable[[bool], None] = lambda _connected: None
-        bus.join(self)
+        bus.attach(self)
 
-    def set_cut(self, *, cut: bool) -> None:
+    def set_partitioned(self, *, partitioned: bool) -> None:
         """Cut the process off, or let it back. It notices after a while; what it sends until then is lost."""
-        if cut != self.cut:
-            self.cut = cut
+        if partitioned != self.partitioned:
+            self.partitioned = partitioned
             self.connection_changed()
 
     @property
     def reachable(self) -> bool:
         """Whether frames arrive and get away."""
-        return self._bus.up and not self.cut
+        return self._bus.available and not self.partitioned
 
     def connection_changed(self) -> None:
         """The bus or the way to it went or came back; the process notices after a while."""
@@ -165,9 +165,9 @@ class BusConnection:
                 self.connected = reachable
                 self._on_connection(reachable)
 
-        self._bus.timeline.after(_BACK_MS if reachable else self._bus.luck.uniform(0.0, _NOTICED_MS), notice)
+        self._bus.timeline.call_later(_BACK_MS if reachable else self._bus.rng.uniform(0.0, _NOTICED_MS), notice)
 
-    def send(self, subject: str, payload: bytes) -> None:
+    def publish_now(self, subject: str, payload: bytes) -> None:
         """What ``publish`` does, for those who do not wait.
 
         Raises:
@@ -184,7 +184,7 @@ class BusConnection:
 
     async def subscribe(self, subject: str, offer: Offer) -> None:
         """Hand every frame on the subject (or all that begin with what stands before ``>``) to ``offer``."""
-        self._bus.listen(self, subject, offer)
+        self._bus.subscribe(self, subject, offer)
 
     async def answer(self, subject: str, answer: Answer) -> None:
         """Answer requests on the subject."""
@@ -202,7 +202,7 @@ class BusConnection:
         Raises:
             BusUnavailable: The bus is away; the frame was not queued.
         """
-        self.send(subject, payload)
+        self.publish_now(subject, payload)
 
     async def request(self, subject: str, payload: bytes, timeout_s: float) -> bytes:
         """Publish and wait for one reply.
@@ -211,24 +211,24 @@ class BusConnection:
             BusUnavailable: The bus is away, nobody listens, or nobody answered in time.
         """
         bus, promise = self._bus, VirtualFuture[bytes]()
-        found = bus.answerers(subject)
+        found = bus.responders(subject)
         if not self.connected or not found:
             raise BusUnavailable("the bus is away" if found else f"nobody listens on {subject}")
 
         async def reply(receiver: BusConnection, answer: Answer) -> None:
             answered = await answer(payload)
             if answered is not None:
-                bus.carry(receiver, self, partial(promise.keep, answered))
+                bus.deliver(receiver, self, partial(promise.set_result, answered))
 
         for receiver, answer in found.items():
-            bus.carry(self, receiver, partial(lambda *both: VirtualTask(reply(*both)), receiver, answer))
-        if not promise.settled:
+            bus.deliver(self, receiver, partial(lambda *both: VirtualTask(reply(*both)), receiver, answer))
+        if not promise.done:
             late = BusUnavailable(f"nobody answered on {subject} within {timeout_s} s")
-            bus.timeline.after(timeout_s * 1_000, partial(promise.fail, late))
+            bus.timeline.call_later(timeout_s * 1_000, partial(promise.set_exception, late))
         return await promise
 
     async def close(self) -> None:
         """Hear and say nothing any more."""
-        self.cut = True
+        self.partitioned = True
         self.connected = False
-        self._bus.leave(self)
+        self._bus.detach(self)

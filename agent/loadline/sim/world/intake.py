@@ -38,7 +38,7 @@ class Host(Protocol):
         """Have it run a request that it holds."""
         ...
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Have it look at its engine."""
         ...
 
@@ -84,7 +84,7 @@ class Intake:
         yes = not self.refuses and self._host.serving and self._host.engine.fits(room.kv_tokens, room.kv_tokens_max)
         yes = yes and self._moves.admit(room.request_id)
         if yes:
-            self._timeline.after(room.ttl_ms + peers.TIMEOUT_S * 1_000.0, partial(self._settle, room.request_id))
+            self._timeline.call_later(room.ttl_ms + peers.TIMEOUT_S * 1_000.0, partial(self._settle, room.request_id))
         return Said(yes)
 
     def _settle(self, request_id: str) -> None:
@@ -118,5 +118,5 @@ class Intake:
         runs = host.holds.answered(name, hop, taken=owned.yes) == "run"
         if runs:
             host.run(request)
-        arrival.keep(runs)
-        host.go_on()
+        arrival.set_result(runs)
+        host.advance()

@@ -120,7 +120,7 @@ class Mover:
         """A request has left the engine; says whether it is this mover that took it out."""
         promise = self._taken.pop(event.request_id, None)
         if promise is not None:
-            promise.keep(event)
+            promise.set_result(event)
         return promise is not None
 
     def _begin(self, coroutine: Coroutine[object, object, None]) -> None:
@@ -140,9 +140,9 @@ class Mover:
 
     def answer(self, command: MigrateCommand) -> MigrateReply | None:
         """The answer to a command, which is begun after it; None where another worker of this name answers."""
-        reply = self.moves.answer(command, self._host.engine.candidates(), self._now_ms)
+        reply = self.moves.answer(command, self._host.engine.migratable_requests(), self._now_ms)
         if reply is not None and reply.accepted:
-            self._timeline.after(0.0, partial(self._begin_all, command))
+            self._timeline.call_later(0.0, partial(self._begin_all, command))
         return reply
 
     def _begin_all(self, command: MigrateCommand) -> None:
@@ -163,7 +163,7 @@ class Mover:
         now_ms = self._now_ms
         reports = self.moves.failed(part, failure, now_ms) if failure else self.moves.switched(part, now_ms)
         self._reached(command, reports)
-        self._host.go_on()
+        self._host.advance()
 
     async def _copied(self, command: MigrateCommand, part: Part) -> tuple[MigrationFailure, float]:
         """Have the cache there but for the last part; gives why it is not, and how long the last part takes."""
@@ -183,7 +183,7 @@ class Mover:
         copy = self._knobs.copy(engine.kv_tokens(part.request_id), 1.0 / itl_ms if itl_ms else 0.0)
         over = self._copies[part] = VirtualFuture[None]()
         if not self.hangs:
-            self._timeline.after(copy.copying_ms, partial(over.keep, None))
+            self._timeline.call_later(copy.copying_ms, partial(over.set_result, None))
         await over
         del self._copies[part]
         return "", copy.downtime_ms
@@ -200,13 +200,13 @@ class Mover:
         if not self.moves.switching(part, self._now_ms):
             return "deadline"
         engine, request_id = self._host.engine, part.request_id
-        taken = engine.take(request_id, self._timeline.now_ms)
+        taken = engine.detach(request_id, self._timeline.now_ms)
         if taken is None:
             return "withdrawn" if request_id in engine.held else "finished"
         gone = self._taken[request_id] = VirtualFuture[EngineEvent]()
-        self._host.go_on()
+        self._host.advance()
         left = await gone
-        taken = replace(taken, token_ms=left.token_ms, gap_ms=left.gap_ms)
+        taken = replace(taken, last_token_ms=left.last_token_ms, token_gap_max_ms=left.token_gap_max_ms)
         hop = self._host.holds.hand_over(request_id)
         if hop is None:
             return "withdrawn"
@@ -219,7 +219,7 @@ class Mover:
         its, host, name = command.destination, self._host, taken.request_id
         failure: MigrationFailure = "destination_refused"
         try:
-            handover = Handover(replace(taken, hop=hop, moves=taken.moves + 1), its.incarnation)
+            handover = Handover(replace(taken, hop=hop, migrations=taken.migrations + 1), its.incarnation)
             if (await peers.ask(self._port, peers.handover_to(its.worker), handover, Said)).yes:
                 host.holds.answered(name, hop, taken=False)
                 return ""
@@ -250,7 +250,7 @@ class Mover:
         wake_ms = self.moves.wake_ms()
         if wake_ms is not None and (self._planned_ms is None or wake_ms < self._planned_ms):
             self._planned_ms = float(wake_ms)
-            self._timeline.at(self._planned_ms, partial(self._tick, self._planned_ms))
+            self._timeline.call_at(self._planned_ms, partial(self._tick, self._planned_ms))
 
     def _tick(self, at_ms: float) -> None:
         if at_ms != self._planned_ms or self._ended:
@@ -260,5 +260,5 @@ class Mover:
         for part in self.moves.overdue(now_ms):
             self._tell(self.moves.failed(part, "deadline", now_ms))
             if part in self._copies:
-                self._copies[part].keep(None)
+                self._copies[part].set_result(None)
         self._tell(self.moves.repeats(now_ms))

@@ -38,7 +38,7 @@ class _ScaledPool:
         self.model = model
         self.name = name
         self.workers: dict[str, SimulatedWorker] = {}
-        self.seen: dict[str, Process] = {}
+        self.processes: dict[str, Process] = {}
         self.target: PoolTarget | None = None
         self.drain_ttl_ms = 0
         self.failures = Failures()
@@ -46,7 +46,7 @@ class _ScaledPool:
     def add(self, worker: SimulatedWorker, now_ms: int) -> None:
         record = worker.record
         self.workers[record.worker] = worker
-        self.seen[record.worker] = Process(record.worker, record.incarnation, now_ms)
+        self.processes[record.worker] = Process(record.worker, record.incarnation, now_ms)
 
 
 class SimulatedScaler:
@@ -72,18 +72,18 @@ class SimulatedScaler:
         root: str = "loadline",
     ) -> None:
         self.bus = bus
-        self.obedient = True
+        self.applies_decisions = True
         """Whether it does what it accepts."""
         self._timeline = timeline
         self._name = name
-        self._start = start
+        self._start_worker = start
         self._subjects = Subjects(root)
         self._fence = DecisionFence()
         self._pools = {(model, pool): _ScaledPool(model, pool) for model, names in pools.items() for pool in names}
         self._open: dict[str, ScalingDecision] = {}
         self._answers: dict[str, DecisionApplied] = {}
         self._drained: dict[str, int] = {}
-        self._due = False
+        self._scheduled = False
         VirtualTask(bus.subscribe(self._subjects.all_of("drained"), self._on_drained))
         for model in pools:
             VirtualTask(bus.subscribe(self._subjects.decision(model), self._on_decision))
@@ -92,11 +92,11 @@ class SimulatedScaler:
         """Take over a worker that was there before any decision."""
         self._pools[worker.record.model, worker.record.pool].add(worker, int(self._timeline.now_ms))
 
-    def look(self) -> None:
+    def schedule_reconcile(self) -> None:
         """Compare what there is with what should be, now and again until it is the same."""
-        if not self._due:
-            self._due = True
-            self._timeline.after(0.0, self._turn)
+        if not self._scheduled:
+            self._scheduled = True
+            self._timeline.call_later(0.0, self._reconcile)
 
     # -- decisions -----------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class SimulatedScaler:
             return
         match self._fence.judge(decision):
             case Freshness.NEW:
-                self._take(decision)
+                self._accept(decision)
             case Freshness.REPEATED if decision.model in self._answers:
                 self._publish(self._answers[decision.model])
             case Freshness.EXPIRED:
@@ -114,16 +114,16 @@ class SimulatedScaler:
             case Freshness.STALE:
                 self._publish(self._signed(decision, "refused", {}, "stale"))
 
-    def _take(self, decision: ScalingDecision) -> None:
+    def _accept(self, decision: ScalingDecision) -> None:
         self._answer(decision, "accepted", {})
-        if not self.obedient:
+        if not self.applies_decisions:
             return
         for target in decision.targets:
             pool = self._pools.get((decision.model, target.pool))
             if pool is not None:
                 pool.target, pool.drain_ttl_ms = target, decision.drain_ttl_ms
         self._open[decision.model] = decision
-        self.look()
+        self.schedule_reconcile()
 
     def _answer(
         self, decision: ScalingDecision, status: ApplyStatus, observed: Mapping[str, int], detail: str = ""
@@ -147,7 +147,7 @@ class SimulatedScaler:
 
     def _publish(self, answer: DecisionApplied) -> None:
         try:
-            self.bus.send(self._subjects.applied(answer.model), encode(answer))
+            self.bus.publish_now(self._subjects.applied(answer.model), encode(answer))
         except BusUnavailable:
             return  # the decision is announced again, and answered again
 
@@ -155,47 +155,47 @@ class SimulatedScaler:
         report = decode_as(DrainReport, payload, subject)
         if not isinstance(report, Rejected):
             self._drained[report.worker] = max(report.incarnation, self._drained.get(report.worker, 0))
-            self.look()
+            self.schedule_reconcile()
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def _reconcile(self) -> None:
         """Decide for each pool, then do it; come back as long as anything is not as it should be."""
-        self._due = False
+        self._scheduled = False
         now_ms = int(self._timeline.now_ms)
         settled = True
         for pool in self._pools.values():
-            self._bury(pool, now_ms)
-            drained = {name for name, seen in pool.seen.items() if self._drained.get(name, -1) >= seen.incarnation}
-            for seen in mark(list(pool.seen.values()), pool.target, drained, pool.drain_ttl_ms, now_ms):
-                pool.seen[seen.worker] = seen
-            for action in plan(list(pool.seen.values()), pool.target, pool.failures, _TIMING, now_ms):
-                self._do(pool, action, now_ms)
-            settled &= pool.target is None or reached(list(pool.seen.values()), pool.target)
-        self._tell()
+            self._remove_exited(pool, now_ms)
+            drained = {name for name, seen in pool.processes.items() if self._drained.get(name, -1) >= seen.incarnation}
+            for seen in mark(list(pool.processes.values()), pool.target, drained, pool.drain_ttl_ms, now_ms):
+                pool.processes[seen.worker] = seen
+            for action in plan(list(pool.processes.values()), pool.target, pool.failures, _TIMING, now_ms):
+                self._execute(pool, action, now_ms)
+            settled &= pool.target is None or reached(list(pool.processes.values()), pool.target)
+        self._report_progress()
         if not settled:
-            self._due = True
-            self._timeline.after(_TURN_MS, self._turn)
+            self._scheduled = True
+            self._timeline.call_later(_TURN_MS, self._reconcile)
 
-    def _bury(self, pool: _ScaledPool, now_ms: int) -> None:
+    def _remove_exited(self, pool: _ScaledPool, now_ms: int) -> None:
         for name in [name for name, worker in pool.workers.items() if not worker.alive]:
             del pool.workers[name]
             self._drained.pop(name, None)
-            pool.failures = after_exit(pool.failures, pool.seen.pop(name), _TIMING, now_ms)
+            pool.failures = after_exit(pool.failures, pool.processes.pop(name), _TIMING, now_ms)
 
-    def _do(self, pool: _ScaledPool, action: Action, now_ms: int) -> None:
+    def _execute(self, pool: _ScaledPool, action: Action, now_ms: int) -> None:
         if action.kind == "start":
             for _ in range(action.count):
-                pool.add(self._start(pool.model, pool.name), now_ms)
+                pool.add(self._start_worker(pool.model, pool.name), now_ms)
             return
-        pool.seen[action.worker] = replace(pool.seen[action.worker], signal=action.kind, signalled_ms=now_ms)
-        pool.workers[action.worker].end()
+        pool.processes[action.worker] = replace(pool.processes[action.worker], signal=action.kind, signalled_ms=now_ms)
+        pool.workers[action.worker].kill()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         for model, decision in list(self._open.items()):
             pools = [(self._pools[model, t.pool], t) for t in decision.targets if (model, t.pool) in self._pools]
             observed = {target.pool: len(pool.workers) for pool, target in pools}
-            if all(reached(list(pool.seen.values()), target) for pool, target in pools):
+            if all(reached(list(pool.processes.values()), target) for pool, target in pools):
                 del self._open[model]
                 self._answer(decision, "done", observed)
             elif observed != self._answers[model].observed:

@@ -36,7 +36,7 @@ class StoreFaults(Struct, frozen=True):
 class _VirtualLease(Struct, eq=False):
     lease_id: int
     ttl_ms: float
-    ends_ms: float
+    expires_ms: float
 
 
 class VirtualStore:
@@ -52,33 +52,33 @@ class VirtualStore:
         self.timeline = timeline
         self.latency_ms = latency_ms
         self.faults = faults or StoreFaults()
-        self.luck = timeline.luck("store")
-        self.up = True
+        self.rng = timeline.rng("store")
+        self.available = True
         self.revision = 1
         self.keys: dict[str, Entry] = {}
         self.on_write: Callable[[list[Change]], None] = lambda _changes: None
         """Told of every write at the moment at which it is done, whoever can hear the store."""
         self._leases: dict[int, _VirtualLease] = {}
-        self._ports: list[StoreConnection] = []
+        self._connections: list[StoreConnection] = []
 
-    def port(self) -> "StoreConnection":
+    def connection(self) -> "StoreConnection":
         """A connection for one process."""
         port = StoreConnection(self)
-        self._ports.append(port)
+        self._connections.append(port)
         return port
 
-    def leave(self, port: "StoreConnection") -> None:
+    def detach(self, port: "StoreConnection") -> None:
         """A process is gone."""
-        if port in self._ports:
-            self._ports.remove(port)
+        if port in self._connections:
+            self._connections.remove(port)
 
-    def set_up(self, *, up: bool) -> None:
+    def set_available(self, *, available: bool) -> None:
         """Stop or start it. When it comes back every lease has its whole time again, as under a new leader of etcd."""
-        self.up = up
-        if up:
+        self.available = available
+        if available:
             for lease in self._leases.values():
-                lease.ends_ms = max(lease.ends_ms, self.timeline.now_ms + lease.ttl_ms)
-        for port in self._ports:
+                lease.expires_ms = max(lease.expires_ms, self.timeline.now_ms + lease.ttl_ms)
+        for port in self._connections:
             port.connection_changed()
 
     # -- what a call does, all at once ---------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class VirtualStore:
         self.revision += 1  # etcd does not count leases, but ids of their own keep traces readable
         lease = _VirtualLease(self.revision, ttl_s * 1_000.0, self.timeline.now_ms + ttl_s * 1_000.0)
         self._leases[lease.lease_id] = lease
-        self.timeline.at(lease.ends_ms, partial(self._expire, lease))
+        self.timeline.call_at(lease.expires_ms, partial(self._expire, lease))
         return lease.lease_id
 
     def keep_alive(self, lease_id: int) -> int:
@@ -96,7 +96,7 @@ class VirtualStore:
         lease = self._leases.get(lease_id)
         if lease is None:
             return 0
-        lease.ends_ms = self.timeline.now_ms + lease.ttl_ms
+        lease.expires_ms = self.timeline.now_ms + lease.ttl_ms
         return int(lease.ttl_ms / 1_000)
 
     def revoke(self, lease_id: int) -> None:
@@ -141,16 +141,16 @@ class VirtualStore:
                 changes.append(Change(write.key, None, self.revision))
         if changes:
             self.on_write(changes)
-            for port in self._ports:
-                port.changed(changes)
+            for port in self._connections:
+                port.notify(changes)
 
     def _expire(self, lease: _VirtualLease) -> None:
         if lease.lease_id not in self._leases:
             return
-        if self.up and lease.ends_ms <= self.timeline.now_ms:
+        if self.available and lease.expires_ms <= self.timeline.now_ms:
             self.revoke(lease.lease_id)
         else:  # a store that is down expires nothing
-            self.timeline.at(max(lease.ends_ms, self.timeline.now_ms + 500.0), partial(self._expire, lease))
+            self.timeline.call_at(max(lease.expires_ms, self.timeline.now_ms + 500.0), partial(self._expire, lease))
 
 
 class _PrefixWatch(Struct, eq=False):
@@ -160,9 +160,9 @@ class _PrefixWatch(Struct, eq=False):
     on_snapshot: Callable[[Snapshot], None]
     on_changes: Callable[[list[Change]], None]
     on_connection: Callable[[bool], None]
-    life: int = 0
+    generation: int = 0
     alive: bool = False
-    told: bool | None = None
+    connected: bool | None = None
     next_at_ms: float = 0.0
     """Changes do not overtake each other."""
 
@@ -171,7 +171,7 @@ class StoreConnection:
     """``ports.Store`` for one process."""
 
     def __init__(self, store: VirtualStore) -> None:
-        self.cut = False
+        self.partitioned = False
         """Whether nothing gets through."""
         self._store = store
         self._watches: list[_PrefixWatch] = []
@@ -179,15 +179,15 @@ class StoreConnection:
     @property
     def reachable(self) -> bool:
         """Whether calls arrive and answers come back."""
-        return self._store.up and not self.cut
+        return self._store.available and not self.partitioned
 
-    def set_cut(self, *, cut: bool) -> None:
+    def set_partitioned(self, *, partitioned: bool) -> None:
         """Cut the process off, or let it back."""
-        if cut != self.cut:
-            self.cut = cut
+        if partitioned != self.partitioned:
+            self.partitioned = partitioned
             self.connection_changed()
 
-    def lag(self, wait_ms: float) -> None:
+    def delay_watches(self, wait_ms: float) -> None:
         """Tell changes only after a while: the stream is stuck, and nobody notices."""
         for watch in self._watches:
             watch.next_at_ms = max(watch.next_at_ms, self._store.timeline.now_ms + wait_ms)
@@ -222,13 +222,13 @@ class StoreConnection:
         """Follow a prefix for ever: a snapshot, then every change in order; a new snapshot after any gap."""
         watch = _PrefixWatch(prefix, on_snapshot, on_changes, on_connection)
         self._watches.append(watch)
-        self._begin(watch)
+        self._start_watch(watch)
         await VirtualFuture[None]()
 
     async def close(self) -> None:
         """Hear nothing any more; what is on its way still gets there."""
         self._watches.clear()
-        self._store.leave(self)
+        self._store.detach(self)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -240,33 +240,33 @@ class StoreConnection:
             if not self.reachable:
                 raise away
             return do()
-        promise, timeline, luck, faults = VirtualFuture[T](), store.timeline, store.luck, store.faults
+        promise, timeline, rng, faults = VirtualFuture[T](), store.timeline, store.rng, store.faults
         unclear: LoadlineError = away if repeatable else OutcomeUnknown("the answer was lost")
         if not self.reachable:
-            timeline.after(store.latency_ms, partial(promise.fail, away))
-        elif luck.random() < faults.refused:
-            timeline.after(2.0 * store.latency_ms, partial(promise.fail, away))
+            timeline.call_later(store.latency_ms, partial(promise.set_exception, away))
+        elif rng.random() < faults.refused:
+            timeline.call_later(2.0 * store.latency_ms, partial(promise.set_exception, away))
         else:
-            lost = luck.random() < faults.unknown
-            done = not lost or luck.random() < 0.5  # noqa: PLR2004 - a fair coin
-            slow_ms = luck.uniform(0.0, faults.slow_ms_max) if luck.random() < faults.slow else 0.0
+            lost = rng.random() < faults.unknown
+            done = not lost or rng.random() < 0.5  # noqa: PLR2004 - a fair coin
+            slow_ms = rng.uniform(0.0, faults.slow_ms_max) if rng.random() < faults.slow else 0.0
             # Who gets no answer waits for its whole timeout, and what is on its way may be done after that.
-            timeline.after(_TIMEOUT_MS, partial(promise.fail, unclear))
+            timeline.call_later(_TIMEOUT_MS, partial(promise.set_exception, unclear))
             if done:
-                timeline.after(store.latency_ms + slow_ms, partial(self._arrive, promise, do, lost))
+                timeline.call_later(store.latency_ms + slow_ms, partial(self._execute, promise, do, lost))
         return await promise
 
-    def _arrive(self, promise: VirtualFuture[T], do: Callable[[], T], lost: bool) -> None:  # noqa: FBT001 - private
+    def _execute(self, promise: VirtualFuture[T], do: Callable[[], T], lost: bool) -> None:  # noqa: FBT001 - private
         """The call is at the server; its answer goes back, unless it gets lost."""
         if not self.reachable:
             return
         answer: Callable[[], None]
         try:
-            answer = partial(promise.keep, do())
+            answer = partial(promise.set_result, do())
         except LoadlineError as error:
-            answer = partial(promise.fail, error)
+            answer = partial(promise.set_exception, error)
         if not lost:
-            self._store.timeline.after(self._store.latency_ms, lambda: answer() if self.reachable else None)
+            self._store.timeline.call_later(self._store.latency_ms, lambda: answer() if self.reachable else None)
 
     # -- watches -------------------------------------------------------------------------------------------------------
 
@@ -275,13 +275,13 @@ class StoreConnection:
         store = self._store
         for watch in self._watches:
             if self.reachable:
-                store.timeline.after(_BACK_MS, partial(self._begin, watch))
+                store.timeline.call_later(_BACK_MS, partial(self._start_watch, watch))
             else:
                 watch.alive = False
-                watch.life += 1
-                store.timeline.after(store.luck.uniform(0.0, _NOTICED_MS), partial(self._notice, watch))
+                watch.generation += 1
+                store.timeline.call_later(store.rng.uniform(0.0, _NOTICED_MS), partial(self._report_disconnect, watch))
 
-    def changed(self, changes: list[Change]) -> None:
+    def notify(self, changes: list[Change]) -> None:
         """The server has written: every watch that is alive is told, in order."""
         store = self._store
         for watch in self._watches:
@@ -292,43 +292,43 @@ class StoreConnection:
                 continue
             if store.latency_ms == 0.0:
                 watch.on_changes(mine)
-            elif store.faults.compacted and store.luck.random() < store.faults.compacted:
+            elif store.faults.compacted and store.rng.random() < store.faults.compacted:
                 watch.alive = False
-                store.timeline.after(_BACK_MS, partial(self._begin, watch))
+                store.timeline.call_later(_BACK_MS, partial(self._start_watch, watch))
             else:
-                self._tell(watch, partial(watch.on_changes, mine))
+                self._deliver(watch, partial(watch.on_changes, mine))
 
-    def _begin(self, watch: _PrefixWatch) -> None:
+    def _start_watch(self, watch: _PrefixWatch) -> None:
         """Read everything, and go on from there."""
         if not self.reachable or watch not in self._watches:
             return
         watch.alive = True
-        watch.life += 1
+        watch.generation += 1
         snapshot = self._store.read(watch.prefix)
 
         def show() -> None:
-            if watch.told is not True:
-                watch.told = True
+            if watch.connected is not True:
+                watch.connected = True
                 watch.on_connection(True)  # noqa: FBT003 - the port's callback
             watch.on_snapshot(snapshot)
 
-        self._tell(watch, show)
+        self._deliver(watch, show)
 
-    def _notice(self, watch: _PrefixWatch) -> None:
-        if not self.reachable and watch.told is True:
-            watch.told = False
+    def _report_disconnect(self, watch: _PrefixWatch) -> None:
+        if not self.reachable and watch.connected is True:
+            watch.connected = False
             watch.on_connection(False)  # noqa: FBT003 - the port's callback
 
-    def _tell(self, watch: _PrefixWatch, tell: Callable[[], None]) -> None:
-        store, life = self._store, watch.life
+    def _deliver(self, watch: _PrefixWatch, tell: Callable[[], None]) -> None:
+        store, life = self._store, watch.generation
 
         def arrive() -> None:
-            if watch.life == life and watch.alive:
+            if watch.generation == life and watch.alive:
                 tell()
 
         if store.latency_ms == 0.0:
             arrive()
             return
-        jitter_ms = store.luck.uniform(0.0, 2.0 * store.latency_ms)
+        jitter_ms = store.rng.uniform(0.0, 2.0 * store.latency_ms)
         watch.next_at_ms = max(watch.next_at_ms, store.timeline.now_ms + store.latency_ms + jitter_ms)
-        store.timeline.at(watch.next_at_ms, arrive)
+        store.timeline.call_at(watch.next_at_ms, arrive)

@@ -12,39 +12,39 @@ T = TypeVar("T")
 class VirtualFuture(Generic[T]):
     """A result that comes later, or has come already."""
 
-    __slots__ = ("_error", "_result", "_waiting", "settled")
+    __slots__ = ("_callbacks", "_error", "_result", "done")
 
     def __init__(self) -> None:
-        self.settled = False
+        self.done = False
         self._result: T | None = None
         self._error: BaseException | None = None
-        self._waiting: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
-    def keep(self, result: T) -> None:
+    def set_result(self, result: T) -> None:
         """The result is there; whoever waits goes on at once. What is settled already stays as it is."""
-        if not self.settled:
-            self.settled, self._result = True, result
-            self._go_on()
+        if not self.done:
+            self.done, self._result = True, result
+            self._notify()
 
-    def fail(self, error: BaseException) -> None:
+    def set_exception(self, error: BaseException) -> None:
         """There will be no result: whoever waits gets the error."""
-        if not self.settled:
-            self.settled, self._error = True, error
-            self._go_on()
+        if not self.done:
+            self.done, self._error = True, error
+            self._notify()
 
-    def then(self, do: Callable[[], None]) -> None:
+    def add_done_callback(self, do: Callable[[], None]) -> None:
         """Do it when the result is there."""
-        self._waiting.append(do)
+        self._callbacks.append(do)
 
     def __await__(self) -> Generator["VirtualFuture[T]", None, T]:
-        if not self.settled:
+        if not self.done:
             yield self
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # settled without an error: it is a T
 
-    def _go_on(self) -> None:
-        waiting, self._waiting = self._waiting, []
+    def _notify(self) -> None:
+        waiting, self._callbacks = self._callbacks, []
         for do in waiting:
             do()
 
@@ -68,8 +68,8 @@ class VirtualTask:
         self._running = False
         self._coroutine = coroutine
         self._on_end = on_end
-        self._hold = hold
-        self._go_on()
+        self._defer = hold
+        self._resume()
 
     def kill(self) -> None:
         """End it where it stands, as the end of a process does: nothing of it runs any more."""
@@ -77,8 +77,8 @@ class VirtualTask:
         if not self._running:  # else it is itself what ends the process: it is closed at its next wait
             self._coroutine.close()
 
-    def _go_on(self) -> None:
-        if self.done or (self._hold is not None and self._hold(self._go_on)):
+    def _resume(self) -> None:
+        if self.done or (self._defer is not None and self._defer(self._resume)):
             return
         self._running = True
         try:
@@ -95,12 +95,12 @@ class VirtualTask:
             return
         if not isinstance(waits_for, VirtualFuture):
             raise TypeError(f"{waits_for!r} cannot be awaited in virtual time")
-        waits_for.then(self._go_on)
+        waits_for.add_done_callback(self._resume)
 
 
 async def sleep(timeline: Timeline, wait_ms: float) -> None:
     """Wait for a while; for no time at all where there is none."""
     if wait_ms > 0.0:
         over = VirtualFuture[None]()
-        timeline.after(wait_ms, partial(over.keep, None))
+        timeline.call_later(wait_ms, partial(over.set_result, None))
         await over

@@ -13,7 +13,7 @@ class Timeline:
     """A heap of deeds. Time only moves forward, from deed to deed.
 
     Args:
-        seed: Where all luck comes from.
+        seed: Where all rng comes from.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -21,22 +21,22 @@ class Timeline:
         """Virtual ms since the start."""
         self.seed = seed
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
-        self._planned = 0
+        self._scheduled = 0
 
-    def luck(self, purpose: str) -> random.Random:
+    def rng(self, purpose: str) -> random.Random:
         """A stream of its own for each purpose: who draws more of one does not change another."""
         return random.Random(f"{self.seed}:{purpose}")  # noqa: S311 - repeatable, no secret
 
-    def at(self, at_ms: float, do: Callable[[], object]) -> None:
+    def call_at(self, at_ms: float, do: Callable[[], object]) -> None:
         """Do it then; what is in the past is done next."""
-        self._planned += 1
-        heapq.heappush(self._queue, (max(at_ms, self.now_ms), self._planned, do))
+        self._scheduled += 1
+        heapq.heappush(self._queue, (max(at_ms, self.now_ms), self._scheduled, do))
 
-    def after(self, wait_ms: float, do: Callable[[], object]) -> None:
+    def call_later(self, wait_ms: float, do: Callable[[], object]) -> None:
         """Do it after a while."""
-        self.at(self.now_ms + wait_ms, do)
+        self.call_at(self.now_ms + wait_ms, do)
 
-    def run(self, until_ms: float) -> None:
+    def run_until(self, until_ms: float) -> None:
         """Let time pass."""
         queue = self._queue
         while queue and queue[0][0] <= until_ms:

@@ -33,7 +33,7 @@ _RETRY_MS: Final = 500.0
 class SimulatedWorkerKnobs(Struct, frozen=True):
     """How a worker's process behaves, beside its engine."""
 
-    start_ms: float = 0.0
+    start_delay_ms: float = 0.0
     """From the start of the process until its engine can serve."""
     report_interval_ms: float = 1_000.0
     lease_ttl_s: int = 10
@@ -83,9 +83,9 @@ class SimulatedWorker:
         """Told to empty itself: it takes no new request."""
         self.drained = False
         """Empty, and says so."""
-        self.muted_until_ms = 0.0
+        self.silent_until_ms = 0.0
         """It sends no load report before this time."""
-        self.hangs = False
+        self.never_drains = False
         """It never becomes empty, whatever it is told."""
         self._timeline = timeline
         self._knobs = knobs
@@ -99,18 +99,18 @@ class SimulatedWorker:
         self._migration_subject = subjects.migration(record.worker)
         self._life = WorkerIncarnation(record)
         self.holds = HeldRequests()
-        self.mover = Mover(timeline, self, knobs.mover, self._say_how_far)
+        self.mover = Mover(timeline, self, knobs.mover, self._publish_migration)
         key = Keys(namespace).worker(record.model, record.pool, record.worker)
         self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._life.is_later)
-        self._planned_ms: float | None = None
-        self._news = VirtualFuture[None]()
+        self._next_event_ms: float | None = None
+        self._registration_changed = VirtualFuture[None]()
         self._tasks = [
             VirtualTask(self.bus.answer(self._drain_subject, self._answer_drain)),
             VirtualTask(self.bus.answer(self._migrate_subject, self._answer_migrate)),
-            VirtualTask(self._stay_registered()),
+            VirtualTask(self._keep_registered()),
         ]
-        timeline.after(knobs.start_ms, self._become_ready)
-        self._report_next()
+        timeline.call_later(knobs.start_delay_ms, self._become_ready)
+        self._schedule_report()
 
     @property
     def alive(self) -> bool:
@@ -142,30 +142,30 @@ class SimulatedWorker:
         now_ms = self._timeline.now_ms
         self.engine.abort(request.request_id, now_ms)
         self.engine.submit(request, now_ms)
-        self.go_on()
+        self.advance()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Take what the engine has done until now, and come back when its next step ends."""
         now_ms = self._timeline.now_ms
         for event in self.engine.advance(now_ms):
-            self._take_note(event)
+            self._on_engine_event(event)
         if not self.alive:
             return
         at_ms = self.engine.next_event_ms()
-        if at_ms is not None and at_ms != self._planned_ms:
-            self._timeline.at(at_ms, partial(self._step, at_ms))
-        self._planned_ms = at_ms
-        if self.draining and not self.drained and not self.hangs and not self.held:
-            self._become_drained()
+        if at_ms is not None and at_ms != self._next_event_ms:
+            self._timeline.call_at(at_ms, partial(self._on_engine_due, at_ms))
+        self._next_event_ms = at_ms
+        if self.draining and not self.drained and not self.never_drains and not self.held:
+            self._finish_drain()
 
-    def _take_note(self, event: EngineEvent) -> None:
-        if event.kind == "taken" and self.mover.taken(event):
+    def _on_engine_event(self, event: EngineEvent) -> None:
+        if event.kind == "detached" and self.mover.taken(event):
             return
         self._on_event(self, event)
         if event.kind != "preempted" and (event.kind != "first_token" or self.record.role == "prefill"):
             self.holds.end(event.request_id)
 
-    def end(self) -> list[str]:
+    def kill(self) -> list[str]:
         """The process ends where it stands; gives the requests that it held. Its lease runs out by itself."""
         if not self.alive:
             return []
@@ -179,10 +179,10 @@ class SimulatedWorker:
         self._on_change(self)
         return lost
 
-    def _step(self, at_ms: float) -> None:
-        if at_ms == self._planned_ms and self.alive:
-            self._planned_ms = None
-            self.go_on()
+    def _on_engine_due(self, at_ms: float) -> None:
+        if at_ms == self._next_event_ms and self.alive:
+            self._next_event_ms = None
+            self.advance()
 
     # -- what it says of itself ----------------------------------------------------------------------------------------
 
@@ -192,27 +192,27 @@ class SimulatedWorker:
             self._report()
             self._on_change(self)
 
-    def _report_next(self) -> None:
+    def _schedule_report(self) -> None:
         """At the next whole interval: workers that report at the same moment are taken in one turn."""
         interval_ms = self._knobs.report_interval_ms
-        self._timeline.at((self._timeline.now_ms // interval_ms + 1.0) * interval_ms, self._report_on)
+        self._timeline.call_at((self._timeline.now_ms // interval_ms + 1.0) * interval_ms, self._report_and_reschedule)
 
-    def _report_on(self) -> None:
+    def _report_and_reschedule(self) -> None:
         if self.alive:
-            self.go_on()
+            self.advance()
         if self.alive:
             self._report()
-            self._report_next()
+            self._schedule_report()
 
     def _report(self) -> None:
-        if self._timeline.now_ms < self.muted_until_ms:
+        if self._timeline.now_ms < self.silent_until_ms:
             return
         report = self._life.report([self.mover.sampled(self.engine.load())], START_MS + int(self._timeline.now_ms))
-        self._say(self._load_subject, report)
+        self._publish(self._load_subject, report)
 
-    def _say(self, subject: str, message: Struct) -> None:
+    def _publish(self, subject: str, message: Struct) -> None:
         try:
-            self.bus.send(subject, encode(message))
+            self.bus.publish_now(subject, encode(message))
         except BusUnavailable:
             return  # what cannot be said now is never said
 
@@ -221,14 +221,14 @@ class SimulatedWorker:
     async def _answer_migrate(self, payload: bytes) -> bytes | None:
         command = decode_as(MigrateCommand, payload, self._migrate_subject)
         if self.alive:
-            self.go_on()
+            self.advance()
         if isinstance(command, Rejected) or not self.alive:
             return None
         reply = self.mover.answer(command)
         return None if reply is None else encode(reply)
 
-    def _say_how_far(self, report: MigrationReport) -> None:
-        self._say(self._migration_subject, report)
+    def _publish_migration(self, report: MigrationReport) -> None:
+        self._publish(self._migration_subject, report)
 
     # -- draining ------------------------------------------------------------------------------------------------------
 
@@ -241,10 +241,10 @@ class SimulatedWorker:
             return None
         if reply.accepted:
             # After the reply, as a real worker does it: being empty is told by a report of its own.
-            self._timeline.after(0.0, self._begin_to_drain)
+            self._timeline.call_later(0.0, self._start_drain)
         return encode(reply)
 
-    def _begin_to_drain(self) -> None:
+    def _start_drain(self) -> None:
         if self.draining or not self.alive:
             return
         self.draining = self.mover.moves.draining = True
@@ -252,41 +252,41 @@ class SimulatedWorker:
         if self.record.role == "decode":
             self._withdraw()
         self._on_change(self)
-        self.go_on()
+        self.advance()
         if self._knobs.mover.supported:
             self._report()  # it has more slots now
 
-    def _become_drained(self) -> None:
+    def _finish_drain(self) -> None:
         self.drained = True
         self._withdraw()
-        self._say_drained(0)
-        self._timeline.after(self._knobs.drained_linger_ms, self.end)
+        self._publish_drained(0)
+        self._timeline.call_later(self._knobs.drained_linger_ms, self.kill)
 
-    def _say_drained(self, repeats: int) -> None:
+    def _publish_drained(self, repeats: int) -> None:
         if self.alive and repeats < DRAINED_REPEATS_MAX:
-            self._say(self._drained_subject, self._life.drain_report())
-            self._timeline.after(DRAINED_INTERVAL_MS, partial(self._say_drained, repeats + 1))
+            self._publish(self._drained_subject, self._life.drain_report())
+            self._timeline.call_later(DRAINED_INTERVAL_MS, partial(self._publish_drained, repeats + 1))
 
     # -- the registry --------------------------------------------------------------------------------------------------
 
     def _register(self, state: WorkerPhase) -> None:
         self.record = replace(self.record, state=state)
         self._leased.write(encode(self.record), replace_lost=state != "draining")
-        self._news.keep(None)
+        self._registration_changed.set_result(None)
 
     def _withdraw(self) -> None:
         self._leased.withdraw()
-        self._news.keep(None)
+        self._registration_changed.set_result(None)
 
-    async def _stay_registered(self) -> None:
+    async def _keep_registered(self) -> None:
         """Keep the record under a lease until it is withdrawn; the store may be away for any time."""
         while not self._leased.gone:
-            self._news = VirtualFuture[None]()
+            self._registration_changed = VirtualFuture[None]()
             wait_ms = self._knobs.lease_ttl_s * 1_000.0 / 3.0
             try:
                 if await self._leased.step(self._timeline.now_ms / 1_000.0) is LeaseStep.LOST:
                     continue
             except LoadlineError:
                 wait_ms = _RETRY_MS
-            self._timeline.after(wait_ms, partial(self._news.keep, None))
-            await self._news
+            self._timeline.call_later(wait_ms, partial(self._registration_changed.set_result, None))
+            await self._registration_changed

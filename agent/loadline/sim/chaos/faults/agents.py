@@ -88,7 +88,7 @@ def agent_off_both(nemesis: FaultInjector, strike: Fault) -> Undo:
 def agent_hears_late(nemesis: FaultInjector, strike: Fault) -> Undo:
     """What changes in the store is told to one only later, in order."""
     for agent in pick(_all(nemesis), strike.level):
-        agent.store.lag(strike.lasts_ms)
+        agent.store.delay_watches(strike.lasts_ms)
     return no_undo
 
 
@@ -130,7 +130,7 @@ def _pause(world: ChaosWorld, agents: Sequence[SimulatedAgent], strike: Fault) -
     """A pause cannot be undone, so it ends when the calm begins."""
     now_ms = world.timeline.now_ms
     for agent in agents:
-        agent.pause(min(now_ms + strike.lasts_ms, calm_from_ms(now_ms)))
+        agent.suspend(min(now_ms + strike.lasts_ms, calm_from_ms(now_ms)))
     return no_undo
 
 
@@ -161,9 +161,9 @@ def _cut(agents: Sequence[SimulatedAgent], *, bus: bool, store: bool) -> Undo:
     def cut(*, cut: bool) -> None:
         for agent in agents:
             if bus:
-                agent.bus.set_cut(cut=cut)
+                agent.bus.set_partitioned(partitioned=cut)
             if store:
-                agent.store.set_cut(cut=cut)
+                agent.store.set_partitioned(partitioned=cut)
 
     cut(cut=True)
     return partial(cut, cut=False)

@@ -30,7 +30,7 @@ def model_paused(nemesis: FaultInjector, strike: Fault) -> Undo:
 
     def resume() -> None:
         _tell_all(nemesis, PauseRequested(model, paused=False, by=_BY))
-        if world.store.up:  # agents that are away write nothing
+        if world.store.available:  # agents that are away write nothing
             world.store.commit([], [Write(_KEYS.pause(model), None)])
 
     return resume
@@ -63,11 +63,11 @@ def nonsense(nemesis: FaultInjector, strike: Fault) -> Undo:
     world = nemesis.world
     for _, worker in pick(sorted(world.workers.items()), strike.level) if world.rogue.connected else ():
         for subject, payload in _untrue_of_worker(worker.record):
-            world.rogue.send(subject, payload)
+            world.rogue.publish_now(subject, payload)
         decision = world.moody.decisions.get(worker.record.model)
         for answer in _untrue_of_decision(decision) if decision else ():
-            world.rogue.send(_SUBJECTS.applied(answer.model), encode(answer))
-        if world.store.up:
+            world.rogue.publish_now(_SUBJECTS.applied(answer.model), encode(answer))
+        if world.store.available:
             world.store.commit([], list(_strange_records(worker.record)))
     return no_undo
 

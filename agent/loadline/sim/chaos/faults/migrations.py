@@ -23,16 +23,16 @@ _PHASES: Final = ("admitted", "copying", "switching", "switching", "switched")
 def frontend_off(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The frontend is cut off from all workers."""
     del strike
-    port = nemesis.world.keeper.port
-    port.set_cut(cut=True)
-    return partial(port.set_cut, cut=False)
+    port = nemesis.world.keeper.connection
+    port.set_partitioned(partitioned=True)
+    return partial(port.set_partitioned, partitioned=False)
 
 
 def peers_down(nemesis: FaultInjector, strike: Fault) -> Undo:
     """No worker reaches another, or the frontend."""
     del strike
-    nemesis.world.peers.set_up(up=False)
-    return partial(nemesis.world.peers.set_up, up=True)
+    nemesis.world.peers.set_available(available=False)
+    return partial(nemesis.world.peers.set_available, available=True)
 
 
 def peers_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
@@ -76,12 +76,12 @@ def moves_refused(nemesis: FaultInjector, strike: Fault) -> Undo:
 
 def source_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The source of the next move dies in the middle of it."""
-    return _in_a_move(nemesis, strike, lambda source, _destination: source.end())
+    return _in_a_move(nemesis, strike, lambda source, _destination: source.kill())
 
 
 def destination_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
     """The destination of the next move dies in the middle of it."""
-    return _in_a_move(nemesis, strike, lambda _source, destination: destination.end())
+    return _in_a_move(nemesis, strike, lambda _source, destination: destination.kill())
 
 
 def source_cut(nemesis: FaultInjector, strike: Fault) -> Undo:
@@ -137,7 +137,7 @@ def _cut(workers: list[SimulatedWorker]) -> Undo:
     def cut(*, cut: bool) -> None:
         for worker in workers:
             if worker.alive:
-                worker.peers.set_cut(cut=cut)
+                worker.peers.set_partitioned(partitioned=cut)
 
     cut(cut=True)
     return partial(cut, cut=False)

@@ -19,7 +19,7 @@ def _feels(mood: ScalerFault) -> Callable[[FaultInjector, Fault], Undo]:
 
         def feel(mood: ScalerFault) -> None:
             world.moody.mood = mood
-            world.scaler.obedient = mood in _OBEDIENT
+            world.scaler.applies_decisions = mood in _OBEDIENT
 
         feel(mood)
         return partial(feel, "good")
@@ -44,5 +44,5 @@ scaler_repeats = _feels("repeats")
 def scaler_off_bus(nemesis: FaultInjector, strike: Fault) -> Undo:
     """It is cut off."""
     del strike
-    nemesis.world.moody.set_cut(cut=True)
-    return partial(nemesis.world.moody.set_cut, cut=False)
+    nemesis.world.moody.set_partitioned(partitioned=True)
+    return partial(nemesis.world.moody.set_partitioned, partitioned=False)

@@ -21,15 +21,15 @@ _LATE_MS: Final = 6_000.0
 def bus_down(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Nobody reaches the bus."""
     del strike
-    nemesis.world.bus.set_up(up=False)
-    return partial(nemesis.world.bus.set_up, up=True)
+    nemesis.world.bus.set_available(available=False)
+    return partial(nemesis.world.bus.set_available, available=True)
 
 
 def store_down(nemesis: FaultInjector, strike: Fault) -> Undo:
     """Nobody reaches the store."""
     del strike
-    nemesis.world.store.set_up(up=False)
-    return partial(nemesis.world.store.set_up, up=True)
+    nemesis.world.store.set_available(available=False)
+    return partial(nemesis.world.store.set_available, available=True)
 
 
 def bus_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
@@ -58,9 +58,9 @@ def leader_revoked(nemesis: FaultInjector, strike: Fault) -> Undo:
     """An operator revokes the leader's lease; of every second time that is heard of late."""
     store = nemesis.world.store
     for agent in nemesis.world.agents.values() if strike.level > _HEARD_LATE else ():
-        agent.store.lag(_LATE_MS)
+        agent.store.delay_watches(_LATE_MS)
     entry = store.keys.get(Keys("default").leader("all"))
-    if entry is not None and store.up:
+    if entry is not None and store.available:
         nemesis.world.dethroned.add(entry.create_revision)
         store.revoke(entry.lease_id)
     return no_undo

@@ -48,7 +48,7 @@ def worker_revoked(nemesis: FaultInjector, strike: Fault) -> Undo:
     """An operator revokes a worker's lease."""
     store = nemesis.world.store
     entries = [entry for key, entry in sorted(store.keys.items()) if "/workers/" in key and entry.lease_id]
-    for entry in pick(entries, strike.level) if store.up else ():
+    for entry in pick(entries, strike.level) if store.available else ():
         store.revoke(entry.lease_id)
     return no_undo
 
@@ -62,10 +62,10 @@ def worker_flaps(nemesis: FaultInjector, strike: Fault) -> Undo:
         if not flapping:
             return
         if flapping[0].alive:
-            flapping[0].end()
+            flapping[0].kill()
         else:
             flapping[0] = _again(world, flapping[0], START_MS + int(world.timeline.now_ms))
-        world.timeline.after(_FLAP_MS, flap)
+        world.timeline.call_later(_FLAP_MS, flap)
 
     def stop() -> None:
         _end(flapping)
@@ -89,8 +89,8 @@ def workers_hang(nemesis: FaultInjector, strike: Fault) -> Undo:
     def set_all(*, hangs: bool) -> None:
         nemesis.world.workers_hang = hangs
         for worker in _all(nemesis):
-            worker.hangs = hangs
-            worker.go_on()
+            worker.never_drains = hangs
+            worker.advance()
 
     set_all(hangs=True)
     return partial(set_all, hangs=False)
@@ -125,14 +125,14 @@ def _again(world: ChaosWorld, worker: SimulatedWorker, incarnation: int) -> Simu
 
 def _end(workers: Sequence[SimulatedWorker]) -> Undo:
     for worker in workers:
-        worker.end()
+        worker.kill()
     return no_undo
 
 
 def _mute(world: ChaosWorld, workers: Sequence[SimulatedWorker], strike: Fault) -> Undo:
     def until(at_ms: float) -> None:
         for worker in workers:
-            worker.muted_until_ms = at_ms
+            worker.silent_until_ms = at_ms
 
     until(world.timeline.now_ms + strike.lasts_ms)
     return partial(until, 0.0)
@@ -141,7 +141,7 @@ def _mute(world: ChaosWorld, workers: Sequence[SimulatedWorker], strike: Fault) 
 def _cut(workers: Sequence[SimulatedWorker], *, bus: bool) -> Undo:
     def cut(*, cut: bool) -> None:
         for worker in workers:
-            (worker.bus if bus else worker.store).set_cut(cut=cut)
+            (worker.bus if bus else worker.store).set_partitioned(partitioned=cut)
 
     cut(cut=True)
     return partial(cut, cut=False)
