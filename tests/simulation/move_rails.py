@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from loadline.client.fence import EpochFence
 from loadline.client.holds import HeldRequests
 from loadline.client.ownership import RequestOwner, RequestOwners
-from loadline.core.migration.columns import GIVES, IN_SLOTS, OUT_SLOTS, TAKES
+from loadline.core.migration.columns import IN_SLOTS, OUT_SLOTS, RECEIVING, SENDING
 from loadline.core.migration.load_metrics import SLOTS_IN, SLOTS_OUT
 from loadline.core.migration.load_view import LoadView
 from loadline.core.rounds.migration import MigrationPipeline
@@ -103,10 +103,10 @@ def as_many_as_they_say() -> Iterator[None]:
     """Who has slots has them all filled."""
 
     def free_in(view: LoadView) -> Any:
-        return np.where(view.moving(GIVES) > 0.0, 0.0, view.measure(SLOTS_IN) - view.moving(IN_SLOTS))
+        return np.where(view.moving(SENDING) > 0.0, 0.0, view.measure(SLOTS_IN) - view.moving(IN_SLOTS))
 
     def free_out(view: LoadView) -> Any:
-        return np.where(view.moving(TAKES) > 0.0, 0.0, view.measure(SLOTS_OUT) - view.moving(OUT_SLOTS))
+        return np.where(view.moving(RECEIVING) > 0.0, 0.0, view.measure(SLOTS_OUT) - view.moving(OUT_SLOTS))
 
     with _slots(free_in, free_out):
         yield

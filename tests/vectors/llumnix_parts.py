@@ -8,13 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from loadline.core.migration.columns import Mask
-from loadline.core.migration.failure_detection import suspects
-from loadline.core.migration.filters import at_least, below, sound, unreserved
+from loadline.core.migration.failure_detection import detect_failures
+from loadline.core.migration.filters import at_least, below, healthy, unreserved
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
 from loadline.core.migration.load_view import METRICS, LoadView
-from loadline.core.migration.outcomes import Amount
-from loadline.core.migration.policies import policy
-from loadline.core.migration.selectors import balance, empty
+from loadline.core.migration.outcomes import MigrationAmount
+from loadline.core.migration.policies import build_policy
+from loadline.core.migration.selectors import balance, consolidate
 from loadline.core.vocabulary.events import PauseChanged
 from loadline.core.vocabulary.migrations import Migration
 from tests.support.belief import START
@@ -52,7 +52,7 @@ def metric(case: dict[str, Any]) -> dict[str, Any]:
     name = _metric_name(given)
     only(given, "metric", "status", "mode", "tpot_profile")
     world = world_of(given | {"instances": [{"id": "i", "status": given.get("status", {})}]}, case["shared"])
-    (view,) = (view_of(world, group) for group in groups(world) if len(group.board))
+    (view,) = (view_of(world, group) for group in groups(world) if len(group.table))
     (value,) = view.metric(name).tolist()
     return {"value": None if math.isnan(value) else value}
 
@@ -72,11 +72,11 @@ def _comes_first(name: MetricName, value: float, other: float) -> bool:
     world.join("b", 0, **SAYS[name](other))
     view = _view(world)
     order = view.ordered(np.ones(2, dtype=np.bool_), name, 2, descending=False)
-    return bool(view.board.keys[order[0]][1] == "a")
+    return bool(view.table.keys[order[0]][1] == "a")
 
 
 def _view(world: Movers) -> LoadView:
-    (group,) = (group for group in groups(world) if len(group.board))
+    (group,) = (group for group in groups(world) if len(group.table))
     return view_of(world, group)
 
 
@@ -90,18 +90,18 @@ class Looked:
         config = {key: given[key] for key in ("staleness_seconds",) if key in given} | {"failover_domain": domain}
         world = world_of({"config": config, "instances": [*instances, *BYSTANDERS]}, {})
         (knobs,) = world.settings.models
-        boards = {group.name: group.board for group in groups(world)}
-        found = suspects(boards, knobs.migration, (), world.controller.state.bus_since_ms, world.now)
+        boards = {group.name: group.table for group in groups(world)}
+        found = detect_failures(boards, knobs.migration, (), world.controller.state.bus_since_ms, world.now)
         self.world, self._asked = world, [one["id"] for one in instances]
         self.own, self.struck, self.serving, self.of_role = set(), set(), set(), {}
         for group in groups(world):
             own = found.own[group.name]
-            struck = found.domains.struck(group.board, own)
+            struck = found.domains.struck(group.table, own)
             view = view_of(world, group, struck)
             self.own |= self._of(names(group, own))
             self.struck |= self._of(names(group, struck))
-            self.serving |= self._of(names(group, sound(view)))
-            self.of_role[group.board.role] = self._of(names(group, np.ones(len(group.board), dtype=np.bool_)))
+            self.serving |= self._of(names(group, healthy(view)))
+            self.of_role[group.table.role] = self._of(names(group, np.ones(len(group.table), dtype=np.bool_)))
 
     def _of(self, found: list[str]) -> set[str]:
         return set(found) & set(self._asked)
@@ -132,7 +132,7 @@ def _is_reserved(given: dict[str, Any]) -> bool:
     if given["key"] != "reserved":
         raise NotCovered("what a worker is kept for is the only attribute that is filtered by")
     looked = Looked({}, [given["instance"]])
-    (group,) = (group for group in groups(looked.world) if len(group.board))
+    (group,) = (group for group in groups(looked.world) if len(group.table))
     refused = [given["rejected"]] if given["rejected"] else []
     passes = unreserved(*refused)(view_of(looked.world, group))
     return given["instance"]["id"] not in names(group, passes)
@@ -206,18 +206,18 @@ def selector(case: dict[str, Any]) -> dict[str, Any]:
     ]
     world = world_of({"instances": instances, "tpot_profile": "T1"}, case["shared"])
     view = _view(world)
-    select = {"metric_balance": balance(KV, by_unit=given.get("scope") == "unit"), "aggregate": empty}
+    select = {"metric_balance": balance(KV, by_unit=given.get("scope") == "unit"), "aggregate": consolidate}
     if given["selector"] not in select:
         raise NotCovered(f"no selector {given['selector']}")
-    fits = Amount("NUM_REQ", "LR", 1.0, 1, 1)
+    fits = MigrationAmount("NUM_REQ", "LR", 1.0, 1, 1)
     sources, destinations = (_rows(view, [one["id"] for one in given[side]]) for side in ("src", "dst"))
     found = select[given["selector"]](view, sources, destinations, lambda *_: fits)
-    ends = [(view.board.keys[source][1], view.board.keys[destination][1]) for source, destination, _ in found]
+    ends = [(view.table.keys[source][1], view.table.keys[destination][1]) for source, destination, _ in found]
     return {"pairs": [list(one) for one in ends]}
 
 
 def _rows(view: LoadView, found: list[str]) -> Mask:
-    return np.asarray([name in found for _, name in view.board.keys], dtype=np.bool_)
+    return np.asarray([name in found for _, name in view.table.keys], dtype=np.bool_)
 
 
 def policy_registry(case: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def policy_registry(case: dict[str, Any]) -> dict[str, Any]:
     knobs = Movers().knobs
     kinds = []
     for name in case["given"]["policies"].split(","):
-        (one,) = {made for role in ROLES.values() if (made := policy(name, knobs, role)) is not None}
+        (one,) = {made for role in ROLES.values() if (made := build_policy(name, knobs, role)) is not None}
         kinds.append("failover" if one.urgent else "load_balance")
     return {"count": len(kinds), "kinds": kinds}
 

@@ -44,7 +44,7 @@ def _predicted(world: Movers) -> dict[str, float]:
     found: dict[str, float] = {}
     for group in groups(world):
         times = view_of(world, group).metric("predicted_tpot")
-        found |= {key[1]: float(time) for key, time in zip(group.board.keys, times, strict=True)}
+        found |= {key[1]: float(time) for key, time in zip(group.table.keys, times, strict=True)}
     return {name: time for name, time in found.items() if not math.isnan(time)}
 
 

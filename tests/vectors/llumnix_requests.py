@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadline.core.migration.requests import MigratableRequest, choose
+from loadline.core.migration.requests import MigratableRequest, select_requests
 from tests.vectors.answering import Answer, only
 from tests.vectors.cases import Case
 
@@ -12,7 +12,7 @@ def request_select(case: dict[str, Any]) -> dict[str, list[str]]:
     only(given, "rule", "order", "value", "queue")
     running = [MigratableRequest(name, prompt, output) for name, prompt, output in queue["running"]]
     waiting = [MigratableRequest(name, prompt, output, waiting=True) for name, prompt, output in queue["waiting"]]
-    chosen = choose(
+    chosen = select_requests(
         [*running, *waiting],
         given["rule"],
         given["order"],

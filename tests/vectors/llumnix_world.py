@@ -90,7 +90,7 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
     world.now = end
     memory = world.controller.state.migration
     memory.due["m"] = end  # all of it is looked at as soon as it is no more paused
-    memory.turned_at_ms, memory.hearing_since_ms = end, -1  # and it was listened to all the time
+    memory.last_turn_at_ms, memory.hearing_since_ms = end, -1  # and it was listened to all the time
     return world
 
 
@@ -143,14 +143,14 @@ def groups(world: Movers) -> list[MigrationGroup]:
 def view_of(world: Movers, group: MigrationGroup, failing: Mask | None = None) -> LoadView:
     """A look at a group as it was before anything moved."""
     state = world.controller.state
-    group.board.load([])
-    nobody = np.zeros(len(group.board), dtype=np.bool_)
+    group.table.load([])
+    nobody = np.zeros(len(group.table), dtype=np.bool_)
     return LoadView(
-        group.board,
+        group.table,
         world.knobs,
         failing=nobody if failing is None else failing,
         leaving=nobody,
-        tpot=group.board.tpot,
+        tpot=group.table.tpot,
         itl_ms=state.fleet.models["m"].objectives.itl_ms,
         fresh_after_ms=world.now - state.fleet.knobs.stale_after_ms,
         left_ms=lambda: None,
@@ -160,4 +160,4 @@ def view_of(world: Movers, group: MigrationGroup, failing: Mask | None = None) -
 
 def names(group: MigrationGroup, mask: Mask) -> list[str]:
     """Of some workers, in order."""
-    return sorted(key[1] for key, there in zip(group.board.keys, mask, strict=True) if there)
+    return sorted(key[1] for key, there in zip(group.table.keys, mask, strict=True) if there)

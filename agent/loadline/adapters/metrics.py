@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from loadline.adapters.move_metrics import move_metrics
+from loadline.adapters.migration_metrics import migration_metrics
 from loadline.adapters.replica_metrics import replica_metrics
 from loadline.core.vocabulary.status import AgentStatus
 
@@ -80,7 +80,7 @@ class Metrics:
         yield from _conditions(status)
         yield from _supplies(status)
         yield from replica_metrics(status, self._compatible)
-        yield from move_metrics(status.models)
+        yield from migration_metrics(status.models)
         yield _labelled("rejected", "Frames and samples that were refused.", "reason", rejected)
         yield from _core(status.counters)
         for name, value in sorted(runtime.items()):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from loadline.client.fence import EpochFence
 from loadline.client.incarnation import is_for
-from loadline.core.migration.requests import MigratableRequest, choose
+from loadline.core.migration.requests import MigratableRequest, select_requests
 from loadline.core.vocabulary.migrations import MigrationFailure, MigrationRefusal, MigrationReportPhase
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
@@ -176,7 +176,7 @@ class Moves:
         if free <= 0:
             return _refused(command, "no_slots", f"{self._moving()} requests are being moved")
         moving = {name for move in self._moves.values() for name in move.left}
-        chosen = choose(
+        chosen = select_requests(
             [one for one in candidates if one.request_id not in moving],
             command.rule,
             command.order,

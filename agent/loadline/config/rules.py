@@ -8,7 +8,7 @@ from loadline.config.budgets import budget_warnings, check_budget, check_fleet_b
 from loadline.config.gpu_limits import check_gpu_limits, schedule_limit_warnings, unlimited_pool_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.config.layers import origin_place, origins_of
-from loadline.config.moving import check_moves, move_warnings, only_warnings
+from loadline.config.migration_checks import check_migration, migration_only_warnings, migration_warnings
 from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
 from loadline.config.scale_to_zero import check_scale_to_zero, scale_to_zero_warnings
@@ -59,13 +59,13 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
     _check_times(config)
     refuse_duplicates((model.name for model in config.models), "models", "model")
     check_names(config)
-    warnings = [*_agent_warnings(config), *name_warnings(config), *only_warnings(config)]
+    warnings = [*_agent_warnings(config), *name_warnings(config), *migration_only_warnings(config)]
     scaling = [*_decision_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
         _check_model(model, place, planners)
-        check_moves(model, place)
-        warnings += move_warnings(model, place)
+        check_migration(model, place)
+        warnings += migration_warnings(model, place)
         scaling += [*_model_warnings(model, place), *unused_knob_warnings(model, place)]
         scaling += _judge_planner(config, model, place)
     check_fleet_budget(config.fleet, config.models)

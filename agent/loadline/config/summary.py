@@ -7,7 +7,7 @@ from typing import Final
 from loadline.config.durations import duration
 from loadline.config.knobs import Config
 from loadline.config.layers import origins_of
-from loadline.config.movement import about_moves
+from loadline.config.migration_summary import describe_migration
 from loadline.config.planner_summary import describe_planner
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
@@ -28,7 +28,7 @@ def describe(config: Config) -> str:
             lines.append(f"Model {model.name}: another autoscaler sets its worker counts.")
         else:
             lines.append(f"Model {model.name}: not managed, since migration.enabled is not set.")
-        lines += [f"  {line}" for line in about_moves(model)]
+        lines += [f"  {line}" for line in describe_migration(model)]
         lines += _describe_layers(config, f"models[{index}].")
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
 """A worker that does not answer is left alone, longer each time, and holds up nobody else."""
 
 from loadline.core.migration.knobs import MigrationKnobs
-from loadline.core.migration.peers import Peer
+from loadline.core.migration.peers import MigrationPeer
 from loadline.core.vocabulary.events import BusConnectionChanged
 from loadline.core.vocabulary.migrations import Migration
 from tests.support.movers import Movers, pairs
@@ -24,7 +24,7 @@ def ill() -> tuple[Movers, Migration]:
     return world, move
 
 
-def peer(world: Movers, name: str) -> Peer:
+def peer(world: Movers, name: str) -> MigrationPeer:
     return world.controller.state.migration.peers["m"].of("decode", name)
 
 
@@ -48,7 +48,7 @@ def test_who_answers_again_is_trusted_again() -> None:
     world.answer(move, accepted=None)
     (again,) = world.wait(5_000)
     world.answer(again, accepted=False, requests=0, reason="no_slots")
-    assert (peer(world, "ill").failures, peer(world, "ill").shut_until_ms) == (0, 0)
+    assert (peer(world, "ill").failures, peer(world, "ill").breaker_open_until_ms) == (0, 0)
     world.now += 1
     assert pairs(world.tell(world.said("ill"))) == [("ill", "a")]
 
@@ -79,7 +79,7 @@ def test_a_destination_that_refused_is_passed_over_until_it_reports() -> None:
     world, move = ill()
     world.answer(move, requests=1, tokens=10)
     world.phase(move, "aborted", failed=1, reason="destination_refused")
-    assert peer(world, "a").passed_over
+    assert peer(world, "a").excluded
     world.now += 1
     assert world.tell(world.said("ill")) == []
     assert pairs(world.tell(world.said("a"))) == [("ill", "a")]
@@ -106,11 +106,11 @@ def test_commands_of_one_round_are_one_silence() -> None:
         world.answer(move, accepted=None)
         world.now += 10
     assert peer(world, "ill").failures == 1
-    assert peer(world, "ill").shut_until_ms <= world.now + KNOBS.breaker_ms
+    assert peer(world, "ill").breaker_open_until_ms <= world.now + KNOBS.breaker_ms
 
 
 def test_who_reports_of_a_move_has_answered_it() -> None:
     world, move = ill()
     world.answer(move, accepted=None)
     world.phase(move, "admitted")
-    assert (peer(world, "ill").failures, peer(world, "ill").shut_until_ms) == (0, 0)
+    assert (peer(world, "ill").failures, peer(world, "ill").breaker_open_until_ms) == (0, 0)

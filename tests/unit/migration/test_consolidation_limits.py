@@ -119,7 +119,7 @@ def test_who_stays_empty_encourages_the_next_round() -> None:
     world.tell(world.report("few", 0, 0), world.report("many", 104_000, 104))
     world.wait(15_000)
     (packing,) = world.controller.state.migration.packing.values()
-    assert (packing.in_vain, packing.judge_at_ms) == (0, -1)
+    assert (packing.failed_rounds, packing.round_ends_ms) == (0, -1)
 
 
 def test_all_that_are_emptied_in_a_round_are_remembered() -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from loadline.core.controller import Controller
 from loadline.core.migration import policies
-from loadline.core.migration.amounts import as_many_as_fit
+from loadline.core.migration.amounts import size_for_evacuation
 from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.rounds.migration_round import MigrationRound
@@ -273,10 +273,10 @@ def test_hundreds_that_fail_in_a_full_fleet_take_no_time() -> None:
     def count(*args: Any) -> Any:
         nonlocal looked
         looked += 1
-        return as_many_as_fit(*args)
+        return size_for_evacuation(*args)
 
     with pytest.MonkeyPatch.context() as counted:
-        counted.setattr(policies, "as_many_as_fit", count)
+        counted.setattr(policies, "size_for_evacuation", count)
         world.controller._migration._groups.clear()
         world.tell(*ill)
         world.tell(world.said("w1"))

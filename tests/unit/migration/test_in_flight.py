@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.core.migration.in_flight import SETTLE_MS, InFlightMigration
+from loadline.core.migration.in_flight import ENDED_RETENTION_MS, InFlightMigration
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.events import MigrationReported
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint, MigrationReportPhase
@@ -142,7 +142,7 @@ def test_what_has_moved_counts_until_both_have_reported() -> None:
     world.now += 100
     assert world.tell(world.report("hot", 400, 4)) == []  # cold still says that it is empty
     assert world.tell(world.report("cold", 400, 4)) == []
-    world.now += SETTLE_MS
+    world.now += ENDED_RETENTION_MS
     assert world.tell() == []
     assert flight(world, command_id) is None
 

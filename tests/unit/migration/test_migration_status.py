@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from loadline.core.controller import Controller
 from loadline.core.migration.knobs import MigrationKnobs
-from loadline.core.migration.summary import LISTED_MAX
+from loadline.core.migration.status import LISTED_MAX
 from loadline.core.queries import status as query
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import (

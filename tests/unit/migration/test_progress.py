@@ -19,14 +19,14 @@ LOAD = MigrationKnobs(
 FAILOVER = MigrationKnobs(policies=("decode_failover",))
 
 
-def board(world: Movers) -> WorkerTable:
+def table(world: Movers) -> WorkerTable:
     groups = world.controller._migration._groups["m"]
-    return next(group.board for group in groups if group.name == "decode")
+    return next(group.table for group in groups if group.name == "decode")
 
 
 def moving(world: Movers, name: str, *what: int) -> list[float]:
     """What moves in flight mean for a worker."""
-    its = board(world)
+    its = table(world)
     its.load(world.controller.state.migration.flights.of_model("m"))
     return [float(its.columns.moving[one, its.rows["decode", name]]) for one in what]
 

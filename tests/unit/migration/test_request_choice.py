@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from loadline.core.migration.requests import MigratableRequest, choose
+from loadline.core.migration.requests import MigratableRequest, select_requests
 from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 
 QUEUE = [
@@ -28,7 +28,7 @@ def chosen(
     queue: list[MigratableRequest] | None = None,
     **limits: Any,
 ) -> list[str]:
-    found = choose(QUEUE if queue is None else queue, rule, order, value, **(LIMITS | limits))
+    found = select_requests(QUEUE if queue is None else queue, rule, order, value, **(LIMITS | limits))
     return [one.request_id for one in found]
 
 
@@ -126,7 +126,7 @@ LIMITED = st.fixed_dictionaries(
 def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
     queue: list[MigratableRequest], rule: MigrationRule, order: MigrationOrder, value: float, limits: dict[str, Any]
 ) -> None:
-    found = choose(queue, rule, order, value, **limits)
+    found = select_requests(queue, rule, order, value, **limits)
     tokens = sum(one.tokens for one in found)
     assert len(found) <= limits["requests_max"]
     assert limits["tokens_max"] is None or tokens <= limits["tokens_max"]
@@ -149,5 +149,5 @@ def test_asking_for_more_requests_adds_to_the_same_ones(
 
 @given(CANDIDATES.flatmap(lambda queue: st.tuples(st.just(queue), st.permutations(queue))))
 def test_the_queue_decides_between_equals_only(pair: tuple[list[MigratableRequest], list[MigratableRequest]]) -> None:
-    lengths = [[one.tokens for one in choose(queue, "NUM_REQ", "SR", 99, **LIMITS)] for queue in pair]
+    lengths = [[one.tokens for one in select_requests(queue, "NUM_REQ", "SR", 99, **LIMITS)] for queue in pair]
     assert lengths[0] == lengths[1]

@@ -6,7 +6,7 @@ from loadline.core.fleet.worker import WorkerState
 from loadline.core.handlers.turn import Turn
 from loadline.core.migration.in_flight import InFlightMigration, MigrationPhase
 from loadline.core.migration.memory import MigrationTally, VanishedWorker, key_of
-from loadline.core.migration.peers import Peer
+from loadline.core.migration.peers import MigrationPeer
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.events import LoadReported, MigrationAnswered, MigrationReported, WorkerDrained
 from loadline.core.vocabulary.migrations import MigrationEndpoint
@@ -29,12 +29,14 @@ def migration_answered(turn: Turn, event: MigrationAnswered) -> list[Effect]:
         return _silent(turn, event, flight, peer)
     if peer is not None:
         peer.answered()
-        peer.passed_over = not event.accepted
+        peer.excluded = not event.accepted
     tally.note(policy, "accepted" if event.accepted else "refused", event.reason or "")
     return []
 
 
-def _silent(turn: Turn, event: MigrationAnswered, flight: InFlightMigration, peer: Peer | None) -> list[Effect]:
+def _silent(
+    turn: Turn, event: MigrationAnswered, flight: InFlightMigration, peer: MigrationPeer | None
+) -> list[Effect]:
     knobs = turn.state.migration_knobs.get(flight.move.model)
     if peer is None or knobs is None or not turn.state.bus_connected:
         return []  # without the bus nobody can answer
@@ -81,7 +83,7 @@ def _note_peers(turn: Turn, event: MigrationReported, flight: InFlightMigration)
     if source is not None:
         source.answered()
     if event.reason == "destination_refused" and destination is not None:
-        destination.passed_over = True
+        destination.excluded = True
 
 
 def _adoptable(turn: Turn, event: MigrationReported) -> bool:
@@ -144,7 +146,7 @@ def heard_of(turn: Turn, event: LoadReported) -> None:
         known.heard_at_ms = turn.now
 
 
-def _peer(turn: Turn, flight: InFlightMigration, end: MigrationEndpoint) -> Peer | None:
+def _peer(turn: Turn, flight: InFlightMigration, end: MigrationEndpoint) -> MigrationPeer | None:
     """What is remembered of a worker, if it is still that one; it is about to change."""
     memory, model = turn.state.migration, flight.move.model
     peers = memory.peers.get(model)

@@ -11,10 +11,10 @@ from loadline.core.migration.columns import Numbers
 from loadline.core.migration.knobs import MetricName
 from loadline.core.migration.load_metrics import NEED, TOTAL
 from loadline.core.migration.load_view import LoadView
-from loadline.core.migration.outcomes import Amount, MigrationCode, Refusal
+from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned
 from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 
-Fits = Callable[[LoadView, int, int], Amount | Refusal]
+Sizer = Callable[[LoadView, int, int], MigrationAmount | NotPlanned]
 """What a move from one row to another takes, or why there is none."""
 
 TOKENS_MAX: Final = 1e12
@@ -28,37 +28,37 @@ _ROUNDING: Final = 1e-9
 """Of a difference of loads: 1.0 less 0.3 is to be 0.7."""
 
 
-def slots(view: LoadView, source: int, destination: int) -> int:
+def slots_between(view: LoadView, source: int, destination: int) -> int:
     """Requests that may move between two workers at a time."""
     return int(min(view.free_out[source], view.free_in[destination], view.movable[source], view.share))
 
 
-def room(view: LoadView, row: int, most: float = 1.0) -> float:
+def free_tokens(view: LoadView, row: int, most: float = 1.0) -> float:
     """Tokens that a worker can take until its KV cache is so full (0..1); NaN where that is not known."""
     return min(float(view.measure(TOTAL)[row] * most - view.measure(NEED)[row] - view.tokens_moving[row]), TOKENS_MAX)
 
 
-def by_load(metric: MetricName, threshold: float) -> Fits:
+def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
     """Half of what two workers are apart, so that they end up alike; the destination stays below the threshold."""
 
-    def fits(view: LoadView, source: int, destination: int) -> Amount | Refusal:
+    def fits(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
         load, knobs = view.metric(metric), view.knobs
-        each, apart = view.tokens_each(source), float(load[source] - load[destination])
+        each, apart = view.tokens_per_request(source), float(load[source] - load[destination])
         total = float(view.measure(TOTAL)[[source, destination]].min())
         tokens = _tokens(metric, apart, each, total)
         if apart < knobs.load_balance_threshold - _ROUNDING or tokens <= each:
             least = max(knobs.load_balance_threshold, apart * each / tokens)
             loads = {"source": float(load[source]), "destination": float(load[destination])}
-            return Refusal.of(MigrationCode.GAP_TOO_SMALL, **loads, least=least)
+            return NotPlanned.of(MigrationCode.GAP_TOO_SMALL, **loads, least=least)
         why = _waits(view) or _hardly_pays(view, each)
         if why is not None:
             return why
         by_kv = metric == _KV
         most = threshold if by_kv and 0.0 < threshold < 1.0 else 1.0
-        space = room(view, destination, most)
+        space = free_tokens(view, destination, most)
         if space < each:
-            return Refusal.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
-        count = slots(view, source, destination)
+            return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, free_tokens=max(space, 0.0))
+        count = slots_between(view, source, destination)
         least = _tokens(metric, knobs.load_balance_threshold, each, total)
         return _sized(view, source, tokens, min(least, tokens), space, count)
 
@@ -75,12 +75,12 @@ def _tokens(metric: MetricName, apart: float, each: float, total: float) -> floa
     return min(apart * (1.0 if in_tokens else each), TOKENS_MAX)
 
 
-def _sized(view: LoadView, source: int, apart: float, least_apart: float, space: float, count: int) -> Amount:  # noqa: PLR0917 - one argument for each fact
+def _sized(view: LoadView, source: int, apart: float, least_apart: float, space: float, count: int) -> MigrationAmount:  # noqa: PLR0917 - one argument for each fact
     """Half of so many tokens that two workers are ``apart``, or the least amount that is asked for.
 
     That least takes no more than leaves the two less than ``least_apart`` the other way round: else it would come back.
     """
-    knobs, total, each = view.knobs, float(view.measure(TOTAL)[source]), view.tokens_each(source)
+    knobs, total, each = view.knobs, float(view.measure(TOTAL)[source]), view.tokens_per_request(source)
     rule, order, least = (
         knobs.req_select_rule,
         knobs.req_select_order,
@@ -90,81 +90,85 @@ def _sized(view: LoadView, source: int, apart: float, least_apart: float, space:
     most = (apart + least_apart) / 2.0 - each
     if rule == "NUM_REQ":
         count = min(count, max(int(most / each), 1), count if least < 0.0 else max(int(least), 1))
-        return Amount(rule, order, least, count, int(each * count), tokens_max)
-    if rule == "RATIO" and not view.board.says_total(source):  # it knows no share of a cache that it does not know
+        return MigrationAmount(rule, order, least, count, int(each * count), tokens_max)
+    if rule == "RATIO" and not view.table.reports_capacity(
+        source
+    ):  # it knows no share of a cache that it does not know
         rule, least = "TOKEN", 0.0
     floor = least * total if rule == "RATIO" else least
     tokens = min(max(apart / 2.0, min(floor, most)), np.inf if np.isnan(space) else space)
     value = tokens / total if rule == "RATIO" else tokens
     # Orders that take short ones first take more of them: twice as many as there are on average.
     count = min(count, max(int(np.ceil(2.0 * tokens / each)), 1))
-    return Amount(rule, order, value, count, int(min(tokens, each * count)), tokens_max)
+    return MigrationAmount(rule, order, value, count, int(min(tokens, each * count)), tokens_max)
 
 
-def _waits(view: LoadView) -> Refusal | None:
-    soon_ms = view.soon_ready_ms
+def _waits(view: LoadView) -> NotPlanned | None:
+    soon_ms = view.next_ready_ms
     if soon_ms is None or soon_ms > SOON_MS:
         return None
-    return Refusal.of(MigrationCode.WORKER_SOON_READY, left_ms=soon_ms)
+    return NotPlanned.of(MigrationCode.WORKER_SOON_READY, left_ms=soon_ms)
 
 
-def _hardly_pays(view: LoadView, tokens: float) -> Refusal | None:
+def _hardly_pays(view: LoadView, tokens: float) -> NotPlanned | None:
     """Why a request of so many tokens is better left where it is; None: it is not."""
     left_ms, copy_ms = view.left_ms, view.knobs.copy_ms(tokens)
     if left_ms is None or copy_ms <= _COPY_SHARE * left_ms:
         return None
-    return Refusal.of(MigrationCode.FINISHES_SOONER, copy_ms=copy_ms, left_ms=left_ms)
+    return NotPlanned.of(MigrationCode.FINISHES_SOONER, copy_ms=copy_ms, left_ms=left_ms)
 
 
-def as_many_as_fit(view: LoadView, source: int, destination: int) -> Amount | Refusal:
+def size_for_evacuation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
     """All requests that there are slots and room for, those that wait first: the source has to be empty."""
-    found = _counted(view, source, destination, "LR", slots(view, source, destination))
-    return found if isinstance(found, Refusal) else replace(found, value=ALL_REQUESTS)
+    found = _counted(view, source, destination, "LR", slots_between(view, source, destination))
+    return found if isinstance(found, NotPlanned) else replace(found, value=ALL_REQUESTS)
 
 
-def before_they_end(view: LoadView, source: int, destination: int) -> Amount | Refusal:
+def size_for_drain(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
     """The same of a worker that could finish them by itself: where that is sooner, it does."""
-    return _hardly_pays(view, view.tokens_each(source)) or as_many_as_fit(view, source, destination)
+    return _hardly_pays(view, view.tokens_per_request(source)) or size_for_evacuation(view, source, destination)
 
 
-def until_within(view: LoadView, source: int, destination: int) -> Amount | Refusal:
+def size_for_mitigation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
     """As many as bring the source within the time per output token, and leave the destination within it."""
-    each, most = view.tokens_each(source), slots(view, source, destination)
+    each, most = view.tokens_per_request(source), slots_between(view, source, destination)
     over = np.flatnonzero(~(_tpot_with(view, source, -each, -1.0, most) < _within_ms(view)))
     return _packed(view, source, destination, min(len(over) + 1, most))
 
 
-def into_the_fullest(view: LoadView, source: int, destination: int) -> Amount | Refusal:
+def size_for_consolidation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
     """As many as leave the destination within the time per output token."""
-    return _packed(view, source, destination, slots(view, source, destination))
+    return _packed(view, source, destination, slots_between(view, source, destination))
 
 
-def _packed(view: LoadView, source: int, destination: int, most: int) -> Amount | Refusal:
-    each = view.tokens_each(source)
+def _packed(view: LoadView, source: int, destination: int, most: int) -> MigrationAmount | NotPlanned:
+    each = view.tokens_per_request(source)
     why = _waits(view) or _hardly_pays(view, each)
     if why is not None:
         return why
-    takes = takes_in(view, destination, each, most)
+    takes = requests_within_slo(view, destination, each, most)
     if takes < 1:
-        return Refusal.of(MigrationCode.NO_ROOM, tokens=each, room=max(room(view, destination), 0.0))
+        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, free_tokens=max(free_tokens(view, destination), 0.0))
     return _counted(view, source, destination, "LCR", takes)
 
 
-def _counted(view: LoadView, source: int, destination: int, order: MigrationOrder, count: int) -> Amount | Refusal:
-    each, space = view.tokens_each(source), room(view, destination)
+def _counted(
+    view: LoadView, source: int, destination: int, order: MigrationOrder, count: int
+) -> MigrationAmount | NotPlanned:
+    each, space = view.tokens_per_request(source), free_tokens(view, destination)
     if space < each:
-        return Refusal.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
+        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, free_tokens=max(space, 0.0))
     rule: MigrationRule = "NUM_REQ"
     known = not np.isnan(space)
     count = min(count, int(space // each)) if known else count
-    return Amount(rule, order, float(count), count, int(each * count), int(space) if known else None)
+    return MigrationAmount(rule, order, float(count), count, int(each * count), int(space) if known else None)
 
 
-def takes_in(view: LoadView, row: int, each: float, most: int) -> int:
+def requests_within_slo(view: LoadView, row: int, each: float, most: int) -> int:
     """Requests of so many tokens, at most ``most``, that a worker can take and stay within its time per token."""
     fit = np.flatnonzero(_tpot_with(view, row, each, 1.0, most) < _within_ms(view))
     count = int(fit[-1]) + 1 if len(fit) else 0
-    space = room(view, row)
+    space = free_tokens(view, row)
     return count if np.isnan(space) else min(count, int(space // each))
 
 

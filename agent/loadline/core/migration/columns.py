@@ -14,12 +14,12 @@ Times = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Rows = NDArray[np.intp]
 
-IN_REQUESTS, IN_TOKENS, IN_SLOTS, TAKES, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, GIVES = range(8)
-"""Rows of ``moving``: slots are those of requests still under way. Who ``TAKES`` or ``GIVES`` is surely at it."""
+IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING = range(8)
+"""Rows of ``moving``: slots are those of requests still under way. Who ``RECEIVING`` or ``SENDING`` is surely at it."""
 _MOVING: Final = 8
 
 
-class Columns(Struct):
+class WorkerColumns(Struct):
     """One place a worker in each. Times in ms of our clock."""
 
     measures: Numbers
@@ -32,7 +32,7 @@ class Columns(Struct):
     """On its way out, and not empty yet."""
     schedulable: Mask
     """It says that it may be given work."""
-    passed_over: Mask
+    excluded: Mask
     """It refused a command, and has not reported since."""
     parallel: Mask
     """One of several data-parallel ranks."""
@@ -45,9 +45,9 @@ class Columns(Struct):
     """When it last reported."""
     changed_at_ms: Times
     """When its samples last differed from those before, or it had nothing to do."""
-    fed_at_ms: Times
+    last_assigned_at_ms: Times
     """When it last was given a request by whoever routes."""
-    shut_until_ms: Times
+    breaker_open_until_ms: Times
     """It is not asked before that."""
     tpot_ms: Numbers
     """Predicted time per output token, without what moves in flight mean."""

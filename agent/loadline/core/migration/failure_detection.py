@@ -6,34 +6,34 @@ import numpy as np
 from msgspec import Struct
 
 from loadline.core.migration.columns import Mask
-from loadline.core.migration.failure_domains import NOTHING, Domains, Member, domains_of
+from loadline.core.migration.failure_domains import NO_FAILED_DOMAINS, DomainMember, FailedDomains, failed_domains
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.load_metrics import REQUESTS
 from loadline.core.migration.memory import FailedWorker
-from loadline.core.migration.outcomes import MigrationCode, Refusal
+from loadline.core.migration.outcomes import MigrationCode, NotPlanned
 from loadline.core.migration.worker_table import WorkerTable
 
 
-class FailedWorkers(Struct, frozen=True):
+class FailureAssessment(Struct, frozen=True):
     """Who of the workers of a model fails."""
 
     own: Mapping[str, Mask]
     """By itself, by group."""
-    domains: Domains
+    domains: FailedDomains
     """What fails with these, and with those that fail elsewhere."""
     fallen: list[FailedWorker]
     """Those that fail by themselves, by group and name."""
-    doubt: Refusal | None
+    doubt: NotPlanned | None
     """Why silence is not believed."""
 
 
-def suspects(
+def detect_failures(
     boards: Mapping[str, WorkerTable],
     knobs: MigrationKnobs,
-    elsewhere: Sequence[Member],
+    elsewhere: Sequence[DomainMember],
     hearing_since_ms: int,
     now: int,
-) -> FailedWorkers:
+) -> FailureAssessment:
     """Find out who fails.
 
     Args:
@@ -43,33 +43,33 @@ def suspects(
         hearing_since_ms: Since when all that workers say is heard: nobody's silence before that means anything.
         now: In ms.
     """
-    silences = {name: _silent(board, knobs, hearing_since_ms, now) for name, board in boards.items()}
+    silences = {name: _silent(table, knobs, hearing_since_ms, now) for name, table in boards.items()}
     silent = sum(int(one.sum()) for one in silences.values())
-    alive = sum(int(board.columns.alive.sum()) for board in boards.values())
+    alive = sum(int(table.columns.alive.sum()) for table in boards.values())
     doubt = None
     if 2 * silent > alive:
-        doubt = Refusal.of(MigrationCode.TOO_MANY_SILENT, silent=silent, workers=alive)
+        doubt = NotPlanned.of(MigrationCode.TOO_MANY_SILENT, silent=silent, workers=alive)
         silences = {name: np.zeros_like(one) for name, one in silences.items()}
-    own = {name: _fails(board, silences[name], knobs, hearing_since_ms, now) for name, board in boards.items()}
+    own = {name: _fails(table, silences[name], knobs, hearing_since_ms, now) for name, table in boards.items()}
     fallen = [
         FailedWorker(record.node, record.unit, record.data_parallel_size > 1)
-        for name, board in boards.items()
-        for record in (board.workers[row].record for row in board.in_order(own[name]))
+        for name, table in boards.items()
+        for record in (table.workers[row].record for row in table.sorted_rows(own[name]))
     ]
-    pairs = [(board, own[name]) for name, board in boards.items()]
-    domains = domains_of(pairs, elsewhere, knobs.failover_domain) if elsewhere or fallen else NOTHING
-    return FailedWorkers(own, domains, fallen, doubt)
+    pairs = [(table, own[name]) for name, table in boards.items()]
+    domains = failed_domains(pairs, elsewhere, knobs.failover_domain) if elsewhere or fallen else NO_FAILED_DOMAINS
+    return FailureAssessment(own, domains, fallen, doubt)
 
 
-def _silent(board: WorkerTable, knobs: MigrationKnobs, hearing_since_ms: int, now: int) -> Mask:
-    columns = board.columns
+def _silent(table: WorkerTable, knobs: MigrationKnobs, hearing_since_ms: int, now: int) -> Mask:
+    columns = table.columns
     heard_ms = np.maximum(columns.seen_at_ms, hearing_since_ms)
     found: Mask = columns.alive & (now - heard_ms >= knobs.suspect_after_ms)
     return found
 
 
-def _fails(board: WorkerTable, silent: Mask, knobs: MigrationKnobs, hearing_since_ms: int, now: int) -> Mask:
-    columns = board.columns
+def _fails(table: WorkerTable, silent: Mask, knobs: MigrationKnobs, hearing_since_ms: int, now: int) -> Mask:
+    columns = table.columns
     hung_ms = knobs.instance_staleness_seconds * 1_000
     changed_ms = np.maximum(columns.changed_at_ms, hearing_since_ms)
     hung = (columns.measures[REQUESTS] > 0.0) & (now - changed_ms >= hung_ms)

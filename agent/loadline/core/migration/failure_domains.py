@@ -20,7 +20,7 @@ BY_NODE: Final[frozenset[FailoverDomain]] = frozenset({"node", "node-unit"})
 BY_UNIT: Final[frozenset[FailoverDomain]] = frozenset({"instance-unit", "node-unit"})
 
 
-class Member(Struct, frozen=True):
+class DomainMember(Struct, frozen=True):
     """A worker that has vanished: numbers of its node and its unit (-1: it named none), and whether that has ranks."""
 
     node: int
@@ -28,15 +28,15 @@ class Member(Struct, frozen=True):
     parallel: bool
 
 
-class Domains(Struct, frozen=True):
+class FailedDomains(Struct, frozen=True):
     """What fails, by number."""
 
     nodes: frozenset[int] = frozenset()
     units: frozenset[int] = frozenset()
 
-    def struck(self, board: WorkerTable, own: Mask) -> Mask:
+    def struck(self, table: WorkerTable, own: Mask) -> Mask:
         """Who of a board fails: by itself (``own``), or with its node or unit."""
-        columns, found = board.columns, own.copy()
+        columns, found = table.columns, own.copy()
         if self.nodes:
             found |= np.isin(columns.node, sorted(self.nodes), kind="table")
         if self.units:
@@ -44,12 +44,12 @@ class Domains(Struct, frozen=True):
         return found
 
 
-NOTHING: Final = Domains()
+NO_FAILED_DOMAINS: Final = FailedDomains()
 
 
-def domains_of(
-    boards: Sequence[tuple[WorkerTable, Mask]], vanished: Iterable[Member], domain: FailoverDomain
-) -> Domains:
+def failed_domains(
+    boards: Sequence[tuple[WorkerTable, Mask]], vanished: Iterable[DomainMember], domain: FailoverDomain
+) -> FailedDomains:
     """The nodes and units that fail.
 
     Args:
@@ -60,20 +60,20 @@ def domains_of(
     members = list(vanished)
     nodes: set[int] = set()
     if domain in BY_NODE:
-        nodes = {member.node for member in members}.union(*(_codes(board.columns.node[own]) for board, own in boards))
+        nodes = {member.node for member in members}.union(*(_codes(table.columns.node[own]) for table, own in boards))
     units: set[int] = set()
     if domain in BY_UNIT:
         units = {member.unit for member in members if member.parallel}
-        reached = Domains(frozenset(nodes - {-1}))
-        for board, own in boards:
-            columns, struck = board.columns, reached.struck(board, own)
+        reached = FailedDomains(frozenset(nodes - {-1}))
+        for table, own in boards:
+            columns, struck = table.columns, reached.struck(table, own)
             units |= _codes(columns.unit[struck & columns.parallel])
-    return Domains(frozenset(nodes - {-1}), frozenset(units - {-1}))
+    return FailedDomains(frozenset(nodes - {-1}), frozenset(units - {-1}))
 
 
-def nameless(board: WorkerTable, own: Mask, domain: FailoverDomain) -> Mask:
+def without_domain(table: WorkerTable, own: Mask, domain: FailoverDomain) -> Mask:
     """Those that fail and do not name what they would fail with, so that they fail alone."""
-    columns, none = board.columns, np.zeros(len(board), dtype=np.bool_)
+    columns, none = table.columns, np.zeros(len(table), dtype=np.bool_)
     without_node = columns.node < 0 if domain in BY_NODE else none
     without_unit = (columns.unit < 0) & columns.parallel if domain in BY_UNIT else none
     found: Mask = own & (without_node | without_unit)

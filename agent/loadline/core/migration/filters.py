@@ -8,7 +8,7 @@ import numpy as np
 from loadline.core.migration.columns import Mask
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
 from loadline.core.migration.load_view import LoadView
-from loadline.core.migration.worker_table import RESERVED
+from loadline.core.migration.worker_table import RESERVED_CODES
 
 Filter = Callable[[LoadView], Mask]
 """Who passes."""
@@ -21,12 +21,12 @@ def all_of(*filters: Filter) -> Filter:
     return lambda view: reduce(np.logical_and, (one(view) for one in filters))
 
 
-def sound(view: LoadView) -> Mask:
+def healthy(view: LoadView) -> Mask:
     """Serves, and fails neither by itself nor with its node or unit."""
     return view.sound
 
 
-def failing(view: LoadView) -> Mask:
+def failed(view: LoadView) -> Mask:
     """Ready, and failing, by itself or with its node or unit."""
     found: Mask = view.failing & view.columns.alive
     return found
@@ -49,7 +49,7 @@ def at_least(metric: Metric, threshold: Threshold) -> Filter:
 
 def unreserved(*roles: str) -> Filter:
     """Not kept for any of these roles."""
-    codes = [RESERVED[role] for role in roles]
+    codes = [RESERVED_CODES[role] for role in roles]
     return lambda view: reduce(
         np.logical_and, (view.columns.reserved != code for code in codes), np.ones_like(view.columns.alive)
     )

@@ -19,7 +19,7 @@ from loadline.core.vocabulary.migrations import Migration
 MigrationPhase = Literal["asked", "unknown", "accepted", "admitted", "copying", "switched", "done", "aborted"]
 _PHASES: Final[tuple[MigrationPhase, ...]] = get_args(MigrationPhase)
 ENDED: Final[frozenset[MigrationPhase]] = frozenset({"done", "aborted"})
-SETTLE_MS: Final = 5_000
+ENDED_RETENTION_MS: Final = 5_000
 """An ended move counts no longer than this at a worker that does not report."""
 _GRACE_MS: Final = 2_000
 """A source's last report may take so long: it counts its time from when the command arrived."""
@@ -57,11 +57,11 @@ class InFlightMigration(Struct):
         return max(self.requests - self.moved - self.failed, 0)
 
     @property
-    def freed_at_ms(self) -> int:
+    def slots_freed_at_ms(self) -> int:
         """When slots were last free again."""
         return max(self.ended_at_ms, self.steps[-1][0] if self.steps else -1)
 
-    def unfelt(self, seen_at_ms: int) -> tuple[int, int]:
+    def unobserved(self, seen_at_ms: int) -> tuple[int, int]:
         """Requests and tokens that a worker which was last heard then has not told of yet, be it as come or as gone."""
         if not (self.steps or self.failed):
             return self.requests, self.tokens
@@ -75,7 +75,7 @@ class InFlightMigration(Struct):
         """Whether it is over, and counts only until both workers have reported."""
         return self.ended_at_ms >= 0
 
-    def has_heard(self, event: MigrationReported) -> bool:
+    def is_duplicate(self, event: MigrationReported) -> bool:
         """Whether a report says nothing new, or is of another move under its id."""
         its = self.move
         ends = (its.model, its.epoch, its.source, its.destination)
@@ -135,7 +135,7 @@ class InFlightMigrations(Struct):
             if over or left < 1:
                 return None
             flight = self._adopt(event, ttl_ms, min(left, max(event.requests, 1)), now)
-        elif flight.ended or flight.has_heard(event):
+        elif flight.ended or flight.is_duplicate(event):
             return None
         if _PHASES.index(event.phase) > _PHASES.index(flight.phase):
             flight.phase, flight.since_ms = event.phase, now
@@ -171,7 +171,7 @@ class InFlightMigrations(Struct):
         """Forget those whose time is over, and those that ended long ago; gives the ones that never ended."""
         lost: list[InFlightMigration] = []
         for command_id, flight in list(self.open.items()):
-            if flight.ended and now - flight.ended_at_ms >= SETTLE_MS:
+            if flight.ended and now - flight.ended_at_ms >= ENDED_RETENTION_MS:
                 del self.open[command_id]
             elif not flight.ended and now >= flight.ends_by_ms:
                 del self.open[command_id]
@@ -180,5 +180,5 @@ class InFlightMigrations(Struct):
 
     def next_wake(self) -> int | None:
         """When the next of them is over."""
-        ends = (f.ended_at_ms + SETTLE_MS if f.ended else f.ends_by_ms for f in self.open.values())
+        ends = (f.ended_at_ms + ENDED_RETENTION_MS if f.ended else f.ends_by_ms for f in self.open.values())
         return min(ends, default=None)

@@ -8,14 +8,14 @@ import numpy as np
 
 from loadline.core.engines.tpot import TpotModel, predicted_tpot
 from loadline.core.migration.columns import (
-    GIVES,
     IN_REQUESTS,
     IN_SLOTS,
     IN_TOKENS,
     OUT_REQUESTS,
     OUT_SLOTS,
     OUT_TOKENS,
-    TAKES,
+    RECEIVING,
+    SENDING,
     Mask,
     Numbers,
     Rows,
@@ -56,7 +56,7 @@ class LoadView:
 
     def __init__(
         self,
-        board: WorkerTable,
+        table: WorkerTable,
         knobs: MigrationKnobs,
         *,
         failing: Mask,
@@ -66,10 +66,10 @@ class LoadView:
         fresh_after_ms: int,
         now: int,
         left_ms: Callable[[], float | None],
-        soon_ready_ms: float | None = None,
+        next_ready_ms: float | None = None,
     ) -> None:
-        self.board = board
-        self.columns = board.columns
+        self.table = table
+        self.columns = table.columns
         self.knobs = knobs
         self.failing = failing
         self.leaving = leaving
@@ -77,7 +77,7 @@ class LoadView:
         self.tpot_slo_ms = itl_ms if knobs.tpot_slo is None else knobs.tpot_slo
         self.now = now
         self._left_ms = left_ms
-        self.soon_ready_ms = soon_ready_ms
+        self.next_ready_ms = next_ready_ms
         self.share = np.inf
         """Requests that a pair moves at most, so that others have some too."""
         self._fresh_after_ms = fresh_after_ms
@@ -148,19 +148,19 @@ class LoadView:
         And none where more are under way than it has slots, as after a takeover, or where it has fewer than before.
         """
         most: Numbers = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
-        free = np.where(self.moving(GIVES) > 0.0, 0.0, most - self.moving(IN_SLOTS))
+        free = np.where(self.moving(SENDING) > 0.0, 0.0, most - self.moving(IN_SLOTS))
         return np.maximum(np.where(self._asked, free, 0.0), 0.0)
 
     @cached_property
     def free_out(self) -> Numbers:
         """Requests that each can give away now; none while it takes some in."""
         most: Numbers = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
-        free = np.where(self.moving(TAKES) > 0.0, 0.0, most - self.moving(OUT_SLOTS))
+        free = np.where(self.moving(RECEIVING) > 0.0, 0.0, most - self.moving(OUT_SLOTS))
         return np.maximum(np.where(self._asked, free, 0.0), 0.0)
 
     @cached_property
     def _asked(self) -> Mask:
-        found: Mask = ~self.columns.passed_over & (self.columns.shut_until_ms <= self.now)
+        found: Mask = ~self.columns.excluded & (self.columns.breaker_open_until_ms <= self.now)
         return found
 
     @cached_property
@@ -169,7 +169,7 @@ class LoadView:
         movable: Numbers = self.measure(REQUESTS) - self.measure(UNMOVABLE) - self.moving(OUT_REQUESTS)
         return np.maximum(movable, 0.0)
 
-    def tokens_each(self, row: int) -> float:
+    def tokens_per_request(self, row: int) -> float:
         """Tokens of an average request of those that move; one where that is not known.
 
         These are those that decode, where any do: who waits is mostly of another length, and stays.
@@ -182,11 +182,11 @@ class LoadView:
         each = float(tokens) / max(float(measures[REQUESTS, row]), 1.0)
         return max(1.0, each)  # what is no number is not greater
 
-    def can_give(self, row: int) -> bool:
+    def can_send(self, row: int) -> bool:
         """Whether a worker has a request left that may move now."""
         return bool(self.free_out[row] >= 1.0 and self.movable[row] >= 1.0)
 
-    def can_take(self, row: int) -> bool:
+    def can_receive(self, row: int) -> bool:
         """Whether a worker has a slot left."""
         return bool(self.free_in[row] >= 1.0)
 
@@ -208,7 +208,7 @@ class LoadView:
         if most < len(found):  # of thousands only some are needed: to find the last of them is ten times as fast
             among = keys <= np.partition(keys, most - 1)[most - 1] if most else np.zeros(len(keys), dtype=np.bool_)
             found, keys = found[among], keys[among]
-        return found[np.lexsort((self.board.ranks[found], keys))][:most]
+        return found[np.lexsort((self.table.ranks[found], keys))][:most]
 
 
 METRICS: Final[Mapping[MetricName, Callable[[LoadView], Numbers]]] = {

@@ -9,7 +9,7 @@ from loadline.core.migration.consolidation import Consolidation
 from loadline.core.migration.in_flight import InFlightMigration, InFlightMigrations, MigrationPhase
 from loadline.core.migration.knobs import MigrationKnobs, PolicyName
 from loadline.core.migration.outcomes import PolicyReport
-from loadline.core.migration.peers import Peers
+from loadline.core.migration.peers import MigrationPeers
 from loadline.core.migration.policies import DRAIN
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 
@@ -91,11 +91,11 @@ class MigrationMemory(Struct):
     """What is in flight, what is remembered of workers, and when each model is looked at next."""
 
     flights: InFlightMigrations = field(default_factory=InFlightMigrations)
-    peers: dict[str, Peers] = field(default_factory=dict)
+    peers: dict[str, MigrationPeers] = field(default_factory=dict)
     """By model."""
     due: dict[str, int] = field(default_factory=dict)
     """When all workers of a model are looked at next."""
-    turned_at_ms: int = -1
+    last_turn_at_ms: int = -1
     """When it was last looked at anything."""
     hearing_since_ms: int = -1
     """When we last stood still: what workers said meanwhile may be waiting still."""
@@ -151,7 +151,7 @@ class MigrationMemory(Struct):
         if model in self.peers:
             self.peers[model].keep(pools)
 
-    def forget_vanished(self, now: int) -> None:
+    def expire_vanished(self, now: int) -> None:
         """Workers that vanished long ago count no more; the oldest are the first."""
         while self.vanished:
             key, first = next(iter(self.vanished.items()))
@@ -162,9 +162,9 @@ class MigrationMemory(Struct):
     def listen(self, now: int) -> None:
         """Note whether we stood still since the last turn: something was due, and nothing happened."""
         due_ms = min(self.due.values(), default=now)
-        if self.turned_at_ms >= 0 and now - max(self.turned_at_ms, due_ms) > STALL_MS:
+        if self.last_turn_at_ms >= 0 and now - max(self.last_turn_at_ms, due_ms) > STALL_MS:
             self.hearing_since_ms = now
-        self.turned_at_ms = now
+        self.last_turn_at_ms = now
 
     def next_wake(self) -> int | None:
         """When something is due."""

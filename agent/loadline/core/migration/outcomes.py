@@ -60,7 +60,7 @@ SENTENCES: Final[dict[MigrationCode, str]] = {
 """One sentence for each code, filled from its numbers."""
 
 
-class Amount(Struct, frozen=True):
+class MigrationAmount(Struct, frozen=True):
     """How much a move takes."""
 
     rule: MigrationRule
@@ -74,14 +74,14 @@ class Amount(Struct, frozen=True):
     """Most that the destination has room for; None: that is not known."""
 
 
-class Refusal(Struct, frozen=True):
+class NotPlanned(Struct, frozen=True):
     """Why a pair is none."""
 
     code: MigrationCode
     numbers: dict[str, float] = {}
 
     @classmethod
-    def of(cls, code: MigrationCode, **numbers: float) -> "Refusal":
+    def of(cls, code: MigrationCode, **numbers: float) -> "NotPlanned":
         """With the numbers that led to it, as floats."""
         return cls(code, {name: float(value) for name, value in numbers.items()})
 

@@ -6,12 +6,12 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.core.migration.amounts import (
-    Fits,
-    as_many_as_fit,
-    before_they_end,
-    by_load,
-    into_the_fullest,
-    until_within,
+    Sizer,
+    size_for_balance,
+    size_for_consolidation,
+    size_for_drain,
+    size_for_evacuation,
+    size_for_mitigation,
 )
 from loadline.core.migration.filters import (
     Filter,
@@ -21,13 +21,13 @@ from loadline.core.migration.filters import (
     at_least,
     below,
     draining,
-    failing,
-    sound,
+    failed,
+    healthy,
     unreserved,
 )
 from loadline.core.migration.knobs import MetricName, MigrationKnobs, PolicyName
 from loadline.core.migration.load_view import LoadView
-from loadline.core.migration.selectors import Selector, balance, empty, fill, spread
+from loadline.core.migration.selectors import Selector, balance, consolidate, pack, spread
 from loadline.core.vocabulary.scalars import Role
 
 DRAIN: Final = "drain"
@@ -43,7 +43,7 @@ class Policy(Struct, frozen=True):
     sources: Filter
     destinations: Filter
     select: Selector
-    fits: Fits
+    fits: Sizer
     urgent: bool = False
     """All who may give are looked at whenever anybody is heard: a slot that has become free is used at once."""
     patient: bool = False
@@ -52,16 +52,20 @@ class Policy(Struct, frozen=True):
     """Where there is one, workers of which it is not known take no part."""
 
 
-def policy(name: PolicyName | str, knobs: MigrationKnobs, role: Role) -> Policy | None:
+def build_policy(name: PolicyName | str, knobs: MigrationKnobs, role: Role) -> Policy | None:
     """A policy for workers of a role; None: it has nothing to do with them."""
     if name == DRAIN:
-        fits = as_many_as_fit if role == "prefill" else before_they_end
-        return Policy(DRAIN, draining, sound, spread(_metric(role)(knobs)), fits, urgent=True)
+        fits = size_for_evacuation if role == "prefill" else size_for_drain
+        return Policy(DRAIN, draining, healthy, spread(_metric(role)(knobs)), fits, urgent=True)
     if name in _LOADS:
         return _by_load(name, knobs) if _LOADS[name] == role else None
     if name in _FAILOVERS:
         select = spread(_metric(role)(knobs))
-        return Policy(name, failing, sound, select, as_many_as_fit, urgent=True) if _FAILOVERS[name] == role else None
+        return (
+            Policy(name, failed, healthy, select, size_for_evacuation, urgent=True)
+            if _FAILOVERS[name] == role
+            else None
+        )
     return None if role == "prefill" else _PACKING[name]
 
 
@@ -70,15 +74,15 @@ def _by_load(name: str, knobs: MigrationKnobs) -> Policy:
     threshold, metric = _THRESHOLDS[role](knobs), _metric(role)
     by_unit = knobs.load_balance_scope == "unit"
     anybody = by_unit or threshold <= 0.0
-    sources = sound if anybody else all_of(sound, at_least(metric, lambda _view: threshold))
-    destinations = sound if anybody else all_of(sound, below(metric, lambda _view: threshold))
+    sources = healthy if anybody else all_of(healthy, at_least(metric, lambda _view: threshold))
+    destinations = healthy if anybody else all_of(healthy, below(metric, lambda _view: threshold))
     name_of = metric(knobs)
     return Policy(
         name,
         sources,
         destinations,
         balance(name_of, by_unit=by_unit),
-        by_load(name_of, 0.0 if anybody else threshold),
+        size_for_balance(name_of, 0.0 if anybody else threshold),
         metric=metric,
     )
 
@@ -124,23 +128,23 @@ _THRESHOLDS: Final = {
 _PACKING: Final[Mapping[str, Policy]] = {
     "binpacking_mitigation": Policy(
         "binpacking_mitigation",
-        all_of(sound, unreserved("prefill"), at_least(_tpot, _share("tpot_migrate_out_ceil_threshold"))),
-        all_of(sound, unreserved("prefill"), _UNDER_DISPATCH),
-        fill,
-        until_within,
+        all_of(healthy, unreserved("prefill"), at_least(_tpot, _share("tpot_migrate_out_ceil_threshold"))),
+        all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH),
+        pack,
+        size_for_mitigation,
         metric=_tpot,
     ),
     "binpacking_consolidation": Policy(
         "binpacking_consolidation",
         all_of(
-            sound,
+            healthy,
             unreserved("prefill", "decode"),
             below(_tpot, _share("tpot_migrate_out_floor_threshold")),
             at_least(_batch, _least_batch),
         ),
-        all_of(sound, unreserved("prefill"), _UNDER_DISPATCH, at_least(_batch, _least_batch)),
-        empty,
-        into_the_fullest,
+        all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH, at_least(_batch, _least_batch)),
+        consolidate,
+        size_for_consolidation,
         patient=True,
         metric=_tpot,
     ),

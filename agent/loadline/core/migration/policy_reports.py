@@ -7,7 +7,7 @@ import numpy as np
 from loadline.core.migration.columns import Mask
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.memory import MigrationMemory, key_of
-from loadline.core.migration.outcomes import Amount, MigrationCode, PairReport, PolicyReport, Refusal
+from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned, PairReport, PolicyReport
 from loadline.core.migration.policies import Policy
 
 PAIRS_KEPT: Final = 16
@@ -28,14 +28,16 @@ class PolicyReports:
         advises: Whether it only says what would move.
     """
 
-    def __init__(self, memory: MigrationMemory, model: str, doubt: Refusal | None, now: int, *, advises: bool) -> None:
+    def __init__(
+        self, memory: MigrationMemory, model: str, doubt: NotPlanned | None, now: int, *, advises: bool
+    ) -> None:
         self._memory = memory
         self._model = model
         self._code = MigrationCode.ADVISED if advises else MigrationCode.PLANNED
         self._doubt = doubt
         self._now = now
 
-    def nobody_gives(self, one: Policy, group: str, view: LoadView, *, whole: bool) -> Refusal | None:
+    def nobody_gives(self, one: Policy, group: str, view: LoadView, *, whole: bool) -> NotPlanned | None:
         """Why a policy has no source; None: that is known, or what it saw when it last had one says more."""
         if one.urgent and self._doubt is not None:
             return self._doubt
@@ -45,12 +47,12 @@ class PolicyReports:
         if one.metric is not None:
             unknown = view.sound & np.isnan(view.metric(one.metric(view.knobs)))
             if unknown.any():
-                return Refusal.of(MigrationCode.LOAD_UNKNOWN, unknown=unknown.sum(), workers=view.sound.sum())
-        return Refusal(MigrationCode.NO_SOURCE)
+                return NotPlanned.of(MigrationCode.LOAD_UNKNOWN, unknown=unknown.sum(), workers=view.sound.sum())
+        return NotPlanned(MigrationCode.NO_SOURCE)
 
-    def pair(self, source: str, destination: str, found: Amount | Refusal) -> PairReport:
+    def pair(self, source: str, destination: str, found: MigrationAmount | NotPlanned) -> PairReport:
         """What became of a pair of workers."""
-        if isinstance(found, Refusal):
+        if isinstance(found, NotPlanned):
             return PairReport(source, destination, found.code, found.numbers)
         return PairReport(
             source, destination, self._code, {"requests": float(found.requests), "tokens": float(found.tokens)}
@@ -64,7 +66,7 @@ class PolicyReports:
         sources: Mask,
         destinations: Mask,
         pairs: list[PairReport],
-        refusal: Refusal | None,
+        refusal: NotPlanned | None,
     ) -> None:
         """Keep what a policy saw, unless what it saw before is being carried out."""
         asked = next((pair for pair in pairs if pair.code in _ASKED), None)
@@ -99,8 +101,8 @@ class PolicyReports:
         return any(flight.move.trigger == one.name and not flight.ended for flight in flights)
 
 
-def _nothing(view: LoadView, sources: Mask, destinations: Mask) -> Refusal:
+def _nothing(view: LoadView, sources: Mask, destinations: Mask) -> NotPlanned:
     """Why there is no pair although there are sources."""
     if destinations.any() and not (view.free_out[sources] >= 1.0).any():
-        return Refusal.of(MigrationCode.NO_SLOTS, workers=sources.sum())
-    return Refusal(MigrationCode.NO_DESTINATION)
+        return NotPlanned.of(MigrationCode.NO_SLOTS, workers=sources.sum())
+    return NotPlanned(MigrationCode.NO_DESTINATION)

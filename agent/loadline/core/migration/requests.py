@@ -36,7 +36,7 @@ class MigratableRequest(Struct, frozen=True):
         return self.prompt_tokens + self.output_tokens
 
 
-def choose(
+def select_requests(
     candidates: Sequence[MigratableRequest],
     rule: MigrationRule,
     order: MigrationOrder,

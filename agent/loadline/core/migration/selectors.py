@@ -10,17 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from loadline.core.migration.amounts import Fits
+from loadline.core.migration.amounts import Sizer
 from loadline.core.migration.columns import Mask, Numbers, Rows
 from loadline.core.migration.knobs import MetricName
 from loadline.core.migration.load_metrics import NEED, TOTAL
 from loadline.core.migration.load_view import LoadView
-from loadline.core.migration.outcomes import Amount, Refusal
-from loadline.core.migration.worker_table import RESERVED
+from loadline.core.migration.outcomes import MigrationAmount, NotPlanned
+from loadline.core.migration.worker_table import RESERVED_CODES
 
-Verdict = tuple[int, int, Amount | Refusal]
+SizedPair = tuple[int, int, MigrationAmount | NotPlanned]
 """Source, destination, and what they move or why they do not."""
-Selector = Callable[[LoadView, Mask, Mask, Fits], Iterator[Verdict]]
+Selector = Callable[[LoadView, Mask, Mask, Sizer], Iterator[SizedPair]]
 """Pairs of those that may give (first mask) and those that may take (second mask)."""
 
 TRIES: Final = 8
@@ -30,7 +30,7 @@ TRIES: Final = 8
 def balance(metric: MetricName, *, by_unit: bool = False) -> Selector:
     """The most loaded gives to the least loaded, the next to the next, as long as there is less load there."""
 
-    def select(view: LoadView, sources: Mask, destinations: Mask, fits: Fits) -> Iterator[Verdict]:
+    def select(view: LoadView, sources: Mask, destinations: Mask, fits: Sizer) -> Iterator[SizedPair]:
         for giving, taking in _units(view, sources, destinations) if by_unit else ((sources, destinations),):
             givers, takers = _both(view, giving, taking, metric, emptiest_takes=True)
             yield from _one_to_one(view, givers, takers, fits, downhill=view.metric(metric))
@@ -40,7 +40,7 @@ def balance(metric: MetricName, *, by_unit: bool = False) -> Selector:
 
 def _units(view: LoadView, sources: Mask, destinations: Mask) -> Iterator[tuple[Mask, Mask]]:
     """The same for each unit that has both; who names no unit has no other to balance with."""
-    unit, ranks = view.columns.unit, view.board.ranks
+    unit, ranks = view.columns.unit, view.table.ranks
     rows = np.flatnonzero((sources | destinations) & (unit >= 0))
     # In the order of their first members' names: numbers of units differ from agent to agent.
     for code in dict.fromkeys(unit[rows[np.argsort(ranks[rows])]].tolist()):
@@ -48,30 +48,30 @@ def _units(view: LoadView, sources: Mask, destinations: Mask) -> Iterator[tuple[
         yield sources & inside, destinations & inside
 
 
-def fill(view: LoadView, sources: Mask, destinations: Mask, fits: Fits) -> Iterator[Verdict]:
+def pack(view: LoadView, sources: Mask, destinations: Mask, fits: Sizer) -> Iterator[SizedPair]:
     """The slowest gives to the fullest that can take more."""
     givers, takers = _both(view, sources, destinations, "predicted_tpot", emptiest_takes=False)
     yield from _one_to_one(view, givers, takers, fits)
 
 
-def empty(view: LoadView, sources: Mask, destinations: Mask, fits: Fits) -> Iterator[Verdict]:
+def consolidate(view: LoadView, sources: Mask, destinations: Mask, fits: Sizer) -> Iterator[SizedPair]:
     """The emptiest gives to the fullest that can take more, those first that are kept for decode."""
-    many = len(view.board)
+    many = len(view.table)
     givers = view.ordered(sources, "predicted_tpot", many, descending=False)
     takers = view.ordered(destinations, "predicted_tpot", many, descending=True)
-    kept = view.columns.reserved[takers] == RESERVED["decode"]
+    kept = view.columns.reserved[takers] == RESERVED_CODES["decode"]
     yield from _one_to_one(view, givers, np.concatenate((takers[kept], takers[~kept])), fits)
 
 
 def spread(metric: MetricName) -> Selector:
     """All sources give to all destinations, the least loaded first, each its part, as far as slots and room go."""
 
-    def select(view: LoadView, sources: Mask, destinations: Mask, fits: Fits) -> Iterator[Verdict]:
+    def select(view: LoadView, sources: Mask, destinations: Mask, fits: Sizer) -> Iterator[SizedPair]:
         givers = np.flatnonzero(sources & (view.free_out >= 1.0) & (view.movable >= 1.0))
         if not len(givers):
             return
-        givers = givers[np.lexsort((view.board.ranks[givers], -view.movable[givers]))]
-        places = _places(view, min(view.tokens_each(giver) for giver in givers.tolist()))
+        givers = givers[np.lexsort((view.table.ranks[givers], -view.movable[givers]))]
+        places = _places(view, min(view.tokens_per_request(giver) for giver in givers.tolist()))
         takers = _takers(view, destinations & (places >= 1.0), metric, int(_left(view, givers)))
         # Who can take the least comes first: what it leaves is shared out over those that come after it.
         takers = takers[np.argsort(places[takers], kind="stable")]
@@ -83,24 +83,24 @@ def spread(metric: MetricName) -> Selector:
     return select
 
 
-def _shared_out(view: LoadView, givers: Rows, takers: Rows, fits: Fits) -> Iterator[Verdict]:
+def _shared_out(view: LoadView, givers: Rows, takers: Rows, fits: Sizer) -> Iterator[SizedPair]:
     """Pairs in turns, in each of which every taker is offered another giver."""
-    in_vain = 0
+    failed_rounds = 0
     for turn in range(len(givers)):
         # Hundreds may fail at once: who has nothing left to give, or to take in, is not looked at again.
-        giving = [giver for giver in givers.tolist() if view.can_give(giver)]
+        giving = [giver for giver in givers.tolist() if view.can_send(giver)]
         takers = takers[view.free_in[takers] >= 1.0]
-        if not (giving and len(takers)) or in_vain == TRIES:
+        if not (giving and len(takers)) or failed_rounds == TRIES:
             return
-        in_vain += 1
+        failed_rounds += 1
         for place, taker in enumerate(takers.tolist()):
             giver = giving[(place + turn) % len(giving)]
-            if view.can_give(giver):
+            if view.can_send(giver):
                 view.share = np.ceil(_left(view, givers) / (len(takers) - place))
                 verdict = fits(view, giver, taker)
                 yield giver, taker, verdict
-                if isinstance(verdict, Amount):
-                    in_vain = 0
+                if isinstance(verdict, MigrationAmount):
+                    failed_rounds = 0
 
 
 def _both(
@@ -122,10 +122,10 @@ def _takers(view: LoadView, rows: Mask, metric: MetricName, most: int) -> Rows:
     return np.concatenate((known, view.ordered(others, "num_requests", most - len(known), descending=False)))
 
 
-def _places(view: LoadView, tokens_each: float) -> Numbers:
+def _places(view: LoadView, tokens_per_request: float) -> Numbers:
     """Requests of so many tokens that each worker has slots and room for; where its room is not known, slots."""
     space = view.measure(TOTAL) - view.measure(NEED) - view.tokens_moving
-    found: Numbers = np.fmin(view.free_in, np.floor(space / tokens_each))
+    found: Numbers = np.fmin(view.free_in, np.floor(space / tokens_per_request))
     return found
 
 
@@ -135,8 +135,8 @@ def _left(view: LoadView, givers: Rows) -> float:
 
 
 def _one_to_one(
-    view: LoadView, givers: Rows, takers: Rows, fits: Fits, *, downhill: Numbers | None = None
-) -> Iterator[Verdict]:
+    view: LoadView, givers: Rows, takers: Rows, fits: Sizer, *, downhill: Numbers | None = None
+) -> Iterator[SizedPair]:
     """Each worker is in one pair at most. A source takes the first destination that suits it, of ``TRIES``.
 
     Where ``downhill`` is a load, a destination has less of it than its source.
@@ -145,20 +145,20 @@ def _one_to_one(
     gave: set[int] = set()
     took: set[int] = set()
     for giver in givers.tolist():
-        if giver in took or not view.can_give(giver):
+        if giver in took or not view.can_send(giver):
             continue
         tries = 0
         while first < len(left) and left[first] in took:
             first += 1
         for taker in islice(left, first, None):
-            if taker == giver or taker in took or taker in gave or not view.can_take(taker):
+            if taker == giver or taker in took or taker in gave or not view.can_receive(taker):
                 continue
             if tries == TRIES or (downhill is not None and not downhill[taker] < downhill[giver]):
                 break
             tries += 1
             verdict = fits(view, giver, taker)
             yield giver, taker, verdict
-            if isinstance(verdict, Amount):
+            if isinstance(verdict, MigrationAmount):
                 gave.add(giver)
                 took.add(taker)
                 break

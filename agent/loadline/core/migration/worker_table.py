@@ -14,17 +14,17 @@ from loadline.core.engines.tpot import TpotModel, predicted_tpot
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.migration.columns import (
-    GIVES,
     IN_REQUESTS,
     IN_SLOTS,
     IN_TOKENS,
     OUT_REQUESTS,
     OUT_SLOTS,
     OUT_TOKENS,
-    TAKES,
-    Columns,
+    RECEIVING,
+    SENDING,
     Mask,
     Rows,
+    WorkerColumns,
 )
 from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.load_metrics import (
@@ -38,19 +38,19 @@ from loadline.core.migration.load_metrics import (
     Measures,
     measure,
 )
-from loadline.core.migration.peers import Peer, Peers
+from loadline.core.migration.peers import MigrationPeer, MigrationPeers
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 
-RESERVED: Final = {"": 0, "prefill": 1, "decode": 2}
+RESERVED_CODES: Final = {"": 0, "prefill": 1, "decode": 2}
 _ROOM: Final = 16
 
 Key = tuple[str, str]
 """Pool and name of a worker."""
 
 
-class Names:
+class NameCodes:
     """A number for each name of a node or a unit, so that they can be compared in columns; no name is -1."""
 
     def __init__(self) -> None:
@@ -76,16 +76,21 @@ class WorkerTable:
     """
 
     def __init__(
-        self, pools: Mapping[str, Pool], peers: Peers, nodes: Names, units: Names, tpot: TpotModel | None
+        self,
+        pools: Mapping[str, Pool],
+        peers: MigrationPeers,
+        nodes: NameCodes,
+        units: NameCodes,
+        tpot: TpotModel | None,
     ) -> None:
         self.pools = dict(pools)
         self.role: Role = next(iter(self.pools.values())).knobs.role
         self.workers: list[WorkerState] = []
         self.keys: list[Key] = []
         self.rows: dict[Key, int] = {}
-        self.columns = Columns.of(0)
+        self.columns = WorkerColumns.of(0)
         """Of as many workers as there are."""
-        self._whole = Columns.of(_ROOM)
+        self._whole = WorkerColumns.of(_ROOM)
         self.tpot = tpot
         self._peers, self._nodes, self._units = peers, nodes, units
         self._records: list[WorkerRecord | None] = []  # that the columns of each row were filled from
@@ -106,12 +111,12 @@ class WorkerTable:
             self._ranks[order] = np.arange(len(order))
         return self._ranks
 
-    def in_order(self, rows: Mask) -> list[int]:
+    def sorted_rows(self, rows: Mask) -> list[int]:
         """Some workers by name."""
         found: Rows = np.flatnonzero(rows)
         return found[np.argsort(self.ranks[found])].tolist() if len(found) else []
 
-    def says_total(self, row: int) -> bool:
+    def reports_capacity(self, row: int) -> bool:
         """Whether the record of a worker says how large its cache is: a share is of what it says itself."""
         record = self.workers[row].record
         return bool(record.kv_blocks_total and record.block_size_tokens)
@@ -132,7 +137,7 @@ class WorkerTable:
             self._departed = departed
             self._drop_the_gone()
         news = [(pool.name, name) for pool in self.pools.values() for name in _news(pool, settled=settled)]
-        begun, heard = Begun(flights), self._everybody() if self._fresh else news
+        begun, heard = StartedSlots(flights), self._everybody() if self._fresh else news
         self._fresh = False
         for key in sorted(heard):  # who is met is remembered in this order, whoever was heard first
             worker = self.pools[key[0]].workers.get(key[1])
@@ -156,7 +161,10 @@ class WorkerTable:
         row = self.rows.get((end.pool, end.worker))
         if row is not None:
             peer = self._peers.of(end.pool, end.worker)
-            self._whole.passed_over[row], self._whole.shut_until_ms[row] = peer.passed_over, peer.shut_until_ms
+            self._whole.excluded[row], self._whole.breaker_open_until_ms[row] = (
+                peer.excluded,
+                peer.breaker_open_until_ms,
+            )
 
     def load(self, flights: Iterable[InFlightMigration]) -> None:
         """Reckon anew what moves in flight mean for each worker."""
@@ -168,20 +176,20 @@ class WorkerTable:
                 continue  # nobody knows that it has begun
             going = not flight.ended
             for end, requests, tokens, slots, busy in (
-                (flight.move.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, GIVES),
-                (flight.move.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, TAKES),
+                (flight.move.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
+                (flight.move.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
             ):
                 row = self.rows.get((end.pool, end.worker))
                 if row is None or self.workers[row].record.incarnation != end.incarnation:
                     continue
-                left, held = flight.unfelt(int(self._whole.seen_at_ms[row]))
+                left, held = flight.unobserved(int(self._whole.seen_at_ms[row]))
                 moving[requests, row] += left
                 moving[tokens, row] += held
                 moving[slots, row] += flight.slots
                 moving[busy, row] += going
                 self._loaded.append(row)
 
-    def _take(self, key: Key, worker: WorkerState, begun: "Begun", now: int) -> None:
+    def _take(self, key: Key, worker: WorkerState, begun: "StartedSlots", now: int) -> None:
         said, record = measure(worker), worker.record
         if said is None:  # a rank has not reported yet, or it takes part in no move any more
             if key in self.rows:
@@ -199,7 +207,7 @@ class WorkerTable:
         self.workers[row] = worker
         self._fill(row, worker, peer, said)
 
-    def _fill(self, row: int, worker: WorkerState, peer: Peer, said: Measures) -> None:
+    def _fill(self, row: int, worker: WorkerState, peer: MigrationPeer, said: Measures) -> None:
         record, whole = worker.record, self._whole
         known = said[NEED] != UNKNOWN and said[TOTAL] != UNKNOWN
         whole.measures[:, row] = said if known else [np.nan if value == UNKNOWN else value for value in said]
@@ -211,11 +219,11 @@ class WorkerTable:
         if record is not self._records[row]:
             self._records[row] = record
             whole.parallel[row] = record.data_parallel_size > 1
-            whole.reserved[row] = RESERVED[record.reserved]
+            whole.reserved[row] = RESERVED_CODES[record.reserved]
             whole.node[row], whole.unit[row] = self._nodes.number(record.node), self._units.number(record.unit)
         whole.seen_at_ms[row], whole.changed_at_ms[row] = worker.seen_at_ms, peer.changed_at_ms
-        whole.passed_over[row], whole.shut_until_ms[row] = peer.passed_over, peer.shut_until_ms
-        whole.fed_at_ms[row] = peer.fed_at_ms
+        whole.excluded[row], whole.breaker_open_until_ms[row] = peer.excluded, peer.breaker_open_until_ms
+        whole.last_assigned_at_ms[row] = peer.last_assigned_at_ms
 
     def _drop_the_gone(self) -> None:
         for key in list(self.keys):
@@ -223,7 +231,7 @@ class WorkerTable:
             if worker is not self.workers[self.rows[key]]:
                 self._remove(key)
         for pool in self.pools.values():
-            self._peers.forget_the_gone(pool.name, pool.workers)
+            self._peers.retain_workers(pool.name, pool.workers)
         self._forget_rows()
         self.columns = self._whole.first(len(self.workers))
 
@@ -263,7 +271,7 @@ def _news(pool: Pool, *, settled: bool) -> Iterable[str]:
     return {**pool.changed, **pool.dirty} if settled else pool.dirty
 
 
-class Begun:
+class StartedSlots:
     """Slots of moves that have begun, by worker: what it says is free, is free beside them.
 
     Args:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from loadline.core.decisions.ledger import summarise
 from loadline.core.fleet.fleet import Model
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport
-from loadline.core.migration.summary import emptied, looks, summary
+from loadline.core.migration.status import drained_workers, migration_status, policy_reports
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, FITTED
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
@@ -63,8 +63,8 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
         objectives=_obeyed(knobs),
         conditions=state.conditions.get(knobs.name, ()),
         settled=state.settled(model, now),
-        migrations=summary(state.migration, knobs.name, now) if knobs.name in state.migration_knobs else None,
-        emptied=emptied(state.migration, knobs.name),
+        migrations=migration_status(state.migration, knobs.name, now) if knobs.name in state.migration_knobs else None,
+        emptied=drained_workers(state.migration, knobs.name),
     )
 
 
@@ -118,7 +118,7 @@ def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation
 
 def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[PolicyReport]:
     """What the policies of every model (or of one) last saw; of one decision: nothing, for it is not about moves."""
-    found = [] if decision_id else looks(state.migration, model)
+    found = [] if decision_id else policy_reports(state.migration, model)
     return [replace(one, code=MigrationCode.PAUSED, numbers={}) if one.model in state.paused else one for one in found]
 
 

@@ -10,12 +10,12 @@ from typing import Final
 
 from loadline.core.engines.tpot import ProfileTpot, TpotModel, tpot_surface
 from loadline.core.fleet.pool import Pool
-from loadline.core.migration.failure_domains import Member
+from loadline.core.migration.failure_domains import DomainMember
 from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.memory import FailedWorker, key_of
-from loadline.core.migration.peers import Peers
-from loadline.core.migration.policies import DRAIN, policy
-from loadline.core.migration.worker_table import Names, WorkerTable
+from loadline.core.migration.peers import MigrationPeers
+from loadline.core.migration.policies import DRAIN, build_policy
+from loadline.core.migration.worker_table import NameCodes, WorkerTable
 from loadline.core.rounds.migration_round import MigrationGroup, MigrationRound
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -38,7 +38,7 @@ class MigrationPipeline:
         self.state = state
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models if model.migration.enabled}
         self._settings = settings
-        self._nodes, self._units = Names(), Names()
+        self._nodes, self._units = NameCodes(), NameCodes()
         self._groups: dict[str, list[MigrationGroup]] = {}
         state.migration_knobs = {name: model.migration for name, model in self._knobs.items()}
         for name, model in self._knobs.items():
@@ -60,7 +60,7 @@ class MigrationPipeline:
     def plan(self, heard: Sequence[str], now: int) -> list[Effect]:
         """Look at the models of which something was heard, and at those that are due; gives what is to be asked."""
         memory = self.state.migration
-        memory.forget_vanished(now)
+        memory.expire_vanished(now)
         memory.listen(now)
         self._renumber()
         if not self.state.leading:
@@ -99,7 +99,7 @@ class MigrationPipeline:
     def _renumber(self) -> None:
         """Forget the numbers of nodes and units that are long gone; the boards take in all their workers anew."""
         if len(self._nodes) + len(self._units) > 2 * self.state.fleet.workers + NAMES_SPARE:
-            self._nodes, self._units = Names(), Names()
+            self._nodes, self._units = NameCodes(), NameCodes()
             self._groups.clear()
 
     # -- what is in flight ---------------------------------------------------------------------------------------------
@@ -143,10 +143,10 @@ class MigrationPipeline:
             memory.due[name] = now + knobs.migration.interval_ms
         flights = memory.flights.of_model(name)
         groups = self._groups[name] = self._groups.get(name) or self._make_groups(knobs)
-        heard = [group.board.hear(flights, now, settled=settled) for group in groups]
+        heard = [group.table.hear(flights, now, settled=settled) for group in groups]
         for end in memory.touched.pop(name, ()):
             for group in groups:
-                group.board.note(end)
+                group.table.note(end)
         if not self._may(name, now):
             memory.failing.pop(name, None)  # what is not looked at is not known
             return []
@@ -171,15 +171,17 @@ class MigrationPipeline:
         for pool in self.state.fleet.models[knobs.name].pools.values():
             name = pool.knobs.role if knobs.migration.across_pools else pool.name
             pools.setdefault(name, {})[pool.name] = pool
-        peers = self.state.migration.peers.setdefault(knobs.name, Peers())
+        peers = self.state.migration.peers.setdefault(knobs.name, MigrationPeers())
         return [self._make_group(knobs, name, members, peers) for name, members in pools.items()]
 
-    def _make_group(self, knobs: ModelKnobs, name: str, pools: dict[str, Pool], peers: Peers) -> MigrationGroup:
+    def _make_group(
+        self, knobs: ModelKnobs, name: str, pools: dict[str, Pool], peers: MigrationPeers
+    ) -> MigrationGroup:
         tpot = self._tpot(knobs.name, next(iter(pools.values())))
-        board = WorkerTable(pools, peers, self._nodes, self._units, tpot)
+        table = WorkerTable(pools, peers, self._nodes, self._units, tpot)
         drains = (DRAIN,) if knobs.migration.migrate_drains else ()
-        found = (policy(one, knobs.migration, board.role) for one in (*drains, *knobs.migration.active_policies))
-        return MigrationGroup(name, board, tuple(one for one in found if one is not None))
+        found = (build_policy(one, knobs.migration, table.role) for one in (*drains, *knobs.migration.active_policies))
+        return MigrationGroup(name, table, tuple(one for one in found if one is not None))
 
     def _tpot(self, model: str, pool: Pool) -> TpotModel | None:
         sweep = self._settings.tpot_profiles.get(model)
@@ -190,7 +192,7 @@ class MigrationPipeline:
 
     # -- who fails elsewhere -------------------------------------------------------------------------------------------
 
-    def _members(self, name: str, gone_since_ms: int, *, hearing: bool) -> list[Member]:
+    def _members(self, name: str, gone_since_ms: int, *, hearing: bool) -> list[DomainMember]:
         """Workers of other models that fail, and those of all that have vanished and were not heard since.
 
         Where we were not ``hearing`` ourselves for so long, nobody has vanished for good.
@@ -202,7 +204,7 @@ class MigrationPipeline:
             *(FailedWorker(one.node, one.unit, one.parallel) for one in gone),
         ]
         nodes, units = self._nodes, self._units
-        return [Member(nodes.number(one.node), units.number(one.unit), one.parallel) for one in fallen]
+        return [DomainMember(nodes.number(one.node), units.number(one.unit), one.parallel) for one in fallen]
 
 
 def _moves(count: int) -> str:

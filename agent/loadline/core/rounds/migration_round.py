@@ -7,17 +7,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.fleet.pool import Pool
-from loadline.core.migration.amounts import Fits
+from loadline.core.migration.amounts import Sizer
 from loadline.core.migration.columns import Mask
 from loadline.core.migration.consolidation import Consolidation
-from loadline.core.migration.failure_detection import suspects
-from loadline.core.migration.failure_domains import Member, nameless
+from loadline.core.migration.failure_detection import detect_failures
+from loadline.core.migration.failure_domains import DomainMember, without_domain
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.memory import key_of
-from loadline.core.migration.outcomes import Amount, MigrationCode, PairReport, Refusal
+from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned, PairReport
 from loadline.core.migration.policies import Policy
 from loadline.core.migration.policy_reports import PAIRS_KEPT, PolicyReports
-from loadline.core.migration.selectors import Verdict
+from loadline.core.migration.selectors import SizedPair
 from loadline.core.migration.worker_table import WorkerTable
 from loadline.core.state.agent_state import AgentState
 from loadline.core.state.settings import ModelKnobs
@@ -35,7 +35,7 @@ class MigrationGroup(Struct):
     """The workers that requests of one kind can move between."""
 
     name: str
-    board: WorkerTable
+    table: WorkerTable
     policies: tuple[Policy, ...]
 
 
@@ -56,7 +56,7 @@ class MigrationRound:
         state: AgentState,
         knobs: ModelKnobs,
         groups: Sequence[MigrationGroup],
-        elsewhere: Sequence[Member],
+        elsewhere: Sequence[DomainMember],
         hearing_since_ms: int,
         now: int,
     ) -> None:
@@ -66,8 +66,8 @@ class MigrationRound:
         self._advises, self._knobs = knobs.no_operation, knobs.migration
         self._groups = groups
         self._now = now
-        self._suspects = suspects(
-            {group.name: group.board for group in groups}, knobs.migration, elsewhere, hearing_since_ms, now
+        self._suspects = detect_failures(
+            {group.name: group.table for group in groups}, knobs.migration, elsewhere, hearing_since_ms, now
         )
         before = memory.failing.pop(knobs.name, [])
         if self._suspects.fallen:
@@ -87,12 +87,12 @@ class MigrationRound:
         key = key_of(self._model.name, group.name)
         if key in self._memory.nameless:
             return []
-        domain, board = self._knobs.failover_domain, group.board
-        rows = np.flatnonzero(nameless(board, self._suspects.own[group.name], domain))
+        domain, table = self._knobs.failover_domain, group.table
+        rows = np.flatnonzero(without_domain(table, self._suspects.own[group.name], domain))
         if not len(rows):
             return []
         self._memory.nameless[key] = None
-        name = board.end(int(rows[np.argmin(board.ranks[rows])])).worker
+        name = table.end(int(rows[np.argmin(table.ranks[rows])])).worker
         text = (
             f"{name} fails alone: failover_domain is {domain}, and its record names no such thing; write node and unit"
         )
@@ -112,12 +112,12 @@ class MigrationRound:
         open_ones = (drain for drain in self._state.drains.open.values() if drain.model == self._model.name)
         return named | {MigrationEndpoint(drain.pool, drain.worker, drain.incarnation) for drain in open_ones}
 
-    def _leaves(self, board: WorkerTable) -> Mask:
+    def _leaves(self, table: WorkerTable) -> Mask:
         """Who of a board is on its way out, in this life of its name."""
-        found = np.zeros(len(board), dtype=np.bool_)
+        found = np.zeros(len(table), dtype=np.bool_)
         for end in self._leaving:
-            row = board.rows.get((end.pool, end.worker))
-            if row is not None and board.end(row) == end:
+            row = table.rows.get((end.pool, end.worker))
+            if row is not None and table.end(row) == end:
                 found[row] = True
         return found
 
@@ -125,20 +125,20 @@ class MigrationRound:
 
     def plan(self, group: MigrationGroup, rows: Sequence[int] | None) -> list[Effect]:
         """Let the policies of a group choose; ``rows`` are the workers that it is about, None: all."""
-        board, self._effects = group.board, []
-        if not len(board):
+        table, self._effects = group.table, []
+        if not len(table):
             return []
         about = None
         if rows is not None:
             if not (rows or self._others_fail or self._has_news()):
                 return []
-            about = np.zeros(len(board), dtype=np.bool_)
+            about = np.zeros(len(table), dtype=np.bool_)
             about[list(rows)] = True
-        failing, leaving = self._suspects.domains.struck(board, self._suspects.own[group.name]), self._leaves(board)
+        failing, leaving = self._suspects.domains.struck(table, self._suspects.own[group.name]), self._leaves(table)
         view: LoadView | None = None
         for one in group.policies:
             if view is None:
-                board.load(self._memory.flights.of_model(self._model.name))
+                table.load(self._memory.flights.of_model(self._model.name))
                 view = self._view(group, failing, leaving)
             if self._let(one, group, view, about):
                 view = None
@@ -147,20 +147,20 @@ class MigrationRound:
     def _has_news(self) -> bool:
         """Whether slots have become free in this turn."""
         flights = self._memory.flights.of_model(self._model.name)
-        return any(flight.freed_at_ms == self._now for flight in flights)
+        return any(flight.slots_freed_at_ms == self._now for flight in flights)
 
     def _view(self, group: MigrationGroup, failing: Mask, leaving: Mask) -> LoadView:
         return LoadView(
-            group.board,
+            group.table,
             self._knobs,
             failing=failing,
             leaving=leaving,
-            tpot=group.board.tpot,
+            tpot=group.table.tpot,
             itl_ms=self._model.objectives.itl_ms,
             fresh_after_ms=self._now - self._state.fleet.knobs.stale_after_ms,
             now=self._now,
             left_ms=self._left_ms,
-            soon_ready_ms=_soon_ready_ms(group.board.pools, self._now),
+            next_ready_ms=_soon_ready_ms(group.table.pools, self._now),
         )
 
     def _left_ms(self) -> float | None:
@@ -197,7 +197,7 @@ class MigrationRound:
         if self._advises or not pairs:
             return False
         if packing is not None:
-            packing.begun([view.board.keys[source][1] for source, _ in pairs], self._knobs, self._now)
+            packing.begun([view.table.keys[source][1] for source, _ in pairs], self._knobs, self._now)
         return True
 
     def _packing(self, one: Policy, group: MigrationGroup, view: LoadView, *, idle: bool) -> Consolidation | None:
@@ -223,40 +223,40 @@ class MigrationRound:
         between = {(flight.move.source, flight.move.destination) for flight in flights if not flight.ended}
         for verdict in one.select(view, sources, destinations, _once(one.fits, between)):
             found = self._bounded(verdict[2], under_way)
-            if isinstance(found, Amount) and not self._advises:
+            if isinstance(found, MigrationAmount) and not self._advises:
                 self._ask(one, view, verdict, found)
-                between.add((view.board.end(verdict[0]), view.board.end(verdict[1])))
+                between.add((view.table.end(verdict[0]), view.table.end(verdict[1])))
                 under_way += found.requests
-            if isinstance(found, Amount):
+            if isinstance(found, MigrationAmount):
                 pairs.append(verdict[:2])
                 view.take(verdict[0], verdict[1], found.requests, found.tokens)
             if len(looked) < PAIRS_KEPT:
-                source, destination = (view.board.keys[row][1] for row in verdict[:2])
+                source, destination = (view.table.keys[row][1] for row in verdict[:2])
                 looked.append(self._looks.pair(source, destination, found))
-            if isinstance(found, Refusal) and found.code is MigrationCode.MIGRATIONS_MAX:
+            if isinstance(found, NotPlanned) and found.code is MigrationCode.MIGRATIONS_MAX:
                 break
         return pairs
 
-    def _bounded(self, found: Amount | Refusal, under_way: int) -> Amount | Refusal:
+    def _bounded(self, found: MigrationAmount | NotPlanned, under_way: int) -> MigrationAmount | NotPlanned:
         """What of a pair may be asked for beside what is in flight."""
-        if isinstance(found, Refusal):
+        if isinstance(found, NotPlanned):
             return found
         left = self._knobs.migrations_max - under_way
         if left < 1:
-            return Refusal.of(MigrationCode.MIGRATIONS_MAX, requests=under_way)
+            return NotPlanned.of(MigrationCode.MIGRATIONS_MAX, requests=under_way)
         if found.requests <= left:
             return found
         return replace(found, requests=left, tokens=found.tokens * left // found.requests)
 
-    def _ask(self, one: Policy, view: LoadView, verdict: Verdict, amount: Amount) -> None:
+    def _ask(self, one: Policy, view: LoadView, verdict: SizedPair, amount: MigrationAmount) -> None:
         state, name, knobs = self._state, self._model.name, self._knobs
         epoch = state.leadership.epoch
         move = Migration(
             command_id=self._memory.flights.next_id(name, epoch),
             model=name,
             epoch=epoch,
-            source=view.board.end(verdict[0]),
-            destination=view.board.end(verdict[1]),
+            source=view.table.end(verdict[0]),
+            destination=view.table.end(verdict[1]),
             trigger=one.name,
             rule=amount.rule,
             order=amount.order,
@@ -270,12 +270,12 @@ class MigrationRound:
         self._effects.append(SendMigrate(move, knobs.ttl_ms, knobs.answer_ms))
 
 
-def _once(fits: Fits, between: set[tuple[MigrationEndpoint, MigrationEndpoint]]) -> Fits:
+def _once(fits: Sizer, between: set[tuple[MigrationEndpoint, MigrationEndpoint]]) -> Sizer:
     """The same, but nothing between two workers of which a move is in flight."""
 
-    def fits_once(view: LoadView, source: int, destination: int) -> Amount | Refusal:
-        if between and (view.board.end(source), view.board.end(destination)) in between:
-            return Refusal(MigrationCode.IN_FLIGHT)
+    def fits_once(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
+        if between and (view.table.end(source), view.table.end(destination)) in between:
+            return NotPlanned(MigrationCode.IN_FLIGHT)
         return fits(view, source, destination)
 
     return fits_once

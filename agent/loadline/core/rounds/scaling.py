@@ -315,7 +315,7 @@ class ScalingPipeline:
         """Whether a worker has ever had a slot for requests that it gives away."""
         peers, record = self.state.migration.peers.get(model), worker.record
         peer = None if peers is None else peers.find(record.pool, record.worker)
-        return peer is not None and peer.incarnation == record.incarnation and peer.slots_out_most > 0
+        return peer is not None and peer.incarnation == record.incarnation and peer.slots_out_max > 0
 
     def _explanation(  # noqa: PLR0917 - one argument for each part of an explanation
         self,

@@ -5,7 +5,7 @@ sample; it accepts its command, says that the move is done, and reports as befor
 and one of them never answers: what the others wait for their command, twice. Times are those of one process, which
 publishes the samples and is the workers too. Beside it: an echo over NATS, measured between the samples.
 
-  python tools/bench/move_reaction.py [--quick]
+  python tools/bench/migration_reaction.py [--quick]
 """
 
 import asyncio

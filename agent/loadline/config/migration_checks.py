@@ -18,7 +18,7 @@ _SHARE_MAX: Final = 3.0
 _WORDS: Final = {"decode": "decode", "aggregated": "neutral"}
 
 
-def only_warnings(config: Config) -> Iterator[str]:
+def migration_only_warnings(config: Config) -> Iterator[str]:
     """That an agent is to do nothing but what no model wants: whoever switches moves off may come to that."""
     if config.agent.only and not any(model.migration.enabled for model in config.models):
         yield (
@@ -27,7 +27,7 @@ def only_warnings(config: Config) -> Iterator[str]:
         )
 
 
-def check_moves(model: ModelKnobs, place: str) -> None:
+def check_migration(model: ModelKnobs, place: str) -> None:
     """Refuse thresholds that would have workers give and take at once, and policies that can know nothing.
 
     Raises:
@@ -77,7 +77,7 @@ def _check_tpot(model: ModelKnobs, knobs: MigrationKnobs, here: str) -> None:
             raise ConfigError(f"{here}.tpot_profiling_data_path", problem, remedy)
 
 
-def move_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
+def migration_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
     """What can have no effect, or hardly the one that was meant."""
     knobs, here = model.migration, f"{place}.migration"
     if not knobs.enabled:

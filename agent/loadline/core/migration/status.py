@@ -4,18 +4,18 @@ from typing import Final
 
 from loadline.core.migration.memory import MigrationMemory, MigrationTally
 from loadline.core.migration.outcomes import PolicyReport
-from loadline.core.migration.peers import Peers
+from loadline.core.migration.peers import MigrationPeers
 from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
 
 LISTED_MAX: Final = 64
 """Moves, and workers that do not answer: of 1,024 models these are 15 kB each."""
 
 
-def summary(memory: MigrationMemory, model: str, now: int) -> MigrationStatus:
+def migration_status(memory: MigrationMemory, model: str, now: int) -> MigrationStatus:
     """The moves of a model at ``now`` (ms)."""
     flights = [flight for flight in memory.flights.of_model(model) if not flight.ended]
-    tally, peers = memory.tallies.get(model, MigrationTally()), memory.peers.get(model, Peers())
-    silent = sorted(key.partition("\0")[2] for key, peer in peers.known.items() if peer.shut_until_ms > now)
+    tally, peers = memory.tallies.get(model, MigrationTally()), memory.peers.get(model, MigrationPeers())
+    silent = sorted(key.partition("\0")[2] for key, peer in peers.known.items() if peer.breaker_open_until_ms > now)
     return MigrationStatus(
         in_flight=len(flights),
         moves=tuple(
@@ -40,12 +40,12 @@ def summary(memory: MigrationMemory, model: str, now: int) -> MigrationStatus:
     )
 
 
-def emptied(memory: MigrationMemory, model: str) -> DurationTotal:
+def drained_workers(memory: MigrationMemory, model: str) -> DurationTotal:
     """The workers of a model that were drained."""
     tally = memory.tallies.get(model, MigrationTally())
     return DurationTotal(tally.emptied, tally.emptied_ms)
 
 
-def looks(memory: MigrationMemory, model: str) -> list[PolicyReport]:
+def policy_reports(memory: MigrationMemory, model: str) -> list[PolicyReport]:
     """What the policies last saw, of one model or of all (empty), by model, group and policy."""
     return [look for _, look in sorted(memory.looks.items()) if model in {"", look.model}]

@@ -4,7 +4,7 @@ Each line is one scenario of ``tests/support/toys.py`` beside the same where not
 steady loads and bursts (share of requests moved, of commands refused, busy workers), eight workers put into two, a
 drain of 200 requests, workers that fail, one source that never answers, and requests that come back.
 
-  python -m tools.bench.moves [--quick]
+  python -m tools.bench.migrations [--quick]
 """
 
 from collections import Counter

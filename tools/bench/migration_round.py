@@ -5,7 +5,7 @@ work, and a fourteenth of the others is overloaded. A full pass looks at all of 
 after one sample looks at what that changes. They may ask for as many moves as there are pairs, or for 64.
 Beside it: the loads of all workers computed and sorted in plain Python.
 
-  python -m tools.bench.reschedule [--quick]
+  python -m tools.bench.migration_round [--quick]
 """
 
 import random

@@ -16,7 +16,7 @@ _MS: Final = 1_000
 """In a second."""
 
 
-def move_metrics(models: Sequence[ModelStatus]) -> Iterator[Metric]:
+def migration_metrics(models: Sequence[ModelStatus]) -> Iterator[Metric]:
     """Moves of the models whose requests may move, and how long workers of all models took to drain."""
     moving = [(model.model, model.migrations) for model in models if model.migrations is not None]
     yield _commands(moving)

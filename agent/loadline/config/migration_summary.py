@@ -15,7 +15,7 @@ _FAIL_WITH_IT: Final[dict[FailoverDomain, str]] = {
 }
 
 
-def about_moves(model: ModelKnobs) -> Iterator[str]:
+def describe_migration(model: ModelKnobs) -> Iterator[str]:
     """A sentence for what moves, and one for who fails together; none where migration is off."""
     knobs = model.migration
     if not knobs.enabled:
