@@ -106,7 +106,7 @@ def tell(world: Line, pool: str, kv: float, queue: int, demand: float | None = N
             ttft_ms=10.0 + 0.02 * (tokens + isl),
             itl_ms=10.0 + 50.0 * blocks / BLOCKS,
         )
-        world.fleet.report(reported(worker, said, pool=pool), world.now)
+        world.fleet.ingest(reported(worker, said, pool=pool), world.now)
     if pool == next(iter(world.model.pools)):
         arrivals = round((kv * len(workers) if demand is None else demand) * REQUESTS_PER_S) + queue
         sample = TrafficSample(
@@ -119,7 +119,7 @@ def tell(world: Line, pool: str, kv: float, queue: int, demand: float | None = N
             ttft_ms=1.0,
             itl_ms=1.0,
         )
-        world.model.traffic.apply(TrafficReported("m", "f", 1, sample), world.now)
+        world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), world.now)
 
 
 def look(planner: Planner, world: Line) -> Recommendation:

@@ -22,7 +22,9 @@ QUESTION: Final = ForecastQuery(Series((1.0, 2.0) * 4, 60_000, 480_000), 2, Fore
 
 def problem() -> AllocationProblem:
     wants = tuple(
-        ModelRequest(name, 1, (RoleRequest("decode", 6.0, (PoolOption("pool", 1.0, 2.0, {"h100": 1}, most=10),)),))
+        ModelRequest(
+            name, 1, (RoleRequest("decode", 6.0, (PoolOption("pool", 1.0, 2.0, {"h100": 1}, replicas_max=10),)),)
+        )
         for name in ("a", "b")
     )
     return AllocationProblem(wants, {"h100": 10}, "priority_round_robin")

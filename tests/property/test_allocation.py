@@ -59,13 +59,18 @@ def problems(draw: st.DrawFn) -> AllocationProblem:
 
 
 def cost(part: RoleRequest, counts: dict[str, int], hours: float) -> float:
-    return sum(one.cost * (counts[one.pool] + hours * abs(counts[one.pool] - one.current)) for one in part.options)
+    return sum(
+        one.cost_per_hour * (counts[one.pool] + hours * abs(counts[one.pool] - one.current)) for one in part.options
+    )
 
 
 def cheapest(part: RoleRequest, hours: float) -> float | None:
     """By trying everything."""
     ranges = [
-        range(one.least, max(one.least, min(one.most, max(one.current, ceil(part.demand / one.serves)))) + 1)
+        range(
+            one.replicas_min,
+            max(one.replicas_min, min(one.replicas_max, max(one.current, ceil(part.demand / one.capacity)))) + 1,
+        )
         for one in part.options
     ]
     every = (dict(zip((one.pool for one in part.options), counts, strict=True)) for counts in product(*ranges))
@@ -80,7 +85,7 @@ def test_a_cover_is_the_cheapest(part: RoleRequest, hours: float) -> None:
         assert found is None
         assert ideal is None
         return
-    assert all(one.least <= found[one.pool] <= one.most for one in part.options)
+    assert all(one.replicas_min <= found[one.pool] <= one.replicas_max for one in part.options)
     assert served(part, found) == 1.0
     assert cost(part, found, hours) <= ideal * 1.00001 + 0.0001
 
@@ -89,15 +94,15 @@ def checked(problem: AllocationProblem, allocation: Allocation) -> None:
     """Bounds and limits hold, and what is not served is said."""
     left = dict(problem.limits)
     least = dict.fromkeys(problem.limits, 0)
-    assert list(allocation.counts) == sorted(want.name for want in problem.wants)
-    for want in problem.wants:
+    assert list(allocation.counts) == sorted(want.name for want in problem.models)
+    for want in problem.models:
         counts = allocation.counts[want.name]
-        for option in (option for part in want.parts for option in part.options):
-            assert option.least <= counts[option.pool] <= option.most
-            for name in option.takes.keys() & left.keys():
-                left[name] -= option.takes[name] * counts[option.pool]
-                least[name] += option.takes[name] * option.least
-        worst = min(served(part, counts) for part in want.parts)
+        for option in (option for part in want.roles for option in part.options):
+            assert option.replicas_min <= counts[option.pool] <= option.replicas_max
+            for name in option.supplies.keys() & left.keys():
+                left[name] -= option.supplies[name] * counts[option.pool]
+                least[name] += option.supplies[name] * option.replicas_min
+        worst = min(served(part, counts) for part in want.roles)
         assert allocation.unserved.get(want.name, 0.0) == 1.0 - worst
     assert all(units >= 0 or least[name] > problem.limits[name] for name, units in left.items())
 
@@ -126,11 +131,11 @@ def shuffled(problem: AllocationProblem, draw: random.Random) -> AllocationProbl
         return tuple(draw.sample(many, len(many)))
 
     wants = (
-        replace(want, parts=mixed(tuple(replace(part, options=mixed(part.options)) for part in want.parts)))
-        for want in problem.wants
+        replace(want, roles=mixed(tuple(replace(part, options=mixed(part.options)) for part in want.roles)))
+        for want in problem.models
     )
     limits = dict(mixed(tuple(problem.limits.items())))
-    return replace(problem, wants=mixed(tuple(wants)), limits=limits)
+    return replace(problem, models=mixed(tuple(wants)), limits=limits)
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def never_revoke(old: Any, drains: Drains, *args: Any) -> Any:
 
 
 def any_sample(old: Any, fleet: Fleet, event: ev.LoadReported, now: int) -> Any:
-    pool = fleet.locate(event.model, event.pool)
+    pool = fleet.find_pool(event.model, event.pool)
     worker = pool.workers.get(event.worker) if isinstance(pool, Pool) else None
     if worker is not None:
         worker.latest[:] = [None] * len(worker.latest)
@@ -311,7 +311,7 @@ RAILS: dict[str, Rail] = {
     "guard: GPUs of who drains are occupied": Rail(around(gpu_guardrails, "_bounded", nobody_leaves), 3, "I4-occupied"),
     "room: GPUs of who drains are occupied": Rail(instead(gpu_guardrails, "_limit_growth", None), 40, "I4-capacity"),
     "guard: no data, no shrink": Rail(bound(ReasonCode.NO_DATA_NO_SHRINK), 32, "I6-data"),
-    "guard: quorum": Rail(instead(Pool, "quorate", value=True), 32, "I6-data"),
+    "guard: quorum": Rail(instead(Pool, "has_quorum", value=True), 32, "I6-data"),
     "guard: step_up": Rail(bound(ReasonCode.STEP_UP), 0, "I5-step"),
     "guard: step_down": Rail(bound(ReasonCode.STEP_DOWN), 0, "I5-step"),
     "guard: stabilisation": Rail(bound(ReasonCode.STABILISATION), 0, "I8-window"),
@@ -353,7 +353,7 @@ RAILS: dict[str, Rail] = {
     "drains: ask again": Rail(around(Drains, "answered", ask_to_drain_once), 2, "I16-asked"),
     "drains: revoke who never answers": Rail(around(Drains, "answered", never_revoke), 5, "I16-asked"),
     "drains: go on after a takeover": Rail(instead(drain_handlers, "go_on", None), 0, "I16-goes-on"),
-    "fleet: newest sample": Rail(around(Fleet, "report", any_sample), 1, "I10-newest"),
+    "fleet: newest sample": Rail(around(Fleet, "ingest", any_sample), 1, "I10-newest"),
     "fleet: forget who is silent": Rail(instead(Pool, "_uncount", None), 0, "I13-finite"),
     "leadership: campaign when nobody leads": Rail(
         both(around(Leadership, "lost_campaign", give_up), around(Leadership, "_give_back", give_up)), 4, "L1-leader"

@@ -86,16 +86,16 @@ class Line:
         workers = list(self.pool(name).workers)
         for number, worker in enumerate(workers[: len(workers) - silent]):
             said = sample(self.sequence, kv, waiting if number == 0 else 0, running)
-            self.fleet.report(reported(worker, said, pool=name), self.now)
+            self.fleet.ingest(reported(worker, said, pool=name), self.now)
 
     def say_nothing_of_load(self, name: str) -> None:
         """All workers of a pool report that they live, and nothing else."""
         self.sequence += 1
         for worker in self.pool(name).workers:
-            self.fleet.report(reported(worker, sample(self.sequence, None, None, None), pool=name), self.now)
+            self.fleet.ingest(reported(worker, sample(self.sequence, None, None, None), pool=name), self.now)
 
     def look(self) -> Model:
         """The model with its sums up to date."""
-        self.model.sweep(self.now, self.fleet.knobs)
-        self.model.settle(self.now, self.fleet.knobs)
+        self.model.expire_silent(self.now, self.fleet.knobs)
+        self.model.refresh_totals(self.now, self.fleet.knobs)
         return self.model

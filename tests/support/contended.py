@@ -28,7 +28,7 @@ def system(seed: int) -> AllocationProblem:
         for name in types:
             serves, gpus = draw.uniform(0.8, 3.0), draw.choice([1, 2, 3])
             cost, current = serves * draw.uniform(0.7, 1.5), draw.choice([0, 0, 1, 2])
-            options.append(PoolOption(f"{model}-{name}", serves, cost, {name: gpus}, most=50, current=current))
+            options.append(PoolOption(f"{model}-{name}", serves, cost, {name: gpus}, replicas_max=50, current=current))
             wished += demand / serves * gpus / len(types)
         part = RoleRequest("aggregated", demand, tuple(options))
         wants.append(ModelRequest(f"model-{model}", draw.choice([1, 1, 2]), (part,)))
@@ -44,7 +44,8 @@ def of_one_type(seed: int) -> AllocationProblem:
     for model in range(6):
         gpus = {name: draw.randint(1, 8) for name in prices}
         pools = [
-            PoolOption(f"{model}-{name}", 1.0, each * prices[name], {name: each}, most=1) for name, each in gpus.items()
+            PoolOption(f"{model}-{name}", 1.0, each * prices[name], {name: each}, replicas_max=1)
+            for name, each in gpus.items()
         ]
         wants.append(ModelRequest(f"model-{model}", 1, (RoleRequest("aggregated", 1.0, tuple(pools)),)))
         wished += sum(gpus.values())
@@ -56,7 +57,7 @@ def best(problem: AllocationProblem) -> Rank:
     """By trying all counts of each model, one model after the other, with whatever the others left."""
     names = sorted(problem.limits)
     states: dict[tuple[int, ...], Rank] = {tuple(problem.limits[name] for name in names): (_all(problem), 0.0)}
-    for want in problem.wants:
+    for want in problem.models:
         choices = list(_choices(problem, want, names))
         found = dict(states)
         for left, (unserved, cost) in states.items():
@@ -73,51 +74,51 @@ def rank(problem: AllocationProblem, allocation: Allocation) -> Rank:
     """How good an allocation is; it must keep to the limits."""
     unserved, cost = _all(problem), 0.0
     left = dict(problem.limits)
-    for want in problem.wants:
+    for want in problem.models:
         counts = allocation.counts[want.name]
-        for option in want.parts[0].options:
-            for name, units in option.takes.items():
+        for option in want.roles[0].options:
+            for name, units in option.supplies.items():
                 left[name] -= units * counts[option.pool]
         if want.name not in allocation.unserved:
             assert (
-                sum(one.serves * counts[one.pool] for one in want.parts[0].options) >= want.parts[0].demand * 0.999999
+                sum(one.capacity * counts[one.pool] for one in want.roles[0].options) >= want.roles[0].demand * 0.999999
             )
             unserved = _less_one(problem, unserved, want.priority)
-            cost += sum(_cost(problem, option, counts[option.pool]) for option in want.parts[0].options)
+            cost += sum(_cost(problem, option, counts[option.pool]) for option in want.roles[0].options)
     assert min(left.values()) >= 0, left
     return unserved, cost
 
 
 def _all(problem: AllocationProblem) -> tuple[int, ...]:
-    priorities = sorted({want.priority for want in problem.wants})
-    return tuple(sum(want.priority == priority for want in problem.wants) for priority in priorities)
+    priorities = sorted({want.priority for want in problem.models})
+    return tuple(sum(want.priority == priority for want in problem.models) for priority in priorities)
 
 
 def _less_one(problem: AllocationProblem, unserved: tuple[int, ...], priority: int) -> tuple[int, ...]:
-    place = sorted({want.priority for want in problem.wants}).index(priority)
+    place = sorted({want.priority for want in problem.models}).index(priority)
     return tuple(count - (number == place) for number, count in enumerate(unserved))
 
 
 def _cost(problem: AllocationProblem, option: PoolOption, count: int) -> float:
-    return option.cost * (count + problem.switching_cost_hours * abs(count - option.current))
+    return option.cost_per_hour * (count + problem.switching_cost_hours * abs(count - option.current))
 
 
 def _choices(
     problem: AllocationProblem, want: ModelRequest, names: list[str]
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     """What counts cost and take: of those that serve the want, only those than which none is better in all."""
-    part = want.parts[0]
-    counts = product(*(range(1 + max(option.current, ceil(part.demand / option.serves))) for option in part.options))
+    part = want.roles[0]
+    counts = product(*(range(1 + max(option.current, ceil(part.demand / option.capacity))) for option in part.options))
     choices = sorted(
         (
             sum(_cost(problem, option, count) for option, count in zip(part.options, one, strict=True)),
             tuple(
-                sum(count * option.takes.get(name, 0) for option, count in zip(part.options, one, strict=True))
+                sum(count * option.supplies.get(name, 0) for option, count in zip(part.options, one, strict=True))
                 for name in names
             ),
         )
         for one in counts
-        if sum(option.serves * count for option, count in zip(part.options, one, strict=True)) >= part.demand
+        if sum(option.capacity * count for option, count in zip(part.options, one, strict=True)) >= part.demand
     )
     kept: list[tuple[float, tuple[int, ...]]] = []
     for cost, takes in choices:
@@ -128,7 +129,7 @@ def _choices(
 
 def contended(problem: AllocationProblem, ideal: Rank) -> bool:
     """Whether the best is worse than what could be if nothing were short."""
-    plenty = AllocationProblem(problem.wants, dict.fromkeys(problem.limits, 1_000_000))
+    plenty = AllocationProblem(problem.models, dict.fromkeys(problem.limits, 1_000_000))
     unserved, cost = rank(plenty, greedy(plenty))
     return ideal[0] > unserved or ideal[1] > cost * 1.000001
 

@@ -170,7 +170,7 @@ class Models:
         """GPUs of what stands or is there, and of what drains."""
         models = self.controller.state.fleet.models.values()
         return sum(
-            (max(pool.effective_target(self.now), pool.ready + pool.starting) + pool.draining())
+            (max(pool.effective_target(self.now), pool.ready + pool.starting) + pool.draining_workers())
             * pool.knobs.gpus_per_worker
             for model in models
             for pool in model.pools.values()

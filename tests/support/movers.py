@@ -79,7 +79,7 @@ class Movers:
         pending = list(events)
         while True:
             effects = self.controller.handle(pending, self.now)
-            asked += [effect.move for effect in effects if isinstance(effect, SendMigrate)]
+            asked += [effect.migration for effect in effects if isinstance(effect, SendMigrate)]
             self.alarms += [effect for effect in effects if isinstance(effect, RaiseAlarm)]
             pending = [event for effect in effects for event in _lead(effect)]
             if not pending:

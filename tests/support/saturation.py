@@ -46,7 +46,7 @@ class Bench(Line):
                     waiting_requests=said.waiting,
                     running_requests=said.running,
                 )
-                self.fleet.report(reported(name, sample, pool=pool), self.now)
+                self.fleet.ingest(reported(name, sample, pool=pool), self.now)
 
     def look_once(self) -> Recommendation:
         """The planner's opinion of now."""

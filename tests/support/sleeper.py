@@ -36,7 +36,7 @@ class Sleeper(Line):
         for _ in range(seconds):
             self.now += 1_000
             for frontend in frontends:
-                self.model.traffic.apply(traffic(self.now // 1_000, frontend, **said), self.now)
+                self.model.traffic.ingest(traffic(self.now // 1_000, frontend, **said), self.now)
             for pool in self.model.pools:
                 self.report(pool, running=0)
             self.sleep.observe(self.look(), self.now)

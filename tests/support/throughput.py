@@ -46,7 +46,7 @@ class Desk:
                 osl_tokens=100.0,
             )
             sample = replace(sample, **said)
-            self.world.model.traffic.apply(TrafficReported("m", frontend, 1, sample), self.world.now)
+            self.world.model.traffic.ingest(TrafficReported("m", frontend, 1, sample), self.world.now)
             opinion = self.look()
         return opinion
 

@@ -195,7 +195,7 @@ class Toy(TurnObserver):
     ) -> None:
         """Note what is asked of workers."""
         del agent, events, now
-        self.asked += [Asked(self.timeline.now_ms, one.move) for one in effects if isinstance(one, SendMigrate)]
+        self.asked += [Asked(self.timeline.now_ms, one.migration) for one in effects if isinstance(one, SendMigrate)]
 
     # -- what happens --------------------------------------------------------------------------------------------------
 

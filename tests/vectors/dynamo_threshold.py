@@ -53,7 +53,7 @@ def step(given: dict[str, Any]) -> dict[str, Any]:
         if last:
             _change(line, given)
             if given.get("grace"):
-                line.pool("decode").grown_at_ms = line.now - (GRACE - given["grace"]) * interval_ms
+                line.pool("decode").scaled_up_at_ms = line.now - (GRACE - given["grace"]) * interval_ms
         line.report("prefill", waiting=round(queue[number] * PARTS))
         line.report("decode", kv=min(1.0, kv[number]))
         opinion = planner.plan(line.look(), line.now)

@@ -121,7 +121,7 @@ def _by_saturation(gpus: int, decisions: list[dict[str, Any]], most: int | None)
         only(one, "name", "current", "target", "gpus_per_replica", "spare", "cost")
         more = float(one["target"] - one["current"])
         takes = {"gpus": max(1, one["gpus_per_replica"])}
-        bound = {} if most is None else {"most": most - one["current"]}
+        bound = {} if most is None else {"replicas_max": most - one["current"]}
         part = RoleRequest("aggregated", more, (PoolOption(one["name"], 1.0, one["cost"], takes, **bound),))
         wants.append(ModelRequest(one["name"], priority, (part,)))
     return greedy(AllocationProblem(tuple(wants), {"gpus": gpus}, "priority_exhaustive"))

@@ -20,7 +20,7 @@ INFEASIBLE = {"error": "infeasible: target below bounded region"}
 
 def rates(given: dict[str, Any]) -> dict[str, Any]:
     only(given, *ENGINE)
-    least, most = _queue(given).sized_requests_per_s
+    least, most = _queue(given).rate_range_per_s
     return {"rate_min_rps": least, "rate_max_rps": most}
 
 
@@ -43,7 +43,7 @@ def analysis(given: dict[str, Any]) -> dict[str, Any]:
         "busy_prob": found.busy,
         "rho": found.utilisation,
         "p_block": found.refused,
-        "max_rate_rps": queue.sized_requests_per_s[1],
+        "max_rate_rps": queue.rate_range_per_s[1],
         "lambda_rps": found.offered_requests_per_s,
     }
 
@@ -93,7 +93,7 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
         # There a first token also waits for an iteration, and the batch does not count the request itself.
         "ttft_ms": found.ttft_ms - share * (found.batch_requests - found.running_requests) + found.itl_ms,
         "itl_ms": found.itl_ms,
-        "max_rps": queue.sized_requests_per_s[1],
+        "max_rps": queue.rate_range_per_s[1],
     }
 
 
@@ -101,8 +101,8 @@ def quirk(given: dict[str, Any]) -> dict[str, Any]:
     """What becomes of an engine at which the original errs."""
     if "lambda_" in given:
         queue = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 64, 640)
-        found = queue.analyse(2_000.0 * queue.top)
-        return {"rps": found.throughput_requests_per_s, "most": queue.sized_requests_per_s[1], "ttft_ms": found.ttft_ms}
+        found = queue.analyse(2_000.0 * queue.rate_max)
+        return {"rps": found.throughput_requests_per_s, "most": queue.rate_range_per_s[1], "ttft_ms": found.ttft_ms}
     only(given, "alpha", "beta", "gamma", "delta", "target_itl")
     if given["gamma"] or given["delta"]:
         raise NotCovered("no answer without the lengths of the requests")

@@ -126,8 +126,8 @@ def capacity(given: dict[str, Any]) -> dict[str, Any]:
     for cycle in given.get("cycles", [given]):
         worker = WorkerKv(given["total_kv_tokens"], cycle["tokens_in_use"], cycle["queue"])
         effective = token_capacity.worker_tokens(worker, limits, observed, 0.0, None)
-        if worker.queues(limits.queue_threshold) and worker.telling(limits.kv_threshold):
-            observed.note(0.0, worker.in_use)
+        if worker.is_queueing(limits.queue_threshold) and worker.is_informative(limits.kv_threshold):
+            observed.record(0.0, worker.tokens_in_use)
     k1 = token_capacity.memory_tokens(given["total_kv_tokens"], given["kv_threshold"])
     return {"k1": k1, "k2": observed.mean(0.0), "effective": effective, "effective_after": effective}
 
@@ -163,7 +163,7 @@ def supply(given: dict[str, Any]) -> Any:
         worker = registered(f"w{number}", ranks=given["scraped_instances"] // ready)
         world.fleet.register(worker, world.now)
     world.pool("decode").set_desired(given["current_pods"], world.now)
-    found = world.pool("decode").supply(world.now)
+    found = world.pool("decode").worker_counts(world.now)
     return {"replica_count": found.ready, "pending_instances": found.pending}
 
 
@@ -218,7 +218,7 @@ def learns_at_low_usage(case: Case) -> bool:
     if case.op != "wva.v2_capacity" or given.get("queue", 0) < given.get("queue_threshold", 5):
         return False
     limits = TokenLimits(given["kv_threshold"])
-    return not WorkerKv(given["total_kv_tokens"], given["tokens_in_use"], 0.0).telling(limits.kv_threshold)
+    return not WorkerKv(given["total_kv_tokens"], given["tokens_in_use"], 0.0).is_informative(limits.kv_threshold)
 
 
 def bound_by_memory(case: Case) -> dict[str, float]:

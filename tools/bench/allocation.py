@@ -60,33 +60,33 @@ def two_roles(problem: AllocationProblem) -> AllocationProblem:
     wants = [
         replace(
             want,
-            parts=tuple(
+            roles=tuple(
                 RoleRequest(
                     role,
-                    want.parts[0].demand / len(roles),
-                    tuple(replace(option, pool=f"{role}-{option.pool}") for option in want.parts[0].options),
+                    want.roles[0].demand / len(roles),
+                    tuple(replace(option, pool=f"{role}-{option.pool}") for option in want.roles[0].options),
                 )
                 for role in roles
             ),
         )
-        for want in problem.wants
+        for want in problem.models
     ]
-    return replace(problem, wants=tuple(wants))
+    return replace(problem, models=tuple(wants))
 
 
 def plain(problem: AllocationProblem) -> None:
     """All counts at once: workers that stand, workers that start, and whether each model is served."""
-    pools = [(at, option) for at, want in enumerate(problem.wants) for option in want.parts[0].options]
-    number, models = len(pools), len(problem.wants)
+    pools = [(at, option) for at, want in enumerate(problem.models) for option in want.roles[0].options]
+    number, models = len(pools), len(problem.models)
     rows = np.zeros((models + TYPES, 2 * number + models))
     for at, (model, option) in enumerate(pools):
         for column in (at, number + at):
-            rows[model, column] = option.serves / problem.wants[model].parts[0].demand
-            for name, units in option.takes.items():
+            rows[model, column] = option.capacity / problem.models[model].roles[0].demand
+            for name, units in option.supplies.items():
                 rows[models + list(problem.limits).index(name), column] = units
     rows[:models, 2 * number :] = -np.eye(models)
-    costs, hours = np.array([option.cost for _, option in pools]), problem.switching_cost_hours
-    served = [-1e6 / 100 ** (want.priority - 1) for want in problem.wants]
+    costs, hours = np.array([option.cost_per_hour for _, option in pools]), problem.switching_cost_hours
+    served = [-1e6 / 100 ** (want.priority - 1) for want in problem.models]
     standing = [option.current for _, option in pools]
     low = np.concatenate([np.zeros(models), np.full(TYPES, -np.inf)])
     high = np.concatenate([np.full(models, np.inf), list(problem.limits.values())])
@@ -108,7 +108,7 @@ def timed(what: Callable[[], T]) -> tuple[T, float]:
 
 def served(problem: AllocationProblem, found: Allocation) -> list[int]:
     """Models that are served, by priority."""
-    wants = [want for want in problem.wants if want.name not in found.unserved]
+    wants = [want for want in problem.models if want.name not in found.unserved]
     return [sum(want.priority == priority for want in wants) for priority in (1, 2, 3)]
 
 

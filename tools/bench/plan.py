@@ -187,7 +187,7 @@ def _settings(models: Sequence[str], planner: str) -> Settings:
 
 def _answers(effects: Sequence[AnyEffect]) -> list[ForecastFitted]:
     return [
-        ForecastFitted(effect.model, effect.request, [forecast(question) for question in effect.questions])
+        ForecastFitted(effect.model, effect.request, [forecast(question) for question in effect.queries])
         for effect in effects
         if isinstance(effect, FitForecast)
     ]

@@ -41,7 +41,7 @@ def fleet(batch: int, attainment: float) -> tuple[list[EngineQueue], list[Target
     for _ in range(ENGINES):
         times = LinearTimes(draw.uniform(2, 40), draw.uniform(0.01, 0.5), draw.uniform(5, 40), draw.uniform(1e-4, 1e-2))
         queue = EngineQueue(times, draw.randint(50, 4_000), draw.randint(2, 1_000), batch, QUEUE_BY_BATCH * batch)
-        full = queue.analyse(999.0 * queue.top)
+        full = queue.analyse(999.0 * queue.rate_max)
         ttft_ms = full.prefill_ms * draw.uniform(1.0, 3.0)
         itl_ms = times.alpha + times.beta * batch * draw.uniform(0.5, 1.0)
         queues.append(queue)
@@ -51,13 +51,13 @@ def fleet(batch: int, attainment: float) -> tuple[list[EngineQueue], list[Target
 
 def plain_ms(queue: EngineQueue) -> float:
     """The mean wait at 90 % of what an engine can serve, from a list of all states."""
-    rate, weights = 0.9 * queue.top, [0.0]
-    for requests in range(1, queue.batch + queue.room + 1):
-        running = min(requests, queue.batch)
+    rate, weights = 0.9 * queue.rate_max, [0.0]
+    for requests in range(1, queue.batch_max + queue.queue_max + 1):
+        running = min(requests, queue.batch_max)
         weights.append(weights[-1] + log(rate * (queue.fixed_ms + queue.each_ms * running) / running))
     highest = max(weights)
     shares = [exp(weight - highest) for weight in weights]
-    waiting = sum(place * share for place, share in enumerate(shares[queue.batch :]))
+    waiting = sum(place * share for place, share in enumerate(shares[queue.batch_max :]))
     return waiting / (rate * sum(shares[:-1]))
 
 
@@ -79,7 +79,9 @@ def main() -> None:
         figures[f"batch_{batch}_{kind}_ms"] = best_us(partial(max_rates, one, two), times * rounds) / 1e3
     llama = EngineQueue(LinearTimes(6.958, 0.042, 14.0, 0.0005), 512.0, 128.0, 256, 2_560)
     for load in (0.5, 0.9, 0.99, 2.0):
-        figures[f"analysis_{load:g}_us"] = best_us(partial(llama.analyse, 1_000.0 * load * llama.top), 1_000 * rounds)
+        figures[f"analysis_{load:g}_us"] = best_us(
+            partial(llama.analyse, 1_000.0 * load * llama.rate_max), 1_000 * rounds
+        )
     singles = {
         "ttft": Targets(ttft_ms=179.0),
         "itl": Targets(itl_ms=12.0),

@@ -69,7 +69,7 @@ def gpus(budget: GpuBudgetStatus) -> str:
         f"GPUs of all models: {budget.decided} decided, {budget.occupied} occupied of {budget.gpu_budget_min} to {most}"
     )
     waiting = ", ".join(f"{name} for {count}" for name, count in budget.waiting.items())
-    wishes = ", ".join(f"{name} {count}" for name, count in budget.wishes.items())
+    wishes = ", ".join(f"{name} {count}" for name, count in budget.offers.items())
     return text + (f"; waiting: {waiting}" if waiting else "") + (f"; would give: {wishes}" if wishes else "")
 
 
@@ -131,7 +131,7 @@ def summary(status: ModelStatus, *, only_moves: bool = False) -> list[str]:
             f"emptied: {_many(status.emptied.count, 'worker')}, {status.emptied.mean_ms / 1000:.1f} s on average"
         )
     lines += [f"cost: {sum(costs):g} an hour"] if (costs := _costs(status)) else []
-    lines += [floor(pool) for pool in status.pools if pool.floor and not only_moves]
+    lines += [floor(pool) for pool in status.pools if pool.schedule_replicas_min and not only_moves]
     lines += [condition(one) for one in status.conditions]
     lines += [f"missing: {sentence}" for sentence in status.missing if not only_moves]
     lines += [f"now: {sentence}" for sentence in status.hold]
@@ -144,8 +144,8 @@ def _costs(status: ModelStatus) -> list[float]:
 
 def floor(pool: PoolStatus) -> str:
     """What a schedule asks for, and until when."""
-    until = "" if pool.floor_until_ms is None else f" until {_time(pool.floor_until_ms)}"
-    return f"schedule: {pool.pool} at least {pool.floor}{until}"
+    until = "" if pool.schedule_ends_at_ms is None else f" until {_time(pool.schedule_ends_at_ms)}"
+    return f"schedule: {pool.pool} at least {pool.schedule_replicas_min}{until}"
 
 
 def condition(found: Condition) -> str:
@@ -161,14 +161,14 @@ def explanation(found: Explanation) -> str:
         f", decision {found.decision_id}" if found.decision_id else ""
     )
     lines = [title]
-    for opinion in found.opinions:
+    for opinion in found.recommendations:
         lines.append("  seen")
         lines += [f"    {name} = {value:g}" for name, value in sorted(opinion.inputs.items())]
         wish = ", ".join(f"{pool} {count}" for pool, count in opinion.targets.items()) or "no change"
         lines.append(f"  the {opinion.planner} planner proposes {wish}")
         lines += [f"    {reason.sentence()}" for reason in opinion.reasons]
-    lines.append("  rails" if found.rails else "  no rail bit")
-    lines += [f"    {reason.sentence()}" for reason in found.rails]
+    lines.append("  rails" if found.limits else "  no rail bit")
+    lines += [f"    {reason.sentence()}" for reason in found.limits]
     changes = (f"{pool} {found.current[pool]} -> {count}" for pool, count in found.targets.items())
     lines.append(f"  result: {', '.join(changes)}")
     return "\n".join(lines)
@@ -190,7 +190,7 @@ def moves(status: MigrationStatus) -> list[str]:
     """Requests that move, those that were moved, and who does not answer, a line each."""
     moved = [f"{count} by {policy}" for policy, count in status.requests.items()]
     lines = [f"moves: {status.in_flight} in flight; requests moved: {', '.join(moved) or 'none'}"]
-    lines += [move(one) for one in status.moves[:MOVES_SHOWN]]
+    lines += [move(one) for one in status.in_flight_commands[:MOVES_SHOWN]]
     if status.silent:
         some = ", ".join(status.silent_workers[:MOVES_SHOWN])
         who = "worker does" if status.silent == 1 else "workers do"

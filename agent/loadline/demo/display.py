@@ -157,7 +157,7 @@ def moves(model: ModelStatus) -> list[str]:
         total + silent,
         *(
             f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}, {one.moved} of {requests(one.requests)}"
-            for one in status.moves[:MIGRATIONS_SHOWN]
+            for one in status.in_flight_commands[:MIGRATIONS_SHOWN]
         ),
     ]
 

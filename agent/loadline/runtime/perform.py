@@ -264,7 +264,7 @@ class Performer:
         return _drain_answer(effect, accepted=reply.accepted, detail=reply.detail)
 
     async def _send_migrate(self, effect: SendMigrate) -> AnyEvent:
-        move = effect.move
+        move = effect.migration
         fields = {name: getattr(move, name) for name in move.__struct_fields__}
         command = MigrateCommand(**fields, ttl_ms=effect.ttl_ms)
         subject, timeout_s = self._subjects.migrate(move.source.worker), effect.timeout_ms / 1_000
@@ -284,7 +284,7 @@ class Performer:
         )
 
     async def _fit(self, effect: FitForecast) -> AnyEvent:
-        forecasts = [await self._fitter.fit(question, FIT_DEADLINE_S) for question in effect.questions]
+        forecasts = [await self._fitter.fit(question, FIT_DEADLINE_S) for question in effect.queries]
         return ForecastFitted(effect.model, effect.request, forecasts)
 
     async def _save(self, effect: SaveLearned) -> None:
@@ -327,7 +327,7 @@ def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911
             return CommitUnknown(decision.decision_id, decision.model, detail)
         case SendDrain():
             return _drain_answer(effect, accepted=None, detail=detail)
-        case SendMigrate(move=move):
+        case SendMigrate(migration=move):
             return MigrationAnswered(move.command_id, move.model, None, detail=detail)
         case FitForecast(model=model, request=request):
             return ForecastFailed(model, request, detail)

@@ -146,7 +146,7 @@ class Service:
         order = decode_as(DrainOrder, payload)
         if isinstance(order, Rejected):
             return _refusal(order.detail)
-        pool = self._runtime.controller.state.fleet.locate(order.model, order.pool)
+        pool = self._runtime.controller.state.fleet.find_pool(order.model, order.pool)
         workers = getattr(pool, "workers", {})
         if order.worker not in workers:
             return _refusal(f"no worker {order.worker!r} is registered in pool {order.pool!r} of model {order.model!r}")

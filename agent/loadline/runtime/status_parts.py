@@ -21,7 +21,7 @@ def _without_lists(model: ModelStatus) -> ModelStatus:
     return replace(
         model,
         pools=tuple(replace(pool, workers=()) for pool in model.pools),
-        migrations=None if moves is None else replace(moves, moves=(), silent_workers=()),
+        migrations=None if moves is None else replace(moves, in_flight_commands=(), silent_workers=()),
     )
 
 

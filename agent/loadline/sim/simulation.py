@@ -251,7 +251,10 @@ class Simulation:
         return [
             (reason.pool, reason.sentence())
             for explanation in found
-            for reason in (*explanation.rails, *(r for opinion in explanation.opinions for r in opinion.reasons))
+            for reason in (
+                *explanation.limits,
+                *(r for opinion in explanation.recommendations for r in opinion.reasons),
+            )
         ]
 
     def _look(self) -> None:

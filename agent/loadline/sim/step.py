@@ -221,6 +221,6 @@ class Stepper:
 
 
 def _hold(found: Explanation) -> Hold:
-    said = [*found.rails, *(reason for opinion in found.opinions for reason in opinion.reasons)]
+    said = [*found.limits, *(reason for opinion in found.recommendations for reason in opinion.reasons)]
     reasons = [HoldReason(reason.code, reason.sentence(), reason.pool) for reason in said]
     return Hold(found.model, found.at_ms, found.targets, reasons)

@@ -12,7 +12,7 @@ from loadline.core.vocabulary.allocations import ModelRequest, PoolOption, RoleR
 def minimal_mixes(want: ModelRequest, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
     """All of them; none if there are more than ``most``. Switching a worker costs ``hours`` of it."""
     found = [Bundle({}, {}, 0.0)]
-    for part in want.parts:
+    for part in want.roles:
         counts = list(islice(_mixes(part), most + 1))
         if len(found) * len(counts) > most:
             return []
@@ -24,11 +24,11 @@ def minimal_mixes(want: ModelRequest, supply: RemainingSupply, hours: float, mos
 def _mixes(part: RoleRequest) -> Iterator[dict[str, int]]:
     """Counts by pool, from the least ones on."""
     options = sorted(part.options, key=lambda option: option.pool)
-    missing = part.demand * (1.0 - SLACK) - sum(option.serves * option.least for option in options)
+    missing = part.demand * (1.0 - SLACK) - sum(option.capacity * option.replicas_min for option in options)
     for more in _more(options, missing):
-        spare = sum(option.serves * count for option, count in zip(options, more, strict=True)) - missing
-        if all(option.serves > spare for option, count in zip(options, more, strict=True) if count):
-            yield {option.pool: option.least + count for option, count in zip(options, more, strict=True)}
+        spare = sum(option.capacity * count for option, count in zip(options, more, strict=True)) - missing
+        if all(option.capacity > spare for option, count in zip(options, more, strict=True) if count):
+            yield {option.pool: option.replicas_min + count for option, count in zip(options, more, strict=True)}
 
 
 def _more(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]]:
@@ -38,7 +38,7 @@ def _more(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]
             yield ()
         return
     option, rest = options[0], options[1:]
-    needed = max(0, ceil(missing / option.serves))
-    room = min(needed, option.most - option.least)
+    needed = max(0, ceil(missing / option.capacity))
+    room = min(needed, option.replicas_max - option.replicas_min)
     for count in range(0 if rest else needed, room + 1):
-        yield from ((count, *more) for more in _more(rest, missing - count * option.serves))
+        yield from ((count, *more) for more in _more(rest, missing - count * option.capacity))

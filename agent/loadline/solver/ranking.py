@@ -21,13 +21,13 @@ class AllocationRank(Struct, frozen=True, order=True):
 
 def rank_allocation(problem: AllocationProblem, found: Allocation) -> AllocationRank:
     """How good an allocation is. A model that has all there may be counts as served."""
-    priorities = sorted({want.priority for want in problem.wants})
+    priorities = sorted({want.priority for want in problem.models})
     unserved, missing, cost = [0] * len(priorities), [0.0] * len(priorities), 0.0
-    for want in problem.wants:
+    for want in problem.models:
         counts, at = found.counts[want.name], priorities.index(want.priority)
-        if all(_has_all(part, counts) for part in want.parts):
+        if all(_has_all(part, counts) for part in want.roles):
             bundles = [
-                bundles_of(part, [counts], RemainingSupply({}), problem.switching_cost_hours) for part in want.parts
+                bundles_of(part, [counts], RemainingSupply({}), problem.switching_cost_hours) for part in want.roles
             ]
             cost += sum(bundle.value for (bundle,) in bundles)
         else:
@@ -37,4 +37,4 @@ def rank_allocation(problem: AllocationProblem, found: Allocation) -> Allocation
 
 
 def _has_all(part: RoleRequest, counts: Mapping[str, int]) -> bool:
-    return served(part, counts) == 1.0 or all(counts[option.pool] == option.most for option in part.options)
+    return served(part, counts) == 1.0 or all(counts[option.pool] == option.replicas_max for option in part.options)

@@ -19,7 +19,9 @@ from loadline.core.vocabulary.status import (
 
 MOVES = MigrationStatus(
     in_flight=2,
-    moves=(InFlightStatus("c", "secret-worker-name", "secret-worker-name", "decode_load", "copying", 5, 3, 1),),
+    in_flight_commands=(
+        InFlightStatus("c", "secret-worker-name", "secret-worker-name", "decode_load", "copying", 5, 3, 1),
+    ),
     commands={"decode_load:planned": 9, "decode_load:refused:no_slots": 2, "drain:done": 4},
     requests={"decode_load": 5, "drain": 40},
     tokens={"decode_load": 5_000, "drain": 40_000},

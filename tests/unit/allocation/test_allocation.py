@@ -38,17 +38,20 @@ def plain(name: str, workers: float, priority: int = 1, **more: Any) -> ModelReq
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda: option("p", serves=0.0), "option 'p': serves is 0.0; leave out a pool that serves nothing"),
-        (lambda: option("p", serves=nan), "option 'p': serves is nan"),
-        (lambda: option("p", cost=-1.0), "option 'p': cost is -1.0; a number from 0 is needed"),
-        (lambda: option("p", cost=inf), "option 'p': cost is inf"),
-        (lambda: option("p", gpus=-2), "option 'p': takes: h100 is -2"),
+        (lambda: option("p", serves=0.0), "option 'p': capacity is 0.0; leave out a pool that serves nothing"),
+        (lambda: option("p", serves=nan), "option 'p': capacity is nan"),
+        (lambda: option("p", cost=-1.0), "option 'p': cost_per_hour is -1.0; it must be a finite number, at least 0"),
+        (lambda: option("p", cost=inf), "option 'p': cost_per_hour is inf"),
+        (lambda: option("p", gpus=-2), "option 'p': supplies: h100 is -2"),
         (lambda: option("p", current=-1), "option 'p': current is -1"),
-        (lambda: option("p", least=3, most=2), r"option 'p': most is 2; it must be from least \(3\)"),
-        (lambda: part(nan, option("p")), "part 'aggregated': demand is nan"),
-        (lambda: part(1.0, option("p"), option("p")), "part 'aggregated': 'p' is named twice; give each its own name"),
-        (lambda: want("m", priority=0), "want 'm': priority is 0; 1 is the first"),
-        (lambda: want("m", part(1.0, option("p")), part(1.0, option("p"))), "want 'm': 'p' is named twice"),
+        (
+            lambda: option("p", replicas_min=3, replicas_max=2),
+            r"option 'p': replicas_max is 2; it must be from replicas_min \(3\)",
+        ),
+        (lambda: part(nan, option("p")), "role 'aggregated': demand is nan"),
+        (lambda: part(1.0, option("p"), option("p")), "role 'aggregated': 'p' is named twice; give each its own name"),
+        (lambda: want("m", priority=0), "model 'm': priority is 0; 1 is the first"),
+        (lambda: want("m", part(1.0, option("p")), part(1.0, option("p"))), "model 'm': 'p' is named twice"),
         (lambda: AllocationProblem((want("m"), want("m")), {}), "problem: 'm' is named twice"),
         (lambda: AllocationProblem((), {"h100": -1}), "limits: h100 is -1"),
         (lambda: AllocationProblem((), {}, switching_cost_hours=nan), "problem: switching_cost_hours is nan"),
@@ -60,8 +63,8 @@ def test_what_cannot_be_reckoned_with_is_refused_by_place(made: Callable[[], obj
 
 
 def test_it_is_refused_where_it_is_decoded_too() -> None:
-    with pytest.raises(msgspec.ValidationError, match="option 'p': serves is -1"):
-        msgspec.json.decode(b'{"pool": "p", "serves": -1, "cost": 1}', type=PoolOption)
+    with pytest.raises(msgspec.ValidationError, match="option 'p': capacity is -1"):
+        msgspec.json.decode(b'{"pool": "p", "capacity": -1, "cost_per_hour": 1}', type=PoolOption)
 
 
 def test_pools_are_mixed_where_that_is_cheaper() -> None:
@@ -103,7 +106,7 @@ def test_a_cover_that_is_remembered_is_of_the_pools_that_are_asked_for() -> None
 
 
 def test_bounds_of_pools_are_kept_and_too_little_is_no_cover() -> None:
-    cheap, dear = option("cheap", most=2), option("dear", cost=5.0, least=1)
+    cheap, dear = option("cheap", replicas_max=2), option("dear", cost=5.0, replicas_min=1)
     assert cover(part(4.0, cheap, dear)) == {"cheap": 2, "dear": 2}
     assert cover(part(0.0, cheap, dear)) == {"cheap": 0, "dear": 1}
     assert cover(part(3.0, cheap)) is None
@@ -145,13 +148,13 @@ def test_a_worker_may_take_of_several_supplies() -> None:
 
 
 def test_least_counts_stand_even_where_there_is_nothing() -> None:
-    found = greedy(AllocationProblem((plain("m", 3, least=2), plain("n", 1)), {"h100": 1}, "round_robin"))
+    found = greedy(AllocationProblem((plain("m", 3, replicas_min=2), plain("n", 1)), {"h100": 1}, "round_robin"))
     assert found.counts == {"m": {"m": 2}, "n": {"n": 0}}
     assert found.unserved == {"m": pytest.approx(1 / 3), "n": 1.0}
 
 
 def test_the_most_counts_are_all_there_is_to_be_served_by() -> None:
-    found = greedy(AllocationProblem((plain("m", 10, most=8),), {"h100": 8}))
+    found = greedy(AllocationProblem((plain("m", 10, replicas_max=8),), {"h100": 8}))
     assert found.counts == {"m": {"m": 8}}
     assert found.unserved == {"m": pytest.approx(0.2)}
 
@@ -213,7 +216,7 @@ def test_shares_by_weight_fill_up_to_caps_and_round_by_remainder() -> None:
 
 
 def test_of_a_mix_what_fits_is_given_where_one_type_is_out() -> None:
-    mix = part(4.0, option("a", most=2), option("b", cost=1.1, type="l40s", most=2))
+    mix = part(4.0, option("a", replicas_max=2), option("b", cost=1.1, type="l40s", replicas_max=2))
     for h100, counts in ((0, {"a": 0, "b": 2}), (1, {"a": 1, "b": 2})):
         found = greedy(AllocationProblem((want("m", mix),), {"h100": h100, "l40s": 9}, "round_robin"))
         assert found.counts == {"m": counts}

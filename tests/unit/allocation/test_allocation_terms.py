@@ -111,7 +111,7 @@ def test_a_drained_worker_that_leaves_frees_its_place(desk: Desk) -> None:
     desk.tell(DrainAnswered("m", "decode", victim, decision.decision_id, accepted=True))
     desk.tell(WorkerDrained("m", "decode", victim, 1))
     desk.tell(WorkerDeregistered("m", "decode", victim))
-    assert desk.controller.state.fleet.models["m"].pools["decode"].draining() == 0
+    assert desk.controller.state.fleet.models["m"].pools["decode"].draining_workers() == 0
 
 
 def test_silence_on_a_bus_that_is_away_kills_no_drain(desk: Desk) -> None:

@@ -57,7 +57,7 @@ def counts(models: Models) -> dict[str, int]:
 
 def rails(models: Models, model: str) -> list[str]:
     """Codes of the reasons of the last hold, with what they name."""
-    found = models.controller.state.holds[model].rails
+    found = models.controller.state.holds[model].limits
     return [f"{reason.code} {reason.detail}".strip() for reason in found]
 
 

@@ -69,7 +69,7 @@ def needs(models: Models, model: str, demand: float, **serves: float) -> None:
 
 
 def rails(models: Models, model: str) -> set[str]:
-    return {f"{one.pool} {one.code}" for one in models.controller.state.holds[model].rails}
+    return {f"{one.pool} {one.code}" for one in models.controller.state.holds[model].limits}
 
 
 def answer(problem: AllocationProblem) -> Allocation | None:
@@ -88,7 +88,7 @@ def contended(**knobs: Any) -> Models:
 
 def swapped(problem: AllocationProblem) -> Allocation:
     """Not what greedy does."""
-    counts = {want.name: {"main": 0} for want in problem.wants}
+    counts = {want.name: {"main": 0} for want in problem.models}
     return Allocation(counts | {"a\0has": {"main": 1}, "b\0has": {"main": 1}, "b\0more\0main": {"main": 8}}, {})
 
 

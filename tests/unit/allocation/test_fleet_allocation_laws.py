@@ -281,7 +281,7 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
         models.run(MINUTE_MS)
     state = models.controller.state
     assert models.counts() == {"a": {"main": 1}, "b": {"main": 3}}
-    assert [one.code for one in state.holds["a"].opinions[0].reasons] == [ReasonCode.PLANNER_FAILED]
+    assert [one.code for one in state.holds["a"].recommendations[0].reasons] == [ReasonCode.PLANNER_FAILED]
     assert state.counters["alarm_planner_failed"] == 1
     models.run(MINUTE_MS)
     assert models.counts() == {"a": {"main": 3}, "b": {"main": 3}}

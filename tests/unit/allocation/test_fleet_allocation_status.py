@@ -59,7 +59,7 @@ def waiting(models: Models, model: str) -> dict[str, int]:
 
 
 def rails(models: Models) -> set[str]:
-    return {f"{one.pool} {one.code} {one.detail}" for one in models.controller.state.holds["chat"].rails}
+    return {f"{one.pool} {one.code} {one.detail}" for one in models.controller.state.holds["chat"].limits}
 
 
 def test_where_needs_are_met_nothing_waits_and_another_pool_serves() -> None:

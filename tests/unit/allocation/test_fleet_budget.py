@@ -42,7 +42,7 @@ def decided(models: Models, model: str) -> list[tuple[int, int]]:
 
 
 def rails(models: Models, model: str) -> list[ReasonCode]:
-    return [reason.code for reason in models.controller.state.holds[model].rails]
+    return [reason.code for reason in models.controller.state.holds[model].limits]
 
 
 def budget(models: Models) -> GpuBudgetStatus:
@@ -116,7 +116,7 @@ def test_a_floor_forbids_a_shrink_until_another_model_grows() -> None:
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4}
     assert rails(models, "a") == [ReasonCode.FLEET_GPU_BUDGET_MIN]
-    assert budget(models).wishes == {"a": 2}
+    assert budget(models).offers == {"a": 2}
     models.says("b", main=5)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 3, "b": 5}, "one is enough"
@@ -141,7 +141,7 @@ def test_a_wish_ends_when_its_model_needs_more_itself() -> None:
     models.run(2_000)
     models.says("a", main=5)
     models.run(2_000)
-    assert (budget(models).wishes, budget(models).waiting) == ({}, {"a": 1})
+    assert (budget(models).offers, budget(models).waiting) == ({}, {"a": 1})
 
 
 def test_a_wish_without_data_gives_nothing() -> None:
@@ -160,7 +160,7 @@ def test_the_smallest_wish_gives_first_and_the_last_one_in_part() -> None:
     for name, count in (("a", 4), ("b", 4), ("c", 9)):
         models.says(name, main=count)
     models.run(2_000)
-    assert budget(models).wishes == {"a": 8, "b": 2, "c": 1}
+    assert budget(models).offers == {"a": 8, "b": 2, "c": 1}
     models.says("d", main=7)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 10, "b": 4, "c": 9, "d": 7}
@@ -221,7 +221,7 @@ def test_a_paused_model_neither_waits_nor_gives() -> None:
     models.says("b", main=6)
     models.run(MINUTE_MS)
     assert counts(models) == {"a": 4, "b": 4}
-    assert budget(models).wishes == {}
+    assert budget(models).offers == {}
 
 
 def test_a_fleet_above_its_budget_is_brought_back_in_proportion() -> None:
@@ -310,7 +310,7 @@ def test_the_ceiling_holds_at_every_moment_and_who_waits_waits_for_a_reason(play
     assert found.decided >= play.least - max(widths.values())
     for model, replicas in wanted.items():
         if counts(models)[model] < replicas:
-            offered = sum(count for name, count in found.wishes.items() if name != model)
+            offered = sum(count for name, count in found.offers.items() if name != model)
             assert play.most - found.decided + offered < widths[model], f"{model} could grow"
         elif counts(models)[model] > replicas:
             assert found.decided - play.least < widths[model], f"{model} could shrink"

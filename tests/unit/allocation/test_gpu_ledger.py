@@ -88,7 +88,7 @@ def test_a_pool_that_comes_back_has_its_workers_back() -> None:
     rename(models)
     change(models, *before)
     assert (models.counts()["a"], occupied(models)) == ({"old": 2}, 8)
-    assert models.controller.state.fleet.strangers.gpus == {}
+    assert models.controller.state.fleet.unassigned.gpus == {}
 
 
 @pytest.mark.parametrize(("model", "taken"), [("a", 3), ("others", 0)])

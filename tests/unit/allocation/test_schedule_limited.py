@@ -34,7 +34,7 @@ def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict
     models.run(3 * MINUTE_MS)
     assert {name: pools["main"] for name, pools in models.counts().items()} == counts
     assert max(occupied) <= GPUS
-    waits = ReasonCode.GPUS_OCCUPIED in {one.code for one in models.controller.state.holds["day"].rails}
+    waits = ReasonCode.GPUS_OCCUPIED in {one.code for one in models.controller.state.holds["day"].limits}
     assert waits is (least == 5), "who waits says so"
 
 

@@ -63,9 +63,9 @@ def test_wall_clocks_are_data() -> None:
     assert sorted(zones) == ["Asia/Kolkata", "Europe/Berlin", "UTC"]
     assert (zones["UTC"], zones["Asia/Kolkata"]) == (ZoneOffsets(), ZoneOffsets((), (330,)))
     berlin = zones["Europe/Berlin"]
-    assert set(berlin.ahead_min) == {60, 120}
-    assert 1_711_846_800_000 in berlin.since_ms, "2024-03-31 01:00 UTC, to the minute"
-    assert len(berlin.since_ms) == 2 * 40
+    assert set(berlin.offsets_min) == {60, 120}
+    assert 1_711_846_800_000 in berlin.changed_at_ms, "2024-03-31 01:00 UTC, to the minute"
+    assert len(berlin.changed_at_ms) == 2 * 40
 
 
 def test_check_tells_of_schedules_and_of_sleep() -> None:

@@ -19,7 +19,7 @@ def test_no_data_never_shrinks() -> None:
     world.run(40, only={"p1", "p2", "d1"})
     assert {t.pool: t.replicas for t in world.stored["m"].decision.targets} == {"prefill": 3, "decode": 2}
     holds = world.controller.state.holds["m"]
-    assert "no_data_no_shrink" not in [r.code for r in holds.rails], "the silent one counts as full: not even proposed"
+    assert "no_data_no_shrink" not in [r.code for r in holds.limits], "the silent one counts as full: not even proposed"
 
 
 def test_a_pool_gives_one_worker_in_5_s_whatever_is_proposed() -> None:

@@ -116,7 +116,7 @@ def test_a_longer_deadline_takes_back_what_was_late() -> None:
     pool = desk.controller.state.fleet.models["m"].pools["decode"]
     assert pool.late == 1
     change(desk, with_model(desk.controller.settings, "m", pools=(replace(DECODE, start_deadline_ms=120_000),)))
-    assert (pool.late, pool.supply(desk.now).starting) == (0, 1)
+    assert (pool.late, pool.worker_counts(desk.now).starting) == (0, 1)
 
 
 def test_a_planner_of_another_kind_takes_over() -> None:
@@ -164,12 +164,12 @@ def test_a_pool_that_goes_takes_its_drains_with_it() -> None:
     state = desk.controller.state
     assert not state.drains.open
     assert state.fleet.workers == 2
-    assert len(state.fleet.strangers.workers) == 2
+    assert len(state.fleet.unassigned.workers) == 2
     desk.pass_time(5)
     change(desk, with_model(desk.controller.settings, "m", pools=(DECODE,)))
     assert sorted(state.fleet.models["m"].pools["decode"].workers) == ["a", "b"]
     assert state.fleet.workers == 4
-    assert not state.fleet.strangers.workers
+    assert not state.fleet.unassigned.workers
 
 
 def test_a_pool_of_another_role_is_another_pool() -> None:
@@ -201,7 +201,7 @@ def test_a_worker_that_has_gone_before_its_model_came_is_not_counted() -> None:
     desk.tell(WorkerDeregistered("m", "decode", "a"))
     desk.tell(RegistryRead([worker]))
     desk.tell(RegistryRead([]))
-    assert not desk.controller.state.fleet.strangers.workers
+    assert not desk.controller.state.fleet.unassigned.workers
     change(desk, Desk().controller.settings)
     assert desk.controller.state.fleet.workers == 0
 
@@ -210,7 +210,7 @@ def test_strangers_are_no_more_than_workers_may_be() -> None:
     desk = Desk(replace(without(Desk().controller.settings, "m"), fleet=FleetKnobs(workers_max=1)))
     for name in ("a", "b"):
         desk.tell(WorkerRegistered(RegisteredWorker(WorkerRecord("m", "decode", name, "decode", 1), 5)))
-    assert len(desk.controller.state.fleet.strangers.workers) == 1
+    assert len(desk.controller.state.fleet.unassigned.workers) == 1
 
 
 def test_a_model_that_comes_back_goes_on_from_what_the_store_holds() -> None:

@@ -60,7 +60,7 @@ class Busy:
             effects = self.tell(self._traffic(), *(self._load(pool, worker) for pool in NAMES for worker in ("a", "b")))
             for effect in effects:
                 if isinstance(effect, FitForecast):
-                    found = [forecast(question) for question in effect.questions]
+                    found = [forecast(question) for question in effect.queries]
                     self.unanswered.append(ForecastFitted("m", effect.request, found))
             if self.answering and self.unanswered:
                 self.tell(*self.unanswered)
@@ -132,7 +132,7 @@ def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
         busy.change(pools=tuple(map(_pool, pools)), **{name: knobs})
         busy.run(15)
         (hold,) = busy.controller.state.holds.values()
-        assert {reason.pool for opinion in hold.opinions for reason in opinion.reasons} <= {"", *pools}
+        assert {reason.pool for opinion in hold.recommendations for reason in opinion.reasons} <= {"", *pools}
         assert not _remembered(busy.planner) - set(pools)
         assert "planner_failures" not in busy.controller.state.counters, hold
         assert busy.planner.knobs == knobs
@@ -169,7 +169,7 @@ def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
     busy.run(25)
     assert "planner_failures" not in busy.controller.state.counters
     (hold,) = busy.controller.state.holds.values()
-    assert not [r for opinion in hold.opinions for r in opinion.reasons if r.code is ReasonCode.TRAFFIC_UNKNOWN]
+    assert not [r for opinion in hold.recommendations for r in opinion.reasons if r.code is ReasonCode.TRAFFIC_UNKNOWN]
 
 
 def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:

@@ -69,7 +69,7 @@ def test_victims_are_those_that_are_cheapest_to_lose() -> None:
     ]
     for name, state, incarnation, kv, waiting, running in workers:
         fleet.register(registered(name, state=state, incarnation=incarnation), START)
-        fleet.report(reported(name, sample(1, kv, waiting, running), incarnation=incarnation), START)
+        fleet.ingest(reported(name, sample(1, kv, waiting, running), incarnation=incarnation), START)
     order = ["starting", "idle", "new-a", "new-b", "old", "full", "busy"]
     assert [v.worker for v in choose_victims(pool, 99)] == order
     assert choose_victims(pool, 2) == [Victim("starting", 1), Victim("idle", 1)]
@@ -82,7 +82,7 @@ def test_where_requests_move_those_are_cheapest_to_lose_that_have_the_fewest_tha
     for name, running, staying in (("many", 9, 0), ("few", 3, 0), ("guided", 2, 2), ("fixed", 1, 0)):
         fleet.register(registered(name), START)
         said = replace(sample(1, 0.1 * running, 0, running), unmovable_requests=staying)
-        fleet.report(reported(name, said), START)
+        fleet.ingest(reported(name, said), START)
     moves = [v.worker for v in choose_victims(pool, 99, lambda worker: worker.record.worker != "fixed")]
     assert moves == ["few", "many", "fixed", "guided"]
     assert [v.worker for v in choose_victims(pool, 99)] == ["fixed", "guided", "few", "many"]
@@ -97,7 +97,7 @@ def test_a_victim_is_asked_at_once() -> None:
     assert scene.drains.next_wake() is not None
     (command,) = scene.tick(START)
     assert command == SendDrain("m", "decode", "a", "decode", 1, "id", EPOCH, 60_000)
-    assert (scene.pool.ready, scene.pool.draining()) == (1, 1)
+    assert (scene.pool.ready, scene.pool.draining_workers()) == (1, 1)
     assert scene.drains.of_pool("m", "decode") == [Victim("a", 1)]
     assert scene.drains.of_pool("m", "prefill") == []
 
@@ -268,7 +268,7 @@ def test_without_a_lease_it_lives_as_long_as_it_reports() -> None:
     scene = draining_without_a_lease()
     last = START + 30_000
     for number, now in enumerate(range(START, last + 1, 5_000)):
-        scene.fleet.report(reported("a", sample(number)), now)
+        scene.fleet.ingest(reported("a", sample(number)), now)
         assert scene.tick(now) == []
     assert scene.tick(last + STALE_MS) == []
     (alarm,) = scene.tick(last + STALE_MS + 1)

@@ -17,7 +17,7 @@ from loadline.core.engines.roots import last_below, last_below_many
 
 LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
 QUEUE = EngineQueue(LLAMA, 512.0, 128.0, 64, 64)
-LEAST, MOST = QUEUE.sized_requests_per_s
+LEAST, MOST = QUEUE.rate_range_per_s
 
 attainments = st.sampled_from([0.0, 0.5, 0.95, 0.99])
 
@@ -33,7 +33,7 @@ def queue_of(seed: int) -> EngineQueue:
 
 def targets_of(queue: EngineQueue, seed: int, attainment: float) -> Targets:
     draw = random.Random(seed)
-    full = queue.analyse(1_000.0 * queue.top)
+    full = queue.analyse(1_000.0 * queue.rate_max)
     return Targets(
         ttft_ms=draw.choice(
             [math.inf, draw.uniform(0.5, 2.0) * full.prefill_ms + 1.0, draw.uniform(0.0, 1.0) * full.ttft_ms + 0.1]
@@ -46,7 +46,7 @@ def targets_of(queue: EngineQueue, seed: int, attainment: float) -> Targets:
 
 def reached(queue: EngineQueue, rate: float, attainment: float) -> tuple[float, float]:
     if attainment:
-        return queue.ttft_ms_at(rate, attainment), queue.itl_ms_at(rate, attainment)
+        return queue.ttft_quantile_ms(rate, attainment), queue.itl_quantile_ms(rate, attainment)
     found = queue.analyse(rate)
     return found.ttft_ms, found.itl_ms
 
@@ -60,12 +60,12 @@ def met(queue: EngineQueue, targets: Targets, rate: float, rounding: float = 3e-
 def test_the_rate_meets_the_targets_and_no_higher_one_does(seed: int, attainment: float) -> None:
     queue = queue_of(seed)
     targets = targets_of(queue, seed, attainment)
-    least, most = queue.sized_requests_per_s
+    least, most = queue.rate_range_per_s
     found = max_rate(queue, targets)
     if not found.requests_per_s:
         assert found.bound in {"ttft", "itl"}
         at_least = dict(zip(("ttft", "itl"), reached(queue, least, attainment), strict=True))[found.bound]
-        assert found.least_ms == at_least > getattr(targets, f"{found.bound}_ms")
+        assert found.lowest_ms == at_least > getattr(targets, f"{found.bound}_ms")
         return
     assert least <= found.requests_per_s <= most
     assert met(queue, targets, found.requests_per_s)
@@ -82,7 +82,7 @@ def test_many_at_once_are_one_by_one(seeds: list[tuple[int, float]]) -> None:
     queues = [queue_of(seed) for seed, _ in seeds]
     targets = [targets_of(queue, *seed) for queue, seed in zip(queues, seeds, strict=True)]
     for one, other in zip(map(max_rate, queues, targets), max_rates(queues, targets), strict=True):
-        assert (one.bound, one.least_ms) == (other.bound, other.least_ms)
+        assert (one.bound, one.lowest_ms) == (other.bound, other.lowest_ms)
         assert one.requests_per_s == pytest.approx(other.requests_per_s, rel=2.1 * PRECISION)
 
 
@@ -96,10 +96,10 @@ def test_the_reference_points_of_the_original() -> None:
 def test_what_cannot_be_met_is_said_with_what_can() -> None:
     found = max_rate(QUEUE, Targets(ttft_ms=1_000.0, itl_ms=6.9))
     assert (found.requests_per_s, found.bound) == (0.0, "itl")
-    assert found.least_ms == QUEUE.analyse(LEAST).itl_ms == pytest.approx(7.0, abs=1e-3)
-    assert max_rate(QUEUE, Targets(ttft_ms=14.0)).least_ms == pytest.approx(14.256, abs=1e-3)
+    assert found.lowest_ms == QUEUE.analyse(LEAST).itl_ms == pytest.approx(7.0, abs=1e-3)
+    assert max_rate(QUEUE, Targets(ttft_ms=14.0)).lowest_ms == pytest.approx(14.256, abs=1e-3)
     late = max_rate(QUEUE, Targets(ttft_ms=14.0, attainment=0.95))
-    assert (late.requests_per_s, late.least_ms) == (0.0, QUEUE.ttft_ms_at(LEAST, 0.95))
+    assert (late.requests_per_s, late.lowest_ms) == (0.0, QUEUE.ttft_quantile_ms(LEAST, 0.95))
 
 
 @pytest.mark.parametrize("attainment", [0.0, 0.95])
@@ -135,7 +135,7 @@ def test_percentiles_need_more_room_than_means() -> None:
         max_rate(queue, Targets(ttft_ms=500.0, attainment=share)).requests_per_s for share in (0.0, 0.9, 0.95, 0.99)
     ]
     assert rates == sorted(rates, reverse=True)
-    assert queue.ttft_ms_at(rates[-1], 0.99) == pytest.approx(500.0, rel=1e-4)
+    assert queue.ttft_quantile_ms(rates[-1], 0.99) == pytest.approx(500.0, rel=1e-4)
     batches = [max_rate(queue, Targets(itl_ms=9.0, attainment=share)).requests_per_s for share in (0.5, 0.95, 0.99)]
     assert batches == sorted(batches, reverse=True)
 

@@ -39,7 +39,7 @@ def llama(batch: int = 64, room: int = 640, isl: float = 512.0, osl: float = 128
 
 def rate_of(queue: EngineQueue, load: float) -> float:
     """Requests a ms, by what can be served, and no more than may be asked for."""
-    return min(1e6, load * queue.top)
+    return min(1e6, load * queue.rate_max)
 
 
 @given(shapes, loads)
@@ -57,7 +57,7 @@ def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
     assert found.service_ms == close(plain.running / plain.throughput)
     assert found.response_ms == pytest.approx(found.waiting_ms + found.service_ms)
     assert found.busy == close(1.0 - plain.shares[0])
-    assert found.utilisation == close(plain.running / queue.batch)
+    assert found.utilisation == close(plain.running / queue.batch_max)
     assert found.ttft_ms == found.waiting_ms + found.prefill_ms
     assert list(queue.means(1_000.0 * rate)) == close([found.batch_requests, found.waiting_ms])
 
@@ -66,7 +66,7 @@ def test_an_analysis_is_the_plain_solution(shape: Shape, load: float) -> None:
 @pytest.mark.parametrize(("batch", "room"), [(256, 2_560), (512, 512), (512, 0), (1_500, 100)])
 def test_large_engines_are_the_plain_solution_too(batch: int, room: int, load: float) -> None:
     queue = llama(batch, room)
-    rate = load * queue.top
+    rate = load * queue.rate_max
     found, plain = queue.analyse(1_000.0 * rate), BirthDeath((LLAMA, 512.0, 128.0, batch, room), rate)
     assert found.waiting_requests == pytest.approx(plain.waiting, rel=1e-7, abs=1e-12)
     assert found.batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
@@ -80,7 +80,7 @@ def test_distributions_are_those_of_the_plain_solution(shape: Shape, load: float
     queue = EngineQueue(*shape)
     rate = rate_of(queue, load)
     plain = BirthDeath(shape, rate)
-    wait_ms = waited * (queue.room + 1) / queue.top
+    wait_ms = waited * (queue.queue_max + 1) / queue.rate_max
     assert queue.share_above(1_000.0 * rate, batch) == pytest.approx(plain.share_above(batch), rel=1e-8, abs=1e-10)
     over = queue.share_waiting_over(1_000.0 * rate, wait_ms)
     assert over == pytest.approx(plain.share_waiting_over(wait_ms), rel=1e-6, abs=1e-12)
@@ -91,8 +91,10 @@ def test_a_long_queue_is_taken_for_an_endless_one_without_a_jump() -> None:
     found = []
     for room in range(300, 460):
         queue = llama(batch, room)
-        step, slack = math.log(rate), (1.0 - rate) * queue.top * wait_ms
-        found.append((room * step + slack < NEVER_SHORT, queue.share_waiting_over(1_000.0 * rate * queue.top, wait_ms)))
+        step, slack = math.log(rate), (1.0 - rate) * queue.rate_max * wait_ms
+        found.append(
+            (room * step + slack < NEVER_SHORT, queue.share_waiting_over(1_000.0 * rate * queue.rate_max, wait_ms))
+        )
     assert {endless for endless, _ in found} == {True, False}
     assert all(other == pytest.approx(one, rel=3e-8) for (_, one), (_, other) in pairwise(found))
 
@@ -100,8 +102,8 @@ def test_a_long_queue_is_taken_for_an_endless_one_without_a_jump() -> None:
 def test_waits_of_an_event_simulation() -> None:
     """4 runs of a million requests each at 90 %: 50.6 (1.0), 323.5 (6) and 642.5 (17) ms."""
     queue = llama()
-    rate = 900.0 * queue.top
-    waits = (queue.analyse(rate).waiting_ms, queue.waiting_ms_at(rate, 0.95), queue.waiting_ms_at(rate, 0.99))
+    rate = 900.0 * queue.rate_max
+    waits = (queue.analyse(rate).waiting_ms, queue.wait_quantile_ms(rate, 0.95), queue.wait_quantile_ms(rate, 0.99))
     assert waits == pytest.approx((50.6, 323.5, 642.5), rel=0.03)
 
 
@@ -110,12 +112,12 @@ def test_percentiles_are_ordered_and_keep_their_share(shape: Shape, load: float)
     queue = EngineQueue(*shape)
     rate = 1_000.0 * rate_of(queue, load)
     shares = (0.0, 0.5, 0.9, 0.99, 0.9999)
-    for percentile in (queue.waiting_ms_at, queue.ttft_ms_at, queue.itl_ms_at):
+    for percentile in (queue.wait_quantile_ms, queue.ttft_quantile_ms, queue.itl_quantile_ms):
         found = [percentile(rate, share) for share in shares]
         assert found == sorted(found)
         assert all(math.isfinite(one) for one in found)
     for share in shares:
-        wait_ms = queue.waiting_ms_at(rate, share)
+        wait_ms = queue.wait_quantile_ms(rate, share)
         over = queue.share_waiting_over(rate, wait_ms)
         assert over <= (1.0 - share) * (1.0 + 1e-9)
         assert wait_ms == 0.0 or over == pytest.approx(1.0 - share, rel=1e-3)
@@ -123,29 +125,31 @@ def test_percentiles_are_ordered_and_keep_their_share(shape: Shape, load: float)
 
 def test_percentiles_of_latencies_are_those_of_batches_and_waits() -> None:
     queue = llama()
-    busy, calm = 970.0 * queue.top, 600.0 * queue.top
-    assert queue.ttft_ms_at(busy, 0.99) == pytest.approx(queue.waiting_ms_at(busy, 0.99) + 14.0 + 0.0005 * 512.0 * 64.0)
-    assert queue.waiting_ms_at(calm, 0.9) == 0.0
-    batch = queue.batch_at(calm, 0.9)
+    busy, calm = 970.0 * queue.rate_max, 600.0 * queue.rate_max
+    assert queue.ttft_quantile_ms(busy, 0.99) == pytest.approx(
+        queue.wait_quantile_ms(busy, 0.99) + 14.0 + 0.0005 * 512.0 * 64.0
+    )
+    assert queue.wait_quantile_ms(calm, 0.9) == 0.0
+    batch = queue.batch_quantile(calm, 0.9)
     assert queue.share_above(calm, batch) <= 0.1 < queue.share_above(calm, batch - 1)
-    assert queue.ttft_ms_at(calm, 0.9) == pytest.approx(14.0 + 0.0005 * 512.0 * batch)
-    assert queue.itl_ms_at(calm, 0.9) == pytest.approx(6.958 + 0.042 * batch)
+    assert queue.ttft_quantile_ms(calm, 0.9) == pytest.approx(14.0 + 0.0005 * 512.0 * batch)
+    assert queue.itl_quantile_ms(calm, 0.9) == pytest.approx(6.958 + 0.042 * batch)
 
 
 @pytest.mark.parametrize("load", [1.0 - 1e-9, 1.0 - 1e-13])
 def test_an_engine_without_a_fixed_time_next_to_saturation(load: float) -> None:
     shape = (LinearTimes(0.0, 0.04, 0.0, 0.001), 512.0, 128.0, 16, 40)
     queue = EngineQueue(*shape)
-    plain = BirthDeath(shape, load * queue.top)
-    assert queue.analyse(1_000.0 * load * queue.top).batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
+    plain = BirthDeath(shape, load * queue.rate_max)
+    assert queue.analyse(1_000.0 * load * queue.rate_max).batch_requests == pytest.approx(plain.joined_mean, rel=1e-9)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.9, 0.99, 1.0, 1.5])
 def test_the_mean_is_that_of_the_distribution(load: float) -> None:
     queue = llama(16, 100)
-    rate = 1_000.0 * load * queue.top
+    rate = 1_000.0 * load * queue.rate_max
     found = queue.analyse(rate)
-    joined = sum(queue.share_above(rate, batch) for batch in range(queue.batch))
+    joined = sum(queue.share_above(rate, batch) for batch in range(queue.batch_max))
     assert found.batch_requests == pytest.approx(joined, rel=1e-9)
     step_ms = 10.0
     waited = sum(queue.share_waiting_over(rate, (place + 0.5) * step_ms) for place in range(6_000)) * step_ms
@@ -155,7 +159,9 @@ def test_the_mean_is_that_of_the_distribution(load: float) -> None:
 @given(shapes)
 def test_more_requests_wait_longer(shape: Shape) -> None:
     queue = EngineQueue(*shape)
-    rates = [min(1e9, 1_000.0 * queue.top * load) for load in (1e-6, 0.01, 0.3, 0.7, 0.95, 0.999, 1.0, 1.001, 1.2, 5.0)]
+    rates = [
+        min(1e9, 1_000.0 * queue.rate_max * load) for load in (1e-6, 0.01, 0.3, 0.7, 0.95, 0.999, 1.0, 1.001, 1.2, 5.0)
+    ]
     found = [queue.analyse(rate) for rate in rates]
     for low, high in pairwise(found):
         for name in ("waiting_ms", "batch_requests", "ttft_ms", "itl_ms", "refused", "throughput_requests_per_s"):
@@ -167,14 +173,16 @@ def test_more_requests_wait_longer(shape: Shape) -> None:
 def test_overload_has_an_answer(load: float, batch: int, room: int) -> None:
     """The original refuses to say anything above 99.9 % of what the engine can serve."""
     queue = llama(batch, room)
-    found = queue.analyse(min(1e9, 1_000.0 * load * queue.top))
+    found = queue.analyse(min(1e9, 1_000.0 * load * queue.rate_max))
     assert all(math.isfinite(getattr(found, name)) for name in found.__struct_fields__)
-    assert found.throughput_requests_per_s <= 1_000.0 * queue.top * (1.0 + 1e-6)
-    assert 0.0 <= found.waiting_ms <= room / queue.top * (1.0 + 1e-6)
+    assert found.throughput_requests_per_s <= 1_000.0 * queue.rate_max * (1.0 + 1e-6)
+    assert 0.0 <= found.waiting_ms <= room / queue.rate_max * (1.0 + 1e-6)
     if load >= 2.0:
-        assert found.throughput_requests_per_s == pytest.approx(1_000.0 * queue.top, rel=0.35 if batch == 1 else 1e-2)
-        assert found.waiting_ms == pytest.approx(room / queue.top, rel=0.15 if room else 0)
-        assert math.isfinite(queue.ttft_ms_at(1_000.0 * queue.top, 0.99))
+        assert found.throughput_requests_per_s == pytest.approx(
+            1_000.0 * queue.rate_max, rel=0.35 if batch == 1 else 1e-2
+        )
+        assert found.waiting_ms == pytest.approx(room / queue.rate_max, rel=0.15 if room else 0)
+        assert math.isfinite(queue.ttft_quantile_ms(1_000.0 * queue.rate_max, 0.99))
 
 
 def test_next_to_nothing_is_served_at_once() -> None:
@@ -185,19 +193,19 @@ def test_next_to_nothing_is_served_at_once() -> None:
 def test_a_flat_curve_is_a_curve() -> None:
     """The original calls every target infeasible for one, and gives NaN as its prefill."""
     queue = EngineQueue(LinearTimes(10.0, 0.0, 5.0, 0.0), 100.0, 50.0, 32, 320)
-    found = queue.analyse(500.0 * queue.top)
+    found = queue.analyse(500.0 * queue.rate_max)
     assert (found.itl_ms, found.prefill_ms, found.service_ms) == (10.0, 5.0, 495.0)
-    assert queue.itl_ms_at(500.0 * queue.top, 0.99) == 10.0
+    assert queue.itl_quantile_ms(500.0 * queue.rate_max, 0.99) == 10.0
 
 
 def test_without_prompts_there_is_no_prefill() -> None:
     """The original takes gamma off the batch all the same, so its ITL is too low."""
     queue = llama(isl=0.0)
-    found = queue.analyse(500.0 * queue.top)
+    found = queue.analyse(500.0 * queue.rate_max)
     assert found.prefill_ms == 0.0
     assert found.service_ms == pytest.approx(127.0 * found.itl_ms)
     one = EngineQueue(LLAMA, 0.0, 1.0, 64, 640)
-    assert one.analyse(500.0 * one.top).itl_ms == pytest.approx(one.analyse(500.0 * one.top).service_ms)
+    assert one.analyse(500.0 * one.rate_max).itl_ms == pytest.approx(one.analyse(500.0 * one.rate_max).service_ms)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 2_560])
@@ -264,6 +272,6 @@ def test_a_wait_that_is_none_is_refused(wait_ms: float) -> None:
 
 @pytest.mark.parametrize("share", [NAN, -0.1, 1.0, 2.0])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
-    for ask in (llama().waiting_ms_at, llama().batch_at, llama().ttft_ms_at, llama().itl_ms_at):
+    for ask in (llama().wait_quantile_ms, llama().batch_quantile, llama().ttft_quantile_ms, llama().itl_quantile_ms):
         with pytest.raises(ValueError, match="the share is"):
             ask(10.0, share)

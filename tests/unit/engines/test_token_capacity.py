@@ -19,7 +19,7 @@ KV, K1 = 100_000.0, 80_000.0
 def holds(in_use: float, waiting: float = 0.0, *, learned: float | None = None, derived: float | None = None) -> float:
     observed = ObservedCapacity()
     if learned is not None:
-        observed.note(0.0, learned)
+        observed.record(0.0, learned)
     return worker_tokens(WorkerKv(KV, in_use, waiting), LIMITS, observed, 0.0, derived)
 
 
@@ -51,8 +51,8 @@ def test_what_it_holds_without_a_queue_shows_what_is_wrong() -> None:
 def test_observations_are_a_mean_of_ten_by_length_of_output() -> None:
     observed = ObservedCapacity()
     for tokens in range(20):
-        observed.note(99.0, float(tokens))
-    observed.note(100.0, 7.0)
+        observed.record(99.0, float(tokens))
+    observed.record(100.0, 7.0)
     assert (observed.mean(0.0), observed.mean(499.0), observed.mean(500.0)) == (14.5, 7.0, None)
 
 

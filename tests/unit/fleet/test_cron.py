@@ -39,17 +39,17 @@ def test_the_last_and_the_next(text: str, last: str, following: str | None) -> N
     noon = minute("2024-03-09 12:30")  # a Saturday
     found = parse_cron(text)
     if text.startswith("30 12"):
-        assert at(found.last(noon)) == "Sat 2024-03-09 12:30", "the minute itself is the last, and not the next"
+        assert at(found.previous(noon)) == "Sat 2024-03-09 12:30", "the minute itself is the last, and not the next"
         noon -= 1
         assert at(found.next(noon)) == "Sat 2024-03-09 12:30"
         following = "Sat 2024-03-09 12:30"
-    assert (at(found.last(noon)), at(found.next(noon))) == (last, following)
+    assert (at(found.previous(noon)), at(found.next(noon))) == (last, following)
 
 
 def matches(found: CronSchedule, when: datetime) -> bool:
     day, weekday = when.day in found.days, when.isoweekday() % 7 in found.weekdays
-    on = day or weekday if found.either else day and weekday
-    return on and when.month in found.months and when.hour * 60 + when.minute in found.times
+    on = day or weekday if found.any_day else day and weekday
+    return on and when.month in found.months and when.hour * 60 + when.minute in found.minutes_of_day
 
 
 HOURS = st.sampled_from(["*", "0", "3,15", "8-18/5"])
@@ -63,7 +63,7 @@ def test_it_is_as_the_calendar_has_it(hours: str, days: str, months: str, weekda
     found = parse_cron(f"0 {hours} {days} {months} {weekdays}")
     hour = moment.replace(minute=0, second=0, microsecond=0, tzinfo=UTC)
     here = int((hour - EPOCH).total_seconds()) // 60
-    last, following = found.last(here), found.next(here)
+    last, following = found.previous(here), found.next(here)
     before = (hour - timedelta(hours=back) for back in range(367 * 24))
     after = (hour + timedelta(hours=ahead) for ahead in range(1, 366 * 24))
     assert at(last) == next((when.strftime("%a %Y-%m-%d %H:%M") for when in before if matches(found, when)), None)

@@ -26,8 +26,8 @@ def fleet_with(*workers: RegisteredWorker, knobs: FleetKnobs | None = None) -> t
 
 
 def settle(pool: Pool, now: int) -> Pool:
-    pool.sweep(now, STALE_MS)
-    pool.settle(now, STALE_MS)
+    pool.expire_silent(now, STALE_MS)
+    pool.refresh_totals(now, STALE_MS)
     return pool
 
 
@@ -36,11 +36,11 @@ def settle(pool: Pool, now: int) -> Pool:
 
 def test_a_worker_counts_by_its_state() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b", state="starting"), registered("c", state="draining"))
-    assert (pool.ready, pool.starting, pool.draining(), fleet.workers) == (1, 1, 1, 3)
+    assert (pool.ready, pool.starting, pool.draining_workers(), fleet.workers) == (1, 1, 1, 3)
     fleet.register(registered("b"), START)
     assert (pool.ready, pool.starting) == (2, 0)
     fleet.register(registered("a", state="draining"), START)
-    assert (pool.ready, pool.draining()) == (1, 2)
+    assert (pool.ready, pool.draining_workers()) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,17 @@ def test_workers_are_bounded_and_a_known_one_is_never_refused() -> None:
 
 def test_a_new_incarnation_begins_without_a_past() -> None:
     fleet, pool = fleet_with(registered("a"))
-    fleet.report(reported("a", sample(9, kv=0.8)), START)
+    fleet.ingest(reported("a", sample(9, kv=0.8)), START)
     assert settle(pool, START).fresh == 1
     fleet.register(registered("a", incarnation=2), START)
     assert settle(pool, START).fresh == 0
     assert pool.load == WorkerLoad()
-    assert fleet.report(reported("a", sample(1, kv=0.1), incarnation=2), START) == (0, None)
+    assert fleet.ingest(reported("a", sample(1, kv=0.1), incarnation=2), START) == (0, None)
 
 
 def test_a_record_written_again_keeps_what_was_reported() -> None:
     fleet, pool = fleet_with(registered("a", ranks=2))
-    fleet.report(reported("a", sample(1, kv=0.4), sample(1, kv=0.6, rank=1)), START)
+    fleet.ingest(reported("a", sample(1, kv=0.4), sample(1, kv=0.6, rank=1)), START)
     fleet.register(registered("a", ranks=1), START)
     assert settle(pool, START).load.kv_micro == 400_000
     assert fleet.workers == 1
@@ -86,7 +86,7 @@ def test_a_record_written_again_keeps_what_was_reported() -> None:
 
 def test_reading_the_registry_forgets_who_is_not_in_it() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"))
-    refused = fleet.replace([registered("b"), registered("c"), registered("d", role="prefill")], START)
+    refused = fleet.replace_registry([registered("b"), registered("c"), registered("d", role="prefill")], START)
     assert refused == [Rejection.ROLE_MISMATCH]
     assert (sorted(pool.workers), pool.ready, fleet.workers) == (["b", "c"], 2, 2)
 
@@ -122,23 +122,23 @@ def test_who_is_not_known_cannot_leave(identity: tuple[str, str, str], why: Reje
 )
 def test_a_report_that_cannot_be_believed_is_refused(event: LoadReported, why: Rejection) -> None:
     fleet, pool = fleet_with(registered("a", incarnation=7, ranks=2))
-    fleet.report(reported("a", sample(5, kv=0.3), sample(5, kv=0.3, rank=1), incarnation=7), START)
+    fleet.ingest(reported("a", sample(5, kv=0.3), sample(5, kv=0.3, rank=1), incarnation=7), START)
     settle(pool, START)
     event = msgspec.structs.replace(event, incarnation=7) if event.incarnation == 1 else event
-    assert fleet.report(event, START + 4_000) == (1, why)
+    assert fleet.ingest(event, START + 4_000) == (1, why)
     assert pool.workers["a"].seen_at_ms == START, "what is refused proves no life"
 
 
 def test_of_a_frame_only_the_refused_samples_are_refused() -> None:
     fleet, pool = fleet_with(registered("a"))
-    outcome = fleet.report(reported("a", sample(2, kv=0.2), sample(1, kv=0.1), sample(3, kv=0.3)), START)
+    outcome = fleet.ingest(reported("a", sample(2, kv=0.2), sample(1, kv=0.1), sample(3, kv=0.3)), START)
     assert outcome == (1, Rejection.NOT_NEWER)
     assert settle(pool, START).load.kv_micro == 300_000
 
 
 def test_a_worker_of_ranks_has_their_mean_usage_and_all_their_requests() -> None:
     fleet, pool = fleet_with(registered("a", ranks=3))
-    fleet.report(reported("a", sample(1, 0.9, 2, 0), sample(1, 0.5, 3, 4, rank=2)), START)
+    fleet.ingest(reported("a", sample(1, 0.9, 2, 0), sample(1, 0.5, 3, 4, rank=2)), START)
     assert settle(pool, START).load == WorkerLoad(1, 1, kv_micro=700_000, waiting=5, waiting_while_running=3, running=4)
 
 
@@ -155,16 +155,16 @@ def test_a_worker_of_ranks_has_their_mean_usage_and_all_their_requests() -> None
 def test_usage_comes_from_blocks_where_they_are_known(said: WorkerSample, micro: int) -> None:
     record = WorkerRecord("m", "decode", "a", "decode", 1, kv_blocks_total=200)
     fleet, pool = fleet_with(RegisteredWorker(record, 5))
-    fleet.report(reported("a", said), START)
+    fleet.ingest(reported("a", said), START)
     assert settle(pool, START).load.kv_micro == micro
 
 
 def test_what_a_rank_does_not_say_is_not_known_of_the_worker() -> None:
     fleet, pool = fleet_with(registered("a", ranks=2), registered("b"))
-    fleet.report(reported("a", sample(1), sample(1, kv=None, waiting=None, rank=1)), START)
-    fleet.report(reported("b", WorkerSample(1, 0, kv_blocks_used=5, waiting_requests=0)), START)
+    fleet.ingest(reported("a", sample(1), sample(1, kv=None, waiting=None, rank=1)), START)
+    fleet.ingest(reported("b", WorkerSample(1, 0, kv_blocks_used=5, waiting_requests=0)), START)
     load = settle(pool, START).load
-    assert (pool.fresh, load.kv_known, load.queue_known) == (2, 0, 1), "blocks of an unknown total say nothing"
+    assert (pool.fresh, load.kv_reporting, load.queue_reporting) == (2, 0, 1), "blocks of an unknown total say nothing"
 
 
 # -- freshness ---------------------------------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ def test_what_a_rank_does_not_say_is_not_known_of_the_worker() -> None:
 def test_a_worker_is_fresh_until_it_was_silent_for_too_long() -> None:
     fleet, pool = fleet_with(registered("a"))
     assert settle(pool, START).fresh == 0, "registered, but nothing said"
-    fleet.report(reported("a", sample(1, kv=0.5)), START)
+    fleet.ingest(reported("a", sample(1, kv=0.5)), START)
     assert settle(pool, START + STALE_MS).fresh == 1
     assert settle(pool, START + STALE_MS + 1).fresh == 0
     assert pool.load == WorkerLoad()
-    fleet.report(reported("a", sample(2, kv=0.5)), START + 60_000)
+    fleet.ingest(reported("a", sample(2, kv=0.5)), START + 60_000)
     assert settle(pool, START + 60_000).fresh == 1
 
 
@@ -185,8 +185,8 @@ def test_a_worker_is_fresh_until_it_was_silent_for_too_long() -> None:
 def test_a_quorum_is_a_share_of_the_ready(*, fresh: int, quorate: bool) -> None:
     fleet, pool = fleet_with(*(registered(name) for name in "abcde"))
     for name in "abcde"[:fresh]:
-        fleet.report(reported(name, sample(1)), START)
-    assert settle(pool, START).quorate(0.8) is quorate
+        fleet.ingest(reported(name, sample(1)), START)
+    assert settle(pool, START).has_quorum(0.8) is quorate
 
 
 # -- supply ------------------------------------------------------------------------------------------------------------
@@ -196,21 +196,21 @@ def test_who_was_asked_for_is_supply_until_the_deadline() -> None:
     _, pool = fleet_with(registered("a"), registered("b", state="starting"))
     assert pool.effective_target(START) == 2, "no decision yet: what there is"
     pool.set_desired(4, START)
-    supply = pool.supply(START + DEADLINE_MS)
-    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.total) == (1, 1, 2, 0, 4)
-    supply = settle(pool, START + DEADLINE_MS + 1).supply(START + DEADLINE_MS + 1)
-    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.total) == (1, 0, 0, 3, 1)
+    supply = pool.worker_counts(START + DEADLINE_MS)
+    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.expected) == (1, 1, 2, 0, 4)
+    supply = settle(pool, START + DEADLINE_MS + 1).worker_counts(START + DEADLINE_MS + 1)
+    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.expected) == (1, 0, 0, 3, 1)
     assert pool.effective_target(START + DEADLINE_MS + 1) == 4
-    assert pool.base(START + DEADLINE_MS + 1) == 1
+    assert pool.scaling_base(START + DEADLINE_MS + 1) == 1
 
 
 def test_a_late_starter_that_gets_ready_counts_once() -> None:
     fleet, pool = fleet_with(registered("a", state="starting"))
     now = START + DEADLINE_MS + 1
-    assert settle(pool, now).supply(now).starting == 0
+    assert settle(pool, now).worker_counts(now).starting == 0
     fleet.register(registered("a"), now)
-    supply = pool.supply(now)
-    assert (supply.ready, supply.starting, supply.total) == (1, 0, 1), "also before the next sweep"
+    supply = pool.worker_counts(now)
+    assert (supply.ready, supply.starting, supply.expected) == (1, 0, 1), "also before the next sweep"
 
 
 def test_a_late_starter_that_goes_counts_no_more() -> None:
@@ -218,7 +218,7 @@ def test_a_late_starter_that_goes_counts_no_more() -> None:
     now = START + DEADLINE_MS + 1
     settle(pool, now)
     fleet.deregister("m", "decode", "a", now)
-    assert (pool.supply(now).starting, pool.supply(now).missing) == (0, 1)
+    assert (pool.worker_counts(now).starting, pool.worker_counts(now).missing) == (0, 1)
 
 
 def test_a_lost_worker_is_asked_for_from_the_moment_it_was_lost() -> None:
@@ -226,18 +226,18 @@ def test_a_lost_worker_is_asked_for_from_the_moment_it_was_lost() -> None:
     pool.set_desired(2, START)
     later = START + 10 * DEADLINE_MS
     fleet.deregister("m", "decode", "b", later)
-    assert pool.supply(later + DEADLINE_MS).pending == 1
-    assert pool.supply(later + DEADLINE_MS + 1).pending == 0
+    assert pool.worker_counts(later + DEADLINE_MS).pending == 1
+    assert pool.worker_counts(later + DEADLINE_MS + 1).pending == 0
 
 
 def test_growth_and_shrink_are_dated_by_what_changes() -> None:
     _, pool = fleet_with(registered("a"))
     pool.set_desired(3, START)
-    assert (pool.grown_at_ms, pool.shrunk_at_ms) == (-1, -1), "the first word heard of a decision is no change"
+    assert (pool.scaled_up_at_ms, pool.scaled_down_at_ms) == (-1, -1), "the first word heard of a decision is no change"
     pool.set_desired(4, START + 1)
     pool.set_desired(4, START + 2)
     pool.set_desired(2, START + 3)
-    assert (pool.grown_at_ms, pool.shrunk_at_ms) == (START + 1, START + 3)
+    assert (pool.scaled_up_at_ms, pool.scaled_down_at_ms) == (START + 1, START + 3)
 
 
 # -- leaving -----------------------------------------------------------------------------------------------------------
@@ -246,10 +246,10 @@ def test_growth_and_shrink_are_dated_by_what_changes() -> None:
 def test_a_draining_worker_stays_listed_until_its_drain_ends() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"))
     fleet.start_drain("m", "decode", "a", START)
-    assert (pool.ready, pool.draining()) == (1, 1)
+    assert (pool.ready, pool.draining_workers()) == (1, 1)
     fleet.deregister("m", "decode", "a", START)
     assert "a" in pool.workers
-    assert fleet.report(reported("a", sample(1)), START) == (0, None), "it still says how it does"
+    assert fleet.ingest(reported("a", sample(1)), START) == (0, None), "it still says how it does"
     fleet.end_drain("m", "decode", "a", START)
     assert (sorted(pool.workers), fleet.workers) == (["b"], 1)
 
@@ -258,9 +258,9 @@ def test_a_drained_worker_goes_with_its_key() -> None:
     fleet, pool = fleet_with(registered("a"), registered("b"))
     fleet.start_drain("m", "decode", "a", START)
     fleet.end_drain("m", "decode", "a", START)
-    assert (pool.ready, pool.draining()) == (1, 1), "still registered: still there, still no supply"
+    assert (pool.ready, pool.draining_workers()) == (1, 1), "still registered: still there, still no supply"
     fleet.deregister("m", "decode", "a", START)
-    assert (sorted(pool.workers), pool.draining(), fleet.workers) == (["b"], 0, 1)
+    assert (sorted(pool.workers), pool.draining_workers(), fleet.workers) == (["b"], 0, 1)
 
 
 # -- everything at once ------------------------------------------------------------------------------------------------
@@ -290,9 +290,9 @@ def do(fleet: Fleet, pool: Pool, operation: tuple[object, ...], now: int, sequen
             fleet.deregister("m", "decode", name, now)
         case ("report", str(name), int(incarnation), int(percent), int(rank)):
             said = sample(sequence, percent / 100, percent, percent % 2, rank)
-            fleet.report(reported(name, said, incarnation=incarnation), now)
+            fleet.ingest(reported(name, said, incarnation=incarnation), now)
         case ("replace", set(names)):
-            fleet.replace([registered(str(name), ranks=2) for name in sorted(names)], now)
+            fleet.replace_registry([registered(str(name), ranks=2) for name in sorted(names)], now)
         case ("settle",):
             settle(pool, now)
 
@@ -307,15 +307,15 @@ def test_the_sums_are_those_of_a_recount(sequence_of_operations: list[tuple[obje
         do(fleet, pool, operation, now, sequence)
         workers = list(pool.workers.values())
         assert fleet.workers == len(workers)
-        assert pool.ready == sum(worker.standing == "ready" for worker in workers)
-        assert pool.starting == sum(worker.standing == "starting" for worker in workers)
+        assert pool.ready == sum(worker.availability == "ready" for worker in workers)
+        assert pool.starting == sum(worker.availability == "starting" for worker in workers)
         assert 0 <= pool.late <= pool.starting
-        assert min(msgspec.structs.astuple(pool.supply(now))) >= 0
+        assert min(msgspec.structs.astuple(pool.worker_counts(now))) >= 0
     settle(pool, now)
-    fresh = [w for w in pool.workers.values() if w.standing == "ready" and 0 <= now - w.seen_at_ms <= STALE_MS]
+    fresh = [w for w in pool.workers.values() if w.availability == "ready" and 0 <= now - w.seen_at_ms <= STALE_MS]
     total = WorkerLoad()
     for worker in fresh:
-        total.exchange(WorkerLoad(), worker.measure())
+        total.replace(WorkerLoad(), worker.measure_load())
     assert (pool.fresh, pool.load) == (len(fresh), total)
 
 
@@ -325,7 +325,7 @@ def test_duplicates_and_disorder_change_nothing(order: list[int], data: st.DataO
     straight, pool = fleet_with(registered("a"))
     mixed, other = fleet_with(registered("a"))
     for number in (1, 2, 3, 4):
-        straight.report(reported("a", sample(number, kv=number / 10)), START)
+        straight.ingest(reported("a", sample(number, kv=number / 10)), START)
     for number in [*order, *data.draw(st.lists(st.sampled_from(order), max_size=6))]:
-        mixed.report(reported("a", sample(number, kv=number / 10)), START)
+        mixed.ingest(reported("a", sample(number, kv=number / 10)), START)
     assert msgspec.json.encode(settle(other, START)) == msgspec.json.encode(settle(pool, START))

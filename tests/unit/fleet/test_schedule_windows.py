@@ -39,10 +39,10 @@ class Clock:
     def look(self, text: str) -> tuple[int, str | None]:
         """The floor at a time in UTC, and when to look again."""
         wake_ms = self.schedules.look(self.line.model, ms(text))
-        return self.line.pool("a").floor.replicas, utc(wake_ms)
+        return self.line.pool("a").schedule_minimum.replicas, utc(wake_ms)
 
     def until(self) -> str | None:
-        return utc(self.line.pool("a").floor.until_ms)
+        return utc(self.line.pool("a").schedule_minimum.until_ms)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_end_of_the_window_is_told() -> None:
     clock.look("2024-01-17T12:00:00")
     assert clock.until() == "01-17 17:00:00"
     clock.look("2024-01-17T18:00:00")
-    assert clock.line.pool("a").floor.replicas == 0
+    assert clock.line.pool("a").schedule_minimum.replicas == 0
 
 
 def test_a_pool_has_the_highest_floor_of_its_windows() -> None:
@@ -84,7 +84,7 @@ def test_a_pool_has_the_highest_floor_of_its_windows() -> None:
     assert clock.look("2024-01-17T12:00:00") == (7, "01-17 13:00:00")
     assert clock.until() == "01-17 13:00:00"
     assert clock.look("2024-01-17T13:00:00") == (4, "01-17 17:00:00")
-    assert clock.line.pool("a").least == 4
+    assert clock.line.pool("a").minimum == 4
 
 
 def test_an_end_is_stronger_than_a_start_of_the_same_minute() -> None:
@@ -170,8 +170,8 @@ def test_workers_are_there_in_time_though_the_clock_is_set_anew_while_they_come(
 @given(st.integers(0, 4_000), st.sampled_from(((120, 60), (60, 120), (0, 0))))
 def test_a_wall_clock_first_shows_a_time_when_it_is_said_to(minute: int, ahead: tuple[int, int]) -> None:
     zone = ZoneOffsets((2_000 * MINUTE_MS,), ahead)
-    at_ms = zone.unix_ms(minute * MINUTE_MS)
-    assert zone.wall_ms(at_ms) >= minute * MINUTE_MS > zone.wall_ms(at_ms - MINUTE_MS)
+    at_ms = zone.to_unix_ms(minute * MINUTE_MS)
+    assert zone.to_wall_ms(at_ms) >= minute * MINUTE_MS > zone.to_wall_ms(at_ms - MINUTE_MS)
 
 
 def test_a_clock_that_is_never_set_anew() -> None:
@@ -182,7 +182,7 @@ def test_a_clock_that_is_never_set_anew() -> None:
 
 def test_the_wall_clock_stands_until_the_hour_that_comes_twice_is_over() -> None:
     zone = ZoneOffsets((1_000 * MINUTE_MS,), (120, 60))
-    walls = [zone.wall_ms(minute * MINUTE_MS) // MINUTE_MS for minute in (999, 1_000, 1_030, 1_060, 1_061)]
+    walls = [zone.to_wall_ms(minute * MINUTE_MS) // MINUTE_MS for minute in (999, 1_000, 1_030, 1_060, 1_061)]
     assert walls == [1_119, 1_120, 1_120, 1_120, 1_121]
 
 

@@ -17,7 +17,7 @@ class Growing:
     def __init__(self) -> None:
         self.world = Line([PoolKnobs("d", "decode", start_deadline_ms=DEADLINE_MS, replicas_max=50)], 4)
         self.pool: Pool = self.world.pool("d")
-        self.pool.reground(4, self.world.now)
+        self.pool.reset_desired(4, self.world.now)
 
     def ask(self, replicas: int) -> None:
         self.world.now += 1_000
@@ -58,7 +58,7 @@ def test_a_growth_that_is_given_up_teaches_nothing() -> None:
     assert growing.pool.start_ups_ms == [], "taken back at once"
     growing.ask(10)
     growing.world.now += 5_000
-    growing.pool.reground(4, growing.world.now)
+    growing.pool.reset_desired(4, growing.world.now)
     assert growing.pool.start_ups_ms == [], "came to nothing"
     growing.ask(10)
     growing.ask(6)
@@ -86,7 +86,7 @@ def test_each_pool_shrinks_by_its_own_start_up_and_the_slowest_is_planned_for() 
     slow.start_ups_ms, quick.start_ups_ms = [100_000], [10_000]
     desk.hear(50, 181)
     assert desk.planner.start_up_ms == 100_000
-    slow.grown_at_ms = quick.grown_at_ms = desk.world.now - 50_000
+    slow.scaled_up_at_ms = quick.scaled_up_at_ms = desk.world.now - 50_000
     opinion = desk.answer(50 * 180.0)
     held = [reason.pool for reason in opinion.reasons if reason.code is ReasonCode.ADJUSTMENT_INTERVAL]
     assert (opinion.targets, held) == ({"d": 1}, ["p"])

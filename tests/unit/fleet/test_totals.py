@@ -25,71 +25,71 @@ def traffic() -> Traffic:
 
 def test_an_interval_is_the_difference_of_two_totals() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=4, isl_tokens=100.0), T0)
+    belief.ingest(report(1, arrivals=4, isl_tokens=100.0), T0)
     mark = belief.totals
-    belief.apply(report(2, arrivals=6, isl_tokens=50.0, completed=2, osl_tokens=30.0, ttft_ms=8.0), T0 + 1_000)
-    belief.apply(report(3, arrivals=2, isl_tokens=90.0, completed=4, osl_tokens=60.0), T0 + 2_000)
+    belief.ingest(report(2, arrivals=6, isl_tokens=50.0, completed=2, osl_tokens=30.0, ttft_ms=8.0), T0 + 1_000)
+    belief.ingest(report(3, arrivals=2, isl_tokens=90.0, completed=4, osl_tokens=60.0), T0 + 2_000)
     had = belief.totals.since(mark)
-    assert (had.heard_ms, had.arrivals, had.requests_per_s) == (2_000, 8, 4.0)
+    assert (had.observed_ms, had.arrivals, had.requests_per_s) == (2_000, 8, 4.0)
     assert (had.isl_tokens.value, had.osl_tokens.value, had.ttft_ms.value) == (60.0, 50.0, 8.0)
     assert had.itl_ms.value is None
 
 
 def test_hits_weigh_by_prompt_tokens_and_who_says_nothing_had_none() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=1, isl_tokens=9_000.0, kv_hit_rate=0.1), T0)
+    belief.ingest(report(1, arrivals=1, isl_tokens=9_000.0, kv_hit_rate=0.1), T0)
     mark = belief.totals
-    belief.apply(report(2, arrivals=1, isl_tokens=3_000.0, kv_hit_rate=0.9), T0 + 1_000)
-    belief.apply(report(3, arrivals=3, isl_tokens=1_000.0, kv_hit_rate=0.6), T0 + 2_000)
+    belief.ingest(report(2, arrivals=1, isl_tokens=3_000.0, kv_hit_rate=0.9), T0 + 1_000)
+    belief.ingest(report(3, arrivals=3, isl_tokens=1_000.0, kv_hit_rate=0.6), T0 + 2_000)
     assert belief.totals.kv_hit_rate == pytest.approx((900 + 2_700 + 1_800) / 15_000)
     assert belief.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
-    assert belief.recent(2_000, T0 + 2_000).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
-    belief.apply(report(1, "other", arrivals=6, isl_tokens=1_000.0), T0 + 2_000)
+    assert belief.recent_arrivals(2_000, T0 + 2_000).kv_hit_rate == pytest.approx((2_700 + 1_800) / 6_000)
+    belief.ingest(report(1, "other", arrivals=6, isl_tokens=1_000.0), T0 + 2_000)
     assert belief.totals.since(mark).kv_hit_rate == pytest.approx((2_700 + 1_800) / 12_000)
-    assert TrafficTotals().kv_hit_rate == belief.recent(1_000, T0 + 90_000).kv_hit_rate == 0.0
+    assert TrafficTotals().kv_hit_rate == belief.recent_arrivals(1_000, T0 + 90_000).kv_hit_rate == 0.0
 
 
 def test_idle_is_zero_and_silence_is_not_heard() -> None:
     belief = traffic()
     for second in range(4):
-        belief.apply(report(second + 1), T0 + second * 1_000)
-    assert (belief.totals.heard_ms, belief.totals.arrivals) == (4_000, 0)
-    belief.apply(report(9), T0 + 20_000)
-    assert belief.totals.heard_ms == 5_000, "nobody knows what was in the seconds between"
+        belief.ingest(report(second + 1), T0 + second * 1_000)
+    assert (belief.totals.observed_ms, belief.totals.arrivals) == (4_000, 0)
+    belief.ingest(report(9), T0 + 20_000)
+    assert belief.totals.observed_ms == 5_000, "nobody knows what was in the seconds between"
 
 
 def test_histograms_are_added_and_taken_apart() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=3, isl_histogram=Histogram(BOUNDS, (1, 2, 0))), T0)
+    belief.ingest(report(1, arrivals=3, isl_histogram=Histogram(BOUNDS, (1, 2, 0))), T0)
     mark = belief.totals
-    belief.apply(report(2, arrivals=3, isl_histogram=Histogram(BOUNDS, (0, 1, 2))), T0)
+    belief.ingest(report(2, arrivals=3, isl_histogram=Histogram(BOUNDS, (0, 1, 2))), T0)
     assert belief.totals.isl_bins == Histogram(BOUNDS, (1, 3, 2))
     assert belief.totals.since(mark).isl_bins == Histogram(BOUNDS, (0, 1, 2))
-    belief.apply(report(3, arrivals=1, isl_histogram=Histogram((5.0,), (1, 0))), T0)
+    belief.ingest(report(3, arrivals=1, isl_histogram=Histogram((5.0,), (1, 0))), T0)
     assert belief.totals.since(mark).isl_bins == NO_BINS, "other bounds cannot be compared"
-    belief.apply(report(4, arrivals=1, isl_histogram=Histogram((5.0,), (1,))), T0)
+    belief.ingest(report(4, arrivals=1, isl_histogram=Histogram((5.0,), (1,))), T0)
     assert belief.totals.isl_bins == Histogram((5.0,), (1, 0)), "what cannot be a histogram is none"
 
 
 def test_a_frontend_that_fell_silent_makes_it_incomplete_for_a_while() -> None:
     belief = traffic()
     for second in range(70):
-        belief.apply(report(second + 1, "a"), T0 + second * 1_000)
+        belief.ingest(report(second + 1, "a"), T0 + second * 1_000)
         if second == 0:
-            belief.apply(report(1, "b"), T0)
+            belief.ingest(report(1, "b"), T0)
         age_s = second
-        assert belief.heard(T0 + second * 1_000)
-        assert belief.complete(T0 + second * 1_000) == (age_s <= 5 or age_s > 60)
-    assert not belief.heard(T0 + 69_000 + 5_001)
+        assert belief.is_reporting(T0 + second * 1_000)
+        assert belief.is_complete(T0 + second * 1_000) == (age_s <= 5 or age_s > 60)
+    assert not belief.is_reporting(T0 + 69_000 + 5_001)
 
 
 def test_what_is_recent_counts_whole_buckets() -> None:
     belief = traffic()
     for second in range(20):
-        belief.apply(report(second + 1, arrivals=second, isl_tokens=10.0), T0 + second * 1_000)
-    recent = belief.recent(10_000, T0 + 19_000)
-    assert (recent.arrivals, recent.span_ms, recent.isl_tokens) == (sum(range(10, 20)), 10_000, 10.0)
-    assert belief.recent(10_000, T0 + 60_000).requests_per_s == 0.0
+        belief.ingest(report(second + 1, arrivals=second, isl_tokens=10.0), T0 + second * 1_000)
+    recent = belief.recent_arrivals(10_000, T0 + 19_000)
+    assert (recent.arrivals, recent.observed_ms, recent.isl_tokens) == (sum(range(10, 20)), 10_000, 10.0)
+    assert belief.recent_arrivals(10_000, T0 + 60_000).requests_per_s == 0.0
 
 
 def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
@@ -102,9 +102,9 @@ def test_an_absurd_report_is_forgotten_with_its_interval() -> None:
         "osl_tokens": 1e7,
     }
     for sequence in range(1, 2_000):
-        belief.apply(report(sequence, itl_ms=1e12, **absurd), T0)
+        belief.ingest(report(sequence, itl_ms=1e12, **absurd), T0)
     mark = belief.totals
-    belief.apply(report(2_000, arrivals=3, isl_tokens=812.125, completed=7, osl_tokens=164.5, itl_ms=18.5), T0)
+    belief.ingest(report(2_000, arrivals=3, isl_tokens=812.125, completed=7, osl_tokens=164.5, itl_ms=18.5), T0)
     had = belief.totals.since(mark)
     assert (had.arrivals, had.isl_tokens.value, had.kv_hit_rate) == (3, 812.125, 0.0)
     assert (had.completed, had.osl_tokens.value, had.itl_ms.value) == (7, 164.5, 18.5)

@@ -30,55 +30,55 @@ def test_nothing_reported_is_unknown_and_not_zero() -> None:
 
 def test_an_idle_frontend_says_zero() -> None:
     belief = traffic()
-    assert belief.apply(report(), T0) is None
+    assert belief.ingest(report(), T0) is None
     assert belief.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
 
 
 def test_rate_and_means_are_weighted_by_requests() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=10, isl_tokens=100.0, completed=4, osl_tokens=50.0, ttft_ms=200.0, itl_ms=20), T0)
-    belief.apply(report(2, arrivals=30, isl_tokens=300.0, completed=12, osl_tokens=90.0, queued=3), T0 + 10_000)
+    belief.ingest(report(1, arrivals=10, isl_tokens=100.0, completed=4, osl_tokens=50.0, ttft_ms=200.0, itl_ms=20), T0)
+    belief.ingest(report(2, arrivals=30, isl_tokens=300.0, completed=12, osl_tokens=90.0, queued=3), T0 + 10_000)
     status = belief.status(T0 + 10_000)
     assert status == TrafficStatus(4.0, 250.0, 80.0, 200.0, 20.0, 3)
 
 
 def test_lengths_without_requests_mean_nothing() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=0, isl_tokens=5.0, completed=0, osl_tokens=7.0, ttft_ms=1.0), T0)
+    belief.ingest(report(1, arrivals=0, isl_tokens=5.0, completed=0, osl_tokens=7.0, ttft_ms=1.0), T0)
     assert belief.status(T0) == TrafficStatus(0.0, None, None, None, None, 0)
 
 
 def test_old_buckets_leave_the_window() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=100), T0)
-    belief.apply(report(2, arrivals=6), T0 + 61_000)
+    belief.ingest(report(1, arrivals=100), T0)
+    belief.ingest(report(2, arrivals=6), T0 + 61_000)
     assert belief.status(T0 + 61_000).requests_per_s == 0.1
     assert len(belief.buckets) == 1
 
 
 def test_a_silent_frontend_is_not_believed() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=5, queued=2), T0)
+    belief.ingest(report(1, arrivals=5, queued=2), T0)
     assert belief.status(T0 + 5_000).queued == 2
     assert belief.status(T0 + 5_001) == NOTHING
 
 
 def test_repeats_and_earlier_lives_are_refused() -> None:
     belief = traffic()
-    assert belief.apply(report(5, arrivals=1, incarnation=2), T0) is None
-    assert belief.apply(report(5, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
-    assert belief.apply(report(4, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
-    assert belief.apply(report(9, arrivals=1, incarnation=1), T0) == Rejection.STALE_INCARNATION
-    assert belief.apply(report(1, arrivals=1, incarnation=3), T0) is None, "a new life counts from the beginning"
+    assert belief.ingest(report(5, arrivals=1, incarnation=2), T0) is None
+    assert belief.ingest(report(5, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
+    assert belief.ingest(report(4, arrivals=1, incarnation=2), T0) == Rejection.NOT_NEWER
+    assert belief.ingest(report(9, arrivals=1, incarnation=1), T0) == Rejection.STALE_INCARNATION
+    assert belief.ingest(report(1, arrivals=1, incarnation=3), T0) is None, "a new life counts from the beginning"
     assert sum(bucket.arrivals for bucket in belief.buckets) == 2
 
 
 def test_frontends_are_bounded_and_the_long_silent_make_room() -> None:
     belief = traffic(frontends_max=2)
-    assert belief.apply(report(1, "a"), T0) is None
-    assert belief.apply(report(1, "b"), T0 + 50_000) is None
-    assert belief.apply(report(1, "c"), T0 + 50_001) == Rejection.FRONTENDS_FULL
-    assert belief.apply(report(1, "c"), T0 + 60_001) is None, "a was last heard of a window ago"
+    assert belief.ingest(report(1, "a"), T0) is None
+    assert belief.ingest(report(1, "b"), T0 + 50_000) is None
+    assert belief.ingest(report(1, "c"), T0 + 50_001) == Rejection.FRONTENDS_FULL
+    assert belief.ingest(report(1, "c"), T0 + 60_001) is None, "a was last heard of a window ago"
     assert sorted(belief.frontends) == ["b", "c"]
 
 
@@ -87,10 +87,10 @@ def test_a_frontend_that_begins_anew_with_lower_numbers_is_believed_once_it_is_o
     incarnation: int, sequence: int
 ) -> None:
     belief = traffic()
-    assert belief.apply(report(5, incarnation=2), T0) is None
+    assert belief.ingest(report(5, incarnation=2), T0) is None
     anew = report(sequence, incarnation=incarnation, queued=3)
-    assert belief.apply(anew, T0 + 5_000) is not None
-    assert belief.apply(anew, T0 + 5_001) is None
+    assert belief.ingest(anew, T0 + 5_000) is not None
+    assert belief.ingest(anew, T0 + 5_001) is None
     assert belief.queued(T0 + 5_001) == 3
 
 
@@ -103,12 +103,12 @@ def test_what_is_refused_is_missing_for_a_window(refused: TrafficReported) -> No
     belief = traffic(frontends_max=1)
     for second in range(120):
         now = T0 + second * 1_000
-        assert belief.apply(report(second + 2, "a", incarnation=2), now) is None
+        assert belief.ingest(report(second + 2, "a", incarnation=2), now) is None
         if second == 30:
-            assert belief.complete(now)
-            assert belief.apply(refused, now) is not None
-        assert belief.complete(now) == (not 30 <= second <= 90)
-        assert not belief.refused_work(now), "it spoke of no requests"
+            assert belief.is_complete(now)
+            assert belief.ingest(refused, now) is not None
+        assert belief.is_complete(now) == (not 30 <= second <= 90)
+        assert not belief.refused_requests(now), "it spoke of no requests"
 
 
 @given(st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 50)), min_size=1, max_size=40))
@@ -116,7 +116,7 @@ def test_arrivals_are_those_of_the_window_and_memory_is_bounded(reports: list[tu
     belief, now, seen = traffic(), T0, []
     for sequence, (wait_ms, arrivals) in enumerate(reports, start=1):
         now += wait_ms
-        belief.apply(report(sequence, arrivals=arrivals), now)
+        belief.ingest(report(sequence, arrivals=arrivals), now)
         seen.append((now, arrivals))
     kept = sum(count for at, count in seen if at - at % 1_000 >= now - 60_000)
     covered_ms = max(1_000, min(60_000, now - seen[0][0]))
@@ -126,7 +126,7 @@ def test_arrivals_are_those_of_the_window_and_memory_is_bounded(reports: list[tu
 
 def test_asking_changes_nothing() -> None:
     belief = traffic()
-    belief.apply(report(1, arrivals=5), T0)
+    belief.ingest(report(1, arrivals=5), T0)
     before = msgspec.json.encode(belief)
     belief.status(T0 + 3_600_000)
     assert msgspec.json.encode(belief) == before, "a replay does not see who asked when"

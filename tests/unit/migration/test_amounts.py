@@ -143,7 +143,7 @@ def test_a_worker_that_is_ready_soon_takes_what_comes(left_ms: int, moves: int) 
     world = Movers(LOAD)
     pool = world.controller.state.fleet.models["m"].pools["decode"]
     pool.start_ups_ms = [60_000]
-    pool.gaps = [world.now + left_ms - 60_000]
+    pool.requested_at_ms = [world.now + left_ms - 60_000]
     world.join("cold", 0)
     assert len(world.join("hot", 900, 9)) == moves
     assert (last_look(world).code is MigrationCode.WORKER_SOON_READY) is not bool(moves)

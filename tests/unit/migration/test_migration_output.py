@@ -29,7 +29,9 @@ def lines(moves: MigrationStatus | None, emptied: DurationTotal) -> list[str]:
 
 
 def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
-    moves = replace(MOVES, moves=(InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 1_250, 3, 1),))
+    moves = replace(
+        MOVES, in_flight_commands=(InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 1_250, 3, 1),)
+    )
     said = lines(moves, DurationTotal(4, 12_000))
     first = said.index("moves: 2 in flight; requests moved: 5 by decode_load, 40 by drain")
     assert said[first + 1 : first + 4] == [
@@ -40,7 +42,7 @@ def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
 
 
 def test_one_is_one() -> None:
-    one = replace(MOVES, silent=2, moves=(InFlightStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
+    one = replace(MOVES, silent=2, in_flight_commands=(InFlightStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
     said = "\n".join(lines(one, DurationTotal(1, 3_000)))
     assert "copying: 0 of 1 request, " in said
     assert "2 workers do not answer when asked" in said

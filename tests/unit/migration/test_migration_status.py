@@ -69,7 +69,7 @@ def report(**fields: Any) -> MigrationReported:
 
 def test_a_move_is_shown_from_when_it_is_asked_for_until_it_has_ended() -> None:
     world, move = asked()
-    (one,) = seen(world).moves
+    (one,) = seen(world).in_flight_commands
     assert (one.source, one.destination, one.policy, one.phase) == ("a", "b", "decode_load", "asked")
     world.now += 30
     world.answer(move, requests=3)
@@ -77,12 +77,12 @@ def test_a_move_is_shown_from_when_it_is_asked_for_until_it_has_ended() -> None:
     world.phase(move, "copying", requests=3)
     world.phase(move, "switched", requests=3, moved=2)
     said = seen(world)
-    (one,) = said.moves
+    (one,) = said.in_flight_commands
     assert (one.command_id, one.phase, one.age_ms, one.requests, one.moved) == (move.command_id, "switched", 100, 3, 2)
     world.now += 5
     world.phase(move, "done", moved=3, tokens=300, requests=3)
     said = seen(world)
-    assert (said.in_flight, said.moves) == (0, ())
+    assert (said.in_flight, said.in_flight_commands) == (0, ())
     assert (said.requests, said.tokens) == ({"decode_load": 3}, {"decode_load": 300})
     assert said.commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
     times = {"accepted": 70, "asked": 30, "copying": 0, "switched": 5}
@@ -135,8 +135,8 @@ def test_only_so_many_are_listed_and_all_are_counted() -> None:
         source = MigrationEndpoint("decode", "ab"[number % 2], 1)
         world.tell(report(command_id=f"c{number}", source=source))
     said = seen(world)
-    assert (said.in_flight, len(said.moves)) == (LISTED_MAX + 7, LISTED_MAX)
-    assert said.moves[0].phase == "asked", "the oldest is first"
+    assert (said.in_flight, len(said.in_flight_commands)) == (LISTED_MAX + 7, LISTED_MAX)
+    assert said.in_flight_commands[0].phase == "asked", "the oldest is first"
 
 
 def test_whatever_a_report_calls_its_trigger_the_counts_stay_few() -> None:
@@ -188,7 +188,7 @@ def test_a_large_status_goes_without_its_lists_of_moves() -> None:
     whole = query.status(world.settings, world.controller.state, "0", world.now, world.now)
     (model,) = without_lists(whole).models
     assert model.migrations is not None
-    assert (model.migrations.in_flight, model.migrations.moves) == (1, ())
+    assert (model.migrations.in_flight, model.migrations.in_flight_commands) == (1, ())
     assert all(not pool.workers for pool in model.pools)
 
 

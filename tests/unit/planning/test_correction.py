@@ -33,7 +33,7 @@ class Desk:
             self.world.grow(name, workers)
             pool = self.world.pool(name)
             pool.engine = EngineProfile(linear=linear)
-            pool.reground(workers, self.world.now)
+            pool.reset_desired(workers, self.world.now)
         self.learned = Correction()
         self.mark = self.world.model.traffic.totals
         self.rate = RATE
@@ -53,7 +53,7 @@ class Desk:
                 ttft_ms=ttft_ms,
                 itl_ms=itl_ms,
             )
-            self.world.model.traffic.apply(TrafficReported("m", "f", 1, said), self.world.now)
+            self.world.model.traffic.ingest(TrafficReported("m", "f", 1, said), self.world.now)
         traffic = self.world.model.traffic
         had: TrafficTotals = traffic.totals.since(self.mark)
         self.mark = traffic.totals
@@ -102,14 +102,14 @@ def test_nothing_is_learned_while_a_pool_changes(change: str) -> None:
     desk.interval()
     if change == "grows":
         pool.set_desired(5, world.now)
-        pool.reground(4, world.now)
+        pool.reset_desired(4, world.now)
     elif change == "shrinks":
         pool.set_desired(3, world.now)
     elif change == "loses":
         world.shrink("p")
-        pool.reground(3, world.now)
+        pool.reset_desired(3, world.now)
     else:
-        pool.reground(5, world.now)
+        pool.reset_desired(5, world.now)
     learned = desk.learned.decode
     desk.interval()
     assert desk.learned.decode == learned

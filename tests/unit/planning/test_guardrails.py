@@ -35,7 +35,7 @@ def test_step_down(wanted: int, allowed: int, rails: list[str]) -> None:
 
 def test_a_step_down_is_measured_from_what_there_is() -> None:
     track = Track(A, step_down_max=1)
-    track.pool("a").reground(8, 0)  # four were asked for long ago and never came
+    track.pool("a").reset_desired(8, 0)  # four were asked for long ago and never came
     assert track.outcome(a=1) == ({"a": 3}, ["a:step_down"])
 
 
@@ -92,7 +92,7 @@ def test_stabilisation_never_grows_a_pool() -> None:
     assert track.outcome(a=3) == ({"a": 4}, ["a:stabilisation"])
 
 
-@pytest.mark.parametrize("what", ["grown_at_ms", "shrunk_at_ms"])
+@pytest.mark.parametrize("what", ["scaled_up_at_ms", "scaled_down_at_ms"])
 @pytest.mark.parametrize(("wanted", "knob"), [(5, "cooldown_up_ms"), (3, "cooldown_down_ms")])
 def test_cooldown(what: str, wanted: int, knob: str) -> None:
     track = Track(A, quorate=True, **{knob: MINUTE_MS})
@@ -153,7 +153,7 @@ def test_bounds_have_the_last_word(
 ) -> None:
     pool = PoolKnobs("a", "decode", replicas_min=6 if strongest == "replicas_min" else 1)
     track = Track(pool, quorate=True, **knobs).budget(most)
-    track.pool("a").grown_at_ms = track.acting_since_ms = START
+    track.pool("a").scaled_up_at_ms = track.acting_since_ms = START
     targets, rails = track.outcome(a=wanted)
     assert targets == {"a": target}
     assert rails[0] == f"a:{strongest}"
@@ -213,7 +213,7 @@ def tracks(draw: st.DrawFn) -> Track:
     for pool in track.model.pools.values():
         track.grow(pool.name, draw(st.integers(0, 8)), draw(st.sampled_from(["ready", "starting"])))
         pool.desired = draw(st.none() | st.integers(0, 10))
-        pool.grown_at_ms = draw(st.sampled_from([-1, START - 5_000]))
+        pool.scaled_up_at_ms = draw(st.sampled_from([-1, START - 5_000]))
         track.report(pool.name, silent=draw(st.integers(0, len(pool.workers))))
         if leaving := draw(st.integers(0, 3)):
             track.drain(pool.name, leaving)
@@ -247,8 +247,8 @@ def test_bounds_and_budget_hold_and_a_shrink_needs_data(
         assert pool.knobs.replicas_min <= target <= pool.knobs.replicas_max
         forced = {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MAX)} & bit
         if target < standing[name] and not forced:
-            assert pool.quorate(0.8)
-            assert target >= min(standing[name], pool.base(track.now)) - track.guard.knobs.step_down_max
+            assert pool.has_quorum(0.8)
+            assert target >= min(standing[name], pool.scaling_base(track.now)) - track.guard.knobs.step_down_max
         if not {(name, ReasonCode.GPU_BUDGET_RECONCILE), (name, ReasonCode.REPLICAS_MIN)} & bit:
             assert target <= max(standing[name], pool.knobs.replicas_min) + track.guard.knobs.step_up_max
     total = gpus(track, draft.targets)
@@ -256,7 +256,8 @@ def test_bounds_and_budget_hold_and_a_shrink_needs_data(
         assert total <= limits.gpu_budget_max
         least = {p.name: max(standing[p.name], p.knobs.replicas_min) for p in track.model.pools.values()}
         leaving = sum(
-            (pool.draining() + max(0, standing[pool.name] - draft.targets[pool.name])) * pool.knobs.gpus_per_worker
+            (pool.draining_workers() + max(0, standing[pool.name] - draft.targets[pool.name]))
+            * pool.knobs.gpus_per_worker
             for pool in track.model.pools.values()
         )
         grows = any(draft.targets[name] > least[name] for name in least)
@@ -319,7 +320,7 @@ def test_what_is_idle_stays_without_data_and_at_its_least() -> None:
 
 def test_no_step_and_no_cooldown_slows_what_is_kept_at_a_floor() -> None:
     track = Track(EMPTY, standing=0, step_up_max=1, cooldown_up_ms=MINUTE_MS)
-    track.pool("a").shrunk_at_ms = START
+    track.pool("a").scaled_down_at_ms = START
     assert kept(track, FLOOR) == ({"a": 4}, ["a:schedule_floor"])
     assert kept(track, FLOOR, a=5)[0] == {"a": 4}
 

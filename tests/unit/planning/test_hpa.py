@@ -26,7 +26,7 @@ class Bench(Line):
     def __init__(self, workers: int, role: Role = "decode", standing: int | None = None, **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=1_000)], workers)
         self.planner = HpaPlanner(HpaKnobs(**knobs))  # type: ignore[arg-type]
-        self.pool("p").reground(workers if standing is None else standing, self.now)
+        self.pool("p").reset_desired(workers if standing is None else standing, self.now)
 
     def tell(self, values: Sequence[float | None], *, queue: bool = False) -> None:
         """KV usage, or waiting requests, of each ready worker; it says nothing of the other."""
@@ -34,7 +34,7 @@ class Bench(Line):
         for worker, value in zip(self.pool("p").workers, values, strict=False):
             if value is not None:
                 kv, waiting = (None, int(value)) if queue else (value, None)
-                self.fleet.report(reported(worker, sample(self.sequence, kv, waiting, 0), pool="p"), self.now)
+                self.fleet.ingest(reported(worker, sample(self.sequence, kv, waiting, 0), pool="p"), self.now)
 
     def look_on(self) -> Recommendation:
         return self.planner.plan(self.look(), self.now)

@@ -142,7 +142,7 @@ def needs(
     table: Table, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True
 ) -> tuple[RoleDemand, ...]:
     table.queues.needs_, table.workers.needs_ = (OURS,) if queueing else (), (THEIRS,)
-    return table.plan(queueing, saturation, safe=safe).needs
+    return table.plan(queueing, saturation, safe=safe).demands
 
 
 def test_the_demand_is_that_of_the_side_that_knows_it() -> None:
@@ -152,9 +152,9 @@ def test_the_demand_is_that_of_the_side_that_knows_it() -> None:
 
 def test_a_count_that_came_of_the_other_side_is_a_demand_for_as_much_as_it_serves() -> None:
     (grown,) = needs(Table(A, B), {"a": 5, "b": 5}, {"a": 7, "b": 5})
-    assert grown == RoleDemand("aggregated", 7 * 4.0 + 5 * 10.0, OURS.serves)
+    assert grown == RoleDemand("aggregated", 7 * 4.0 + 5 * 10.0, OURS.capacities)
     (kept,) = needs(Table(A, B), {"a": 5, "b": 4}, {"a": 5, "b": 5}, safe=False)
-    assert kept == RoleDemand("aggregated", 5 * 4.0 + 5 * 10.0, OURS.serves)
+    assert kept == RoleDemand("aggregated", 5 * 4.0 + 5 * 10.0, OURS.capacities)
 
 
 def test_what_each_side_has_learned_outlives_it() -> None:

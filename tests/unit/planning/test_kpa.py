@@ -21,7 +21,7 @@ class Bench(Line):
     def __init__(self, workers: int, role: Role = "decode", **knobs: float) -> None:
         super().__init__([PoolKnobs("p", role, replicas_max=10_000)], workers)
         self.planner = KpaPlanner(KpaKnobs(**knobs))  # type: ignore[arg-type]
-        self.pool("p").reground(workers, self.now)
+        self.pool("p").reset_desired(workers, self.now)
 
     def look_on(self, in_flight: int, silent: int = 0) -> Recommendation:
         self.report("p", waiting=in_flight, running=0, silent=silent)
@@ -40,7 +40,7 @@ class Bench(Line):
     def ready(self, count: int) -> None:
         """So many workers are ready from now on."""
         pool = self.pool("p")
-        pool.reground(count, self.now)
+        pool.reset_desired(count, self.now)
         while pool.ready > count:
             self.shrink("p")
         self.grow("p", count - pool.ready)
@@ -289,5 +289,5 @@ def test_what_does_not_depend_on_the_workers_comes_to_rest(in_flight: int) -> No
 
 def test_a_worker_that_says_only_how_full_it_is_is_no_data() -> None:
     bench = Bench(1)
-    bench.fleet.report(reported("p0", sample(1, 0.5, None, None), pool="p"), bench.now)
+    bench.fleet.ingest(reported("p0", sample(1, 0.5, None, None), pool="p"), bench.now)
     assert [r.code for r in bench.planner.plan(bench.look(), bench.now).reasons] == [ReasonCode.NO_DATA]

@@ -32,7 +32,7 @@ class Desk:
         for worker, used in zip(self.pool.workers, blocks, strict=False):
             itl_ms = 10.0 + 50.0 * used / BLOCKS
             said = WorkerSample(self.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=itl_ms)
-            self.world.fleet.report(reported(worker, said, pool="d"), self.world.now)
+            self.world.fleet.ingest(reported(worker, said, pool="d"), self.world.now)
 
     def run(self, *blocks: int, seconds: int = 30) -> Recommendation:
         for _ in range(seconds):
@@ -129,7 +129,7 @@ def test_where_latency_does_not_rise_what_was_fine_is_fine() -> None:
         desk.world.sequence += 1
         for worker in desk.pool.workers:
             said = WorkerSample(desk.world.sequence, 0, kv_blocks_used=400, running_requests=1, itl_ms=20.0)
-            desk.world.fleet.report(reported(worker, said, pool="d"), desk.world.now)
+            desk.world.fleet.ingest(reported(worker, said, pool="d"), desk.world.now)
         opinion = desk.planner.plan(desk.world.look(), desk.world.now)
     assert opinion.targets == {}, "400 are no reason to grow, and 600 have not been seen"
 
@@ -149,7 +149,7 @@ def test_a_full_cache_is_too_full_whatever_the_itl() -> None:
                 running_requests=1,
                 itl_ms=used / 100,
             )
-            desk.world.fleet.report(reported(worker, said, pool="d"), desk.world.now)
+            desk.world.fleet.ingest(reported(worker, said, pool="d"), desk.world.now)
         opinion = desk.planner.plan(desk.world.look(), desk.world.now)
     assert opinion.targets == {"d": 4}
 
@@ -165,7 +165,7 @@ def hear(desk: Desk, requests_per_s: int, *blocks: int, seconds: int = 30) -> Re
         sample = TrafficSample(
             desk.world.now, 1_000, requests_per_s, requests_per_s, isl_tokens=500.0, osl_tokens=100.0
         )
-        desk.world.model.traffic.apply(TrafficReported("m", "f", 1, sample), desk.world.now + 1_000)
+        desk.world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), desk.world.now + 1_000)
         opinion = desk.run(*blocks, seconds=1)
         asked = desk.planner.asked()
         if asked is not None:
@@ -209,7 +209,7 @@ def test_the_load_does_not_shrink_a_pool_while_a_frontend_has_just_gone_silent()
     desk = sla_learned()
     sample = TrafficSample(1, 1_000, 1, 1, isl_tokens=500.0, osl_tokens=100.0)
     hear(desk, 150, 100, 110, 120, seconds=185)
-    desk.world.model.traffic.apply(TrafficReported("m", "silent", 1, sample), desk.world.now)
+    desk.world.model.traffic.ingest(TrafficReported("m", "silent", 1, sample), desk.world.now)
     assert hear(desk, 150, 100, 110, 120, seconds=5).targets == {"d": 2}, "it has only just been heard"
     opinion = hear(desk, 150, 100, 110, 120, seconds=30)
     assert (opinion.targets, codes(opinion)[0]) == ({}, ReasonCode.TRAFFIC_INCOMPLETE)

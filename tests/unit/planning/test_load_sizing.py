@@ -36,7 +36,7 @@ class PrefillDesk:
                 said = WorkerSample(
                     self.world.sequence, 0, active_prefill_tokens=tokens, ttft_ms=ttft_ms, isl_tokens=1_000.0
                 )
-                self.world.fleet.report(reported(worker, said, pool="p"), self.world.now)
+                self.world.fleet.ingest(reported(worker, said, pool="p"), self.world.now)
             opinion = self.planner.plan(self.world.look(), self.world.now)
         return opinion
 
@@ -92,9 +92,9 @@ def test_latencies_of_workers_that_have_just_come_are_not_those_of_their_load() 
         for number, worker in enumerate(old):
             used = 400 + 10 * number
             said = WorkerSample(desk.world.sequence, 0, kv_blocks_used=used, running_requests=1, itl_ms=10 + used / 20)
-            desk.world.fleet.report(reported(worker, said, pool="d"), desk.world.now)
+            desk.world.fleet.ingest(reported(worker, said, pool="d"), desk.world.now)
         slow = WorkerSample(desk.world.sequence, 0, kv_blocks_used=50, running_requests=1, itl_ms=400.0)
-        desk.world.fleet.report(reported(new, slow, pool="d"), desk.world.now)
+        desk.world.fleet.ingest(reported(new, slow, pool="d"), desk.world.now)
         desk.planner.plan(desk.world.look(), desk.world.now)
     assert isinstance(before, LoadPlanner)
     assert max(before.loads["d"].decode.latencies_ms) < 100.0
@@ -121,7 +121,7 @@ def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:
                     running_requests=1,
                     itl_ms=10.0 + (blocks + number) / 20,
                 )
-                world.fleet.report(reported(worker, said, pool="a"), world.now)
+                world.fleet.ingest(reported(worker, said, pool="a"), world.now)
             opinion = planner.plan(world.look(), world.now)
         return opinion
 

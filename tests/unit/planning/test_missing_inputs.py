@@ -61,7 +61,7 @@ def test_a_pool_that_is_wanted_empty_lacks_no_worker() -> None:
     made = Controller(Settings("a", "all", (ModelKnobs("m", pools),)))
     assert said(made) == ["m: no worker of pool big is ready", "m: no worker of pool small is ready"], "nothing serves"
     for name, count in (("big", 1), ("small", 0)):
-        made.state.fleet.models["m"].pools[name].reground(count, START)
+        made.state.fleet.models["m"].pools[name].reset_desired(count, START)
     assert said(made) == ["m: no worker of pool big is ready"]
 
 
@@ -71,5 +71,5 @@ def test_a_model_that_sleeps_lacks_no_worker_but_needs_who_wakes_it() -> None:
     assert said(made) == ["m: no frontend reports traffic"]
     made.handle([TrafficReported("m", "f", 1, TrafficSample(1, 1_000, 0))], START)
     assert said(made) == []
-    made.state.fleet.models["m"].pools["decode"].reground(1, START)
+    made.state.fleet.models["m"].pools["decode"].reset_desired(1, START)
     assert said(made) == ["m: no worker of pool decode is ready"]

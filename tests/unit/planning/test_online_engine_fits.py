@@ -44,9 +44,9 @@ class Desk:
             self.world.now += 1_000
             self.sequence += 1
             for name in self.pool.workers:
-                self.world.fleet.report(reported(name, self._sample(slower), pool="p"), self.world.now)
+                self.world.fleet.ingest(reported(name, self._sample(slower), pool="p"), self.world.now)
             traffic = TrafficSample(self.sequence, 1_000, 100, 100, isl_tokens=1_000.0, osl_tokens=200.0)
-            self.world.model.traffic.apply(TrafficReported("m", "f", 1, traffic), self.world.now)
+            self.world.model.traffic.ingest(TrafficReported("m", "f", 1, traffic), self.world.now)
             opinion = self.planner.plan(self.world.look(), self.world.now)
         return opinion
 
@@ -63,8 +63,8 @@ class Desk:
 
 
 def serves(opinion: Recommendation) -> float:
-    [need] = opinion.needs
-    return need.serves.get("p", 0.0)
+    [need] = opinion.demands
+    return need.capacities.get("p", 0.0)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, An
     desk = Desk()
     desk.hear(120)
     desk.pool.knobs = replace(POOL, **change)
-    assert desk.hear(1).needs[0].serves == {}
+    assert desk.hear(1).demands[0].capacities == {}
     assert desk.planner.learned() is None, "what was learned of the old ones is not kept as of the new ones"
     assert desk.hear(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
     assert serves(desk.hear(120, slower=1.9)) < 0.7 * told

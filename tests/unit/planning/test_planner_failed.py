@@ -28,7 +28,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def said(desk: Desk) -> list[Reason]:
-    return [reason for opinion in desk.controller.state.holds["m"].opinions for reason in opinion.reasons]
+    return [reason for opinion in desk.controller.state.holds["m"].recommendations for reason in opinion.reasons]
 
 
 def told(effects: list[AnyEffect]) -> list[AnyEffect]:

@@ -52,12 +52,12 @@ class Desk:
             for pool in self.world.model.pools.values():
                 for number, worker in enumerate(pool.workers):
                     one = WorkerSample(self.sequence, 0, waiting_requests=0 if number else waiting)
-                    self.world.fleet.report(reported(worker, one, pool=pool.name), self.world.now)
+                    self.world.fleet.ingest(reported(worker, one, pool=pool.name), self.world.now)
             traffic = TrafficSample(
                 self.sequence, 1_000, requests_per_s, requests_per_s, isl_tokens=1_000.0, osl_tokens=200.0
             )
             event = TrafficReported("m", "f", 1, replace(traffic, **said))
-            self.world.model.traffic.apply(event, self.world.now)
+            self.world.model.traffic.ingest(event, self.world.now)
             opinion = self.planner.plan(self.world.look(), self.world.now)
             asked = self.planner.asked()
             if asked is not None:
@@ -97,27 +97,27 @@ def codes(opinion: Recommendation) -> set[ReasonCode]:
 def test_it_grows_in_one_step_and_says_what_a_worker_serves() -> None:
     desk = Desk(one())
     opinion = desk.hear(200, 12)
-    [need] = opinion.needs
+    [need] = opinion.demands
     assert need.role == "aggregated"
     assert need.demand == pytest.approx(200.0, rel=0.1)
-    assert desk.counts() == {"one": -int(-200 // need.serves["one"])}
+    assert desk.counts() == {"one": -int(-200 // need.capacities["one"])}
     [reason] = [reason for reason in opinion.reasons if reason.code is ReasonCode.QUEUEING_TARGET]
     assert reason.detail == "bound by itl"
-    assert reason.numbers["serves"] == need.serves["one"]
+    assert reason.numbers["serves"] == need.capacities["one"]
     assert 0.5 * desk.counts()["one"] < reason.numbers["busy"] < desk.counts()["one"]
 
 
 def test_the_pools_of_a_role_share_the_load_and_the_cheapest_serves_it() -> None:
     desk = Desk(*two())
-    [need] = desk.hear(200, 400).needs
-    assert need.serves["fast"] / 4.0 < need.serves["slow"] / 1.0
+    [need] = desk.hear(200, 400).demands
+    assert need.capacities["fast"] / 4.0 < need.capacities["slow"] / 1.0
     assert desk.counts()["fast"] <= 1, "it began with one, and within a tenth nothing is given back"
-    assert desk.counts()["slow"] == -int(-200 // need.serves["slow"])
+    assert desk.counts()["slow"] == -int(-200 // need.capacities["slow"])
     scarce = Desk(*two(8))
-    [need] = scarce.hear(200, 400).needs
+    [need] = scarce.hear(200, 400).demands
     assert scarce.counts()["slow"] == 8
-    left = 200 - 8 * need.serves["slow"]
-    assert scarce.counts()["fast"] == -int(-left // need.serves["fast"]), "for what the others leave, not for all"
+    left = 200 - 8 * need.capacities["slow"]
+    assert scarce.counts()["fast"] == -int(-left // need.capacities["fast"]), "for what the others leave, not for all"
 
 
 def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
@@ -135,8 +135,8 @@ def test_the_pools_of_a_role_say_one_load_and_what_each_takes_of_it() -> None:
 def test_a_pool_that_misses_the_objective_serves_nothing_and_goes() -> None:
     desk = Desk(*reversed(two()), workers=12, itl_ms=20.0)
     opinion = desk.hear(200, 800)
-    [need] = opinion.needs
-    assert set(need.serves) == {"fast"}
+    [need] = opinion.demands
+    assert set(need.capacities) == {"fast"}
     assert desk.counts()["slow"] == 0
     assert desk.counts()["fast"] > 0
     [reason] = [reason for reason in opinion.reasons if reason.code is ReasonCode.SLA_INFEASIBLE]
@@ -166,10 +166,10 @@ def test_what_is_replaced_goes_as_the_others_become_ready() -> None:
             desk.world.pool("slow").set_desired(opinion.targets["slow"], desk.world.now)
         assert "fast" not in opinion.targets, "none of the others is there"
     assert ReasonCode.REPLACEMENT_NOT_READY in codes(opinion)
-    [need] = opinion.needs
+    [need] = opinion.demands
     desk.world.grow("slow", 20)
-    left = 200 - 20 * need.serves["slow"]
-    assert desk.hear(200, obey=False).targets["fast"] == -int(-left // need.serves["fast"])
+    left = 200 - 20 * need.capacities["slow"]
+    assert desk.hear(200, obey=False).targets["fast"] == -int(-left // need.capacities["fast"])
 
 
 def test_a_shrink_waits_until_nothing_has_called_for_the_workers_for_a_start_up() -> None:
@@ -184,10 +184,10 @@ def test_a_shrink_waits_until_nothing_has_called_for_the_workers_for_a_start_up(
 
 def test_who_has_just_started_asks_for_no_less_than_the_busiest_it_has_seen_and_then_shrinks_for_good() -> None:
     desk = Desk(*two())
-    [need] = desk.hear(200, 60).needs
+    [need] = desk.hear(200, 60).demands
     busy, demands, counts = desk.counts(), [], []
     for _ in range(1_000):
-        demands.append(desk.hear(10).needs[0].demand)
+        demands.append(desk.hear(10).demands[0].demand)
         counts.append(sum(desk.counts().values()))
     assert counts[:120] == [sum(busy.values())] * 120
     assert min(demands[:120]) >= need.demand
@@ -198,22 +198,22 @@ def test_who_has_just_started_asks_for_no_less_than_the_busiest_it_has_seen_and_
 def test_a_need_is_for_no_peak_that_is_over_unless_requests_still_wait() -> None:
     desk = Desk(one())
     desk.hear(200, 30, obey=False)
-    [need] = desk.hear(10, 20, obey=False).needs
-    assert need.demand == need.serves["one"], "what the one worker serves"
-    [need] = desk.hear(10, 20, obey=False, waiting=2_000).needs
+    [need] = desk.hear(10, 20, obey=False).demands
+    assert need.demand == need.capacities["one"], "what the one worker serves"
+    [need] = desk.hear(10, 20, obey=False, waiting=2_000).demands
     assert need.demand > 200.0
 
 
 def test_what_waits_too_long_is_served_beside_what_arrives() -> None:
     desk = Desk(one(), knobs=QueueingKnobs(start_up_ms=30_000, drain_ms=20_000))
-    [need] = desk.hear(100, 200).needs
+    [need] = desk.hear(100, 200).demands
     calm = desk.counts()["one"]
     desk.hear(100, 60, waiting=40)
     assert desk.counts()["one"] == calm, "each of them waits for less than 0.5 s"
     opinion = desk.hear(100, 15, waiting=2_050, queued=4_000)
-    [more] = opinion.needs
+    [more] = opinion.demands
     assert more.demand == pytest.approx(need.demand + 6_000 / 20.0, rel=0.02)
-    assert desk.counts()["one"] == -int(-more.demand // more.serves["one"])
+    assert desk.counts()["one"] == -int(-more.demand // more.capacities["one"])
     assert opinion.inputs["aggregated_backlog_requests_per_s"] == pytest.approx(300.0, rel=0.02)
     assert desk.hear(100, 400).targets == {}
     assert desk.counts()["one"] == calm, "when it is served they go"
@@ -221,9 +221,9 @@ def test_what_waits_too_long_is_served_beside_what_arrives() -> None:
 
 def test_an_objective_of_tokens_counts_whatever_arrives() -> None:
     desk = Desk(one(), tokens_per_s=40_000.0)
-    [need] = desk.hear(3, 60).needs
+    [need] = desk.hear(3, 60).demands
     assert need.demand == pytest.approx(200.0)
-    assert desk.counts()["one"] == -int(-200 // need.serves["one"])
+    assert desk.counts()["one"] == -int(-200 // need.capacities["one"])
 
 
 def test_the_objectives_say_of_which_share_of_the_requests_they_are() -> None:
@@ -237,7 +237,7 @@ def test_the_objectives_say_of_which_share_of_the_requests_they_are() -> None:
 
 def test_nothing_arrives_and_nothing_stays() -> None:
     desk = Desk(*two())
-    assert desk.hear(0, 400).needs[0].demand == 0.0
+    assert desk.hear(0, 400).demands[0].demand == 0.0
     assert desk.counts() == {"fast": 0, "slow": 0}
     desk.hear(200, 20)
     assert sum(desk.counts().values()) > 10

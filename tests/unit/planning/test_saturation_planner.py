@@ -170,7 +170,7 @@ def test_what_frontends_hold_back_counts() -> None:
 
     def tell() -> None:
         sample = TrafficSample(bench.sequence + 1, 1_000, 10, queued=90)
-        bench.model.traffic.apply(TrafficReported("m", "f", 1, sample), bench.now)
+        bench.model.traffic.ingest(TrafficReported("m", "f", 1, sample), bench.now)
 
     bench.hold(30, a=[MIDDLE] * 4)
     tell()
@@ -186,12 +186,12 @@ def test_workers_that_are_about_to_leave_are_not_given_twice() -> None:
 
 
 def test_it_says_what_a_role_needs_and_what_a_worker_serves_of_it() -> None:
-    (need,) = Bench(workers=10).hold(60, a=[Says(kv=0.8)] * 10).needs
-    assert (need.role, need.serves) == ("aggregated", {"a": 1.0})
+    (need,) = Bench(workers=10).hold(60, a=[Says(kv=0.8)] * 10).demands
+    assert (need.role, need.capacities) == ("aggregated", {"a": 1.0})
     assert need.demand == pytest.approx(10 / 0.9)
-    (need,) = Bench(workers=10).hold(MINUTES, a=[Says(kv=0.4)] * 10).needs
+    (need,) = Bench(workers=10).hold(MINUTES, a=[Says(kv=0.4)] * 10).demands
     assert need.demand == pytest.approx(5 / 0.75)
-    (need,) = Bench(workers=10).hold(60, a=[MIDDLE] * 10).needs
+    (need,) = Bench(workers=10).hold(60, a=[MIDDLE] * 10).demands
     assert need.demand == pytest.approx(10.0), "as much as there is"
 
 

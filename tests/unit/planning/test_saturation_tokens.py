@@ -41,11 +41,11 @@ class Desk(Bench):
                 self.sequence, 0, kv_blocks_used=blocks, waiting_requests=waiting, running_requests=running
             )
             for name in self.pool("a").workers:
-                self.fleet.report(reported(name, said, pool="a"), self.now)
+                self.fleet.ingest(reported(name, said, pool="a"), self.now)
             traffic = TrafficSample(
                 self.sequence, 1_000, 10, 10, queued=queued, isl_tokens=self.isl, osl_tokens=self.osl
             )
-            self.model.traffic.apply(TrafficReported("m", "f", 1, traffic), self.now)
+            self.model.traffic.ingest(TrafficReported("m", "f", 1, traffic), self.now)
             opinion = self.look_once()
         return opinion
 
@@ -103,7 +103,7 @@ def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]
 @pytest.mark.parametrize("tokens", [0.0, -1.0, 1e-9, 1e13])
 def test_what_cannot_be_held_is_not_observed(tokens: float) -> None:
     observed = ObservedCapacity()
-    observed.note(50.0, tokens)
+    observed.record(50.0, tokens)
     assert observed.by_bucket == {}
 
 
@@ -118,6 +118,6 @@ def test_who_does_not_say_how_many_blocks_is_not_judged() -> None:
 
 
 def test_the_tokens_are_in_what_it_says_that_it_needs() -> None:
-    (need,) = Desk().run(30, 70_000.0).needs
-    assert need.serves == {"a": 80_000.0}
+    (need,) = Desk().run(30, 70_000.0).demands
+    assert need.capacities == {"a": 80_000.0}
     assert need.demand == pytest.approx(320_000.0)

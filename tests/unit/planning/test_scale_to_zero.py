@@ -66,7 +66,7 @@ def test_while_a_frontend_is_refused_it_neither_falls_asleep_nor_sleeps_on() -> 
     assert world.kept() == {"one": 0}, "nothing was refused for long enough"
     world.pool("one").desired = 0
     world.hear(1, ("f",))
-    world.model.traffic.apply(traffic(1, "refused", queued=1), world.now)
+    world.model.traffic.ingest(traffic(1, "refused", queued=1), world.now)
     world.sleep.observe(world.look(), world.now)
     assert world.kept() == {"one": 1}, "somebody waits"
 
@@ -131,12 +131,12 @@ def test_the_pool_that_comes_soonest_wakes_then_the_cheapest_then_by_name() -> N
 def test_a_pool_that_does_not_come_is_followed_by_the_next() -> None:
     world = asleep(ONE, TWO)
     world.hear(queued=1)
-    world.pool("one").reground(1, world.now)
+    world.pool("one").reset_desired(1, world.now)
     assert world.kept() == {"one": 1, "two": 0}
     world.now += ONE.start_deadline_ms
     world.hear(queued=1)
     assert world.kept() == {"one": 1, "two": 1}
-    world.pool("two").reground(1, world.now)
+    world.pool("two").reset_desired(1, world.now)
     world.now += ONE.start_deadline_ms
     world.hear(queued=1)
     assert world.kept() == {"one": 1, "two": 1}, "there is no other"
@@ -169,7 +169,7 @@ def test_the_last_worker_is_one_that_serves_and_the_cheapest_of_those() -> None:
     world.pool("one").accelerator = AcceleratorKnobs("dear", cost_per_hour=3.0)
     assert world.kept(one=0, two=0) == {"one": 0, "two": 1}
     world.shrink("two")
-    world.pool("two").reground(0, world.now)
+    world.pool("two").reset_desired(0, world.now)
     assert world.kept(one=0) == {"one": 1, "two": 0}, "the cheap one would have to come first"
 
 

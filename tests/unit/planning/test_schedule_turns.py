@@ -95,7 +95,7 @@ def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
     said = shown(status(world.settings, world.controller.state, "0", world.now, world.now))
     assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in said
     decided = world.controller.state.explanations[-1]
-    assert "decode: 1 raised to 5: a schedule asks for it, for 600000 ms more" in [r.sentence() for r in decided.rails]
+    assert "decode: 1 raised to 5: a schedule asks for it, for 600000 ms more" in [r.sentence() for r in decided.limits]
 
 
 def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
@@ -121,7 +121,7 @@ def test_a_schedule_that_is_taken_out_in_its_window_has_no_floor_any_more() -> N
     without = replace(model, pools=tuple(replace(pool, schedules=()) for pool in model.pools))
     world.settings = replace(world.settings, models=(without,))
     world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))
-    assert world.controller.state.fleet.models["m"].pools["decode"].floor == NO_SCHEDULE_MINIMUM
+    assert world.controller.state.fleet.models["m"].pools["decode"].schedule_minimum == NO_SCHEDULE_MINIMUM
     assert world.hear(10)[:1] == [{"prefill": 1, "decode": 4}]
     world.settings = replace(world.settings, models=(model,))
     again = world.tell(SettingsChanged(msgspec.Raw(msgspec.json.encode(world.settings))))

@@ -197,7 +197,7 @@ def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
     desk.hear(50, 81)
     assert desk.planner.start_up_ms == 100_000
     for pool in desk.world.model.pools.values():
-        pool.grown_at_ms = desk.world.now - 50_000
+        pool.scaled_up_at_ms = desk.world.now - 50_000
     opinion = desk.answer(50 * 180.0)
     assert (opinion.targets, ReasonCode.ADJUSTMENT_INTERVAL in codes(opinion)) == ({}, True)
     assert desk.hear(50, 50).targets == {"p": 1, "d": 1}

@@ -18,7 +18,7 @@ def traffic() -> Traffic:
 def tell(belief: Traffic, frontend: str, interval_ms: int, now: int, requests_per_s: float = 20.0) -> None:
     arrivals = round(requests_per_s * interval_ms / 1_000.0)
     sample = TrafficSample(now - T0 + 1, interval_ms, arrivals, arrivals, isl_tokens=1_000.0, osl_tokens=200.0)
-    assert belief.apply(TrafficReported("m", frontend, 1, sample), now) is None
+    assert belief.ingest(TrafficReported("m", frontend, 1, sample), now) is None
 
 
 def play(belief: Traffic, seconds: int, *intervals_s: int, since_s: int = 0) -> int:
@@ -35,24 +35,24 @@ def test_rates_add_up(intervals_s: tuple[int, ...]) -> None:
     belief = traffic()
     mark_ms = play(belief, PLANNED_S, *intervals_s)
     mark, truth = belief.totals, 20.0 * len(intervals_s)
-    assert belief.heard(mark_ms)
+    assert belief.is_reporting(mark_ms)
     now = play(belief, PLANNED_S, *intervals_s, since_s=PLANNED_S)
     assert belief.totals.since(mark).requests_per_s == pytest.approx(truth, rel=0.03)
-    assert belief.recent(30_000, now).requests_per_s == pytest.approx(truth, rel=0.05)
+    assert belief.recent_arrivals(30_000, now).requests_per_s == pytest.approx(truth, rel=0.05)
     assert belief.status(now).requests_per_s == pytest.approx(truth, rel=0.05)
-    assert belief.recent(10_000, now).span_ms == pytest.approx(10_000, abs=1_000)
+    assert belief.recent_arrivals(10_000, now).observed_ms == pytest.approx(10_000, abs=1_000)
     assert len(belief.buckets) <= 62
 
 
 def test_between_two_reports_a_slow_frontend_is_not_silent() -> None:
     belief = traffic()
     now = play(belief, 60, 1, 20)
-    assert belief.complete(now + 5_000)
+    assert belief.is_complete(now + 5_000)
     tell(belief, "every 1 s", 1_000, now + 40_000)
-    assert belief.complete(now + 40_000), "a report may be lost"
-    assert not belief.complete(now + 40_001)
-    assert belief.heard(now + 45_000)
-    assert not belief.heard(now + 45_001)
+    assert belief.is_complete(now + 40_000), "a report may be lost"
+    assert not belief.is_complete(now + 40_001)
+    assert belief.is_reporting(now + 45_000)
+    assert not belief.is_reporting(now + 45_001)
 
 
 @pytest.mark.parametrize("frontend", ["every 1 s", "another"])
@@ -60,7 +60,7 @@ def test_a_backlog_of_an_hour_is_no_surge(frontend: str) -> None:
     belief = traffic()
     mark, now = belief.totals, play(belief, 120, 1)
     tell(belief, frontend, 3_600_000, now + 500)
-    assert belief.recent(10_000, now + 500).requests_per_s <= 42.0
+    assert belief.recent_arrivals(10_000, now + 500).requests_per_s <= 42.0
     now = play(belief, 60, 1, since_s=120)
     assert belief.totals.since(mark).requests_per_s <= 20.0 * 4 / 3
 
@@ -69,7 +69,7 @@ def test_a_backlog_after_a_silence_counts_at_its_own_rate() -> None:
     belief = traffic()
     mark = belief.totals
     tell(belief, "f", 3_600_000, T0)
-    assert belief.totals.since(mark).requests_per_s == belief.recent(60_000, T0).requests_per_s == 20.0
+    assert belief.totals.since(mark).requests_per_s == belief.recent_arrivals(60_000, T0).requests_per_s == 20.0
     assert belief.status(T0).requests_per_s == pytest.approx(20.0, rel=0.02)
 
 
@@ -77,7 +77,7 @@ def test_what_has_no_output_says_nothing_of_outputs() -> None:
     belief = traffic()
     now = play(belief, 10, 1)
     failed = TrafficSample(90_000, 1_000, 20, 20, isl_tokens=1_000.0, osl_tokens=0.0)
-    belief.apply(TrafficReported("m", "every 1 s", 1, failed), now + 1_000)
+    belief.ingest(TrafficReported("m", "every 1 s", 1, failed), now + 1_000)
     assert (belief.totals.osl_tokens.value, belief.totals.completed) == (200.0, 220)
     assert belief.status(now + 1_000).osl_tokens == 200.0
 
@@ -88,14 +88,14 @@ LONG = {"isl_tokens": 1e7, "osl_tokens": 1e7}
 def hear(belief: Traffic, second: int, **said: float) -> None:
     lengths = {"isl_tokens": 1_000.0, "osl_tokens": 200.0} | said
     sample = TrafficSample(second, 1_000, 20, 20, **lengths)  # type: ignore[arg-type]
-    assert belief.apply(TrafficReported("m", "f", 1, sample), T0 + second * 1_000) is None
+    assert belief.ingest(TrafficReported("m", "f", 1, sample), T0 + second * 1_000) is None
 
 
 def test_one_report_of_absurd_lengths_outweighs_nothing_and_is_no_surge() -> None:
     belief = traffic()
     for second in range(1, 61):
         hear(belief, second, **LONG if second == 58 else {})
-    recent = belief.recent(10_000, T0 + 60_000)
+    recent = belief.recent_arrivals(10_000, T0 + 60_000)
     assert recent.isl_tokens == pytest.approx((9 * 1_000 + 10_000) / 10)
     assert belief.totals.osl_tokens.value == pytest.approx((59 * 200 + 2_000) / 60, rel=0.01)
     assert not Outlook(20.0, 1_000.0, 200.0).exceeded(recent, 1.0)
@@ -105,7 +105,7 @@ def test_requests_that_become_longer_are_a_surge_in_seconds() -> None:
     belief = traffic()
     for second in range(1, 91):
         hear(belief, second, isl_tokens=1_000.0 if second <= 60 else 50_000.0)
-        surge = Outlook(20.0, 1_000.0, 200.0).exceeded(belief.recent(10_000, T0 + second * 1_000), 1.0)
+        surge = Outlook(20.0, 1_000.0, 200.0).exceeded(belief.recent_arrivals(10_000, T0 + second * 1_000), 1.0)
         assert surge == (second >= 64)
     hear(belief, 91, isl_tokens=50_000.0)
     assert belief.buckets[-1].isl_sum == 20 * 50_000.0, "by then they are believed whole"

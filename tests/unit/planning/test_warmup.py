@@ -142,10 +142,10 @@ def fits(effects: list[AnyEffect]) -> list[FitForecast]:
 def test_the_first_turn_asks_and_the_season_is_known(tmp_path: Path, planner: str) -> None:
     controller = Controller(warm(tmp_path, planner))
     (asked,) = fits(controller.handle([], START))
-    load_series = asked.questions[0].series
+    load_series = asked.queries[0].series
     assert (load_series.end_ms, load_series.interval_ms) == (START, 180_000)
     assert len(load_series.values) == DAYS * 480
-    answers = [forecast(question) for question in asked.questions]
+    answers = [forecast(question) for question in asked.queries]
     assert answers[0] is not None
     assert (answers[0].predictor, answers[0].fallback) == ("seasonal", "")
     last = load_series.values[-1]
@@ -157,13 +157,13 @@ def test_the_first_turn_asks_and_the_season_is_known(tmp_path: Path, planner: st
 def test_the_first_report_of_traffic_is_answered_with_the_forecast(tmp_path: Path) -> None:
     controller = Controller(warm(tmp_path))
     (asked,) = fits(controller.handle([], START))
-    answers = [forecast(question) for question in asked.questions]
+    answers = [forecast(question) for question in asked.queries]
     controller.handle([ForecastFitted("m", asked.request, answers)], START + 100)
-    (silent,) = controller.state.holds["m"].opinions
+    (silent,) = controller.state.holds["m"].recommendations
     assert {reason.code for reason in silent.reasons} == {ReasonCode.TRAFFIC_UNKNOWN}
     burst = TrafficSample(1, 1_000, 90, 0, isl_tokens=500.0)
     controller.handle([TrafficReported("m", "f", 1, burst)], START + 1_000)
-    inputs = controller.state.holds["m"].opinions[0].inputs
+    inputs = controller.state.holds["m"].recommendations[0].inputs
     assert answers[0] is not None
     assert inputs["requests_per_s"] == pytest.approx(answers[0].mean[0] / 180.0), "a second of a burst is no rate"
     assert inputs["osl_tokens"] == pytest.approx(100.0), "though nothing has finished yet"
@@ -194,13 +194,13 @@ def test_a_restart_at_another_time_of_day_has_the_season_right(tmp_path: Path, l
     told = warm(tmp_path, knobs=f'load_predictor_warmup_end = "{end}"')
     start = START - START % DAY_MS + late_h * 3_600_000
     (asked,) = fits(Controller(told).handle([], start))
-    values = asked.questions[0].series.values
+    values = asked.queries[0].series.values
     hours, minutes = map(int, end.split(":"))
     phase = (late_h - hours - minutes / 60) / 24  # the wave begins when the trace ends
     for back in (1, 100, 240, 479):
         wave = 300 + 240 * sin(2 * pi * (phase - back / 480))
         assert values[-back] == pytest.approx(wave * 180 / 600, abs=3), "of 18 to 162 in an interval"
-    assert len({len(question.series.values) for question in asked.questions}) == 1
+    assert len({len(question.series.values) for question in asked.queries}) == 1
 
 
 # -- what is said of one that cannot be used ---------------------------------------------------------------------------

@@ -29,9 +29,9 @@ class Prefill:
                 WorkerSample(self.sequence, 0, rank, active_prefill_tokens=100, ttft_ms=ttft_ms, isl_tokens=isl)
                 for rank, (ttft_ms, isl) in enumerate(ranks)
             ]
-            self.fleet.report(reported(f"w{number}", *samples, pool="p"), self.now)
-        self.model.sweep(self.now, self.fleet.knobs)
-        self.model.settle(self.now, self.fleet.knobs)
+            self.fleet.ingest(reported(f"w{number}", *samples, pool="p"), self.now)
+        self.model.expire_silent(self.now, self.fleet.knobs)
+        self.model.refresh_totals(self.now, self.fleet.knobs)
         self.loads.look(self.model.pools["p"], self.now)
 
 

@@ -73,13 +73,13 @@ def choose_victims(pool: Pool, count: int, gives: Callable[[WorkerState], bool] 
     """
 
     def cost(worker: WorkerState) -> tuple[bool, int, int, int, str]:
-        load, record = worker.measure(), worker.record
+        load, record = worker.measure_load(), worker.record
         requests = load.running + load.waiting
         moves = gives is not None and gives(worker)
         work = (_staying(worker) if moves else requests, load.kv_micro)
-        return (worker.standing == "ready", *work, -record.incarnation, record.worker)
+        return (worker.availability == "ready", *work, -record.incarnation, record.worker)
 
-    standing = [worker for worker in pool.workers.values() if worker.standing != "out"]
+    standing = [worker for worker in pool.workers.values() if worker.availability != "out"]
     chosen = sorted(standing, key=cost)[:count]
     return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
 
@@ -106,7 +106,7 @@ class Drains(Struct):
     ) -> Rejection | None:
         """Begin to empty a worker; one that drains already goes on, one whose drain ended only starts ``again``."""
         name = victim.worker
-        pool = fleet.locate(model, pool_name)
+        pool = fleet.find_pool(model, pool_name)
         if isinstance(pool, Rejection):
             return pool
         worker = pool.workers.get(name)
@@ -114,7 +114,7 @@ class Drains(Struct):
             return Rejection.UNKNOWN_WORKER
         if worker.record.incarnation != victim.incarnation:
             return Rejection.UNKNOWN_INCARNATION
-        if worker.drain_over and not (again or worker.handed_over):
+        if worker.drain_ended and not (again or worker.drain_handed_over):
             return None
         known = self.open.get(_key(model, pool_name, name))
         if known is not None and known.incarnation == victim.incarnation:
@@ -206,7 +206,7 @@ class Drains(Struct):
         Who has accepted is on its way whoever leads; who has not is a worker like any other, until it is asked again.
         """
         for drain in self.open.values():
-            end = fleet.hand_over if drain.accepted else fleet.release
+            end = fleet.hand_over_drain if drain.accepted else fleet.cancel_drain
             end(drain.model, drain.pool, drain.worker, now)
         self.open.clear()
 
@@ -215,7 +215,7 @@ class Drains(Struct):
         self.open = {
             key: drain
             for key, drain in self.open.items()
-            if not isinstance(fleet.locate(drain.model, drain.pool), Rejection)
+            if not isinstance(fleet.find_pool(drain.model, drain.pool), Rejection)
         }
 
     @staticmethod

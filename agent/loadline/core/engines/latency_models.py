@@ -48,7 +48,7 @@ class PrefillModel(Protocol):
         ...
 
     @property
-    def pass_ms(self) -> float:
+    def pass_overhead_ms(self) -> float:
         """What every pass takes, however little is in it, in ms."""
         ...
 
@@ -96,7 +96,7 @@ class PrefillCurve:
         self._ttft = MonotoneCurve(sweep.isl_tokens, bounded)
         self._rate = MonotoneCurve(sweep.isl_tokens, [rate * measured / taken for rate, measured, taken in points])
         self.isl_min, self.isl_max = sweep.isl_tokens[0], sweep.isl_tokens[-1]
-        self.pass_ms = sweep.pass_ms()
+        self.pass_overhead_ms = sweep.pass_overhead_ms()
         """See ``PrefillModel``."""
         self.ttft_min_ms = float(self.ttft_ms(np.asarray(self.isl_min)))
 

@@ -47,7 +47,7 @@ class LinearPrefill(Struct, frozen=True):
         return value
 
     @property
-    def pass_ms(self) -> float:
+    def pass_overhead_ms(self) -> float:
         """What every pass takes, in ms."""
         return self.times.gamma
 

@@ -126,7 +126,7 @@ def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, first_ms: fl
 def _after(first_ms: float, queue: EngineQueue, targets: Targets) -> MaxRate:
     """The largest rate of a queue of prompts that wait so long first, for what is under way and not interrupted."""
     found = max_rate(queue, replace(targets, ttft_ms=max(_UNREACHED, targets.ttft_ms - first_ms), itl_ms=inf))
-    return found if found.requests_per_s > 0.0 else replace(found, least_ms=found.least_ms + first_ms)
+    return found if found.requests_per_s > 0.0 else replace(found, lowest_ms=found.lowest_ms + first_ms)
 
 
 def _queue(times: LinearTimes, isl: float, osl: float, batch_requests: int) -> EngineQueue:

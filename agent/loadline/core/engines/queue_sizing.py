@@ -53,7 +53,7 @@ class MaxRate(Struct, frozen=True):
     requests_per_s: float
     """0: not even the least rate that is sized for meets the target that ``bound`` names."""
     bound: Bound
-    least_ms: float = 0.0
+    lowest_ms: float = 0.0
     """Of a target that cannot be met: the least that its latency can be."""
 
 
@@ -64,26 +64,26 @@ class LatencyLimit(Struct, frozen=True):
     target_ms: float
     fixed_ms: float
     each_ms: float
-    waits: bool
+    includes_wait: bool
 
-    def batch_within(self, batch_requests: int) -> int:
+    def largest_batch(self, batch_requests: int) -> int:
         """The largest batch whose latency without a wait is within the target; 0: not even that of one request."""
         spare_ms = self.target_ms * (1.0 + ROUNDING) - self.fixed_ms
         if spare_ms < self.each_ms:
             return 0
         return int(min(batch_requests, spare_ms / self.each_ms)) if self.each_ms else batch_requests
 
-    def wait_ms(self, batch_requests: int) -> float:
+    def wait_budget_ms(self, batch_requests: int) -> float:
         """What the target leaves for a wait to a request that joins a full batch; endless where waits do not count."""
-        return max(0.0, self.target_ms - self.fixed_ms - self.each_ms * batch_requests) if self.waits else inf
+        return max(0.0, self.target_ms - self.fixed_ms - self.each_ms * batch_requests) if self.includes_wait else inf
 
 
 def latency_limits(queue: EngineQueue, targets: Targets) -> tuple[LatencyLimit, LatencyLimit]:
     """The limits of TTFT and ITL."""
     times = queue.times
     return (
-        LatencyLimit("ttft", targets.ttft_ms, queue.prefill_fixed_ms, queue.prefill_each_ms, waits=True),
-        LatencyLimit("itl", targets.itl_ms, times.alpha, times.beta, waits=False),
+        LatencyLimit("ttft", targets.ttft_ms, queue.prefill_fixed_ms, queue.prefill_each_ms, includes_wait=True),
+        LatencyLimit("itl", targets.itl_ms, times.alpha, times.beta, includes_wait=False),
     )
 
 
@@ -96,7 +96,7 @@ def max_rate(queue: EngineQueue, targets: Targets) -> MaxRate:
 def combine_rates(queue: EngineQueue, targets: Targets, rates: Sequence[float]) -> MaxRate:
     """What follows from the largest rates by the limits of TTFT and ITL; 0: there is none."""
     share = TOKENS_SHARE if targets.tokens_per_s else 1.0
-    found = MaxRate(share * queue.sized_requests_per_s[1], "tokens" if targets.tokens_per_s else "saturation")
+    found = MaxRate(share * queue.rate_range_per_s[1], "tokens" if targets.tokens_per_s else "saturation")
     for limit, rate in zip(latency_limits(queue, targets), rates, strict=True):
         if rate <= 0.0:
             return MaxRate(0.0, limit.bound, _least_ms(queue, limit, targets.attainment))
@@ -107,7 +107,7 @@ def combine_rates(queue: EngineQueue, targets: Targets, rates: Sequence[float]) 
 
 def largest_rate(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> float:
     """The largest rate within one limit; 0 where there is none."""
-    least, most = queue.sized_requests_per_s
+    least, most = queue.rate_range_per_s
     if limit.target_ms == inf:
         return most
     excess = _excess(queue, limit, attainment)
@@ -124,22 +124,22 @@ def _excess(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> Calla
     """Log of what is missed at a rate, by the target: the mean latency, or the share of requests that are late."""
     if not attainment:
         return lambda rate: log(max(FARTHEST, _mean_ms(queue, limit, rate) / limit.target_ms))
-    late, batch = 1.0 - attainment, limit.batch_within(queue.batch)
-    if batch < queue.batch:
+    late, batch = 1.0 - attainment, limit.largest_batch(queue.batch_max)
+    if batch < queue.batch_max:
         return lambda rate: log(max(FARTHEST, queue.share_above(rate, batch) / late))
-    if not limit.waits:
+    if not limit.includes_wait:
         return lambda _: -inf
-    wait_ms = limit.wait_ms(queue.batch)
+    wait_ms = limit.wait_budget_ms(queue.batch_max)
     return lambda rate: log(max(FARTHEST, queue.share_waiting_over(rate, wait_ms) / late))
 
 
 def _mean_ms(queue: EngineQueue, limit: LatencyLimit, rate: float) -> float:
     batch, waiting_ms = queue.means(rate)
-    return limit.fixed_ms + limit.each_ms * batch + (waiting_ms if limit.waits else 0.0)
+    return limit.fixed_ms + limit.each_ms * batch + (waiting_ms if limit.includes_wait else 0.0)
 
 
 def _least_ms(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> float:
-    rate = queue.sized_requests_per_s[0]
+    rate = queue.rate_range_per_s[0]
     if not attainment:
         return _mean_ms(queue, limit, rate)
-    return queue.ttft_ms_at(rate, attainment) if limit.waits else queue.itl_ms_at(rate, attainment)
+    return queue.ttft_quantile_ms(rate, attainment) if limit.includes_wait else queue.itl_quantile_ms(rate, attainment)

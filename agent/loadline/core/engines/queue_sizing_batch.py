@@ -42,10 +42,10 @@ class _Lanes:
         self.limits = [latency_limits(queue, target) for queue, target in zip(queues, targets, strict=True)]
         self.attainment = np.array([target.attainment for target in targets])
         self.attained = self.attainment > 0.0
-        self.batch, self.room = np.array([[float(queue.batch), float(queue.room)] for queue in queues]).T
+        self.batch, self.room = np.array([[float(queue.batch_max), float(queue.queue_max)] for queue in queues]).T
         self.unit_ms, self.each_ms, self.top, self.least, self.most = np.array(
             [
-                [queue.fixed_ms + queue.each_ms, queue.each_ms, queue.top, *queue.sized_requests_per_s]
+                [queue.fixed_ms + queue.each_ms, queue.each_ms, queue.rate_max, *queue.rate_range_per_s]
                 for queue in queues
             ]
         ).T
@@ -55,8 +55,8 @@ class _Lanes:
                     limit.target_ms,
                     limit.fixed_ms,
                     limit.each_ms,
-                    limit.batch_within(queue.batch),
-                    limit.wait_ms(queue.batch),
+                    limit.largest_batch(queue.batch_max),
+                    limit.wait_budget_ms(queue.batch_max),
                 )
                 for limit in limits
             ]

@@ -101,7 +101,7 @@ class EngineQueue:
         _check("max_batch_requests", max_batch_requests, 1, BATCH_MAX, "requests")
         _check("max_queue_requests", max_queue_requests, 0, QUEUE_MAX, "requests")
         self.times = times
-        self.batch, self.room = int(max_batch_requests), int(max_queue_requests)
+        self.batch_max, self.queue_max = int(max_batch_requests), int(max_queue_requests)
         """Most requests that run, and most that wait."""
         self.prefill_fixed_ms, self.prefill_each_ms = (
             (times.gamma, times.delta * isl_tokens) if isl_tokens else (0.0, 0.0)
@@ -109,19 +109,19 @@ class EngineQueue:
         steps = osl_tokens - 1.0 if isl_tokens or osl_tokens > 1.0 else 1.0
         self.fixed_ms = self.prefill_fixed_ms + steps * times.alpha
         self.each_ms = self.prefill_each_ms + steps * times.beta
-        longest = self.fixed_ms + self.each_ms * self.batch
+        longest = self.fixed_ms + self.each_ms * self.batch_max
         if not 1.0 / _MS_MAX < self.fixed_ms + self.each_ms <= longest < _MS_MAX:
             raise ValueError(f"a request would take {longest:g} ms: correct the engine's times or the lengths")
-        self.top = self.batch / longest
+        self.rate_max = self.batch_max / longest
         """Requests that leave in a ms when the batch is full."""
 
     @property
-    def sized_requests_per_s(self) -> tuple[float, float]:
+    def rate_range_per_s(self) -> tuple[float, float]:
         """The least and the highest rate that is sized for, as the original has them.
 
         A thousandth of what leaves if one request runs at a time, and a thousandth below what saturates the engine.
         """
-        return _MARGIN * 1_000.0 / (self.fixed_ms + self.each_ms), (1.0 - _MARGIN) * 1_000.0 * self.top
+        return _MARGIN * 1_000.0 / (self.fixed_ms + self.each_ms), (1.0 - _MARGIN) * 1_000.0 * self.rate_max
 
     def analyse(self, requests_per_s: float) -> QueueAnalysis:
         """What a rate of arrivals comes to; it may be more than the engine can serve.
@@ -148,8 +148,8 @@ class EngineQueue:
             batch_requests=batch,
             running_requests=running,
             waiting_requests=waiting,
-            busy=1.0 - exp(full_log - self._log_weight(self.batch, rate)) * lead / whole,
-            utilisation=running / self.batch,
+            busy=1.0 - exp(full_log - self._log_weight(self.batch_max, rate)) * lead / whole,
+            utilisation=running / self.batch_max,
         )
 
     def means(self, requests_per_s: float) -> tuple[float, float]:
@@ -161,16 +161,16 @@ class EngineQueue:
 
     def share_above(self, requests_per_s: float, batch_requests: float) -> float:
         """Share (0..1) of the accepted requests that join a batch of more than so many, themselves included."""
-        rate, count = _per_ms(requests_per_s), int(min(max(batch_requests, 0.0), self.batch))
-        if count in {0, self.batch}:
+        rate, count = _per_ms(requests_per_s), int(min(max(batch_requests, 0.0), self.batch_max))
+        if count in {0, self.batch_max}:
             return 1.0 if count == 0 else 0.0
-        whole_log = self._endless_log(rate, self.batch)
+        whole_log = self._endless_log(rate, self.batch_max)
         if whole_log is not None:
             return 1.0 - min(1.0, exp(self._log_weight(count - 1, rate) - whole_log - self._full_log(rate, count - 1)))
-        falling = self._falling(rate, self.batch)
-        above = 1.0 + float(np.add.reduce(falling[: self.batch - count]))
-        below = float(np.add.reduce(falling[self.batch - count :]))
-        lead, last, total, _ = queue_weights(log(rate / self.top), self.room)
+        falling = self._falling(rate, self.batch_max)
+        above = 1.0 + float(np.add.reduce(falling[: self.batch_max - count]))
+        below = float(np.add.reduce(falling[self.batch_max - count :]))
+        lead, last, total, _ = queue_weights(log(rate / self.rate_max), self.queue_max)
         waiting = total - last
         return (lead * above + waiting) / (lead * (above + below) + waiting)
 
@@ -186,24 +186,24 @@ class EngineQueue:
         if not wait_ms >= 0.0:
             raise ValueError(f"wait_ms is {wait_ms}: write a number of ms, at least 0")
         rate = _per_ms(requests_per_s)
-        step = log(rate / self.top)
-        full = exp(self._full_log(rate, self.batch))
-        lead, last, total, _ = queue_weights(step, self.room)
+        step = log(rate / self.rate_max)
+        full = exp(self._full_log(rate, self.batch_max))
+        lead, last, total, _ = queue_weights(step, self.queue_max)
         waits = full / (lead + full * (total - last))
         wait_ms = min(wait_ms, _MS_MAX)
-        slack = (self.top - rate) * wait_ms
-        if step < 0.0 and self.room * step + slack < NEVER_SHORT:
-            return waits / (1.0 - rate / self.top) * exp(-slack)
-        return min(1.0, waits * _survivors(self.top * wait_ms, step, self.room))
+        slack = (self.rate_max - rate) * wait_ms
+        if step < 0.0 and self.queue_max * step + slack < NEVER_SHORT:
+            return waits / (1.0 - rate / self.rate_max) * exp(-slack)
+        return min(1.0, waits * _survivors(self.rate_max * wait_ms, step, self.queue_max))
 
-    def batch_at(self, requests_per_s: float, share: float) -> int:
+    def batch_quantile(self, requests_per_s: float, share: float) -> int:
         """The least batch that at least a ``share`` (0..1) of the accepted requests join no more than.
 
         Raises:
             ValueError: The share is not below 1.
         """
         _check_share(share)
-        low, high = 1, self.batch
+        low, high = 1, self.batch_max
         while low < high:
             middle = (low + high) // 2
             if self.share_above(requests_per_s, middle) <= 1.0 - share:
@@ -212,7 +212,7 @@ class EngineQueue:
                 low = middle + 1
         return low
 
-    def waiting_ms_at(self, requests_per_s: float, share: float) -> float:
+    def wait_quantile_ms(self, requests_per_s: float, share: float) -> float:
         """The time that a ``share`` (0..1) of the accepted requests wait at most, to a millionth.
 
         Raises:
@@ -228,44 +228,44 @@ class EngineQueue:
         at_low = hurry(_SHORTEST_MS)
         if at_low >= 0.0:
             return 0.0
-        high = 1.0 / self.top
+        high = 1.0 / self.rate_max
         while (at_high := hurry(high)) <= 0.0:
             high *= 2.0
         return last_below(hurry, (_SHORTEST_MS, at_low), (high, at_high), _PRECISION) * (1.0 + _PRECISION)
 
-    def ttft_ms_at(self, requests_per_s: float, share: float) -> float:
+    def ttft_quantile_ms(self, requests_per_s: float, share: float) -> float:
         """The time to the first token that a ``share`` (0..1) of the accepted requests keep."""
-        wait_ms = self.waiting_ms_at(requests_per_s, share)
-        batch = self.batch if wait_ms else self.batch_at(requests_per_s, share)
+        wait_ms = self.wait_quantile_ms(requests_per_s, share)
+        batch = self.batch_max if wait_ms else self.batch_quantile(requests_per_s, share)
         return wait_ms + self.prefill_fixed_ms + self.prefill_each_ms * batch
 
-    def itl_ms_at(self, requests_per_s: float, share: float) -> float:
+    def itl_quantile_ms(self, requests_per_s: float, share: float) -> float:
         """The inter-token latency that a ``share`` (0..1) of the accepted requests keep when they begin."""
-        return self.times.alpha + self.times.beta * self.batch_at(requests_per_s, share)
+        return self.times.alpha + self.times.beta * self.batch_quantile(requests_per_s, share)
 
     def _joined(self, rate: float) -> tuple[float, float, tuple[float, float, float, float]]:
         """Return the log share of a full batch without a queue, the mean batch joined, and the queue weights."""
         full_log, mean = self._batches(rate)
         full = exp(full_log)
-        lead, last, total, moment = queue_weights(log(rate / self.top), self.room)
+        lead, last, total, moment = queue_weights(log(rate / self.rate_max), self.queue_max)
         # Who comes joins a batch that is one larger than what it finds, or waits for one that is full.
-        below = lead * (mean + 1.0 - full * (self.batch + 1.0))
-        joined = below + full * self.batch * (lead + total - last)
+        below = lead * (mean + 1.0 - full * (self.batch_max + 1.0))
+        joined = below + full * self.batch_max * (lead + total - last)
         batch = joined / (lead + full * (total - last))
-        return full_log, min(max(batch, 1.0), float(self.batch)), (lead, last, total, moment)
+        return full_log, min(max(batch, 1.0), float(self.batch_max)), (lead, last, total, moment)
 
     def _batches(self, rate: float) -> tuple[float, float]:
         """Log of the share of time with a full batch, and the mean batch, of an engine whose queue has no room."""
         slack = 1.0 - self.each_ms * rate
-        if rate < self.top and slack > _SLACK_MIN:
-            full_log = self._full_log(rate, self.batch)
+        if rate < self.rate_max and slack > _SLACK_MIN:
+            full_log = self._full_log(rate, self.batch_max)
             full, unit = exp(full_log), self.fixed_ms + self.each_ms
             # n p(n) = rate (fixed + each n) p(n-1), summed over n.
-            return full_log, rate * (unit * (1.0 - full) - self.each_ms * self.batch * full) / slack
-        falling = self._falling(rate, self.batch)
+            return full_log, rate * (unit * (1.0 - full) - self.each_ms * self.batch_max * full) / slack
+        falling = self._falling(rate, self.batch_max)
         whole = 1.0 + float(np.add.reduce(falling))
-        below = float(np.add.reduce(falling * np.arange(1.0, self.batch + 1.0)))
-        return -log(whole), self.batch - below / whole
+        below = float(np.add.reduce(falling * np.arange(1.0, self.batch_max + 1.0)))
+        return -log(whole), self.batch_max - below / whole
 
     def _full_log(self, rate: float, batch: int) -> float:
         """Log of the share of time with ``batch`` requests, of an engine that accepts no more."""
@@ -287,7 +287,7 @@ class EngineQueue:
 
     def _falling(self, rate: float, batch: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Weights of the states ``batch - 1`` down to 0 by that of ``batch``; products in the same order on any CPU."""
-        return np.multiply.accumulate(self._rates_falling[self.batch - batch :] / rate)
+        return np.multiply.accumulate(self._rates_falling[self.batch_max - batch :] / rate)
 
     def _log_weight(self, batch: int, rate: float) -> float:
         """Log of the weight of a state by that of the empty one."""
@@ -296,7 +296,7 @@ class EngineQueue:
     @cached_property
     def _rates_falling(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Requests that leave in a ms, of the full batch down to a batch of 1."""
-        batches = np.arange(float(self.batch), 0.0, -1.0)
+        batches = np.arange(float(self.batch_max), 0.0, -1.0)
         return batches / (self.fixed_ms + self.each_ms * batches)
 
     @cached_property

@@ -61,7 +61,7 @@ class PrefillSweep(
         """
         return tuple(accumulate(reversed(self.ttft_ms), min))[::-1]
 
-    def pass_ms(self) -> float:
+    def pass_overhead_ms(self) -> float:
         """What a pass costs with nothing in it: where the line of the first two points begins, at least 0."""
         isl, ttft = self.isl_tokens, self.bounded_ttft_ms()
         return max(ttft[0] - isl[0] * (ttft[1] - ttft[0]) / (isl[1] - isl[0]), 0.0)

@@ -55,7 +55,7 @@ class ObservedCapacity(Struct):
         Annotated[list[_Observed], Meta(min_length=1, max_length=_REMEMBERED)],
     ] = field(default_factory=dict)
 
-    def note(self, osl_tokens: float, tokens: float) -> None:
+    def record(self, osl_tokens: float, tokens: float) -> None:
         """One more observation; the oldest of its kind goes. One that cannot be says nothing."""
         if not 1.0 <= tokens <= _TOKENS_MAX:
             return
@@ -77,16 +77,16 @@ class WorkerKv(Struct, frozen=True):
     """What a worker has and holds, in KV tokens, and how many requests wait at it."""
 
     kv_tokens: float
-    in_use: float
-    waiting: float
+    tokens_in_use: float
+    waiting_requests: float
 
-    def queues(self, queue_threshold: float) -> bool:
+    def is_queueing(self, queue_threshold: float) -> bool:
         """Whether so many wait that it can hold no more."""
-        return self.waiting >= queue_threshold
+        return self.waiting_requests >= queue_threshold
 
-    def telling(self, kv_threshold: float) -> bool:
+    def is_informative(self, kv_threshold: float) -> bool:
         """Whether its queue says what it can hold."""
-        return self.in_use >= _TELLING * memory_tokens(self.kv_tokens, kv_threshold)
+        return self.tokens_in_use >= _TELLING * memory_tokens(self.kv_tokens, kv_threshold)
 
 
 class TokenLimits(Struct, frozen=True):
@@ -105,11 +105,11 @@ def worker_tokens(
     and where it holds more while hardly any request waits, k1 alone counts.
     """
     k1 = memory_tokens(worker.kv_tokens, limits.kv_threshold)
-    queues = worker.queues(limits.queue_threshold)
-    if queues and worker.telling(limits.kv_threshold):
-        return min(k1, worker.in_use)
+    queues = worker.is_queueing(limits.queue_threshold)
+    if queues and worker.is_informative(limits.kv_threshold):
+        return min(k1, worker.tokens_in_use)
     k2 = observed.mean(osl_tokens) or derived or k1
-    return k1 if worker.in_use > k2 and not queues else min(k1, k2)
+    return k1 if worker.tokens_in_use > k2 and not queues else min(k1, k2)
 
 
 def empty_pool_tokens(stored: float | None, derived: float, like: float | None) -> float:

@@ -35,23 +35,23 @@ class CronError(ValueError):
 class CronSchedule(Struct, frozen=True):
     """A line of cron."""
 
-    times: tuple[int, ...]
+    minutes_of_day: tuple[int, ...]
     """Minutes of a day, in order."""
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
     """0 is Sunday."""
-    either: bool
+    any_day: bool
     """Whether both kinds of days are restricted, so that one of them will do."""
 
-    def last(self, minute: int) -> int | None:
+    def previous(self, minute: int) -> int | None:
         """The last match up to a minute, itself included; None within a year."""
         today, at = divmod(minute, DAY_MIN)
         for day in range(today, today - DAYS_MAX - 1, -1):
             if self._on(day):
-                found = bisect_right(self.times, at if day == today else DAY_MIN)
+                found = bisect_right(self.minutes_of_day, at if day == today else DAY_MIN)
                 if found:
-                    return day * DAY_MIN + self.times[found - 1]
+                    return day * DAY_MIN + self.minutes_of_day[found - 1]
         return None
 
     def next(self, minute: int) -> int | None:
@@ -59,9 +59,9 @@ class CronSchedule(Struct, frozen=True):
         today, at = divmod(minute, DAY_MIN)
         for day in range(today, today + DAYS_MAX + 1):
             if self._on(day):
-                found = bisect_right(self.times, at if day == today else -1)
-                if found < len(self.times):
-                    return day * DAY_MIN + self.times[found]
+                found = bisect_right(self.minutes_of_day, at if day == today else -1)
+                if found < len(self.minutes_of_day):
+                    return day * DAY_MIN + self.minutes_of_day[found]
         return None
 
     def _on(self, day: int) -> bool:
@@ -69,7 +69,7 @@ class CronSchedule(Struct, frozen=True):
         if month not in self.months:
             return False
         by_month, by_week = of_month in self.days, (day + 4) % 7 in self.weekdays  # 1970 began on a Thursday
-        return by_month or by_week if self.either else by_month and by_week
+        return by_month or by_week if self.any_day else by_month and by_week
 
 
 def parse_cron(text: str) -> CronSchedule:
@@ -92,7 +92,7 @@ def parse_cron(text: str) -> CronSchedule:
         frozenset(days),
         frozenset(months),
         frozenset(day % 7 for day in weekdays),
-        either=by_month and by_week,
+        any_day=by_month and by_week,
     )
 
 

@@ -48,15 +48,15 @@ class Model(Struct):
     traffic: Traffic
     objectives: ObjectiveKnobs = ObjectiveKnobs()
 
-    def settle(self, now: int, knobs: FleetKnobs) -> None:
+    def refresh_totals(self, now: int, knobs: FleetKnobs) -> None:
         """Bring all sums up to date."""
         for pool in self.pools.values():
-            pool.settle(now, knobs.stale_after_ms)
+            pool.refresh_totals(now, knobs.stale_after_ms)
 
-    def sweep(self, now: int, knobs: FleetKnobs) -> None:
+    def expire_silent(self, now: int, knobs: FleetKnobs) -> None:
         """Stop counting silent workers."""
         for pool in self.pools.values():
-            pool.sweep(now, knobs.stale_after_ms)
+            pool.expire_silent(now, knobs.stale_after_ms)
 
 
 class Fleet(Struct):
@@ -65,11 +65,11 @@ class Fleet(Struct):
     knobs: FleetKnobs
     models: dict[str, Model]
     workers: int = 0
-    strangers: UnassignedWorkers = field(default_factory=UnassignedWorkers)
-    follows: bool = False
+    unassigned: UnassignedWorkers = field(default_factory=UnassignedWorkers)
+    external_drains: bool = False
     """Whether others decide who leaves: workers are on their way out when they say so."""
 
-    def locate(self, model: str, pool: str) -> Pool | Rejection:
+    def find_pool(self, model: str, pool: str) -> Pool | Rejection:
         """The pool of that name."""
         found = self.models.get(model)
         if found is None:
@@ -82,9 +82,9 @@ class Fleet(Struct):
             for pool in model.pools.values():
                 yield model, pool
 
-    def report(self, event: LoadReported, now: int) -> tuple[int, Rejection | None]:
+    def ingest(self, event: LoadReported, now: int) -> tuple[int, Rejection | None]:
         """Take the samples that are newer than what is known; gives how many were refused, and why the last one was."""
-        pool = self.locate(event.model, event.pool)
+        pool = self.find_pool(event.model, event.pool)
         if isinstance(pool, Rejection):
             return len(event.samples), pool
         worker = pool.workers.get(event.worker)
@@ -115,14 +115,14 @@ class Fleet(Struct):
     def register(self, registered: RegisteredWorker, now: int) -> Rejection | None:
         """A worker's record was written."""
         record = registered.record
-        pool = self.locate(record.model, record.pool)
+        pool = self.find_pool(record.model, record.pool)
         if isinstance(pool, Rejection):
-            self._keep_apart(_stranger(registered, ours=pool is not Rejection.UNKNOWN_MODEL))
+            self._add_unassigned(_stranger(registered, ours=pool is not Rejection.UNKNOWN_MODEL))
             return pool
         if record.role != pool.knobs.role:
-            self._keep_apart(_stranger(registered, ours=True))
+            self._add_unassigned(_stranger(registered, ours=True))
             return Rejection.ROLE_MISMATCH
-        self.strangers.forget(_place(record.model, record.pool, record.worker))
+        self.unassigned.remove(_place(record.model, record.pool, record.worker))
         known = pool.workers.get(record.worker)
         if known is not None and known.registered and record.incarnation < known.record.incarnation:
             return Rejection.STALE_INCARNATION
@@ -136,61 +136,61 @@ class Fleet(Struct):
                 record, registered.lease_id, registered_at_ms=now, latest=[None] * record.data_parallel_size
             )
             pool.workers[record.worker] = worker
-            self._follow(worker)
-            pool.place(worker, now)
+            self._update_external_drain(worker)
+            pool.reclassify(worker, now)
             return None
         known.record, known.lease_id, known.registered = record, registered.lease_id, True
         known.latest = (known.latest + [None] * record.data_parallel_size)[: record.data_parallel_size]
-        self._follow(known)
-        pool.place(known, now)
+        self._update_external_drain(known)
+        pool.reclassify(known, now)
         return None
 
-    def _follow(self, worker: WorkerState) -> None:
+    def _update_external_drain(self, worker: WorkerState) -> None:
         """Where others drain it is on its way out as soon as it says so, and kept until it is empty or silent."""
-        if self.follows:
-            worker.draining, worker.drain_over = worker.record.state == "draining", False
+        if self.external_drains:
+            worker.draining, worker.drain_ended = worker.record.state == "draining", False
 
-    def forget_silent(self, model: Model, now: int) -> None:
+    def remove_silent_drains(self, model: Model, now: int) -> None:
         """Those that others drained, and that are neither registered nor heard any more, are gone."""
         for pool in model.pools.values():
-            for name, worker in list(pool.workers.items()) if self.follows else ():
+            for name, worker in list(pool.workers.items()) if self.external_drains else ():
                 if worker.draining and not worker.registered and now - worker.seen_at_ms > self.knobs.stale_after_ms:
                     self.end_drain(model.name, pool.name, name, now)
 
     def deregister(self, model: str, pool_name: str, name: str, now: int) -> Rejection | None:
         """A worker's key is gone. One that drains is kept until its drain ends: it still has work."""
-        self.strangers.forget(_place(model, pool_name, name))
-        pool = self.locate(model, pool_name)
+        self.unassigned.remove(_place(model, pool_name, name))
+        pool = self.find_pool(model, pool_name)
         if isinstance(pool, Rejection):
             return pool
         worker = pool.workers.get(name)
         if worker is None:
             return Rejection.UNKNOWN_WORKER
-        if worker.draining and not worker.drain_over:
+        if worker.draining and not worker.drain_ended:
             worker.registered = False
         else:
             self._remove(pool, name, now)
         return None
 
-    def replace(self, registered: list[RegisteredWorker], now: int) -> list[Rejection]:
+    def replace_registry(self, registered: list[RegisteredWorker], now: int) -> list[Rejection]:
         """The whole registry was read: take it, and forget the workers that are not in it."""
         present = {(r.record.model, r.record.pool, r.record.worker) for r in registered}
         for model in self.models.values():
             for pool in model.pools.values():
                 for name in [n for n in pool.workers if (model.name, pool.name, n) not in present]:
                     self.deregister(model.name, pool.name, name, now)
-        for place in self.strangers.workers.keys() - {_place(*one) for one in present}:
-            self.strangers.forget(place)
+        for place in self.unassigned.workers.keys() - {_place(*one) for one in present}:
+            self.unassigned.remove(place)
         return [why for r in registered if (why := self.register(r, now)) is not None]
 
     def start_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """The worker is on its way out: it is no supply any more."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers[name]
-        worker.draining, worker.drain_over, worker.handed_over = True, False, False
-        pool.place(worker, now)
+        worker.draining, worker.drain_ended, worker.drain_handed_over = True, False, False
+        pool.reclassify(worker, now)
 
-    def release(self, model: str, pool_name: str, name: str, now: int) -> None:
+    def cancel_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """Its drain is somebody else's now: what it says of itself counts again."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers.get(name)
@@ -198,15 +198,15 @@ class Fleet(Struct):
             return
         if worker.registered:
             worker.draining = False
-            pool.place(worker, now)
+            pool.reclassify(worker, now)
         else:
             self._remove(pool, name, now)
 
-    def hand_over(self, model: str, pool_name: str, name: str, now: int) -> None:
+    def hand_over_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
         """Its drain is somebody else's now, and goes on."""
         worker = self.models[model].pools[pool_name].workers.get(name)
         if worker is not None:
-            worker.handed_over = worker.draining
+            worker.drain_handed_over = worker.draining
             self.end_drain(model, pool_name, name, now)
 
     def end_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
@@ -215,29 +215,29 @@ class Fleet(Struct):
         worker = pool.workers.get(name)
         if worker is None or not worker.draining:
             return  # another life of that name, which nobody has asked to go
-        worker.drain_over = True
+        worker.drain_ended = True
         if not worker.registered:
             self._remove(pool, name, now)
         else:
             pool.dirty[name] = None
 
-    def part_with(self, pool: Pool) -> None:
+    def unassign(self, pool: Pool) -> None:
         """A pool is none of ours any more: those of its workers that are registered are strangers now."""
         self.workers -= len(pool.workers)
         for worker in pool.workers.values():
             if worker.registered:
                 found = RegisteredWorker(worker.record, worker.lease_id)
                 occupies = pool.accelerator.gpu_type, pool.knobs.gpus_per_worker
-                self._keep_apart(UnassignedWorker(found, *occupies, ours=True))
+                self._add_unassigned(UnassignedWorker(found, *occupies, managed=True))
 
-    def welcome(self, now: int) -> None:
+    def assign_unassigned(self, now: int) -> None:
         """Count the strangers that belong to a pool now."""
-        for stranger in list(self.strangers.workers.values()):
+        for stranger in list(self.unassigned.workers.values()):
             self.register(stranger.registered, now)
 
-    def _keep_apart(self, stranger: UnassignedWorker) -> None:
+    def _add_unassigned(self, stranger: UnassignedWorker) -> None:
         record = stranger.registered.record
-        self.strangers.keep(_place(record.model, record.pool, record.worker), stranger, self.knobs.workers_max)
+        self.unassigned.add(_place(record.model, record.pool, record.worker), stranger, self.knobs.workers_max)
 
     def _remove(self, pool: Pool, name: str, now: int) -> None:
         pool.remove(name, now)

@@ -62,7 +62,7 @@ class WorkerCounts(Struct, frozen=True):
     """Asked for or starting, past the deadline: not supply."""
 
     @property
-    def total(self) -> int:
+    def expected(self) -> int:
         """What may be counted on."""
         return self.ready + self.starting + self.pending
 
@@ -99,22 +99,22 @@ class Pool(Struct):
     load: WorkerLoad = field(default_factory=WorkerLoad)
     desired: int | None = None
     """Workers that there should be, by the last decision; None while that is unknown."""
-    gaps: list[int] = []
+    requested_at_ms: list[int] = []
     """When each worker that is not there was asked for, oldest first: as many as are missing from ``desired``."""
-    floor: ScheduleMinimum = NO_SCHEDULE_MINIMUM
+    schedule_minimum: ScheduleMinimum = NO_SCHEDULE_MINIMUM
     surplus_since_ms: int = -1
     """Since when there are more workers than ``desired``."""
     ready_changed_at_ms: int = -1
-    filled_at_ms: int = -1
+    target_reached_at_ms: int = -1
     """When the workers that were last asked for had all become ready."""
     start_ups_ms: list[int] = []
     """The last few times from a growth until all of its workers were ready; the longest is planned with."""
-    grown_at_ms: int = -1
+    scaled_up_at_ms: int = -1
     """When a decision last asked for more."""
-    shrunk_at_ms: int = -1
-    renewed_at_ms: int = -1
+    scaled_down_at_ms: int = -1
+    rerequested_at_ms: int = -1
     """When what is missing was last asked for again."""
-    departed: int = 0
+    removed_count: int = 0
     """Workers that it has ever lost."""
     changes: dict[str, int] = {}
     """Committed changes of the count by direction and first reason."""
@@ -125,73 +125,78 @@ class Pool(Struct):
         return self.knobs.name
 
     @property
-    def least(self) -> int:
+    def minimum(self) -> int:
         """Never fewer workers at the moment."""
-        return max(self.knobs.replicas_min, self.floor.replicas)
+        return max(self.knobs.replicas_min, self.schedule_minimum.replicas)
 
     @property
     def cost_per_hour(self) -> float:
         """What one worker costs an hour."""
         return self.accelerator.units(self.knobs.gpus_per_worker) * self.accelerator.cost_per_hour
 
-    def obey(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
+    def apply_settings(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
         """It is described otherwise from now on; its workers and what was decided of them stay."""
         self.knobs, self.engine, self.accelerator = knobs, engine, accelerator
-        self.floor = NO_SCHEDULE_MINIMUM  # until its schedules are looked at
+        self.schedule_minimum = NO_SCHEDULE_MINIMUM  # until its schedules are looked at
         for worker in self.workers.values():  # a longer deadline takes back what was late
             if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
                 worker.late = False
                 self.late -= 1
 
-    def supply(self, now: int) -> WorkerCounts:
+    def worker_counts(self, now: int) -> WorkerCounts:
         """The workers by how near they are to serving."""
-        given_up = self._given_up(now)
-        return WorkerCounts(self.ready, self.starting - self.late, len(self.gaps) - given_up, self.late + given_up)
+        given_up = self._overdue_requests(now)
+        return WorkerCounts(
+            self.ready, self.starting - self.late, len(self.requested_at_ms) - given_up, self.late + given_up
+        )
 
-    def total(self, now: int) -> int:
+    def expected_workers(self, now: int) -> int:
         """Workers that may be counted on: those of ``supply``."""
-        return self.ready + self.starting - self.late + len(self.gaps) - self._given_up(now)
+        return self.ready + self.starting - self.late + len(self.requested_at_ms) - self._overdue_requests(now)
 
-    def missing(self, now: int) -> int:
+    def missing_workers(self, now: int) -> int:
         """Workers that were asked for or are starting, past the deadline: those of ``supply``."""
-        return self.late + self._given_up(now)
+        return self.late + self._overdue_requests(now)
 
-    def _given_up(self, now: int) -> int:
-        return bisect_left(self.gaps, now - self.knobs.start_deadline_ms) if self.gaps else 0
+    def _overdue_requests(self, now: int) -> int:
+        return bisect_left(self.requested_at_ms, now - self.knobs.start_deadline_ms) if self.requested_at_ms else 0
 
     def effective_target(self, now: int) -> int:
         """The count that stands: the decision's, or what there is while there is none."""
-        return self.total(now) if self.desired is None else self.desired
+        return self.expected_workers(now) if self.desired is None else self.desired
 
-    def overdue(self, now: int) -> bool:
+    def needs_rerequest(self, now: int) -> bool:
         """Whether workers did not come in time, and were not asked for again within another start deadline."""
-        asked_again = self.renewed_at_ms >= 0 and now - self.renewed_at_ms <= self.knobs.start_deadline_ms
-        return self.missing(now) > 0 and not asked_again
+        asked_again = self.rerequested_at_ms >= 0 and now - self.rerequested_at_ms <= self.knobs.start_deadline_ms
+        return self.missing_workers(now) > 0 and not asked_again
 
-    def base(self, now: int) -> int:
+    def scaling_base(self, now: int) -> int:
         """The count from which to step: what stands, less what was asked for and did not come in time."""
-        total = self.total(now)
+        total = self.expected_workers(now)
         return total if self.desired is None else min(self.desired, total)
 
-    def draining(self) -> int:
+    def draining_workers(self) -> int:
         """Workers on their way out, which still occupy their GPUs."""
         return len(self.workers) - self.ready - self.starting
 
-    def occupied(self, now: int) -> int:
+    def occupied_workers(self, now: int) -> int:
         """Workers whose GPUs are taken or promised: those that there are, will be, or must always be."""
-        return max(self.effective_target(now), self.ready + self.starting, self.knobs.replicas_min) + self.draining()
+        return (
+            max(self.effective_target(now), self.ready + self.starting, self.knobs.replicas_min)
+            + self.draining_workers()
+        )
 
-    def quorate(self, ratio: float) -> bool:
+    def has_quorum(self, ratio: float) -> bool:
         """Whether enough of the ready workers are fresh to believe in a low load."""
         return self.ready == 0 or self.fresh >= self.ready * ratio
 
     def set_desired(self, replicas: int, now: int) -> None:
         """A decision about this pool stands."""
         if self.desired is not None and replicas > self.desired:
-            self.grown_at_ms = now
+            self.scaled_up_at_ms = now
         elif self.desired is not None and replicas < self.desired:
-            self.shrunk_at_ms = now
-        self.reground(replicas, now)
+            self.scaled_down_at_ms = now
+        self.reset_desired(replicas, now)
 
     def start_up_ms(self, default_ms: int) -> int:
         """How long workers take to come: the longest of the last few times, or the default before the first."""
@@ -199,38 +204,38 @@ class Pool(Struct):
 
     def expected_ready_at_ms(self, now: int) -> int | None:
         """When the last of the pending workers should be ready; None where none is pending or none has ever come."""
-        if not self.start_ups_ms or self._given_up(now) == len(self.gaps):
+        if not self.start_ups_ms or self._overdue_requests(now) == len(self.requested_at_ms):
             return None
-        return self.gaps[-1] + max(self.start_ups_ms)
+        return self.requested_at_ms[-1] + max(self.start_ups_ms)
 
-    def note_change(self, previous: int, replicas: int, reason: str) -> None:
+    def count_change(self, previous: int, replicas: int, reason: str) -> None:
         """Count a committed change of the count, if it is one."""
         if replicas != previous:
             what = f"{'up' if replicas > previous else 'down'}:{reason}"
             self.changes[what] = self.changes.get(what, 0) + 1
 
-    def reground(self, replicas: int, now: int) -> None:
+    def reset_desired(self, replicas: int, now: int) -> None:
         """So many workers are desired, without anybody having decided on a change."""
         self.desired = replicas
-        self._compare(now)
+        self._update_requests(now)
 
-    def _compare(self, now: int) -> None:
+    def _update_requests(self, now: int) -> None:
         """What there is against what is desired: who is missing, since when there are too many."""
         if self.desired is None:
             return
         there_are = self.ready + self.starting
         missing = max(0, self.desired - there_are)
-        self.gaps += [now] * (missing - len(self.gaps))
+        self.requested_at_ms += [now] * (missing - len(self.requested_at_ms))
         # Whoever comes or is no longer wanted closes the newest gap: a worker that flaps must not excuse another.
-        del self.gaps[missing:]
+        del self.requested_at_ms[missing:]
         if there_are <= self.desired:
             self.surplus_since_ms = -1
         elif self.surplus_since_ms < 0:
             self.surplus_since_ms = now
-        if self.ready >= self.desired and self.filled_at_ms < self.grown_at_ms:
-            self.filled_at_ms = now
+        if self.ready >= self.desired and self.target_reached_at_ms < self.scaled_up_at_ms:
+            self.target_reached_at_ms = now
 
-    def settle(self, now: int, stale_after_ms: int) -> None:
+    def refresh_totals(self, now: int, stale_after_ms: int) -> None:
         """Bring the sums up to date with the workers that changed since the last call."""
         heard, self.dirty = self.dirty, {}
         for name in heard:
@@ -239,7 +244,7 @@ class Pool(Struct):
                 self._recount(worker, now, stale_after_ms)
         self.dirty, self.changed = {}, heard
 
-    def sweep(self, now: int, stale_after_ms: int) -> None:
+    def expire_silent(self, now: int, stale_after_ms: int) -> None:
         """Stop counting workers that went silent or start too slowly; O(workers)."""
         for worker in self.workers.values():
             if worker.counted and now - worker.seen_at_ms > stale_after_ms:
@@ -249,15 +254,15 @@ class Pool(Struct):
                 worker.late = True
 
     def _recount(self, worker: WorkerState, now: int, stale_after_ms: int) -> None:
-        unschedulable = worker.wants_no_work()
+        unschedulable = worker.reports_unschedulable()
         if unschedulable is not worker.unschedulable:
             worker.unschedulable = unschedulable
-            self.place(worker, now)
+            self.reclassify(worker, now)
         if worker.counted_as != "ready" or worker.seen_at_ms < 0 or now - worker.seen_at_ms > stale_after_ms:
             self._uncount(worker)
             return
-        load = worker.measure()
-        self.load.exchange(worker.load if worker.counted else NO_LOAD, load)
+        load = worker.measure_load()
+        self.load.replace(worker.load if worker.counted else NO_LOAD, load)
         worker.load = load
         if not worker.counted:
             self.fresh += 1
@@ -265,13 +270,13 @@ class Pool(Struct):
 
     def _uncount(self, worker: WorkerState) -> None:
         if worker.counted:
-            self.load.exchange(worker.load, NO_LOAD)
+            self.load.replace(worker.load, NO_LOAD)
             self.fresh -= 1
             worker.counted = False
 
-    def place(self, worker: WorkerState, now: int) -> None:
+    def reclassify(self, worker: WorkerState, now: int) -> None:
         """Account for a worker whose standing may have changed."""
-        before, after = worker.counted_as, worker.standing
+        before, after = worker.counted_as, worker.availability
         worker.counted_as = after
         self.dirty[worker.record.worker] = None
         if before == after:
@@ -282,12 +287,12 @@ class Pool(Struct):
         if "ready" in {before, after}:
             self.ready += (after == "ready") - (before == "ready")
             self.ready_changed_at_ms = now
-        filling = self.filled_at_ms < self.grown_at_ms
-        self._compare(now)
+        filling = self.target_reached_at_ms < self.scaled_up_at_ms
+        self._update_requests(now)
         # What was given up fills a pool too, without anybody having come: it is no worker that places it.
-        if filling and self.filled_at_ms == now and self.shrunk_at_ms < self.grown_at_ms:
+        if filling and self.target_reached_at_ms == now and self.scaled_down_at_ms < self.scaled_up_at_ms:
             # Past the deadline a worker is missing, and was asked for again: six hours would be planned for.
-            self.start_ups_ms.append(min(now - self.grown_at_ms, self.knobs.start_deadline_ms))
+            self.start_ups_ms.append(min(now - self.scaled_up_at_ms, self.knobs.start_deadline_ms))
             del self.start_ups_ms[:-START_UPS]
 
     def remove(self, name: str, now: int) -> None:
@@ -295,14 +300,14 @@ class Pool(Struct):
         worker = self.workers[name]
         worker.registered = False
         self._uncount(worker)
-        self.place(worker, now)
+        self.reclassify(worker, now)
         del self.workers[name]
-        self.departed += 1
+        self.removed_count += 1
         self.dirty.pop(name, None)
 
     def status(self, now: int) -> PoolStatus:
         """For people and metrics."""
-        supply, accelerator = self.supply(now), self.accelerator
+        supply, accelerator = self.worker_counts(now), self.accelerator
         units = accelerator.units(len(self.workers) * self.knobs.gpus_per_worker)
         listed = sorted(self.workers)[:WORKERS_IN_STATUS]
         return PoolStatus(
@@ -312,15 +317,15 @@ class Pool(Struct):
             ready=self.ready,
             starting=supply.starting,
             pending=supply.pending,
-            draining=self.draining(),
+            draining=self.draining_workers(),
             fresh=self.fresh,
-            kv_usage_ratio=self.load.kv_micro / MICRO / self.load.kv_known if self.load.kv_known else 0.0,
+            kv_usage_ratio=self.load.kv_micro / MICRO / self.load.kv_reporting if self.load.kv_reporting else 0.0,
             waiting_requests=self.load.waiting,
             running_requests=self.load.running,
             workers=tuple(self.workers[name].status(now) for name in listed),
             expected_ready_at_ms=self.expected_ready_at_ms(now),
-            floor=self.floor.replicas,
-            floor_until_ms=self.floor.until_ms if self.floor.replicas else None,
+            schedule_replicas_min=self.schedule_minimum.replicas,
+            schedule_ends_at_ms=self.schedule_minimum.until_ms if self.schedule_minimum.replicas else None,
             decided=self.desired is not None,
             start_up_ms=max(self.start_ups_ms, default=None),
             accelerator_type=accelerator.gpu_type if self.knobs.accelerator else "",

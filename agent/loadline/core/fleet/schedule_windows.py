@@ -35,43 +35,43 @@ class ScheduleKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 class ZoneOffsets(Struct, frozen=True):
     """What a wall clock is ahead of UTC: as data, so that a replay needs no tz database."""
 
-    since_ms: tuple[int, ...] = ()
+    changed_at_ms: tuple[int, ...] = ()
     """When it is set anew, in Unix ms."""
-    ahead_min: tuple[int, ...] = (0,)
+    offsets_min: tuple[int, ...] = (0,)
     """By how many minutes it is ahead: before the first of those times, then from each of them on."""
 
-    def wall_ms(self, now: int) -> int:
+    def to_wall_ms(self, now: int) -> int:
         """What the wall clock shows at ``now`` (ms). It never goes back.
 
         Where it should, it stands until the hour that comes twice is over. So every time of day comes once, but for
         those that are left out in spring.
         """
-        at = bisect_right(self.since_ms, now)
-        wall_ms = now + self.ahead_min[at] * MINUTE_MS
+        at = bisect_right(self.changed_at_ms, now)
+        wall_ms = now + self.offsets_min[at] * MINUTE_MS
         return max(wall_ms, self._end(at - 1)) if at else wall_ms
 
-    def unix_ms(self, wall_ms: int) -> int:
+    def to_unix_ms(self, wall_ms: int) -> int:
         """When the wall clock first shows so much, or more where that is left out."""
-        at = bisect_right(range(len(self.since_ms)), wall_ms, key=self._end)
-        found = wall_ms - self.ahead_min[at] * MINUTE_MS
+        at = bisect_right(range(len(self.changed_at_ms)), wall_ms, key=self._end)
+        found = wall_ms - self.offsets_min[at] * MINUTE_MS
         if not at:
             return found
-        return self.since_ms[at - 1] if wall_ms == self._end(at - 1) else max(found, self.since_ms[at - 1])
+        return self.changed_at_ms[at - 1] if wall_ms == self._end(at - 1) else max(found, self.changed_at_ms[at - 1])
 
     def _end(self, at: int) -> int:
         """What it shows, in ms, when it is set anew for this time."""
-        return self.since_ms[at] + self.ahead_min[at] * MINUTE_MS
+        return self.changed_at_ms[at] + self.offsets_min[at] * MINUTE_MS
 
 
 class WindowState(Struct, frozen=True):
     """Where a window stands on its wall clock; minutes."""
 
-    within: bool
-    starts: int | None
+    is_open: bool
+    opens_min: int | None
     """When it begins next; None within a year."""
-    ends: int
+    closes_min: int
     """When this one ends, or the next one where there is none now; a year away if later."""
-    changes: int
+    next_check_min: int
     """When there is next anything to say, or to look for it."""
 
 
@@ -81,10 +81,10 @@ class ScheduleWindow(Struct, frozen=True):
     start: CronSchedule
     end: CronSchedule
 
-    def at(self, minute: int) -> WindowState:
+    def state_at(self, minute: int) -> WindowState:
         """Where the window stands at a minute of its wall clock."""
         never = minute + DAYS_MAX * DAY_MIN
-        started, ended = self.start.last(minute), self.end.last(minute)
+        started, ended = self.start.previous(minute), self.end.previous(minute)
         within = started is not None and (ended is None or started > ended)
         starts, stops = self.start.next(minute), self.end.next(minute) or never
         ends = stops if within or starts is None else self.end.next(starts) or never

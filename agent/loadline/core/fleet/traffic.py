@@ -28,7 +28,7 @@ class TrafficBucket(Struct):
     """Sums over one second: of a report that speaks for several, the part that falls to it."""
 
     at_ms: int
-    heard_ms: int = 0
+    observed_ms: int = 0
     """Time that was heard of: what the arrivals came in."""
     arrivals: int = 0
     isl_sum: float = 0.0
@@ -43,7 +43,7 @@ class TrafficBucket(Struct):
 
     def add(self, sample: TrafficSample, heard_ms: int, arrivals: int, completed: int) -> None:
         """A part of a report: so much of its time and so many of its requests, of its means."""
-        self.heard_ms += heard_ms
+        self.observed_ms += heard_ms
         self.arrivals += arrivals
         if sample.isl_tokens is not None and arrivals:
             self.isl_sum += sample.isl_tokens * arrivals
@@ -79,22 +79,22 @@ class FrontendTraffic(Struct):
 class RecentArrivals(Struct, frozen=True):
     """Arrivals of a short while."""
 
-    span_ms: int
+    observed_ms: int
     """Of this time it is known what arrived."""
     arrivals: int
     isl_sum: float
     isl_count: int
     cached_sum: float
     """Of ``isl_sum``, what prefix caches had."""
-    seconds: int
+    observed_seconds: int
     """Of which something was heard."""
-    squares: float
+    computed_squares: float
     """Of the prompt tokens to compute that came in each of these, summed up."""
 
     @property
     def requests_per_s(self) -> float:
         """Rate of arrivals; 0 where nothing is known."""
-        return self.arrivals * 1_000.0 / self.span_ms if self.span_ms else 0.0
+        return self.arrivals * 1_000.0 / self.observed_ms if self.observed_ms else 0.0
 
     @property
     def isl_tokens(self) -> float | None:
@@ -107,16 +107,16 @@ class RecentArrivals(Struct, frozen=True):
         return hit_rate(self.cached_sum, self.isl_sum)
 
     @property
-    def computed_error(self) -> float:
+    def computed_relative_error(self) -> float:
         """Standard error of the prompt tokens to compute, by their sum, as they differ from second to second.
 
         Of one second nothing is known, and if all came in one of many it is as large as the sum.
         """
         computed = self.isl_sum - self.cached_sum
-        if self.seconds < 2 or computed <= 0.0:  # noqa: PLR2004 - the least that differ
+        if self.observed_seconds < 2 or computed <= 0.0:  # noqa: PLR2004 - the least that differ
             return 1.0
-        n = float(self.seconds)
-        return sqrt(max(0.0, self.squares - computed * computed / n) * n / (n - 1.0)) / computed
+        n = float(self.observed_seconds)
+        return sqrt(max(0.0, self.computed_squares - computed * computed / n) * n / (n - 1.0)) / computed
 
 
 def _mean(total: float, count: int) -> float | None:
@@ -136,24 +136,24 @@ class Traffic(Struct):
     window_ms: int
     frontends_max: int
     stale_after_ms: int
-    first_at_ms: int = -1
+    first_reported_at_ms: int = -1
     buckets: list[TrafficBucket] = []
     frontends: dict[str, FrontendTraffic] = {}
     totals: TrafficTotals = TrafficTotals()
-    heard_at_ms: int = -1
+    reported_at_ms: int = -1
     """When a report last came; -1 before the first."""
     fresh_until_ms: int = -1
     """Until when some frontend counts as one that reports."""
     refused_at_ms: int = -1
     """When a report was last refused; -1: none was."""
-    refused_work_at_ms: int = -1
+    refused_requests_at_ms: int = -1
     """When one last was that spoke of requests."""
 
-    def obey(self, window_ms: int, frontends_max: int, stale_after_ms: int) -> None:
+    def apply_settings(self, window_ms: int, frontends_max: int, stale_after_ms: int) -> None:
         """Keep so much from now on, of so many."""
         self.window_ms, self.frontends_max, self.stale_after_ms = window_ms, frontends_max, stale_after_ms
 
-    def apply(self, event: TrafficReported, now: int) -> Rejection | None:
+    def ingest(self, event: TrafficReported, now: int) -> Rejection | None:
         """Fold a report in, unless it is a repeat or the table of frontends is full of live ones."""
         sample = event.sample
         known = self.frontends.get(event.frontend)
@@ -161,22 +161,22 @@ class Traffic(Struct):
         if refused is not None:
             self.refused_at_ms = now
             if sample.arrivals or sample.queued or sample.in_flight:
-                self.refused_work_at_ms = now
+                self.refused_requests_at_ms = now
             return refused
-        sample, covered_ms = self._told(sample, None if known is None else now - known.seen_at_ms, now)
+        sample, covered_ms = self._accepted_part(sample, None if known is None else now - known.seen_at_ms, now)
         # A report may be lost, so two intervals; but a minute is long enough to wait for one.
         fresh_until_ms = now + max(self.stale_after_ms, min(2 * event.sample.interval_ms, self.window_ms))
         self.frontends[event.frontend] = FrontendTraffic(
             event.incarnation, sample.sequence, now, sample.queued, sample.in_flight, fresh_until_ms
         )
-        silent_ms = now - self.heard_at_ms
+        silent_ms = now - self.reported_at_ms
         # After a silence a report speaks for its own interval, and nobody for the time before.
-        heard_ms = silent_ms if self.heard(now) else min(covered_ms, silent_ms)
-        self.totals, self.heard_at_ms = self.totals.plus(sample, heard_ms), now
+        heard_ms = silent_ms if self.is_reporting(now) else min(covered_ms, silent_ms)
+        self.totals, self.reported_at_ms = self.totals.with_report(sample, heard_ms), now
         self.fresh_until_ms = max(self.fresh_until_ms, fresh_until_ms)
-        if self.first_at_ms < 0:
-            self.first_at_ms = now - max(0, covered_ms - BUCKET_MS)
-        self._spread(sample, heard_ms, max(1, covered_ms // BUCKET_MS), now)
+        if self.first_reported_at_ms < 0:
+            self.first_reported_at_ms = now - max(0, covered_ms - BUCKET_MS)
+        self._distribute(sample, heard_ms, max(1, covered_ms // BUCKET_MS), now)
         return None
 
     def _refusal(self, event: TrafficReported, known: FrontendTraffic | None, now: int) -> Rejection | None:
@@ -194,7 +194,7 @@ class Traffic(Struct):
         repeated = event.incarnation == known.incarnation and event.sample.sequence <= known.sequence
         return Rejection.NOT_NEWER if repeated else None
 
-    def _told(self, sample: TrafficSample, gap_ms: int | None, now: int) -> tuple[TrafficSample, int]:
+    def _accepted_part(self, sample: TrafficSample, gap_ms: int | None, now: int) -> tuple[TrafficSample, int]:
         """What counts of a report that came so long after the last one of its frontend, and the ms it speaks for.
 
         No more than the window: who reports a backlog speaks of a time that is over. And not again for what has been
@@ -230,7 +230,7 @@ class Traffic(Struct):
     def _window(self, now: int) -> list[TrafficBucket]:
         return self.buckets[bisect_left(self.buckets, now - self.window_ms, key=_at_ms) :]
 
-    def _spread(self, sample: TrafficSample, heard_ms: int, seconds: int, now: int) -> None:
+    def _distribute(self, sample: TrafficSample, heard_ms: int, seconds: int, now: int) -> None:
         """Give each of the last ``seconds`` its part of a report."""
         self._prune(now)
         start, wholes = now - now % BUCKET_MS, (heard_ms, sample.arrivals, sample.completed)
@@ -254,14 +254,14 @@ class Traffic(Struct):
     def _prune(self, now: int) -> None:
         del self.buckets[: bisect_left(self.buckets, now - self.window_ms, key=_at_ms)]
 
-    def heard(self, now: int) -> bool:
+    def is_reporting(self, now: int) -> bool:
         """Whether some frontend reports: then no arrivals are none, else they are unknown."""
         return now <= self.fresh_until_ms
 
-    def unknown(self, now: int) -> str:
+    def missing_input(self, now: int) -> str:
         """What is missing to say how many requests come and how long they are, and what helps."""
         totals = self.totals
-        if not self.heard(now):
+        if not self.is_reporting(now):
             return (
                 "no frontend says how many requests arrive and how long they are: have one report the traffic of the"
                 " model"
@@ -276,16 +276,16 @@ class Traffic(Struct):
             )
         return "it has not been heard for long enough: wait for some seconds"
 
-    def complete(self, now: int) -> bool:
+    def is_complete(self, now: int) -> bool:
         """Whether what is known is all there is: of the window nothing was refused, and who was heard still reports."""
         if self._within(self.refused_at_ms, now):
             return False
         silent = (f.seen_at_ms for f in self.frontends.values() if now > f.fresh_until_ms)
-        return self.heard(now) and not any(now - at_ms <= self.window_ms for at_ms in silent)
+        return self.is_reporting(now) and not any(now - at_ms <= self.window_ms for at_ms in silent)
 
-    def refused_work(self, now: int) -> bool:
+    def refused_requests(self, now: int) -> bool:
         """Whether a report of the window was refused that spoke of requests: somebody may wait, unseen."""
-        return self._within(self.refused_work_at_ms, now)
+        return self._within(self.refused_requests_at_ms, now)
 
     def _within(self, at_ms: int, now: int) -> bool:
         return at_ms >= 0 and now - at_ms <= self.window_ms
@@ -297,17 +297,17 @@ class Traffic(Struct):
         """Requests that live frontends hold because no worker could take them."""
         return sum(f.queued for f in self._live(now))
 
-    def under_way(self, now: int) -> int:
+    def outstanding(self, now: int) -> int:
         """Requests of live frontends that have come and not ended: they wait, or workers hold them."""
         return sum(f.queued + f.in_flight for f in self._live(now))
 
-    def recent(self, span_ms: int, now: int) -> "RecentArrivals":
+    def recent_arrivals(self, span_ms: int, now: int) -> "RecentArrivals":
         """What arrived within the last ``span_ms``, in whole buckets."""
         heard_ms = arrivals = isl_count = 0
         isl_sum = cached_sum = squares = 0.0
         first = bisect_right(self.buckets, now - span_ms, key=_at_ms)
         for bucket in self.buckets[first:]:
-            heard_ms += bucket.heard_ms
+            heard_ms += bucket.observed_ms
             arrivals += bucket.arrivals
             isl_sum += bucket.isl_sum
             isl_count += bucket.isl_count
@@ -320,7 +320,7 @@ class Traffic(Struct):
         if not self._live(now):
             return TrafficStatus(None, None, None, None, None, 0)
         # Up to the last report: of what came since nobody has spoken yet.
-        covered_ms = max(BUCKET_MS, self.heard_at_ms - max(self.first_at_ms, now - self.window_ms))
+        covered_ms = max(BUCKET_MS, self.reported_at_ms - max(self.first_reported_at_ms, now - self.window_ms))
         b = self._window(now)
         return TrafficStatus(
             requests_per_s=sum(x.arrivals for x in b) * 1000 / covered_ms,

@@ -43,7 +43,7 @@ NO_MEAN = RunningMean()
 class TrafficTotals(Struct, frozen=True):
     """Sums since the agent began to listen, or over an interval."""
 
-    heard_ms: int = 0
+    observed_ms: int = 0
     """Time in which some frontend was heard: what is not heard is not known, and no time without requests."""
     arrivals: int = 0
     completed: int = 0
@@ -57,11 +57,11 @@ class TrafficTotals(Struct, frozen=True):
     isl_bins: Histogram = NO_BINS
     osl_bins: Histogram = NO_BINS
 
-    def plus(self, sample: TrafficSample, heard_ms: int) -> "TrafficTotals":
+    def with_report(self, sample: TrafficSample, heard_ms: int) -> "TrafficTotals":
         """With one more report, and the time that was heard until then."""
         arrived, done = sample.arrivals, sample.completed
         return TrafficTotals(
-            self.heard_ms + heard_ms,
+            self.observed_ms + heard_ms,
             _plus(self.arrivals, arrived),
             _plus(self.completed, done),
             _with(self.isl_tokens, sample.isl_tokens, arrived),
@@ -76,7 +76,7 @@ class TrafficTotals(Struct, frozen=True):
     def since(self, earlier: "TrafficTotals") -> "TrafficTotals":
         """What came after an earlier state of the same totals."""
         return TrafficTotals(
-            self.heard_ms - earlier.heard_ms,
+            self.observed_ms - earlier.observed_ms,
             _minus(self.arrivals, earlier.arrivals),
             _minus(self.completed, earlier.completed),
             self.isl_tokens.minus(earlier.isl_tokens),
@@ -91,7 +91,7 @@ class TrafficTotals(Struct, frozen=True):
     @property
     def requests_per_s(self) -> float:
         """Rate of arrivals over the time that was heard; 0 of none."""
-        return self.arrivals * 1_000.0 / self.heard_ms if self.heard_ms > 0 else 0.0
+        return self.arrivals * 1_000.0 / self.observed_ms if self.observed_ms > 0 else 0.0
 
     @property
     def kv_hit_rate(self) -> float:

@@ -11,7 +11,7 @@ class UnassignedWorker(Struct, frozen=True):
     registered: RegisteredWorker
     gpu_type: str
     gpus: int
-    ours: bool
+    managed: bool
     """Whether its model is one of ours, or its pool was: what others run is not counted here."""
 
 
@@ -22,16 +22,16 @@ class UnassignedWorkers(Struct):
     gpus: dict[str, dict[str, int]] = field(default_factory=dict)
     """What ours occupy, by model and type, for as long as they are registered."""
 
-    def keep(self, place: str, found: UnassignedWorker, workers_max: int) -> None:
+    def add(self, place: str, found: UnassignedWorker, workers_max: int) -> None:
         """Know of one at its place. One whose pool was ours occupies what it did there."""
-        known = self.forget(place)
-        if known is not None and known.ours:
-            found = UnassignedWorker(found.registered, known.gpu_type, known.gpus, ours=True)
+        known = self.remove(place)
+        if known is not None and known.managed:
+            found = UnassignedWorker(found.registered, known.gpu_type, known.gpus, managed=True)
         if len(self.workers) < workers_max:
             self.workers[place] = found
             self._count(found, found.gpus)
 
-    def forget(self, place: str) -> UnassignedWorker | None:
+    def remove(self, place: str) -> UnassignedWorker | None:
         """The one at a place is gone, or has a pool; None if there was none."""
         known = self.workers.pop(place, None)
         if known is not None:
@@ -39,7 +39,7 @@ class UnassignedWorkers(Struct):
         return known
 
     def _count(self, one: UnassignedWorker, gpus: int) -> None:
-        if one.ours and gpus:
+        if one.managed and gpus:
             by_type = self.gpus.setdefault(one.registered.record.model, {})
             by_type[one.gpu_type] = by_type.get(one.gpu_type, 0) + gpus
             if not by_type[one.gpu_type]:

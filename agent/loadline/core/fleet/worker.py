@@ -17,21 +17,21 @@ Availability = Literal["ready", "starting", "out"]
 class WorkerLoad(Struct, omit_defaults=True, gc=False):
     """Integer load of one worker, or of the counted workers of a pool."""
 
-    kv_known: int = 0
+    kv_reporting: int = 0
     """Workers that say how full their KV cache is: of the others that is unknown, not zero."""
-    queue_known: int = 0
+    queue_reporting: int = 0
     """Workers that say how many requests wait."""
     kv_micro: int = 0
     waiting: int = 0
     waiting_while_running: int = 0
     running: int = 0
 
-    def exchange(self, before: "WorkerLoad", after: "WorkerLoad") -> None:
+    def replace(self, before: "WorkerLoad", after: "WorkerLoad") -> None:
         """Take one load away and add another; what is equal in both, as most is most of the time, costs no sum."""
-        if before.kv_known != after.kv_known:
-            self.kv_known += after.kv_known - before.kv_known
-        if before.queue_known != after.queue_known:
-            self.queue_known += after.queue_known - before.queue_known
+        if before.kv_reporting != after.kv_reporting:
+            self.kv_reporting += after.kv_reporting - before.kv_reporting
+        if before.queue_reporting != after.queue_reporting:
+            self.queue_reporting += after.queue_reporting - before.queue_reporting
         if before.kv_micro != after.kv_micro:
             self.kv_micro += after.kv_micro - before.kv_micro
         if before.waiting != after.waiting:
@@ -55,9 +55,9 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     latest: list[WorkerSample | None]
     registered: bool = True
     draining: bool = False
-    drain_over: bool = False
+    drain_ended: bool = False
     """Nothing more is expected of its drain: it is forgotten as soon as its key goes."""
-    handed_over: bool = False
+    drain_handed_over: bool = False
     """Its drain is over for us alone: another agent goes on with it, and so do we if we lead again."""
     unschedulable: bool = False
     """A rank of it says that it must not be given work."""
@@ -69,41 +69,41 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
     counted_as: Availability = "out"
 
     @property
-    def standing(self) -> Availability:
+    def availability(self) -> Availability:
         """Whether it takes new work, soon will, or does not count."""
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
         return "out" if self.unschedulable else self.record.state
 
-    def copied(self) -> "WorkerState":
+    def copy(self) -> "WorkerState":
         """As it is now; what it shares with this one is never changed, only replaced."""
         return msgspec.structs.replace(self, latest=list(self.latest))
 
     def status(self, now: int) -> WorkerStatus:
         """For people."""
-        load = self.measure()
+        load = self.measure_load()
         return WorkerStatus(
             worker=self.record.worker,
-            state=self._said(),
+            state=self._status_word(),
             age_ms=None if self.seen_at_ms < 0 else now - self.seen_at_ms,
             kv_usage_ratio=load.kv_micro / MICRO,
             waiting_requests=load.waiting,
             running_requests=load.running,
         )
 
-    def _said(self) -> str:
+    def _status_word(self) -> str:
         if self.draining:
             return "draining"
         return "unschedulable" if self.unschedulable else self.record.state
 
-    def wants_no_work(self) -> bool:
+    def reports_unschedulable(self) -> bool:
         """Whether a rank says that it must not be given work."""
         for sample in self.latest:  # noqa: SIM110 - any() over a generator takes three times as long
             if sample is not None and not sample.schedulable:
                 return True
         return False
 
-    def measure(self) -> WorkerLoad:
+    def measure_load(self) -> WorkerLoad:
         """Load over the newest samples of all ranks: mean KV usage, sums of requests."""
         ranks = kv_sum_micro = waiting = waiting_while_running = running = 0
         kv_known = queue_known = 1

@@ -96,7 +96,7 @@ def _stand_on_previous(turn: Turn, decision: Decision) -> None:
     for target in decision.targets:
         pool = pools.get(target.pool)
         if pool is not None and pool.desired is None:
-            pool.reground(target.previous, turn.now)
+            pool.reset_desired(target.previous, turn.now)
 
 
 def _count_changes(turn: Turn, decision: Decision) -> None:
@@ -106,7 +106,7 @@ def _count_changes(turn: Turn, decision: Decision) -> None:
         mine = [reason for reason in decision.reasons if reason.startswith(f"{target.pool}:") or ":" not in reason]
         pool = pools.get(target.pool)
         if pool is not None and mine:
-            pool.note_change(target.previous, target.replicas, mine[0].rpartition(":")[2])
+            pool.count_change(target.previous, target.replicas, mine[0].rpartition(":")[2])
 
 
 def _reground(turn: Turn, model: str) -> None:
@@ -119,8 +119,8 @@ def _reground(turn: Turn, model: str) -> None:
     least = {t.pool: min(t.previous, t.replicas) for t in decision.targets} if decision else {}
     for pool in state.fleet.models[model].pools.values():
         # For some seconds a dead worker and the one that replaces it are both there: bounds hold all the same.
-        there_are = min(pool.ready + pool.supply(now).starting, pool.knobs.replicas_max)
-        pool.reground(max(there_are, least.get(pool.name, 0)), now)
+        there_are = min(pool.ready + pool.worker_counts(now).starting, pool.knobs.replicas_max)
+        pool.reset_desired(max(there_are, least.get(pool.name, 0)), now)
     state.due[model] = now  # in the state, not only in this turn: a snapshot may be taken before the next one
 
 

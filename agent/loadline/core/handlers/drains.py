@@ -18,12 +18,12 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     """A worker is empty: its drain is over."""
     state = turn.state
     moves.left(turn, event)
-    if state.fleet.follows or not state.leading:
-        pool = state.fleet.locate(event.model, event.pool)
+    if state.fleet.external_drains or not state.leading:
+        pool = state.fleet.find_pool(event.model, event.pool)
         worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
         if worker is not None and worker.record.incarnation == event.incarnation:
-            worker.handed_over = False  # should we lead again there is nothing to go on with
-            if state.fleet.follows:
+            worker.drain_handed_over = False  # should we lead again there is nothing to go on with
+            if state.fleet.external_drains:
                 state.fleet.end_drain(event.model, event.pool, event.worker, turn.now)
         return
     why = state.drains.drained(event, state.fleet, turn.now)
@@ -39,14 +39,14 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
     state, now = turn.state, turn.now
     if not state.leading:
         return
-    pool = state.fleet.locate(event.model, event.pool)
+    pool = state.fleet.find_pool(event.model, event.pool)
     worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
     if worker is None:
         state.reject(Rejection.UNKNOWN_WORKER)
         return
     for known in state.fleet.models[event.model].pools.values():
         if known.desired is None:
-            known.reground(known.effective_target(now), now)  # its place is to be filled, not given up
+            known.reset_desired(known.effective_target(now), now)  # its place is to be filled, not given up
     victim = Victim(event.worker, worker.record.incarnation)
     state.drains.start(state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
     # Decided again with this victim in it: a scaler knows whom to delete, and a new leader whom to drain.

@@ -16,7 +16,7 @@ from loadline.core.vocabulary.reasons import Rejection
 
 def load_reported(turn: Turn, event: LoadReported) -> None:
     """Believe what is new of a worker's samples."""
-    refused, why = turn.state.fleet.report(event, turn.now)
+    refused, why = turn.state.fleet.ingest(event, turn.now)
     if why is Rejection.UNKNOWN_WORKER:
         moves.heard_of(turn, event)
     if why is not None:
@@ -28,7 +28,7 @@ def load_reported(turn: Turn, event: LoadReported) -> None:
 def traffic_reported(turn: Turn, event: TrafficReported) -> None:
     """Believe a frontend's interval, if it is new."""
     model = turn.state.fleet.models.get(event.model)
-    why = Rejection.UNKNOWN_MODEL if model is None else model.traffic.apply(event, turn.now)
+    why = Rejection.UNKNOWN_MODEL if model is None else model.traffic.ingest(event, turn.now)
     if why is not None:
         turn.state.reject(why)
     else:
@@ -39,7 +39,7 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
     """Let the workers be those of the registry, and no others."""
     state = turn.state
     before = {(model.name, pool.name): dict(pool.workers) for model, pool in state.fleet.pools()}
-    refused = state.fleet.replace(event.workers, turn.now)
+    refused = state.fleet.replace_registry(event.workers, turn.now)
     for (model, pool), known in before.items():
         there = state.fleet.models[model].pools[pool].workers
         moves.vanish(turn, model, [worker for name, worker in known.items() if name not in there])
@@ -72,7 +72,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
 
 def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:
     """Count a worker no more."""
-    pool = turn.state.fleet.locate(event.model, event.pool)
+    pool = turn.state.fleet.find_pool(event.model, event.pool)
     worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
     why = turn.state.fleet.deregister(event.model, event.pool, event.worker, turn.now)
     if worker is not None and not worker.registered:

@@ -51,7 +51,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     for name in sorted(before.keys() - state.fleet.models.keys()):
         _part_with(turn, before[name])
     state.drains.forget(state.fleet)
-    state.fleet.welcome(turn.now)
+    state.fleet.assign_unassigned(turn.now)
     state.guards = {knobs.name: _guard(state, settings, knobs) for knobs in settings.models}
     state.due = dict.fromkeys(state.fleet.models, turn.now)
     state.migration.due = dict.fromkeys(state.migration.due, turn.now)
@@ -74,18 +74,18 @@ def _model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dict[str
     state, now, fleet = turn.state, turn.now, settings.fleet
     model = state.fleet.models[knobs.name]
     model.objectives = knobs.objectives
-    model.traffic.obey(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms)
+    model.traffic.apply_settings(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms)
     roles = {pool.name: pool.role for pool in knobs.pools}
     for name, pool in list(model.pools.items()):
         if roles.get(name) != pool.knobs.role:
-            state.fleet.part_with(model.pools.pop(name))
+            state.fleet.unassign(model.pools.pop(name))
             state.guards[knobs.name].history.pop(name, None)
             state.gpus.forget(knobs.name)
             planners[knobs.name].forget(name)
     for one in knobs.pools:
         if one.name in model.pools:
             engine, accelerator = engine_of(settings, knobs.name, one.name), accelerator_of(settings, one)
-            model.pools[one.name].obey(one, engine, accelerator, now)
+            model.pools[one.name].apply_settings(one, engine, accelerator, now)
         else:
             model.pools[one.name] = new_pool(settings, knobs.name, one)
     model.pools = {one.name: model.pools[one.name] for one in knobs.pools}
@@ -96,7 +96,7 @@ def _part_with(turn: Turn, model: Model) -> None:
     """A model that goes."""
     state, name = turn.state, model.name
     for pool in model.pools.values():
-        state.fleet.part_with(pool)
+        state.fleet.unassign(pool)
     state.ledger.retire(name)
     state.gpus.forget(name)
     state.migration.forget(name)

@@ -18,7 +18,7 @@ def migration_status(memory: MigrationMemory, model: str, now: int) -> Migration
     silent = sorted(key.partition("\0")[2] for key, peer in peers.known.items() if peer.breaker_open_until_ms > now)
     return MigrationStatus(
         in_flight=len(flights),
-        moves=tuple(
+        in_flight_commands=tuple(
             InFlightStatus(
                 flight.move.command_id,
                 flight.move.source.worker,

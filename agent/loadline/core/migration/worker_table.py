@@ -132,7 +132,7 @@ class WorkerTable:
         ``settled``: in this turn, so that what has changed is new. A board that was made anew takes in all workers, and
         gives the same rows as one that goes on: a replay may begin at any turn.
         """
-        departed = sum(pool.departed for pool in self.pools.values())
+        departed = sum(pool.removed_count for pool in self.pools.values())
         if departed != self._departed:
             self._departed = departed
             self._drop_the_gone()
@@ -214,8 +214,8 @@ class WorkerTable:
         whole.measures[SLOTS_IN, row], whole.measures[SLOTS_OUT, row] = peer.slots_in, peer.slots_out
         whole.alive[row] = worker.registered and not worker.draining and record.state == "ready"
         leaves = worker.draining or record.state == "draining"  # asked by us, or by whoever else scales the fleet
-        whole.draining[row] = leaves and not worker.drain_over
-        whole.schedulable[row] = not worker.wants_no_work()
+        whole.draining[row] = leaves and not worker.drain_ended
+        whole.schedulable[row] = not worker.reports_unschedulable()
         if record is not self._records[row]:
             self._records[row] = record
             whole.parallel[row] = record.data_parallel_size > 1

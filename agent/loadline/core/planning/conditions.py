@@ -129,7 +129,7 @@ def _metrics(model: Model, now: int, fleet: FleetKnobs, *, by_traffic: bool) -> 
         silent = _silence(pool, fleet, now)
         if silent is not None:
             return False, *silent
-    if by_traffic and not model.traffic.heard(now):
+    if by_traffic and not model.traffic.is_reporting(now):
         return False, "MetricsMissing", "no frontend reports traffic: see whether frontends run and reach NATS"
     return True, "MetricsFound", "enough ready workers of every pool report"
 
@@ -140,7 +140,7 @@ def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, 
         if not pool.effective_target(now):
             return None
         return "MetricsMissing", f"no worker of pool {pool.name} is ready: see why none starts"
-    if pool.fresh and pool.quorate(fleet.quorum_ratio):
+    if pool.fresh and pool.has_quorum(fleet.quorum_ratio):
         return None
     heard = any(worker.seen_at_ms >= 0 for worker in pool.workers.values() if worker.counted_as == "ready")
     remedy = "see whether they run, reach NATS, and what is refused"

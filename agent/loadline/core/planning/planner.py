@@ -21,7 +21,7 @@ class Planner(Struct):
     """Turns what is believed of one model into an opinion.
 
     A planner's fields are its knobs and its windows: encoded, it is its own state. It is not told whether its opinion
-    was followed: it sees that in the pools (``desired``, ``grown_at_ms``), so the two cannot drift apart.
+    was followed: it sees that in the pools (``desired``, ``scaled_up_at_ms``), so the two cannot drift apart.
     """
 
     name: ClassVar[str] = ""

@@ -52,10 +52,10 @@ def without_data(pool: Pool, known: int) -> PoolRecommendation | None:
 
 def shrink_later(model: Model, pool: Pool, start_up_ms: int, now: int) -> Iterator[Reason]:
     """Why a pool whose workers take so long to come is not to shrink yet, by the traffic; nothing where it may."""
-    if not model.traffic.complete(now):
+    if not model.traffic.is_complete(now):
         yield Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name)
-    age_ms = now - pool.grown_at_ms
-    if pool.grown_at_ms >= 0 and age_ms < start_up_ms:
+    age_ms = now - pool.scaled_up_at_ms
+    if pool.scaled_up_at_ms >= 0 and age_ms < start_up_ms:
         # Given up before it has come, a worker was asked for in vain; what called for it may come back.
         yield Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=start_up_ms)
 

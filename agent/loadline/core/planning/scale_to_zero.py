@@ -37,10 +37,10 @@ class IdleTracker(Struct):
         """Look at ``now`` (ms) whether there is something to do."""
         traffic = model.traffic
         came, self.arrivals = traffic.totals.arrivals != self.arrivals, traffic.totals.arrivals
-        asked = came or traffic.under_way(now) or traffic.refused_work(now)
+        asked = came or traffic.outstanding(now) or traffic.refused_requests(now)
         if asked or any(pool.load.waiting or pool.load.running for pool in _pools(model)):
             self.busy_at_ms = now
-        if not traffic.complete(now):
+        if not traffic.is_complete(now):
             self.known_since_ms = -1
         elif self.known_since_ms < 0:
             self.known_since_ms = now
@@ -68,14 +68,14 @@ class IdleTracker(Struct):
         kept: dict[str, Bound] = {}
         for role in dict.fromkeys(pool.knobs.role for pool in _pools(model)):
             pools = [pool for pool in _pools(model) if pool.knobs.role == role]
-            if any(pool.least or _serves(pool, proposed.get(pool.name), now) for pool in pools):
+            if any(pool.minimum or _serves(pool, proposed.get(pool.name), now) for pool in pools):
                 continue
             standing = [pool for pool in pools if _serves(pool, None, now)]
             if standing:
                 last = min(standing, key=lambda pool: (pool.ready == 0, pool.cost_per_hour, pool.name))
                 kept[last.name] = Bound(ReasonCode.LAST_WORKER, least=1)
-            elif awake and (first := _first([pool for pool in pools if not pool.missing(now)])):
-                under_way = float(model.traffic.under_way(now))
+            elif awake and (first := _first([pool for pool in pools if not pool.missing_workers(now)])):
+                under_way = float(model.traffic.outstanding(now))
                 kept[first.name] = Bound(ReasonCode.FIRST_WORKER, least=1, numbers={"under_way": under_way})
         return kept
 
@@ -86,7 +86,7 @@ def _pools(model: Model) -> Collection[Pool]:
 
 def _serves(pool: Pool, count: int | None, now: int) -> bool:
     """Whether a pool of so many workers serves, None: of as many as stand. Those that did not come in time do not."""
-    return (pool.effective_target(now) if count is None else count) > pool.missing(now)
+    return (pool.effective_target(now) if count is None else count) > pool.missing_workers(now)
 
 
 def _first(pools: Sequence[Pool]) -> Pool | None:

@@ -41,12 +41,12 @@ class Schedule:
         return NO_SCHEDULE_MINIMUM, seen.until_ms if begins_ms is None else min(begins_ms, seen.until_ms)
 
     def _look(self, now: int) -> Seen:
-        span = self._window.at(self._zone.wall_ms(now) // MINUTE_MS)
-        starts_ms = None if span.starts is None else self._unix_ms(span.starts)
-        return Seen(now, self._unix_ms(span.changes), span.within, starts_ms, self._unix_ms(span.ends))
+        span = self._window.state_at(self._zone.to_wall_ms(now) // MINUTE_MS)
+        starts_ms = None if span.opens_min is None else self._unix_ms(span.opens_min)
+        return Seen(now, self._unix_ms(span.next_check_min), span.is_open, starts_ms, self._unix_ms(span.closes_min))
 
     def _unix_ms(self, minute: int) -> int:
-        return self._zone.unix_ms(minute * MINUTE_MS)
+        return self._zone.to_unix_ms(minute * MINUTE_MS)
 
 
 class Schedules:
@@ -65,5 +65,5 @@ class Schedules:
 
 def _set(pool: Pool, schedules: Sequence[Schedule], now: int) -> int:
     found = [one.floor(pool.start_up_ms(0), now) for one in schedules]
-    pool.floor = max((floor for floor, _ in found), key=lambda floor: (floor.replicas, floor.until_ms))
+    pool.schedule_minimum = max((floor for floor, _ in found), key=lambda floor: (floor.replicas, floor.until_ms))
     return min(wake for _, wake in found)

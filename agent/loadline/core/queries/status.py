@@ -45,7 +45,7 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
     hold = state.holds.get(knobs.name)
     sentences: tuple[str, ...] = ()
     if hold is not None:
-        said = [*hold.rails, *(reason for opinion in hold.opinions for reason in opinion.reasons)]
+        said = [*hold.limits, *(reason for opinion in hold.recommendations for reason in opinion.reasons)]
         sentences = tuple(reason.sentence() for reason in said)
     return ModelStatus(
         model=knobs.name,
@@ -76,7 +76,7 @@ def _obeyed(knobs: ModelKnobs) -> dict[str, float]:
 
 def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
     """What a model needs and has not got: workers, traffic, profiles; a sentence each."""
-    wanted = {pool.name: max(pool.effective_target(now), pool.least) for pool in model.pools.values()}
+    wanted = {pool.name: max(pool.effective_target(now), pool.minimum) for pool in model.pools.values()}
     served = {pool.knobs.role for pool in model.pools.values() if wanted[pool.name]}
     asleep = bool(knobs.scale_to_zero_after_ms) and not served
     found = [
@@ -85,7 +85,7 @@ def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
         if not pool.ready and (wanted[pool.name] or not (asleep or pool.knobs.role in served))
     ]
     by_traffic = knobs.planner in BY_TRAFFIC
-    if (by_traffic or knobs.scale_to_zero_after_ms) and not model.traffic.heard(now):
+    if (by_traffic or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
         found.append(f"{model.name}: no frontend reports traffic")
     fitted = knobs.planner in FITTED  # to them only a profile that is broken is one that is missing
     profiled = [pool for pool in model.pools.values() if by_traffic and (pool.engine.problem or not fitted)]

@@ -52,10 +52,10 @@ class MigrationPipeline:
         for name in names:
             model, knobs = self.state.fleet.models[name], self.state.fleet.knobs
             if self.state.due[name] <= now:
-                model.sweep(now, knobs)
-                self.state.fleet.forget_silent(model, now)
+                model.expire_silent(now, knobs)
+                self.state.fleet.remove_silent_drains(model, now)
                 self.state.due[name] = now + SWEEP_MS
-            model.settle(now, knobs)
+            model.refresh_totals(now, knobs)
 
     def plan(self, heard: Sequence[str], now: int) -> list[Effect]:
         """Look at the models of which something was heard, and at those that are due; gives what is to be asked."""

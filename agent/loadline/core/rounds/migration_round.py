@@ -291,8 +291,8 @@ def _sides(sources: Mask, destinations: Mask, about: Mask | None) -> list[tuple[
 def _soon_ready_ms(pools: Mapping[str, Pool], now: int) -> float | None:
     """When the next worker that was asked for should be ready, from now; None: none is on its way, or it is late."""
     expected = [
-        (pool.gaps[0] if pool.gaps else pool.grown_at_ms) + min(pool.start_ups_ms)
+        (pool.requested_at_ms[0] if pool.requested_at_ms else pool.scaled_up_at_ms) + min(pool.start_ups_ms)
         for pool in pools.values()
-        if pool.start_ups_ms and (pool.gaps or pool.starting)
+        if pool.start_ups_ms and (pool.requested_at_ms or pool.starting)
     ]
     return min((float(at_ms - now) for at_ms in expected if at_ms >= now), default=None)

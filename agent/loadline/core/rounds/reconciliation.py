@@ -14,11 +14,11 @@ def _what_is_missing(state: AgentState, model: Model, now: int) -> list[Effect]:
     """Workers that did not come are asked for again, once in every start deadline: a scaler may have lost them."""
     if model.name in state.ledger.live:
         return []  # it is still being asked for: the decision is carried out, or it expires
-    overdue = [pool for pool in model.pools.values() if pool.overdue(now)]
+    overdue = [pool for pool in model.pools.values() if pool.needs_rerequest(now)]
     for pool in overdue:
-        pool.renewed_at_ms = now
+        pool.rerequested_at_ms = now
         state.renewals[model.name] = None
-    names = ", ".join(f"{pool.missing(now)} of {pool.name}" for pool in overdue)
+    names = ", ".join(f"{pool.missing_workers(now)} of {pool.name}" for pool in overdue)
     return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
 
 
@@ -29,7 +29,7 @@ def _what_is_too_much(state: AgentState, model: Model, now: int) -> list[Effect]
         since_ms = max(pool.surplus_since_ms, state.acting_since_ms)
         if pool.surplus_since_ms < 0 or now - since_ms < fleet.surplus_after_ms:
             continue
-        if not pool.quorate(fleet.quorum_ratio):
+        if not pool.has_quorum(fleet.quorum_ratio):
             continue
         pool.surplus_since_ms = now
         state.renewals[model.name] = None

@@ -82,8 +82,8 @@ class ScalingPipeline:
         state = self.state
         model = state.fleet.models[name]
         if state.due[name] <= now:
-            model.sweep(now, state.fleet.knobs)
-        model.settle(now, state.fleet.knobs)
+            model.expire_silent(now, state.fleet.knobs)
+        model.refresh_totals(now, state.fleet.knobs)
         wake_ms = self._schedules[name].look(model, now)
         opinion, asks = self._ask(model, now)
         if wake_ms is not None:
@@ -133,7 +133,7 @@ class ScalingPipeline:
         if all(pool.knobs.replicas_min for pool in model.pools.values()):
             return NO_BOUNDS
         sleep, after_ms = state.sleeps.setdefault(name, IdleTracker()), self._knobs[name].scale_to_zero_after_ms
-        if any(pool.floor.replicas for pool in model.pools.values()):
+        if any(pool.schedule_minimum.replicas for pool in model.pools.values()):
             after_ms = 0  # nobody sleeps in the window of a schedule
         sleep.observe(model, now)
         idle_at_ms = sleep.idle_at_ms(after_ms)
@@ -145,7 +145,7 @@ class ScalingPipeline:
         """Note the conditions of a model that was just planned."""
         state, name = self.state, model.name
         said = (*state.explanations[-1:], state.holds.get(name))  # what was just decided is the newest
-        rails = next((one.rails for one in said if one is not None and (one.model, one.at_ms) == (name, now)), ())
+        rails = next((one.limits for one in said if one is not None and (one.model, one.at_ms) == (name, now)), ())
         if self._knobs[name].no_operation:
             rails = (Reason(ReasonCode.ADVISE_ONLY), *rails)
         obstacle = self._obstacle(name, now)  # nothing may be wanted now: it is in the way all the same
@@ -334,8 +334,8 @@ class ScalingPipeline:
             outcome=outcome,
             decision_id=decision_id,
             current=current,
-            opinions=(opinion,),
-            rails=tuple(rails),
+            recommendations=(opinion,),
+            limits=tuple(rails),
             targets=targets or current,
         )
 

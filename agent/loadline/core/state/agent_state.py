@@ -142,7 +142,7 @@ def initial_state(settings: Settings) -> AgentState:
         fleet=Fleet(
             knobs=fleet,
             models={model.name: new_model(settings, model) for model in knobs},
-            follows=settings.only_migration,
+            external_drains=settings.only_migration,
         ),
         leadership=Leadership(settings.scope, settings.leadership),
         ledger=Ledger(settings.decisions),
@@ -222,7 +222,7 @@ def picture(state: AgentState, planners: dict[str, Planner]) -> Callable[[], dic
             pool,
             engine=NO_PROFILE,
             accelerator=UNNAMED_ACCELERATOR,
-            workers={name: worker.copied() for name, worker in pool.workers.items()},
+            workers={name: worker.copy() for name, worker in pool.workers.items()},
         )
         pools.append(held)
         return held

@@ -1,8 +1,8 @@
-"""Who needs how many workers, what there is of what they take, and who gets how many.
+"""The allocation problem: the demand of every model, the pools that can serve it, and the limited supplies.
 
-A model is a want, its roles are parts, and the pools that can serve a part are its options. All of them together with
-the limits of what is short are a problem; it is complete, so that whoever solves it, in the agent or in a child
-process, needs nothing else.
+An ``AllocationProblem`` holds a ``ModelRequest`` for each model, which holds a ``RoleRequest`` for each role, which
+lists a ``PoolOption`` for each pool that can serve the role. A problem is complete: a solver, in the agent or in a
+child process, needs no other input.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,116 +14,118 @@ from msgspec import Struct
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
 
 SaturationPolicy = Literal["none", "priority_exhaustive", "priority_round_robin", "round_robin", "weighted"]
-"""Who gets what is left of a supply when it cannot serve all: see docs/explanation/allocation.md."""
+"""Division of a supply that is too small for all models; docs/explanation/allocation.md describes each value."""
 
 
 class PoolOption(Struct, frozen=True):
-    """A pool that can serve of a part.
+    """A pool that can serve a role, with the capacity, cost and supplies of one worker.
 
     Raises:
-        ValueError: A number is none, or out of bounds.
+        ValueError: A number is not finite or is out of bounds.
     """
 
     pool: str
-    serves: float
-    """Of the part's demand, by one worker, in the unit of the demand; above 0."""
-    cost: float
-    """Of a worker, an hour, in any currency; 0 or more."""
-    takes: dict[str, int] = {}
-    """What one worker takes of limited supplies, such as GPUs: ``{"h100": 2, "team-a/h100": 2}``."""
-    least: int = 0
-    """Workers that the pool has whatever is short."""
-    most: int = WORKERS_MAX
+    capacity: float
+    """Demand that one worker serves, in the unit of ``RoleRequest.demand``; above 0."""
+    cost_per_hour: float
+    """Cost of one worker per hour, in any currency; at least 0."""
+    supplies: dict[str, int] = {}
+    """Units of each limited supply that one worker occupies: ``{"h100": 2, "team-a/h100": 2}``."""
+    replicas_min: int = 0
+    """Workers that the pool keeps even when supplies are short."""
+    replicas_max: int = WORKERS_MAX
     current: int = 0
-    """Workers that it has now: a change costs."""
+    """Current number of workers; a change from it costs ``AllocationProblem.switching_cost_hours``."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be reckoned with."""
         place = f"option {self.pool!r}"
-        if not (isfinite(self.serves) and self.serves > 0.0):
-            raise ValueError(f"{place}: serves is {self.serves}; leave out a pool that serves nothing")
-        _refuse(place, {"cost": self.cost, "least": self.least, "current": self.current})
-        _refuse(f"{place}: takes", self.takes)
-        if not self.least <= self.most <= WORKERS_MAX:
-            raise ValueError(f"{place}: most is {self.most}; it must be from least ({self.least}) to {WORKERS_MAX}")
+        if not (isfinite(self.capacity) and self.capacity > 0.0):
+            raise ValueError(f"{place}: capacity is {self.capacity}; leave out a pool that serves nothing")
+        _check_numbers(
+            place,
+            {"cost_per_hour": self.cost_per_hour, "replicas_min": self.replicas_min, "current": self.current},
+        )
+        _check_numbers(f"{place}: supplies", self.supplies)
+        if not self.replicas_min <= self.replicas_max <= WORKERS_MAX:
+            raise ValueError(
+                f"{place}: replicas_max is {self.replicas_max}; it must be from replicas_min ({self.replicas_min}) to"
+                f" {WORKERS_MAX}"
+            )
 
 
 class RoleRequest(Struct, frozen=True):
-    """What is demanded of one role of a model, and the pools that can serve it.
+    """Demand of one role of a model and the pools that can serve it.
 
     Raises:
-        ValueError: The demand is none, negative or infinite, or a pool is named twice.
+        ValueError: The demand is negative or not finite, or two options name the same pool.
     """
 
     role: Role
     demand: float
-    """In any unit, such as requests a second; 0: only the least counts are needed."""
+    """Demand in any unit, such as requests per second; 0 requests only the minimum replicas."""
     options: tuple[PoolOption, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be reckoned with."""
-        _refuse(f"part {self.role!r}", {"demand": self.demand})
-        _once(f"part {self.role!r}", (option.pool for option in self.options))
+        _check_numbers(f"role {self.role!r}", {"demand": self.demand})
+        _check_unique(f"role {self.role!r}", (option.pool for option in self.options))
 
 
 class ModelRequest(Struct, frozen=True):
-    """A model: it is served if all of its parts are.
+    """Request of one model; it is served only if all of its roles are.
 
     Raises:
-        ValueError: The priority is below 1, or a pool is named twice.
+        ValueError: The priority is below 1, or two roles name the same pool.
     """
 
     name: str
     priority: int
-    """1 is served first."""
-    parts: tuple[RoleRequest, ...]
+    """Rank among the models; 1 is served first."""
+    roles: tuple[RoleRequest, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be reckoned with."""
         if self.priority < 1:
-            raise ValueError(f"want {self.name!r}: priority is {self.priority}; 1 is the first")
-        _once(f"want {self.name!r}", (option.pool for part in self.parts for option in part.options))
+            raise ValueError(f"model {self.name!r}: priority is {self.priority}; 1 is the first")
+        _check_unique(f"model {self.name!r}", (option.pool for role in self.roles for option in role.options))
 
 
 class AllocationProblem(Struct, frozen=True):
-    """All models, and what there is for them.
+    """Requests of all models and the supplies that they share.
 
     Raises:
-        ValueError: A limit is negative, the switching cost is none or negative, or a model is named twice.
+        ValueError: A limit is negative, the switching cost is negative or not finite, or two models have the same name.
     """
 
-    wants: tuple[ModelRequest, ...]
+    models: tuple[ModelRequest, ...]
     limits: dict[str, int]
-    """By supply; one that is not named is not limited."""
+    """Available units by supply; a supply that is not listed is unlimited."""
     policy: SaturationPolicy = "none"
     delayed_best_effort: bool = False
-    """Whether models that cannot be served get leftovers only after those of all priorities were tried."""
+    """Give leftovers to models that cannot be served only after all priorities have been tried."""
     switching_cost_hours: float = 0.1
-    """What a worker that starts or goes costs, in hours of it."""
+    """Cost of starting or stopping a worker, in hours of its running cost."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be reckoned with."""
-        _refuse("problem", {"switching_cost_hours": self.switching_cost_hours})
-        _refuse("limits", self.limits)
-        _once("problem", (want.name for want in self.wants))
+        _check_numbers("problem", {"switching_cost_hours": self.switching_cost_hours})
+        _check_numbers("limits", self.limits)
+        _check_unique("problem", (model.name for model in self.models))
 
 
 class Allocation(Struct, frozen=True):
-    """Who gets how many workers."""
+    """Workers granted to each pool."""
 
     counts: dict[str, dict[str, int]]
-    """By model and pool, all of them, in the order of names."""
+    """Workers by model and pool, for all pools, ordered by name."""
     unserved: dict[str, float]
-    """Share (0..1) of its demand that a model is not served, of its worst part; only where it is above 0."""
+    """Fraction (0..1) of the demand of a model's worst-served role that is not met; only values above 0."""
 
 
-def _refuse(place: str, numbers: Mapping[str, float]) -> None:
+def _check_numbers(place: str, numbers: Mapping[str, float]) -> None:
     for name, number in numbers.items():
         if not (isfinite(number) and number >= 0):
-            raise ValueError(f"{place}: {name} is {number}; a number from 0 is needed")
+            raise ValueError(f"{place}: {name} is {number}; it must be a finite number, at least 0")
 
 
-def _once(place: str, names: Iterable[str]) -> None:
+def _check_unique(place: str, names: Iterable[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:

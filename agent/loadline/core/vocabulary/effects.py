@@ -84,7 +84,7 @@ class SendDrain(Effect, frozen=True):
 class SendMigrate(Effect, frozen=True):
     """Ask the source of a move to begin it. Answered by ``MoveAnswered``."""
 
-    move: Migration
+    migration: Migration
     ttl_ms: int
     """How long the whole move may take."""
     timeout_ms: int
@@ -120,7 +120,7 @@ class FitForecast(Effect, frozen=True):
 
     model: str
     request: int
-    questions: list[ForecastQuery]
+    queries: list[ForecastQuery]
 
 
 class SolveAllocation(Effect, frozen=True):

@@ -325,7 +325,7 @@ class RoleDemand(Struct, frozen=True):
     role: Role
     demand: float
     """In any unit, such as requests a second; 0: nothing."""
-    serves: dict[str, float]
+    capacities: dict[str, float]
     """By pool, in the same unit; a pool that cannot meet the objectives is not in it."""
 
 
@@ -336,7 +336,7 @@ class Recommendation(Struct, frozen=True):
     targets: dict[str, int]
     reasons: tuple[Reason, ...]
     inputs: dict[str, float]
-    needs: tuple[RoleDemand, ...] = ()
+    demands: tuple[RoleDemand, ...] = ()
     """By role, of a planner that knows what one pool can do in the place of another."""
 
 
@@ -348,6 +348,6 @@ class Explanation(Struct, frozen=True):
     outcome: str  # decided | advised | held
     decision_id: str
     current: dict[str, int]
-    opinions: tuple[Recommendation, ...]
-    rails: tuple[Reason, ...]
+    recommendations: tuple[Recommendation, ...]
+    limits: tuple[Reason, ...]
     targets: dict[str, int]

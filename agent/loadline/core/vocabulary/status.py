@@ -75,9 +75,9 @@ class PoolStatus(Struct, frozen=True):
     workers: tuple[WorkerStatus, ...]
     expected_ready_at_ms: int | None = None
     """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
-    floor: int = 0
+    schedule_replicas_min: int = 0
     """Workers that a schedule asks for at the moment; 0: none does."""
-    floor_until_ms: int | None = None
+    schedule_ends_at_ms: int | None = None
     """When its window ends."""
     decided: bool = False
     """Whether ``desired`` was decided; else it is what there is."""
@@ -136,7 +136,7 @@ class MigrationStatus(Struct, frozen=True):
     """The requests of a model that move from worker to worker, and those that did since this agent leads."""
 
     in_flight: int
-    moves: tuple[InFlightStatus, ...]
+    in_flight_commands: tuple[InFlightStatus, ...]
     """Those in flight, the oldest first; no more than 64."""
     commands: dict[str, int]
     """By policy, outcome and reason, such as ``decode_load:refused:no_slots``. A command is ``planned``, then
@@ -191,7 +191,7 @@ class GpuBudgetStatus(Struct, frozen=True):
     """Taken or promised, by workers that drain too."""
     waiting: dict[str, int]
     """What models wait for, the first first."""
-    wishes: dict[str, int]
+    offers: dict[str, int]
     """What models would give if another one needed it."""
 
 

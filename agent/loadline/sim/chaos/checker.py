@@ -128,7 +128,7 @@ class InvariantChecker(TurnObserver):
                 pass
 
     def _judge_move(self, memory: AgentHistory, effect: SendMigrate, now: int, report: Report) -> None:
-        move, state = effect.move, memory.agent.controller.state
+        move, state = effect.migration, memory.agent.controller.state
         if not state.leading or memory.epoch != move.epoch or now >= memory.deadline_ms:
             report("I21-fence", f"epoch {move.epoch}, {now - memory.deadline_ms} ms after the deadline")
         if memory.stopping:
@@ -154,13 +154,13 @@ class InvariantChecker(TurnObserver):
         for told in chain(state.explanations[-len(memory.models) :], state.holds.values()):
             if told.at_ms != now:
                 continue
-            if not (told.rails or any(opinion.reasons for opinion in told.opinions)):
+            if not (told.limits or any(opinion.reasons for opinion in told.recommendations)):
                 self._of(memory.agent, "I18-reasons", f"{told.outcome} {told.model}")
             for pool in state.fleet.models[told.model].pools.values():
                 key = told.model, pool.name
                 memory.look(key, quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now), now)
                 if _was_guarded(told):
-                    memory.propose(key, told.opinions[0].targets.get(pool.name, told.current[pool.name]), now)
+                    memory.propose(key, told.recommendations[0].targets.get(pool.name, told.current[pool.name]), now)
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
@@ -203,4 +203,4 @@ def _epoch(agent: SimulatedAgent) -> int:
 
 def _was_guarded(told: Explanation) -> bool:
     """Whether the rails saw the proposal: what comes to nothing before that is no proposal."""
-    return not told.rails or told.rails[0].code not in {ReasonCode.NOT_LEADER, ReasonCode.NOT_SETTLED}
+    return not told.limits or told.limits[0].code not in {ReasonCode.NOT_LEADER, ReasonCode.NOT_SETTLED}

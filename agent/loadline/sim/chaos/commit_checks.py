@@ -21,7 +21,7 @@ def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
     """Whether enough of the ready workers report, counted anew; in case of doubt they do."""
     ready = fresh = 0
     for worker in pool.workers.values():
-        if worker.standing == "ready":
+        if worker.availability == "ready":
             ready += 1
             fresh += now - worker.seen_at_ms <= stale_after_ms + FRESH_SLACK_MS
     return fresh >= ready * ratio
@@ -115,7 +115,7 @@ class CommitCheck:
         self._cooldown(pool, guard.cooldown_up_ms)
 
     def _cooldown(self, pool: Pool, cooldown_ms: int) -> None:
-        changed_ms = max(pool.grown_at_ms, pool.shrunk_at_ms)
+        changed_ms = max(pool.scaled_up_at_ms, pool.scaled_down_at_ms)
         if changed_ms >= 0 and self.now - changed_ms < cooldown_ms:
             self.report("P3-cooldown", f"{pool.name} again after {self.now - changed_ms} ms")
 
@@ -125,7 +125,7 @@ class CommitCheck:
         said = f"{pool.name} from {target.previous} to {target.replicas}"
         if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):
             self.report("I6-data", f"{said} with {pool.fresh} of {pool.ready} fresh")
-        if target.replicas < min(target.previous, pool.base(now)) - guard.step_down_max:
+        if target.replicas < min(target.previous, pool.scaling_base(now)) - guard.step_down_max:
             self.report("I5-step", said)
         yields = self._says(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
         if target.replicas < min(target.previous, memory.highest(key)) and not yields:
@@ -148,7 +148,7 @@ class CommitCheck:
         if most is None or not grows:
             return
         leaving = sum(
-            (pool.draining() + max(0, target.previous - target.replicas)) * pool.knobs.gpus_per_worker
+            (pool.draining_workers() + max(0, target.previous - target.replicas)) * pool.knobs.gpus_per_worker
             for pool, target in targets
         )
         if total + leaving > most:
@@ -171,7 +171,7 @@ class CommitCheck:
             for name, model in fleet.models.items():
                 chosen = pending.get(name, {})
                 there_are = {
-                    pool.name: max(pool.occupied(self.now), chosen.get(pool.name, 0) + pool.draining())
+                    pool.name: max(pool.occupied_workers(self.now), chosen.get(pool.name, 0) + pool.draining_workers())
                     for pool in model.pools.values()
                 }
                 taken += supplies.taken(name, there_are).get(supply, 0)

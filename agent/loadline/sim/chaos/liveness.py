@@ -71,8 +71,8 @@ def _judge_requests(world: ChaosWorld, report: Report) -> None:
 def _judge_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, report: Report) -> None:
     state = leader.controller.state
     held = state.holds.get(model.name)
-    if held is None or (held.rails and held.rails[0].code in _OBSTACLES):
-        report("L4-hold", f"{model.name}: {held.rails[0] if held and held.rails else 'was never held'}")
+    if held is None or (held.limits and held.limits[0].code in _OBSTACLES):
+        report("L4-hold", f"{model.name}: {held.limits[0] if held and held.limits else 'was never held'}")
     entry = state.ledger.entries.get(model.name)
     if entry is not None and (entry.state in OPEN or entry.pending is not None):
         report("L3-applied", f"the decision of {model.name} is {entry.state}, pending is {entry.pending}")

@@ -43,8 +43,8 @@ class MigrationCheck:
             worker = None if pool is None else pool.workers.get(end.worker)
             if worker is None or worker.record.incarnation != end.incarnation:
                 self._report("I21-where", f"{end.worker} of incarnation {end.incarnation} is not known")
-            elif end is its.destination and worker.standing != "ready":
-                self._report("I21-where", f"{end.worker} is to take requests in and is {worker.standing}")
+            elif end is its.destination and worker.availability != "ready":
+                self._report("I21-where", f"{end.worker} is to take requests in and is {worker.availability}")
 
     def _chain(self, others: list[Migration]) -> None:
         sources = {_life(one.source) for one in others}

@@ -43,7 +43,7 @@ class OutstandingMigrations:
 
     def begin(self, effect: SendMigrate, now: int) -> None:
         """It asks for a move."""
-        move = effect.move
+        move = effect.migration
         self._flights[move.command_id] = OutstandingMigration(move, move.requests_max, now + effect.ttl_ms)
 
     def without(self, pool: str, worker: str) -> None:

@@ -204,7 +204,7 @@ def check_totals(memory: AgentHistory, now: int, report: Report) -> None:
             counted = [worker for worker in pool.workers.values() if worker.counted]
             total = WorkerLoad()
             for worker in counted:
-                total.exchange(WorkerLoad(), worker.load)
+                total.replace(WorkerLoad(), worker.load)
             _newest(memory, pool, report)
             standings = [worker.counted_as for worker in pool.workers.values()]
             believed = (pool.fresh, pool.ready, pool.starting, pool.load)

@@ -61,7 +61,7 @@ class MeasuredProfile:
 
 
 def _prefill_curve(sweep: PrefillSweep) -> tuple[list[float], list[float]]:
-    return [0.0, *sweep.isl_tokens], [sweep.pass_ms(), *sweep.bounded_ttft_ms()]
+    return [0.0, *sweep.isl_tokens], [sweep.pass_overhead_ms(), *sweep.bounded_ttft_ms()]
 
 
 def _decode_rows(sweep: DecodeSweep) -> tuple[list[float], list[list[float]]]:

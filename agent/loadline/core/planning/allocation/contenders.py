@@ -43,12 +43,14 @@ class RemainingSupply(Struct):
 
     def limited(self, option: PoolOption) -> dict[str, int]:
         """What a worker takes of supplies that are limited."""
-        return {name: units for name, units in option.takes.items() if units and name in self.left}
+        return {name: units for name, units in option.supplies.items() if units and name in self.left}
 
     def bounded(self, option: PoolOption) -> PoolOption:
         """An option with no more workers than there is for."""
-        more = min((self.left[name] // units for name, units in self.limited(option).items()), default=option.most)
-        return replace(option, most=min(option.most, option.least + more))
+        more = min(
+            (self.left[name] // units for name, units in self.limited(option).items()), default=option.replicas_max
+        )
+        return replace(option, replicas_max=min(option.replicas_max, option.replicas_min + more))
 
 
 class Contender(Struct, frozen=True):
@@ -62,11 +64,11 @@ class Contender(Struct, frozen=True):
     @property
     def options(self) -> Iterator[PoolOption]:
         """All pools of it."""
-        return (option for part in self.want.parts for option in part.options)
+        return (option for part in self.want.roles for option in part.options)
 
     def least(self) -> dict[str, int]:
         """The counts that it has in any case."""
-        return {option.pool: option.least for option in self.options}
+        return {option.pool: option.replicas_min for option in self.options}
 
     def mixed(self, supply: RemainingSupply) -> Bundle | None:
         """The cheapest mix of what is left; None if there is none."""
@@ -74,9 +76,9 @@ class Contender(Struct, frozen=True):
             return None
         parts = tuple(
             RoleRequest(part.role, part.demand, tuple(supply.bounded(option) for option in part.options))
-            for part in self.want.parts
+            for part in self.want.roles
         )
-        if any(served(part, {option.pool: option.most for option in part.options}) < 1.0 for part in parts):
+        if any(served(part, {option.pool: option.replicas_max for option in part.options}) < 1.0 for part in parts):
             return None
         found = priced(ModelRequest(self.want.name, self.want.priority, parts), supply, self.hours, {})
         return found if supply.fits(found.takes) else None
@@ -85,24 +87,24 @@ class Contender(Struct, frozen=True):
 def supply_of(problem: AllocationProblem) -> RemainingSupply:
     """What the least counts leave of the limits."""
     left = dict(problem.limits)
-    for option in (option for want in problem.wants for part in want.parts for option in part.options):
-        for name, units in option.takes.items():
+    for option in (option for want in problem.models for part in want.roles for option in part.options):
+        for name, units in option.supplies.items():
             if name in left:
-                left[name] -= units * option.least
+                left[name] -= units * option.replicas_min
     return RemainingSupply({name: max(0, units) for name, units in left.items()})
 
 
 def contenders_of(problem: AllocationProblem, supply: RemainingSupply) -> list[Contender]:
     """All wants with their candidates, in the order of names."""
     hours = problem.switching_cost_hours
-    wants = [_ordered(want) for want in sorted(problem.wants, key=lambda want: want.name)]
+    wants = [_ordered(want) for want in sorted(problem.models, key=lambda want: want.name)]
     return [Contender(want, _candidates(want, supply, hours), hours) for want in wants]
 
 
 def priced(want: ModelRequest, supply: RemainingSupply, hours: float, prices: Mapping[str, float]) -> Bundle:
     """What serves a want for the least if a unit of a supply costs so much an hour on top; its value is without."""
     found = Bundle({}, {}, 0.0)
-    for part in want.parts:
+    for part in want.roles:
         counts = cover(part, hours, prices) or _all_there_may_be(part)
         found = both(found, *bundles_of(part, [counts], supply, hours))
     return found
@@ -112,14 +114,14 @@ def served(part: RoleRequest, counts: Mapping[str, int]) -> float:
     """Share (0..1) of the demand of a part that workers serve."""
     if not part.demand:
         return 1.0
-    share = sum(option.serves * counts.get(option.pool, 0) for option in part.options) / part.demand
+    share = sum(option.capacity * counts.get(option.pool, 0) for option in part.options) / part.demand
     return 1.0 if share >= 1.0 - 2.0 * SLACK else share
 
 
 def _ordered(want: ModelRequest) -> ModelRequest:
     """The same with pools in the order of names, so that even sums are rounded alike."""
-    parts = (replace(part, options=tuple(sorted(part.options, key=_pool))) for part in want.parts)
-    return replace(want, parts=tuple(sorted(parts, key=lambda part: (part.role, [_pool(one) for one in part.options]))))
+    parts = (replace(part, options=tuple(sorted(part.options, key=_pool))) for part in want.roles)
+    return replace(want, roles=tuple(sorted(parts, key=lambda part: (part.role, [_pool(one) for one in part.options]))))
 
 
 def _pool(option: PoolOption) -> str:
@@ -129,9 +131,9 @@ def _pool(option: PoolOption) -> str:
 def _candidates(want: ModelRequest, supply: RemainingSupply, hours: float) -> tuple[Bundle, ...]:
     """The cheapest mix of each part or one pool alone, combined; the cheapest first, then as ``cover`` breaks ties."""
     found = [Bundle({}, {}, 0.0)]
-    for part in want.parts:
+    for part in want.roles:
         bundles = bundles_of(part, _bundles(part, hours), supply, hours)
-        found = [both(one, other) for one in found for other in bundles] if len(want.parts) > 1 else bundles
+        found = [both(one, other) for one in found for other in bundles] if len(want.roles) > 1 else bundles
         found = sorted(found, key=_order)[:_CANDIDATES_MAX]
     return tuple(found)
 
@@ -148,10 +150,10 @@ def bundles_of(
         for option, units in options:
             count = one[option.pool]
             change = abs(count - option.current)
-            value += option.cost * (count + hours * change)
+            value += option.cost_per_hour * (count + hours * change)
             changes += change
             for name, each in units.items():
-                takes[name] = takes.get(name, 0) + each * (count - option.least)
+                takes[name] = takes.get(name, 0) + each * (count - option.replicas_min)
         bundles.append(Bundle(one, takes, value, changes))
     return bundles
 
@@ -174,15 +176,15 @@ def _bundles(part: RoleRequest, hours: float) -> Iterable[dict[str, int]]:
     if mixed is None:
         return [_all_there_may_be(part)]
     bundles = [mixed]
-    given = sum(option.serves * option.least for option in part.options)
+    given = sum(option.capacity * option.replicas_min for option in part.options)
     for option in part.options:
-        missing = part.demand * (1.0 - SLACK) - (given - option.serves * option.least)
-        count = max(option.least, ceil(missing / option.serves))
-        alone = {other.pool: other.least for other in part.options} | {option.pool: count}
-        if count <= option.most and alone not in bundles:
+        missing = part.demand * (1.0 - SLACK) - (given - option.capacity * option.replicas_min)
+        count = max(option.replicas_min, ceil(missing / option.capacity))
+        alone = {other.pool: other.replicas_min for other in part.options} | {option.pool: count}
+        if count <= option.replicas_max and alone not in bundles:
             bundles.append(alone)
     return bundles
 
 
 def _all_there_may_be(part: RoleRequest) -> dict[str, int]:
-    return {option.pool: option.most for option in part.options}
+    return {option.pool: option.replicas_max for option in part.options}

@@ -64,11 +64,11 @@ def cover(
     options = sorted(part.options, key=lambda option: option.pool)
     pools = tuple(
         _Pool(
-            option.serves,
-            option.cost,
-            option.cost + sum(prices.get(name, 0.0) * units for name, units in option.takes.items()),
-            option.least,
-            option.most,
+            option.capacity,
+            option.cost_per_hour,
+            option.cost_per_hour + sum(prices.get(name, 0.0) * units for name, units in option.supplies.items()),
+            option.replicas_min,
+            option.replicas_max,
             option.current,
         )
         for option in options

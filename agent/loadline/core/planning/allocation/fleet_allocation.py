@@ -277,7 +277,9 @@ class FleetAllocation(Struct):
             allowed = granted[pool]
             if allowed == wanted:
                 continue
-            others = [other for need in wish.needs if pool in need.serves for other in need.serves if other != pool]
+            others = [
+                other for need in wish.needs if pool in need.capacities for other in need.capacities if other != pool
+            ]
             moved = [other for other in others if (granted[other] - wish.counts[other]) * (wanted - allowed) > 0]
             taken = supplies.takes[name].get(pool, {})
             if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):

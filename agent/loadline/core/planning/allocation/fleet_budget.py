@@ -97,7 +97,7 @@ class FleetBudget(Struct):
             else:
                 wish = before.get(pool.name) if wanted == standing else None
             fresh = wish is not None and now - wish.at_ms < fleet.knobs.gpu_wish_ttl_ms
-            if wish is not None and fresh and wish.replicas < target and pool.quorate(fleet.knobs.quorum_ratio):
+            if wish is not None and fresh and wish.replicas < target and pool.has_quorum(fleet.knobs.quorum_ratio):
                 wishes[pool.name] = wish
         if wishes:
             self.wishes[model.name] = wishes
@@ -131,7 +131,7 @@ class FleetBudget(Struct):
             decided=sum(books.planned.values()),
             occupied=sum(books.occupied.values()),
             waiting={name: gpus_of(fleet.models[name], claim.workers) for name, claim in self.claims.items()},
-            wishes={name: sum(gpus for gpus, *_ in self._wished(fleet, name, books, now)) for name in self.wishes},
+            offers={name: sum(gpus for gpus, *_ in self._wished(fleet, name, books, now)) for name in self.wishes},
         )
 
     def _shares(self, fleet: Fleet, books: GpuLedger, supply: int, now: int) -> BudgetShares:

@@ -38,7 +38,7 @@ class GpuLedger(Struct):
             model, {pool.name: planned_of(pool, pending, now) for pool in model.pools.values()}
         )
         occupied = {
-            pool.name: max(pool.occupied(now), pending.get(pool.name, 0) + pool.draining())
+            pool.name: max(pool.occupied_workers(now), pending.get(pool.name, 0) + pool.draining_workers())
             for pool in model.pools.values()
         }
         self.occupied[model.name] = gpus_of(model, occupied)
@@ -75,7 +75,7 @@ def gpu_ledger_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Su
     books = GpuLedger(pending, supplies)
     for model in fleet.models.values():
         books.enter(model, now)
-    books.enter_strangers(fleet.strangers)
+    books.enter_strangers(fleet.unassigned)
     return books
 
 

@@ -20,7 +20,7 @@ class Partly:
         self.contender = contender
         self.counts = contender.least()
         self.candidate: Bundle | None = None
-        parts = contender.want.parts
+        parts = contender.want.roles
         self._takes = {option.pool: supply.limited(option) for part in parts for option in part.options}
         self._ordered = [sorted(part.options, key=_price) for part in parts]
         self.shares = [served(part, self.counts) for part in parts]
@@ -54,7 +54,7 @@ class Partly:
         """Have so many more of each pool."""
         for pool, count in workers.items():
             self.counts[pool] += count
-        self.shares = [served(part, self.counts) for part in self.contender.want.parts]
+        self.shares = [served(part, self.counts) for part in self.contender.want.roles]
 
     def lacks(self, supply: RemainingSupply) -> dict[str, int]:
         """By pool, how many workers the next steps add if supplies last; empty: look at each step.
@@ -66,13 +66,13 @@ class Partly:
         least = min(self.shares)
         near = 0.0 if len(self.shares) == 1 else _NEAR
         found: dict[str, int] = {}
-        for part, share, options in zip(self.contender.want.parts, self.shares, self._ordered, strict=True):
+        for part, share, options in zip(self.contender.want.roles, self.shares, self._ordered, strict=True):
             if share <= least + near and share < 1.0:
                 option = next(self._missing(options, self.candidate, supply), None)
                 if option is None:
                     return {}
                 # One less than it may be: where the part is served is left to a step.
-                more = int((1.0 - share) * part.demand / option.serves) - 1
+                more = int((1.0 - share) * part.demand / option.capacity) - 1
                 found[option.pool] = min(more, self.candidate.counts[option.pool] - self.counts[option.pool])
         return found if min(found.values(), default=0) > 0 else {}
 
@@ -98,7 +98,7 @@ class Partly:
 
 def _price(option: PoolOption) -> tuple[float, str]:
     """The cheapest first."""
-    return option.cost / option.serves, option.pool
+    return option.cost_per_hour / option.capacity, option.pool
 
 
 def share_out(

@@ -49,7 +49,7 @@ class ModelDemand(Struct, frozen=True):
 
     def needs_as(self, other: "ModelDemand") -> bool:
         """Whether it is the same problem, though the first choice may be another."""
-        needed = {pool for need in self.needs for pool in need.serves}
+        needed = {pool for need in self.needs for pool in need.capacities}
         same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
         return bool(needed) and same and (self.needs, self.floors) == (other.needs, other.floors)
 
@@ -58,8 +58,8 @@ class ModelDemand(Struct, frozen=True):
         return {
             pool
             for need in self.needs
-            if need.demand <= sum(granted[one] * each for one, each in need.serves.items()) + 1e-9
-            for pool in need.serves
+            if need.demand <= sum(granted[one] * each for one, each in need.capacities.items()) + 1e-9
+            for pool in need.capacities
         }
 
 
@@ -100,9 +100,9 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
         if bound is not None:
             wanted = max(bound.least, min(bound.most, wanted))
         # Without data it does not shrink, so others must not count on it. Who has just come is yet to report.
-        heard = pool.quorate(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
+        heard = pool.has_quorum(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
         sure = name in opinion.targets or not unsure & {name, ""}
-        floors[name] = pool.least if heard and sure else max(pool.least, min(there_are, pool.knobs.replicas_max))
+        floors[name] = pool.minimum if heard and sure else max(pool.minimum, min(there_are, pool.knobs.replicas_max))
         counts[name] = max(wanted, floors[name])
         keeps[name] = min(counts[name], there_are, granted.get(name, there_are))
     shares = [
@@ -113,13 +113,13 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
     bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
     if bounds or bounded != list(counts.values()):
         return ModelDemand(dict(zip(counts, bounded, strict=True)), floors)
-    needs = (_in_steps(need, keeps) for need in opinion.needs if _is_usable(need, model))
-    return ModelDemand(counts, floors, tuple(need for need in needs if need.serves))
+    needs = (_in_steps(need, keeps) for need in opinion.demands if _is_usable(need, model))
+    return ModelDemand(counts, floors, tuple(need for need in needs if need.capacities))
 
 
 def _is_usable(need: RoleDemand, model: Model) -> bool:
-    numbers = (need.demand, *need.serves.values())
-    known = bool(need.serves) and need.serves.keys() <= model.pools.keys()
+    numbers = (need.demand, *need.capacities.values())
+    known = bool(need.capacities) and need.capacities.keys() <= model.pools.keys()
     return known and all(0.0 <= one <= _NUMBER_MAX for one in numbers)
 
 
@@ -130,7 +130,7 @@ def _in_steps(need: RoleDemand, keeps: Mapping[str, int]) -> RoleDemand:
     than a worker above the demand none is kept: each is needed.
     """
     least = max(need.demand / WORKERS_MAX, 1.0 / _NUMBER_MAX)
-    serves = {pool: each for pool, each in sorted(need.serves.items()) if each >= least}
+    serves = {pool: each for pool, each in sorted(need.capacities.items()) if each >= least}
     step = min(serves.values(), default=1.0) / _STEPS
     kept = sum(keeps[pool] * each for pool, each in serves.items())
     smallest = min((each for pool, each in serves.items() if keeps[pool]), default=0.0)
@@ -165,19 +165,19 @@ def _wants(
     model: Model, wish: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
 ) -> list[ModelRequest]:
     rank = _RANKS * priority
-    needed = {pool for need in wish.needs for pool in need.serves}
+    needed = {pool for need in wish.needs for pool in need.capacities}
     empty = _empty(model, wish, takes, now)
     first: list[RoleRequest] = []
     parts: list[RoleRequest] = []
     for need in wish.needs:
-        options = tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.serves.items())
+        options = tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.capacities.items())
         demand = need.demand
         if need.role in empty and demand > 0.0 and options:
             empty.remove(need.role)
-            worker = min(need.serves.values())
+            worker = min(need.capacities.values())
             first.append(RoleRequest(need.role, worker, options))
             demand = max(0.0, demand - worker)
-            options = tuple(replace(option, most=option.most - 1) for option in options)
+            options = tuple(replace(option, replicas_max=option.replicas_max - 1) for option in options)
         parts.append(RoleRequest(need.role, demand, options))
     has: list[RoleRequest] = []
     more: list[tuple[str, int, list[RoleRequest]]] = []

@@ -63,7 +63,7 @@ def allocation(contenders: Sequence[Contender], counts: Counts) -> Allocation:
     for contender in sorted(contenders, key=lambda contender: contender.want.name):
         name, least = contender.want.name, contender.least()
         every[name] = {pool: counts.get(name, least).get(pool, 0) for pool in sorted(least)}
-        share = 1.0 - min((served(part, every[name]) for part in contender.want.parts), default=1.0)
+        share = 1.0 - min((served(part, every[name]) for part in contender.want.roles), default=1.0)
         if share > 0.0:
             unserved[name] = share
     return Allocation(every, unserved)

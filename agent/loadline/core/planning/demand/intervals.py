@@ -72,7 +72,7 @@ class Outlook(Struct, frozen=True):
         if recent.isl_tokens is None or self.isl_tokens is None:
             return False
         # Lengths differ from request to request, and from second to second: one long prompt is no surge.
-        surely = max(0.0, 1.0 - _SIGMAS * max(sqrt(isl_spread / recent.arrivals), recent.computed_error))
+        surely = max(0.0, 1.0 - _SIGMAS * max(sqrt(isl_spread / recent.arrivals), recent.computed_relative_error))
         computed = recent.requests_per_s * computed_isl(recent.isl_tokens, recent.kv_hit_rate)
         return computed * surely > self.requests_per_s * computed_isl(self.isl_tokens, self.kv_hit_rate)
 
@@ -124,11 +124,11 @@ class Intervals(Struct):
     def note(self, traffic: Traffic, now: int) -> None:
         """See whether the interval under way is busier now than it was before."""
         since_ms, before_ms = now - self.busiest_ms, self.noted_ms - self.busiest_ms
-        if traffic.heard_at_ms < self.noted_ms and since_ms // BUCKET_MS == before_ms // BUCKET_MS:
+        if traffic.reported_at_ms < self.noted_ms and since_ms // BUCKET_MS == before_ms // BUCKET_MS:
             return  # the same buckets, and nothing new in them: a model is planned for each report of its workers
         self.noted_ms = now
-        recent = traffic.recent(self.busiest_ms, now)
-        if recent.span_ms >= self.busiest_ms - BUCKET_MS:
+        recent = traffic.recent_arrivals(self.busiest_ms, now)
+        if recent.observed_ms >= self.busiest_ms - BUCKET_MS:
             rate = recent.requests_per_s
             self.peak_requests_per_s = max(self.peak_requests_per_s, rate)
             computed = computed_isl(recent.isl_tokens or 0.0, recent.kv_hit_rate)
@@ -150,11 +150,11 @@ class Intervals(Struct):
         """
         had = self.so_far(traffic)
         over = (now - self.began_ms) // self.interval_ms
-        known = over == 1 and had.heard_ms >= HEARD_LEAST * self.interval_ms
+        known = over == 1 and had.observed_ms >= HEARD_LEAST * self.interval_ms
         for _ in range(min(over, KEPT)):
             self.requests.append(self._busiest(had) * self.interval_ms / 1_000.0 if known else None)
             self.isl_tokens.append(_carried(self.isl_tokens, had.isl_tokens.value))
-            self.osl_tokens.append(_carried(self.osl_tokens, _osl_tokens(had, traffic.under_way(now))))
+            self.osl_tokens.append(_carried(self.osl_tokens, _osl_tokens(had, traffic.outstanding(now))))
         if known and had.arrivals:
             self.isl_bins, self.osl_bins = had.isl_bins, had.osl_bins
             self.kv_hit_rate = had.kv_hit_rate
@@ -198,8 +198,8 @@ class Intervals(Struct):
         known when they end: their length is that of the interval. Prompts that are longer than expected count for more,
         as in an interval: what has come for seconds is work for prefill, and little of what decodes.
         """
-        recent = traffic.recent(window_ms, now)
-        osl = _osl_tokens(self.so_far(traffic), traffic.under_way(now))
+        recent = traffic.recent_arrivals(window_ms, now)
+        osl = _osl_tokens(self.so_far(traffic), traffic.outstanding(now))
         isl, hit_rate = recent.isl_tokens, recent.kv_hit_rate
         if before is None:
             return Outlook(recent.requests_per_s, isl, osl, hit_rate)
@@ -216,8 +216,8 @@ class Intervals(Struct):
 
     def is_over(self, expected: Outlook, traffic: Traffic, window_ms: int, now: int) -> bool:
         """Whether far less has come for ``window_ms`` than at the peak of the one interval by which it is expected."""
-        recent, seen = traffic.recent(window_ms, now), self.last() if self.requests else expected
-        if seen is None or len(self.requests) > 1 or recent.span_ms < window_ms - BUCKET_MS:
+        recent, seen = traffic.recent_arrivals(window_ms, now), self.last() if self.requests else expected
+        if seen is None or len(self.requests) > 1 or recent.observed_ms < window_ms - BUCKET_MS:
             return False
         return recent.requests_per_s < _FAR_LESS * min(expected.requests_per_s, seen.requests_per_s)
 

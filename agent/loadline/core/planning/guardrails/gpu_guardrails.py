@@ -18,7 +18,7 @@ def gives_way(model: ModelProposal) -> None:
     """Shrink pools whose GPUs another model waits for under the budget over all models."""
     for name, replicas in model.constraints.budget.gives.items():
         pool, targets = model.model.pools[name], model.proposal.targets
-        if targets[name] <= pool.effective_target(model.now) and pool.quorate(model.hard.quorum_ratio):
+        if targets[name] <= pool.effective_target(model.now) and pool.has_quorum(model.hard.quorum_ratio):
             model.proposal.limit(ReasonCode.GPU_BUDGET_GIVES_WAY, name, replicas)
 
 
@@ -31,10 +31,10 @@ def gpu_budgets(model: ModelProposal) -> None:
         return  # most models: finding that no budget applies takes 30 us of a turn, and there are 100 of them
     pools = model.model.pools
     changes = {name: _change(pool, proposal.targets[name], now) for name, pool in pools.items()}
-    occupied = sum(pool.occupied(now) * pool.knobs.gpus_per_worker for pool in pools.values())
+    occupied = sum(pool.occupied_workers(now) * pool.knobs.gpus_per_worker for pool in pools.values())
     free = None if own.ceiling is None else own.ceiling - occupied
     if own != _NO_BAND:
-        draining = sum(pool.draining() * pool.knobs.gpus_per_worker for pool in pools.values())
+        draining = sum(pool.draining_workers() * pool.knobs.gpus_per_worker for pool in pools.values())
         _fit_model_budget(proposal, changes, own, free, draining)
     proposal.wanted = dict(proposal.targets)
     if budget != UNBOUNDED:

@@ -67,7 +67,7 @@ class Guardrails(Struct):
             history = self.history[pool.name] = ProposalHistory(RollingMax(window_ms), RollingMax(window_ms))
         history.proposals.push(now, recommended)
         history.grants.push(now, granted)
-        if not pool.quorate(self.hard.quorum_ratio):
+        if not pool.has_quorum(self.hard.quorum_ratio):
             history.quorate_since_ms = -1
         elif history.quorate_since_ms < 0:
             history.quorate_since_ms = now

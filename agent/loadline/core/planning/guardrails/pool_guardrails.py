@@ -15,7 +15,7 @@ def cooldown(pool: PoolProposal) -> None:
         return
     grows = pool.target > pool.current
     cooldown_ms = pool.knobs.cooldown_up_ms if grows else pool.knobs.cooldown_down_ms
-    changed_at_ms = max(pool.pool.grown_at_ms, pool.pool.shrunk_at_ms)
+    changed_at_ms = max(pool.pool.scaled_up_at_ms, pool.pool.scaled_down_at_ms)
     age_ms = pool.now - changed_at_ms
     if changed_at_ms >= 0 and age_ms < cooldown_ms:
         pool.limit(ReasonCode.COOLDOWN, pool.current, age_ms=age_ms, cooldown_ms=cooldown_ms)
@@ -54,7 +54,7 @@ def step_down(pool: PoolProposal) -> None:
     """
     if pool.target >= pool.current:
         return
-    lowest = min(pool.current, pool.pool.base(pool.now)) - pool.knobs.step_down_max
+    lowest = min(pool.current, pool.pool.scaling_base(pool.now)) - pool.knobs.step_down_max
     if pool.target < lowest:
         pool.limit(ReasonCode.STEP_DOWN, lowest)
 
@@ -95,7 +95,7 @@ def replacements(pool: PoolProposal) -> None:
 
 def schedule_minimum(pool: PoolProposal) -> None:
     """Keep to the minimum of a schedule that is in its window."""
-    floor = pool.pool.floor
+    floor = pool.pool.schedule_minimum
     if pool.target < floor.replicas:
         pool.limit(ReasonCode.SCHEDULE_FLOOR, floor.replicas, left_ms=floor.until_ms - pool.now)
 

@@ -71,7 +71,7 @@ class PoolProposal:
     @property
     def quorate(self) -> bool:
         """True if enough ready workers report."""
-        return self.pool.quorate(self.hard.quorum_ratio)
+        return self.pool.has_quorum(self.hard.quorum_ratio)
 
     def limit(self, code: ReasonCode, allowed: int, **numbers: float) -> None:
         """Set the target to ``allowed`` and record the reason."""

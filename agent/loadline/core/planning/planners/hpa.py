@@ -142,16 +142,16 @@ class HpaPlanner(Planner):
         """What a pool of this role is judged by."""
         knobs, load, role = self.knobs, pool.load, pool.knobs.role
         if role != "prefill" and knobs.kv_usage_target:
-            yield Metric.of(ReasonCode.KV_USAGE_TARGET, load.kv_micro, load.kv_known, knobs.kv_usage_target)
+            yield Metric.of(ReasonCode.KV_USAGE_TARGET, load.kv_micro, load.kv_reporting, knobs.kv_usage_target)
         if role == "aggregated" and knobs.waiting_requests_target:
             waiting_micro = load.waiting * MICRO
             yield Metric.of(
-                ReasonCode.WAITING_REQUESTS_TARGET, waiting_micro, load.queue_known, knobs.waiting_requests_target
+                ReasonCode.WAITING_REQUESTS_TARGET, waiting_micro, load.queue_reporting, knobs.waiting_requests_target
             )
         if role == "prefill" and knobs.prefill_requests_target:
             in_flight_micro = (load.waiting + load.running) * MICRO
             yield Metric.of(
-                ReasonCode.PREFILL_REQUESTS_TARGET, in_flight_micro, load.queue_known, knobs.prefill_requests_target
+                ReasonCode.PREFILL_REQUESTS_TARGET, in_flight_micro, load.queue_reporting, knobs.prefill_requests_target
             )
 
     def _sync(self, pool: Pool, watch: HpaHistory, metrics: list[Metric], now: int) -> PoolRecommendation:
@@ -174,7 +174,7 @@ class HpaPlanner(Planner):
         if self._near(usage):
             numbers = {"value": metric.mean, "tolerance": self.knobs.tolerance, "target": target / MICRO}
             return standing, Reason.of(ReasonCode.WITHIN_TOLERANCE, pool.name, **numbers)
-        supply = pool.supply(now)
+        supply = pool.worker_counts(now)
         missing = pool.ready - metric.known
         # Asked for and not ready, however late: the original sees a pod that is pending.
         starting = supply.starting + supply.pending + supply.missing

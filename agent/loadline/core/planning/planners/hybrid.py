@@ -66,7 +66,7 @@ class HybridPlanner(CompositePlanner):
         said = {name: self._say(model, pool, queueing, saturation, now) for name, pool in model.pools.items()}
         found = opinion(self.name, model, said, queueing.inputs | saturation.inputs, now)
         reasons = (*found.reasons, *_remarks(queueing), *_remarks(saturation))
-        return replace(found, reasons=reasons, needs=_needs(model, found, queueing, saturation, now))
+        return replace(found, reasons=reasons, demands=_needs(model, found, queueing, saturation, now))
 
     def _say(
         self, model: Model, pool: Pool, queueing: Recommendation, saturation: Recommendation, now: int
@@ -100,7 +100,7 @@ def _needs(
     model: Model, found: Recommendation, queueing: Recommendation, saturation: Recommendation, now: int
 ) -> tuple[RoleDemand, ...]:
     """What is demanded of each role, by the side that knows; where its counts did not come out, what those serve."""
-    sides = {need.role: (side, need) for side in (saturation, queueing) for need in side.needs}
+    sides = {need.role: (side, need) for side in (saturation, queueing) for need in side.demands}
     needs: list[RoleDemand] = []
     for role, (side, need) in sides.items():
         pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
@@ -108,5 +108,5 @@ def _needs(
             needs.append(need)
             continue
         counts = {pool.name: found.targets.get(pool.name, pool.effective_target(now)) for pool in pools}
-        needs.append(replace(need, demand=sum(counts[name] * rate for name, rate in need.serves.items())))
+        needs.append(replace(need, demand=sum(counts[name] * rate for name, rate in need.capacities.items())))
     return tuple(needs)

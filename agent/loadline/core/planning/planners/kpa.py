@@ -143,7 +143,7 @@ class KpaPlanner(Planner):
                     samples_within(self.knobs.stable_window_ms), samples_within(self.knobs.scale_down_delay_ms)
                 )
             inputs[f"{pool.name}.ready"] = float(pool.ready)
-            blind = without_data(pool, pool.load.queue_known)
+            blind = without_data(pool, pool.load.queue_reporting)
             if blind is not None:
                 watch.said = blind
                 continue
@@ -199,7 +199,7 @@ class KpaPlanner(Planner):
 
 def _in_flight(pool: Pool) -> float:
     """Requests in flight in the whole pool, as if the silent workers had as many as the others."""
-    return (pool.load.waiting + pool.load.running) / pool.load.queue_known * pool.ready
+    return (pool.load.waiting + pool.load.running) / pool.load.queue_reporting * pool.ready
 
 
 def _sample(pool: Pool, watch: KpaHistory, now: int) -> None:

@@ -80,7 +80,7 @@ class LoadPlanner(Planner):
         for pool in model.pools.values():
             verdict = self.judge(model, pool, now)
             said[pool.name] = PoolRecommendation(
-                pool.base(now) + verdict.step if verdict.step else None, (verdict.reason,)
+                pool.scaling_base(now) + verdict.step if verdict.step else None, (verdict.reason,)
             )
         return opinion(self.name, model, said, self.inputs(model), now)
 
@@ -131,19 +131,19 @@ class LoadPlanner(Planner):
                 yield PrefillJob(values, loads.prefill, ttft_ms, sensitivity, scale, own=own, computing=computing)
 
     def _weigh(self, pool: Pool, job: Job, now: int) -> LoadDecision:
-        line, supply = job.line(), pool.supply(now)
+        line, supply = job.line(), pool.worker_counts(now)
         if line is None and not job.idle:
             known = len(job.regression.loads)
             return LoadDecision(0, Reason.of(ReasonCode.LOAD_LEARNING, pool.name, known=known, needed=SAMPLES_MIN))
         up, down = (line.up, line.down) if line is not None else (inf, 1.0)
-        share = pool.ready / max(supply.total, 1)
+        share = pool.ready / max(supply.expected, 1)
         highs = [load * share for load in job.expected(up)]
         if load_step(highs, up) > 0:
-            step = min(max(job.needed(up) - supply.total, 1), supply.total)
+            step = min(max(job.needed(up) - supply.expected, 1), supply.expected)
             return LoadDecision(
                 step, Reason.of(ReasonCode.LOAD_HIGH, pool.name, target=up, latency_ms=job.sla_ms, least=min(highs))
             )
-        complete = len(job.values) >= pool.ready and supply.total == pool.ready
+        complete = len(job.values) >= pool.ready and supply.expected == pool.ready
         less = job.less(down) if complete and job.sensitivity > 0.0 else "no"
         if less == "yes":
             return LoadDecision(-1, Reason.of(ReasonCode.LOAD_LOW, pool.name, target=job.bound(down), most=job.most))
@@ -163,7 +163,7 @@ class LoadPlanner(Planner):
 
     def _paced(self, pool: Pool, verdict: LoadDecision, now: int) -> LoadDecision:
         """One change an interval; a shrink also waits after any change of the ready workers."""
-        changed_ms = max(pool.grown_at_ms, pool.shrunk_at_ms)
+        changed_ms = max(pool.scaled_up_at_ms, pool.scaled_down_at_ms)
         if verdict.step < 0:
             changed_ms = max(changed_ms, pool.ready_changed_at_ms)
         age_ms, interval_ms = now - changed_ms, self.knobs.load_adjustment_interval_ms

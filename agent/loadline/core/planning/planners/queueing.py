@@ -87,7 +87,9 @@ class QueueingPlanner(ThroughputPlanner):
         """It serves of no demand any more."""
         super().forget(pool)
         for role, need in self.needs.items():
-            self.needs[role] = replace(need, serves={name: one for name, one in need.serves.items() if name != pool})
+            self.needs[role] = replace(
+                need, capacities={name: one for name, one in need.capacities.items() if name != pool}
+            )
 
     def learned(self) -> bytes | None:
         """The times of the engines, and how they differ from their profiles."""
@@ -110,7 +112,7 @@ class QueueingPlanner(ThroughputPlanner):
         """As the throughput planner; and what is demanded of each role."""
         found = super().plan(model, now)
         needs = [_standing(need, model, now) if self.is_over(model, now) else need for need in self.needs.values()]
-        return replace(found, needs=tuple(needs))
+        return replace(found, demands=tuple(needs))
 
     def observe(self, model: Model, now: int) -> None:
         """Take note of what has happened; size anew, too, where what waits calls for more than was asked for.
@@ -122,7 +124,7 @@ class QueueingPlanner(ThroughputPlanner):
             if self.knobs.fitted == "always" or profile_problem(pool) is not None:
                 self._fit(pool, now)
         super().observe(model, now)
-        if self.outlook is None or now < self.behind_at_ms or not model.traffic.heard(now):
+        if self.outlook is None or now < self.behind_at_ms or not model.traffic.is_reporting(now):
             return
         if any(self._is_behind(model, need) for need in self.needs.values()):
             self.behind_at_ms = now + self.knobs.surge_window_ms
@@ -150,8 +152,8 @@ class QueueingPlanner(ThroughputPlanner):
             if fit is None or pool.engine.problem or lines.known(pool.knobs.role):
                 return self.problems[pool.name]
             return Reason(ReasonCode.ENGINE_LEARNING, pool.name, detail=fit.problem(pool))
-        if not model.traffic.heard(now) or pool.name not in self.sized:
-            return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
+        if not model.traffic.is_reporting(now) or pool.name not in self.sized:
+            return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.missing_input(now))
         return None
 
     def is_over(self, model: Model, now: int) -> bool:
@@ -205,7 +207,7 @@ class QueueingPlanner(ThroughputPlanner):
         """Whether more waits than the workers that were asked for can serve in time."""
         arriving = need.demand - self.backlogs[need.role]
         backlog = self._backlog(need.role, arriving, model.objectives)
-        asked = sum(rate * self.sized[name].replicas for name, rate in need.serves.items() if name in self.sized)
+        asked = sum(rate * self.sized[name].replicas for name, rate in need.capacities.items() if name in self.sized)
         return backlog > 0.0 and arriving + backlog > asked
 
     def _backlog(self, role: Role, arriving: float, objectives: ObjectiveKnobs) -> float:
@@ -235,7 +237,7 @@ class QueueingPlanner(ThroughputPlanner):
 
 def _standing(need: RoleDemand, model: Model, now: int) -> RoleDemand:
     """No more than the workers serve that stand."""
-    served = sum(rate * model.pools[name].effective_target(now) for name, rate in need.serves.items())
+    served = sum(rate * model.pools[name].effective_target(now) for name, rate in need.capacities.items())
     return replace(need, demand=min(need.demand, served))
 
 

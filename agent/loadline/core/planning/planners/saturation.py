@@ -250,7 +250,7 @@ class SaturationPlanner(Planner):
                 threshold=threshold,
                 wanted=count,
             )
-            missing = pool.missing(now)
+            missing = pool.missing_workers(now)
             late = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
             if step > 0:  # what is late is not given up for what is needed
                 count = max(count, pool.effective_target(now))
@@ -260,10 +260,10 @@ class SaturationPlanner(Planner):
 
 
 def _crew(pool: Pool, capacity: float, now: int, *, silent: bool) -> PoolCapacity:
-    knobs, current = pool.knobs, pool.base(now)
+    knobs, current = pool.knobs, pool.scaling_base(now)
     most = max(knobs.replicas_max, current)
     choice = Candidate(pool.name, pool.cost_per_hour, capacity, current, knobs.replicas_min, most)
-    return PoolCapacity(choice, pool.ready, silent=silent, late=pool.missing(now) > 0)
+    return PoolCapacity(choice, pool.ready, silent=silent, late=pool.missing_workers(now) > 0)
 
 
 def _kind(pool: Pool) -> tuple[str, int]:

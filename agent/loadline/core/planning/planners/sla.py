@@ -68,7 +68,7 @@ class SlaPlanner(CompositePlanner):
         if blind is not None and blind.code is not ReasonCode.TRAFFIC_UNKNOWN:
             return PoolRecommendation(None, (blind,))
         verdict = load.judge(model, pool, now)
-        base, standing = pool.base(now), pool.effective_target(now)
+        base, standing = pool.scaling_base(now), pool.effective_target(now)
         reasons = [verdict.reason]
         if blind is not None:
             wanted = base + verdict.step if verdict.step > 0 else standing
@@ -76,7 +76,7 @@ class SlaPlanner(CompositePlanner):
         else:
             floor = throughput.sized[pool.name]
             wanted = base + verdict.step if verdict.step else max(standing, floor.replicas)
-            if verdict.step < 0 and not model.traffic.complete(now):
+            if verdict.step < 0 and not model.traffic.is_complete(now):
                 wanted, reasons = standing, [Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name), *reasons]
             if wanted <= floor.replicas:
                 reasons = [floor.reason, *reasons]
@@ -86,7 +86,7 @@ class SlaPlanner(CompositePlanner):
                     floor.replicas,
                     [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons],
                 )
-        missing = pool.missing(now)
+        missing = pool.missing_workers(now)
         if missing and base < wanted:
             reasons.append(Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing))
         return PoolRecommendation(None if wanted == standing else wanted, tuple(reasons))

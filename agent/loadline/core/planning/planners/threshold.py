@@ -117,7 +117,7 @@ class ThresholdPlanner(Planner):
         for pool in model.pools.values():
             verdict = self._judge(pool, now)
             if verdict.step:
-                targets[pool.name] = pool.base(now) + verdict.step
+                targets[pool.name] = pool.scaling_base(now) + verdict.step
             reasons.append(verdict.reason)
         # The reasons of what changes come first; sorting by a bool keeps the order of the pools otherwise.
         reasons.sort(key=lambda reason: reason.pool not in targets)
@@ -141,9 +141,9 @@ class ThresholdPlanner(Planner):
                 continue
             if watch.since_ms < 0:
                 watch.since_ms = now
-            watch.queue.set(pool.load.waiting, pool.load.waiting + pool.ready - pool.load.queue_known)
+            watch.queue.set(pool.load.waiting, pool.load.waiting + pool.ready - pool.load.queue_reporting)
             kv_sum = pool.load.kv_micro / MICRO + self.knobs.waiting_request_kv_ratio * pool.load.waiting_while_running
-            watch.kv.set(kv_sum / pool.ready, (kv_sum + pool.ready - pool.load.kv_known) / pool.ready)
+            watch.kv.set(kv_sum / pool.ready, (kv_sum + pool.ready - pool.load.kv_reporting) / pool.ready)
             if due:
                 watch.queue.pull(now)
                 watch.kv.pull(now)
@@ -177,8 +177,8 @@ class ThresholdPlanner(Planner):
         Growth does not: where workers come and go there are too few of them, and one that flaps would forbid it for
         ever. It waits only after the workers that were last asked for have come, to see what they are worth.
         """
-        changed_at = max(pool.grown_at_ms, pool.shrunk_at_ms, since_ms)
-        changed_at = max(changed_at, pool.filled_at_ms if verdict.step > 0 else pool.ready_changed_at_ms)
+        changed_at = max(pool.scaled_up_at_ms, pool.scaled_down_at_ms, since_ms)
+        changed_at = max(changed_at, pool.target_reached_at_ms if verdict.step > 0 else pool.ready_changed_at_ms)
         age_ms, interval_ms = now - changed_at, self.knobs.adjustment_interval_ms
         if age_ms >= interval_ms:
             return verdict
@@ -204,8 +204,8 @@ class ThresholdPlanner(Planner):
         high = kv.high.mean_with(kv.now_high)
         if high < down:
             grace_ms = self.knobs.new_decode_worker_grace_intervals * self.knobs.adjustment_interval_ms
-            if pool.grown_at_ms >= 0 and now - pool.grown_at_ms < grace_ms:
-                age_ms = now - pool.grown_at_ms
+            if pool.scaled_up_at_ms >= 0 and now - pool.scaled_up_at_ms < grace_ms:
+                age_ms = now - pool.scaled_up_at_ms
                 return ThresholdDecision(
                     0, Reason.of(ReasonCode.NEW_WORKER_GRACE, pool.name, age_ms=age_ms, grace_ms=grace_ms)
                 )
@@ -217,11 +217,11 @@ class ThresholdPlanner(Planner):
 
     def _mind_pending(self, pool: Pool, verdict: ThresholdDecision, now: int) -> ThresholdDecision:
         """Growth that was asked for is waited for, as long as it may still come; then it is reported, not repeated."""
-        supply = pool.supply(now)
+        supply = pool.worker_counts(now)
         on_their_way = supply.pending + supply.starting
         if on_their_way:
             return ThresholdDecision(0, Reason.of(ReasonCode.WORKERS_PENDING, pool.name, pending=on_their_way))
-        if pool.base(now) < pool.effective_target(now):
+        if pool.scaling_base(now) < pool.effective_target(now):
             return ThresholdDecision(0, Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=supply.missing))
         return verdict
 
@@ -245,8 +245,8 @@ class ThresholdPlanner(Planner):
 def _reporting(pool: Pool) -> int:
     """Workers that say what the pool is judged by; one that lives and does not say it is as good as silent."""
     load = pool.load
-    by_role = {"prefill": load.queue_known, "decode": load.kv_known}
-    return by_role.get(pool.knobs.role, min(load.queue_known, load.kv_known))
+    by_role = {"prefill": load.queue_reporting, "decode": load.kv_reporting}
+    return by_role.get(pool.knobs.role, min(load.queue_reporting, load.kv_reporting))
 
 
 def _either_up_both_down(queue: ThresholdDecision, kv: ThresholdDecision) -> ThresholdDecision:

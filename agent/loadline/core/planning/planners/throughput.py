@@ -176,7 +176,7 @@ class ThroughputPlanner(Planner):
         if now >= intervals.ends_ms:
             self._close(model, now)
         self.next_ms = min(self.next_ms, intervals.ends_ms)
-        if not model.traffic.heard(now):
+        if not model.traffic.is_reporting(now):
             return
         if self.foresight.news or (self.foresight.begins_ms >= 0 and now >= self.look_at_ms):
             self._look(model, now)
@@ -235,14 +235,14 @@ class ThroughputPlanner(Planner):
         outlook = outlook or intervals.last()
         if outlook is not None:
             # What has arrived in the window, a minute, is no less likely to go on than what a model says.
-            recent = model.traffic.recent(model.traffic.window_ms, now)
+            recent = model.traffic.recent_arrivals(model.traffic.window_ms, now)
             if self._tells(recent) and recent.requests_per_s > outlook.requests_per_s:
                 outlook = msgspec.structs.replace(outlook, requests_per_s=recent.requests_per_s)
             self._size(outlook, model, now, surge=False)
 
     def _surging(self, model: Model, now: int) -> bool:
         """Whether surely more arrives than the pools are sized for, or they are not sized yet."""
-        recent = model.traffic.recent(self.knobs.surge_window_ms, now)
+        recent = model.traffic.recent_arrivals(self.knobs.surge_window_ms, now)
         if not self._tells(recent):
             return False
         if self.outlook is None or self.outlook.exceeded(recent, self.isl_spread):
@@ -252,7 +252,7 @@ class ThroughputPlanner(Planner):
 
     def _tells(self, recent: RecentArrivals) -> bool:
         """Whether enough was heard for a rate: the requests of the first second say nothing."""
-        return recent.span_ms >= self.knobs.surge_window_ms - WAKE_MS
+        return recent.observed_ms >= self.knobs.surge_window_ms - WAKE_MS
 
     # -- sizing --------------------------------------------------------------------------------------------------------
 
@@ -342,6 +342,6 @@ class ThroughputPlanner(Planner):
         problem = profile_problem(pool) or self.problems.get(pool.name)
         if problem is not None:
             return problem
-        if not model.traffic.heard(now) or pool.name not in self.sized:
-            return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.unknown(now))
+        if not model.traffic.is_reporting(now) or pool.name not in self.sized:
+            return Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name, detail=model.traffic.missing_input(now))
         return None

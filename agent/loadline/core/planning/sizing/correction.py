@@ -72,8 +72,8 @@ class Correction(Struct):
 
 
 def _unsteady(pool: Pool, since_ms: int, now: int) -> bool:
-    supply = pool.supply(now)
-    changed_ms = max(pool.grown_at_ms, pool.shrunk_at_ms, pool.ready_changed_at_ms)
+    supply = pool.worker_counts(now)
+    changed_ms = max(pool.scaled_up_at_ms, pool.scaled_down_at_ms, pool.ready_changed_at_ms)
     return changed_ms >= since_ms or supply.starting + supply.pending > 0
 
 

@@ -48,8 +48,8 @@ def share(role: Role, worker: WorkerState, limits: TokenLimits) -> float | None:
     load, ranks = worker.load, len(worker.latest)
     waiting = load.waiting / ranks
     if role == "prefill":
-        return None if not load.queue_known else min(1.0, load.running / ranks) + waiting / limits.queue_threshold
-    if not load.kv_known or (role == "aggregated" and not load.queue_known):
+        return None if not load.queue_reporting else min(1.0, load.running / ranks) + waiting / limits.queue_threshold
+    if not load.kv_reporting or (role == "aggregated" and not load.queue_reporting):
         return None
     full = max(load.kv_micro / MICRO / limits.kv_threshold, min(1.0, waiting / limits.queue_threshold))
     return full * (1.0 + waiting / max(load.running / ranks, limits.queue_threshold))
@@ -138,9 +138,11 @@ class Occupancy(Struct):
         found, role = holding(worker), worker.record.role
         if found is None:
             return None
-        if found.queues(limits.queue_threshold) and found.telling(limits.kv_threshold):
-            self.observed.note(lengths.osl_tokens, found.in_use)
-        tokens = found.in_use + found.waiting * request_tokens(role, lengths.isl_tokens, lengths.osl_tokens)
+        if found.is_queueing(limits.queue_threshold) and found.is_informative(limits.kv_threshold):
+            self.observed.record(lengths.osl_tokens, found.tokens_in_use)
+        tokens = found.tokens_in_use + found.waiting_requests * request_tokens(
+            role, lengths.isl_tokens, lengths.osl_tokens
+        )
         if role == "prefill":  # its cache is nearly empty however busy it is
             return max(tokens, taken * self._can_hold(worker, found, limits, lengths))
         return tokens

@@ -22,7 +22,7 @@ def kept_of(pools: Mapping[str, Pool], need: RoleDemand, granted: Mapping[str, i
     """
     ours = [pool for pool in pools.values() if pool.knobs.role == need.role]
     most = {pool.name: min(granted[pool.name], pool.knobs.replicas_max) for pool in ours}
-    rates = {pool.name: need.serves.get(pool.name, 0.0) for pool in ours}
+    rates = {pool.name: need.capacities.get(pool.name, 0.0) for pool in ours}
     ready = {pool.name: min(pool.ready, most[pool.name]) * rates[pool.name] for pool in ours}
     served = min(need.demand, sum(most[name] * each for name, each in rates.items()))
     found: dict[str, int] = {}

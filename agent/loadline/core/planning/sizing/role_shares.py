@@ -33,8 +33,8 @@ class RoleShare(Struct, frozen=True):
         able, demand = self._able(), self.requests_per_s * times
         options = tuple(_option(pool, able[pool.name]) for pool in self.pools if pool.name in able)
         covered = cover(RoleRequest(self.role, demand, options), switching_cost_hours)
-        counts = covered or {option.pool: option.most for option in options}
-        capacity = sum(counts[option.pool] * option.serves for option in options)
+        counts = covered or {option.pool: option.replicas_max for option in options}
+        capacity = sum(counts[option.pool] * option.capacity for option in options)
         found: dict[str, Size] = {}
         for pool in self.pools:
             one, count = self.served[pool.name], counts.get(pool.name, pool.knobs.replicas_min)
@@ -61,7 +61,7 @@ def _option(pool: Pool, one: WorkerThroughput) -> PoolOption:
         pool.name,
         one.requests_per_s,
         pool.cost_per_hour,
-        least=knobs.replicas_min,
-        most=knobs.replicas_max,
+        replicas_min=knobs.replicas_min,
+        replicas_max=knobs.replicas_max,
         current=standing,
     )

@@ -177,7 +177,7 @@ def _prompts(pool: Pool, demand: Demand) -> Prompts:
     tokens = max(isl.mean, 1.0)
     times_ms = (model.ttft_ms(np.asarray(isl.tokens)) * correction).tolist()
     ttft_ms = isl.mean_of(times_ms)
-    pass_ms = min(model.pass_ms * correction, ttft_ms)
+    pass_ms = min(model.pass_overhead_ms * correction, ttft_ms)
     record = record_of(pool)
     return Prompts(
         Line((ttft_ms - pass_ms) / tokens, pass_ms),

@@ -98,7 +98,7 @@ def served(
 
 def _infeasible(pool: Pool, found: MaxRate, objectives: ObjectiveKnobs) -> Reason:
     objective_ms = objectives.ttft_ms if found.bound == "ttft" else objectives.itl_ms
-    numbers = {"best_ms": found.least_ms, "objective_ms": float(objective_ms)}
+    numbers = {"best_ms": found.lowest_ms, "objective_ms": float(objective_ms)}
     return Reason(ReasonCode.SLA_INFEASIBLE, pool.name, numbers, detail=found.bound.upper())
 
 
@@ -161,7 +161,7 @@ def _prefill_line(pool: Pool, demand: Demand) -> Line:
         return _IDLE
     isl = demand.isl.scaled(_computed(demand) / demand.isl.mean) if demand.isl.mean > 0.0 else demand.isl
     ttft_ms = isl.mean_of(model.ttft_ms(np.asarray(isl.tokens)).tolist())
-    pass_ms = min(model.pass_ms, ttft_ms)
+    pass_ms = min(model.pass_overhead_ms, ttft_ms)
     return _times(Line(round_up_length((ttft_ms - pass_ms) / max(1.0, isl.mean)), pass_ms), demand.prefill_correction)
 
 

@@ -72,7 +72,9 @@ class Spare(Struct):
             ]
             if kept:
                 cost = pool.cost_per_hour
-                variants.append(Variant(pool.name, cost, len(kept), pool.total(now), pool.effective_target(now)))
+                variants.append(
+                    Variant(pool.name, cost, len(kept), pool.expected_workers(now), pool.effective_target(now))
+                )
         found = analyse(readings, thresholds)
         counts = step(variants, found)
         for pool in pools:
