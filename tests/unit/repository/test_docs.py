@@ -34,6 +34,7 @@ from tests.unit.repository.test_deploy_metrics import said
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "agent" / "loadline"
 REFERENCE, EXPLANATION = DOCS / "reference", DOCS / "explanation"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 PROTOCOL = (REFERENCE / "protocol.md").read_text("utf-8")
@@ -77,6 +78,13 @@ def test_links_lead_somewhere(document: Path) -> None:
         there = (document.parent / path).resolve() if path else document
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), target
+
+
+def test_every_path_of_the_architecture_exists() -> None:
+    table = section((EXPLANATION / "architecture.md").read_text("utf-8"), "To change X, edit Y")
+    paths = re.findall(r"`([a-z_]+(?:/[a-z_.]+)*)`", table.split("|---|---|")[1])
+    assert len(paths) > 30
+    assert [path for path in paths if not re.fullmatch(r"[a-z]+_[a-z]+", path) and not (PACKAGE / path).exists()] == []
 
 
 @with_each_document
