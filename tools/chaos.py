@@ -49,7 +49,7 @@ def main() -> int:
             shown = time.monotonic()
             print(f"... {played} seeds, {hours:.0f} h, {len(broken)} broken, {shown - began:.0f} s", flush=True)
         if asked.verbose:
-            print(f"seed {verdict.seed}: {verdict.digest} {verdict.counts} {verdict.struck}", flush=True)
+            print(f"seed {verdict.seed}: {verdict.digest} {verdict.counts} {verdict.injected}", flush=True)
     took_s = time.monotonic() - began
     print(f"{played} seeds, {hours:.1f} simulated hours in {took_s:.0f} s: {len(broken)} broke an invariant")
     print(", ".join(f"{count} {what}" for what, count in total.most_common()))
@@ -113,7 +113,7 @@ def _shrink(plan: FaultPlan, verdict: ChaosResult) -> None:
     short = shrinker.shrink(plan)
     path = SEEDS / f"{violation.name.lower()}-{plan.seed}.json"
     kept.write(kept.SavedPlan(violation.name, violation.detail, short), path)
-    print(f"{len(plan.strikes)} strikes cut to {len(short.strikes)} in {shrinker.tries} plays: {path}")
+    print(f"{len(plan.faults)} faults cut to {len(short.faults)} in {shrinker.tries} plays: {path}")
 
 
 if __name__ == "__main__":

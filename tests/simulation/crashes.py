@@ -67,16 +67,16 @@ class Scenario(TurnObserver):
         self.way: Way = "restart"
         self.killed = False
         self._script()
-        self.world.watchers.append(self)
+        self.world.observers.append(self)
 
     def run(self) -> Violation | None:
         """Play it; then everything has to come right."""
         timeline = self.world.timeline
-        self.world.begin()
+        self.world.start()
         timeline.call_at(BASE_MS + CALM_MS, lambda: liveness.check_calm_end(self.world, self.judge.report))
         timeline.run_until(BASE_MS + CALM_MS)
         for agent in list(self.world.agents.values()):
-            self.world.kill(agent)
+            self.world.kill_agent(agent)
         for worker in list(self.world.workers.values()):
             worker.kill()
         return self.judge.findings.first
@@ -110,7 +110,7 @@ class Scenario(TurnObserver):
 
     def _deafen_one(self) -> None:
         """A worker that is to leave hears nothing: its lease is revoked in the end."""
-        worker = next(iter(self.world.of_pool(("whole", "both"))))
+        worker = next(iter(self.world.workers_of(("whole", "both"))))
         worker.bus.set_partitioned(partitioned=True)
         record = worker.record
         self._tell(DrainRequested(record.model, record.pool, record.worker, "operator"))
@@ -119,8 +119,8 @@ class Scenario(TurnObserver):
     def _stop_leader(self) -> None:
         leader = self.world.leader
         if leader is not None:
-            self.world.stop(leader)
-            self.world.timeline.call_later(12_000.0, lambda: self.world.join_again(leader.name))
+            self.world.stop_agent(leader)
+            self.world.timeline.call_later(12_000.0, lambda: self.world.restart_agent(leader.name))
 
     # -- as a watcher --------------------------------------------------------------------------------------------------
 
@@ -142,10 +142,10 @@ class Scenario(TurnObserver):
         if self.killed or self.target != this or not agent.alive:
             return
         self.killed = True
-        self.world.kill(agent)
+        self.world.kill_agent(agent)
         # Restarted at once, it meets its own lease; where another takes over, it comes back when that has happened.
         wait_ms = RESTART_MS if self.way == "restart" else 20_000.0
-        self.world.timeline.call_later(wait_ms, lambda: self.world.join_again(agent.name))
+        self.world.timeline.call_later(wait_ms, lambda: self.world.restart_agent(agent.name))
 
 
 def occurrences(way: Way) -> dict[str, int]:

@@ -81,7 +81,7 @@ def forget_at_once(_old: Any, _holds: HeldRequests, _request_id: str, _hop: int)
 
 def look_away(_old: Any, keeper: ChaosFrontend) -> None:
     """The frontend never asks what workers have."""
-    keeper._timeline.call_later(60_000.0, keeper._look_around)
+    keeper._timeline.call_later(60_000.0, keeper._poll_workers)
 
 
 def everybody(view: LoadView) -> Any:
@@ -145,7 +145,7 @@ RAILS: dict[str, Rail] = {
     "source: claims first": Rail(around(Mover, "_handed", resume_unasked), 0, "I20-owner"),
     "source: stops first": Rail(around(StubEngine, "detach", take_and_go_on), 0, "I20-stopped"),
     "worker: earlier terms": Rail(instead(EpochFence, "hear", value=True), 3, "I21-stale"),
-    "frontend: looks for what is lost": Rail(around(ChaosFrontend, "_look_around", look_away), 0, "L6-served"),
+    "frontend: looks for what is lost": Rail(around(ChaosFrontend, "_poll_workers", look_away), 0, "L6-served"),
     "planner: only a leader, within its lease": Rail(
         both(instead(MigrationPipeline, "_may", value=True), around(MigrationPipeline, "plan", plan_always)),
         0,

@@ -56,7 +56,7 @@ def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> Simu
 
 
 def ready_at_end(outcome: SimulationResult) -> dict[str, int]:
-    return {line.pool: line.ready[-1] for line in outcome.lines.pools}
+    return {line.pool: line.ready[-1] for line in outcome.series.pools}
 
 
 def hourly_cost(outcome: SimulationResult) -> float:
@@ -66,7 +66,7 @@ def hourly_cost(outcome: SimulationResult) -> float:
 
 def settled(outcome: SimulationResult) -> float:
     """Share of the last sixth of the time, long after the load rose, in which 95 % of the requests had their ITL."""
-    late = [ms for ms in outcome.lines.itl_p95_ms[-len(outcome.lines.at_s) // 6 :] if ms is not None]
+    late = [ms for ms in outcome.series.itl_p95_ms[-len(outcome.series.at_s) // 6 :] if ms is not None]
     return sum(ms <= outcome.itl_objective_ms for ms in late) / len(late)
 
 

@@ -45,7 +45,7 @@ def test_no_invariant_breaks(first: int, plays: Plays) -> None:
 
 def test_much_happens_in_these_hours(plays: Plays) -> None:
     verdicts = [plays[seed].result() for seed in CI_SEEDS]
-    struck = {kind for verdict in verdicts for kind in verdict.struck}
+    struck = {kind for verdict in verdicts for kind in verdict.injected}
     assert struck == set(FAULT_KINDS) == set(FAULTS)
     total = Counter[str]()
     for verdict in verdicts:

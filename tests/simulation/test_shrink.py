@@ -16,8 +16,8 @@ NAME = next(iter(INVARIANTS))
 
 def breaks(plan: FaultPlan) -> Violation | None:
     """As if a bus that goes away for 10 s or more, and then an agent that is killed, broke something."""
-    down = next((s for s in plan.strikes if s.kind == "bus_down" and s.lasts_ms >= 10_000), None)
-    killed = [s for s in plan.strikes if s.kind == "agent_killed" and down and s.at_ms > down.at_ms]
+    down = next((s for s in plan.faults if s.kind == "bus_down" and s.duration_ms >= 10_000), None)
+    killed = [s for s in plan.faults if s.kind == "agent_killed" and down and s.at_ms > down.at_ms]
     return Violation(NAME, killed[0].at_ms, "") if killed else None
 
 
@@ -29,8 +29,8 @@ def test_only_what_matters_is_left() -> None:
     plan = breaking_plan()
     shrinker = Shrinker(breaks, NAME)
     short = shrinker.shrink(plan)
-    assert [strike.kind for strike in short.strikes] == ["bus_down", "agent_killed"]
-    assert 10_000 <= short.strikes[0].lasts_ms < 20_000
+    assert [fault.kind for fault in short.faults] == ["bus_down", "agent_killed"]
+    assert 10_000 <= short.faults[0].duration_ms < 20_000
     assert (short.bus, short.agents, short.clock_skew_ms_max) == (BusFaults(), 1, 0.0)
     assert short.hours <= plan.hours
     assert breaks(short)
@@ -60,8 +60,8 @@ def test_a_kept_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
         (b"{", "not a kept plan"),
         (b"\xff", "not a kept plan"),
         (b"[" * 100_000, "not a kept plan"),
-        (b'{"broke":"","detail":"","plan":{"seed":1,"more":2}}', "more"),
-        (b'{"broke":"","detail":"","plan":{"seed":1,"strikes":[{"kind":"flood","at_ms":0}]}}', "there is no fault"),
+        (b'{"violated":"","detail":"","plan":{"seed":1,"more":2}}', "more"),
+        (b'{"violated":"","detail":"","plan":{"seed":1,"faults":[{"kind":"flood","at_ms":0}]}}', "there is no fault"),
     ],
 )
 def test_what_is_no_kept_plan_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
@@ -75,4 +75,4 @@ def test_what_is_no_kept_plan_is_refused(tmp_path: Path, content: bytes, said: s
 
 def test_a_plan_is_drawn_from_its_seed_alone() -> None:
     assert draw(5) == draw(5) != draw(6)
-    assert all(isinstance(strike, Fault) for strike in draw(5).strikes)
+    assert all(isinstance(fault, Fault) for fault in draw(5).faults)

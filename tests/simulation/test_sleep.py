@@ -26,13 +26,13 @@ def played(planner: str, after_ms: int, *pools: PoolKnobs) -> SimulationResult:
 
 def counts(outcome: SimulationResult, at_s: float) -> dict[str, int]:
     """Workers that are decided on."""
-    step = max(number for number, at in enumerate(outcome.lines.at_s) if at <= at_s)
-    return {line.pool: line.wanted[step] for line in outcome.lines.pools}
+    step = max(number for number, at in enumerate(outcome.series.at_s) if at <= at_s)
+    return {line.pool: line.desired[step] for line in outcome.series.pools}
 
 
 def first(line: PoolSeries, outcome: SimulationResult, after_s: float) -> float:
     """When a pool first has a ready worker again."""
-    return next(at for at, ready in zip(outcome.lines.at_s, line.ready, strict=True) if at > after_s and ready)
+    return next(at for at, ready in zip(outcome.series.at_s, line.ready, strict=True) if at > after_s and ready)
 
 
 ALONE = PoolKnobs("one", "aggregated", replicas_min=0, replicas_max=4)
@@ -50,14 +50,14 @@ def test_a_fleet_sleeps_through_the_night_and_nothing_is_lost(planner: str, pool
     assert not any(counts(outcome, dawn - 5).values())
     woken = counts(outcome, dawn + START_UP_S / 2)
     assert woken == ({"p": 1, "d": 1} if pools is SPLIT else {"one": 1, "two": 0}), "one pool of each role"
-    line = outcome.lines.pools[0]
-    assert first(line, outcome, dawn) - dawn == pytest.approx(START_UP_S, abs=outcome.lines.step_s + 2.0)
+    line = outcome.series.pools[0]
+    assert first(line, outcome, dawn) - dawn == pytest.approx(START_UP_S, abs=outcome.series.step_s + 2.0)
 
 
 def test_a_night_that_is_slept_is_not_paid_for_and_its_first_requests_wait_for_a_worker() -> None:
     awake, slept = played("saturation", 0, ALONE), played("saturation", int(AFTER_S * 1_000), ALONE)
     # 900 of 1,440 s are slept, and what has waited at dawn takes more than one worker for a while.
     assert slept.gpu_hours < 0.55 * awake.gpu_hours
-    late = [ms for ms in slept.lines.ttft_p95_ms if ms is not None and ms > 1_000.0]
+    late = [ms for ms in slept.series.ttft_p95_ms if ms is not None and ms > 1_000.0]
     assert max(late) == pytest.approx(START_UP_S * 1_000, rel=0.15)
-    assert max(ms for ms in awake.lines.ttft_p95_ms if ms is not None) < 1_000.0
+    assert max(ms for ms in awake.series.ttft_p95_ms if ms is not None) < 1_000.0

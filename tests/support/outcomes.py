@@ -11,7 +11,7 @@ def pool_line(pool: str, role: str) -> PoolSeries:
     return PoolSeries(
         pool,
         role,
-        wanted=[1, 2, 2, 1],
+        desired=[1, 2, 2, 1],
         ready=[1, 1, 2, 2],
         starting=[0, 1, 0, 0],
         draining=[0, 0, 0, 1],
@@ -23,7 +23,7 @@ def pool_line(pool: str, role: str) -> PoolSeries:
 
 def outcome(**changes: Any) -> SimulationResult:
     """Four steps of a minute; in the third nothing arrived."""
-    lines = TimeSeries(
+    series = TimeSeries(
         step_s=60.0,
         at_s=[0.0, 60.0, 120.0, 180.0],
         arrivals_per_s=[1.0, 2.0, 0.0, 0.5],
@@ -56,7 +56,7 @@ def outcome(**changes: Any) -> SimulationResult:
         "itl_ms": Percentiles(11.11, 19.99, None),
         "gpu_hours": 0.4,
         "gpu_hours_by_pool": {"prefill": 0.15, "decode": 0.25},
-        "workers_most": {"prefill": 2, "decode": 2},
+        "workers_max": {"prefill": 2, "decode": 2},
         "decisions": 3,
         "scaling_actions": 2,
         "flaps": 1,
@@ -66,7 +66,7 @@ def outcome(**changes: Any) -> SimulationResult:
             ScalingAction("a1", 61.0, "decode", 1, 2, ["decode: it was full"], flap=False),
             ScalingAction("a2", 179.0, "decode", 2, 1, ["decode: it was empty", "the guard agreed"], flap=True),
         ],
-        "lines": lines,
+        "series": series,
         "digest": "0123456789abcdef" * 4,
     }
     return SimulationResult(**(found | changes))

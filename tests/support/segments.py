@@ -40,7 +40,7 @@ def lone_agent(seed: int, begin_at_ms: Sequence[float]) -> tuple[ChaosWorld, Sim
     """A world without faults with one agent in it."""
     world = ChaosWorld(FaultPlan(seed, agents=0))
     segments = Segments(world, begin_at_ms)
-    world.begin()
+    world.start()
     agent = SimulatedAgent(
         world.timeline,
         chaos_settings("agent-0"),

@@ -121,9 +121,9 @@ class _Frontend(SimulatedFrontend):
 
     hops: list[Hop]
 
-    async def _claimed(self, claim: Claim) -> Owned:
+    async def _answer_claim(self, claim: Claim) -> Owned:
         before = self._owners.owner(claim.request_id)
-        owned = await super()._claimed(claim)
+        owned = await super()._answer_claim(claim)
         if owned.yes and before is not None and before.worker != claim.worker:
             self.hops.append(Hop(claim.request_id, before.worker, claim.worker, self._timeline.now_ms))
         return owned
@@ -176,7 +176,7 @@ class Toy(TurnObserver):
             served=self.served,
         )
         self.gateway.hops = self.hops
-        self.gateway._policy = knobs.route
+        self.gateway._routing_policy = knobs.route
         self._luck = self.timeline.rng("copy")
         self._arriving = self.timeline.rng("arrivals")
         self.prefill = self._worker("prefill", 0)
@@ -217,7 +217,7 @@ class Toy(TurnObserver):
             at_ms = began_ms
             while (at_ms := at_ms + rng.expovariate(phase.per_s) * 1_000.0) < began_ms + phase.seconds * 1_000.0:
                 osl = min(2 + int(rng.expovariate(1.0 / OSL_TOKENS)), _OSL_MAX)
-                self.timeline.call_at(at_ms, partial(self.gateway.arrive, Arrival(0.0, rng.randint(*ISL_TOKENS), osl)))
+                self.timeline.call_at(at_ms, partial(self.gateway.submit, Arrival(0.0, rng.randint(*ISL_TOKENS), osl)))
             began_ms += phase.seconds * 1_000.0
         while self.timeline.now_ms < began_ms:
             self.pass_ms(1_000.0)
@@ -225,11 +225,11 @@ class Toy(TurnObserver):
 
     def give(self, count: int, *names: str, isl_tokens: int = 500, osl_tokens: int = 10_000) -> None:
         """Have so many requests run at each of some workers, half a second from now."""
-        route, self.gateway._policy = self.gateway._policy, _in_turn(names)
+        route, self.gateway._routing_policy = self.gateway._routing_policy, _in_turn(names)
         for _ in range(count * len(names)):
-            self.gateway.arrive(Arrival(0.0, isl_tokens, osl_tokens))
+            self.gateway.submit(Arrival(0.0, isl_tokens, osl_tokens))
         self.pass_ms(500.0)
-        self.gateway._policy = route
+        self.gateway._routing_policy = route
 
     def drain(self, name: str) -> None:
         """An operator has a worker drained."""
@@ -306,8 +306,8 @@ class Toy(TurnObserver):
             self.store.connection(),
             peers=self.bus.connection(),
             knobs=SimulatedWorkerKnobs(mover=mover),
-            on_event=self.gateway.happened,
-            on_change=self.gateway.changed,
+            on_event=self.gateway.on_engine_event,
+            on_change=self.gateway.on_worker_changed,
         )
 
     def _copy(self, _tokens: float, _tokens_per_ms: float) -> _Took:
@@ -316,10 +316,10 @@ class Toy(TurnObserver):
 
 def packed(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
     """The fullest that stays within the objective; where there is none, the emptiest."""
-    fitting = [one for one in stations if len(one.numbers) < PACKED_MAX]
+    fitting = [one for one in stations if len(one.requests) < PACKED_MAX]
     if not fitting:
-        return min(stations, key=lambda one: (len(one.numbers), one.name))
-    return min(fitting, key=lambda one: (-len(one.numbers), one.name))
+        return min(stations, key=lambda one: (len(one.requests), one.name))
+    return min(fitting, key=lambda one: (-len(one.requests), one.name))
 
 
 def _in_turn(names: Sequence[str]) -> Route:

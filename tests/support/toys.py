@@ -59,8 +59,8 @@ def loaded(*phases: Phase, route: Route = least_loaded, copy_ms: tuple[float, fl
         moving.refused_share(),
         sum(moving.busy) / len(moving.busy),
         sum(still.busy) / len(still.busy),
-        moving.served.itl().p95 or 0.0,
-        still.served.itl().p95 or 0.0,
+        moving.served.itl_percentiles().p95 or 0.0,
+        still.served.itl_percentiles().p95 or 0.0,
     )
 
 
@@ -81,7 +81,7 @@ def consolidated(slots: int = 1, copy_ms: float = 1_000.0) -> Consolidated:
     """Eight workers with four requests each and nobody who asks for more."""
     toy = Toy(ToyKnobs(workers=8, slots=slots, copy_ms=(copy_ms, copy_ms), kv_blocks=ROOMY, route=round_robin))
     for _ in range(32):
-        toy.gateway.arrive(Arrival(0.0, 500, 10_000))
+        toy.gateway.submit(Arrival(0.0, 500, 10_000))
     waited_ms = toy.pass_until(lambda: bool(toy.asked), _PATIENCE_MS)
     first_ms = toy.asked[0].at_ms
     four_ms, two_ms = (_until_busy(toy, count) - first_ms for count in (4, 2))

@@ -14,7 +14,7 @@ _LOG_RATIO = 8.0
 
 def load(outcome: SimulationResult) -> str:
     """Requests and prompt tokens that arrive, and requests that no worker could take."""
-    lines = outcome.lines
+    lines = outcome.series
     with canvas("load", (1.3, 1.3, 1.1)) as figure:
         unit_s = time_axis(figure.panels[-1], outcome.duration_s)
         at = _in_units(lines, unit_s)
@@ -33,7 +33,7 @@ def load(outcome: SimulationResult) -> str:
 
 def latencies(outcome: SimulationResult) -> str:
     """TTFT and ITL by the time of arrival, against their objectives."""
-    lines = outcome.lines
+    lines = outcome.series
     with canvas("latencies", (1.85, 1.85)) as figure:
         at = _in_units(lines, time_axis(figure.panels[-1], outcome.duration_s))
         _latency(figure.panels[0], "TTFT", at, (lines.ttft_p50_ms, lines.ttft_p95_ms), outcome.ttft_objective_ms)
@@ -46,7 +46,7 @@ def workers(outcome: SimulationResult, pool: PoolSeries) -> str:
     with canvas(f"workers {pool.pool}", (2.5,)) as figure:
         [panel] = figure.panels
         unit_s = time_axis(panel, outcome.duration_s)
-        at = _in_units(outcome.lines, unit_s)
+        at = _in_units(outcome.series, unit_s)
         draw_workers(panel, at, pool)
         actions = [action for action in outcome.actions if action.pool == pool.pool]
         flaps = [action for action in actions if action.flap]
@@ -64,7 +64,7 @@ def workers(outcome: SimulationResult, pool: PoolSeries) -> str:
                 color=RED,
                 label="flap",
             )
-        panel.set_ylim(0.0, 1.25 * max((*pool.wanted, *pool.ready, 1)))
+        panel.set_ylim(0.0, 1.25 * max((*pool.desired, *pool.ready, 1)))
         figure.legend(4)
         return figure.svg(f"Workers of pool {pool.pool} over time")
 
@@ -78,7 +78,7 @@ def draw_workers(panel: Any, at: Sequence[float], pool: PoolSeries) -> None:
     panel.fill_between(at, ready, upper, step="post", color=BLUE, alpha=0.45, linewidth=0, label="starting")
     panel.fill_between(at, upper, top, step="post", color=ORANGE, alpha=0.45, linewidth=0, label="draining")
     panel.step(at, ready, where="post", color=GREEN)
-    panel.step(at, pool.wanted, where="post", color=INK, linestyle=":", label="wanted")
+    panel.step(at, pool.desired, where="post", color=INK, linestyle=":", label="wanted")
     panel.yaxis.get_major_locator().set_params(integer=True)
 
 
@@ -86,7 +86,7 @@ def busyness(outcome: SimulationResult, pool: PoolSeries) -> str:
     """What waits and runs at the workers of a pool, and how full their caches are."""
     with canvas(f"busyness {pool.pool}", (1.4, 1.1)) as figure:
         requests, cache = figure.panels
-        at = _in_units(outcome.lines, time_axis(cache, outcome.duration_s))
+        at = _in_units(outcome.series, time_axis(cache, outcome.duration_s))
         requests.step(at, pool.running_requests, where="post", color=GREEN, label="running")
         requests.step(at, pool.waiting_requests, where="post", color=ORANGE, label="waiting")
         requests.set_ylim(0.0, 1.3 * max((*pool.running_requests, *pool.waiting_requests, 1)))

@@ -132,11 +132,11 @@ def _overlap(one: Box, other: Box) -> bool:
 def _workers(run: ComparedRun, place: int) -> str:
     """The workers of every pool of one run."""
     outcome = run.outcome
-    pools = outcome.lines.pools
+    pools = outcome.series.pools
     with canvas(f"run {place}", (1.5,) * len(pools)) as figure:
         unit_s = time_axis(figure.panels[-1], outcome.duration_s)
         for panel, pool in zip(figure.panels, pools, strict=True):
-            draw_workers(panel, [at_s / unit_s for at_s in outcome.lines.at_s], pool)
+            draw_workers(panel, [at_s / unit_s for at_s in outcome.series.at_s], pool)
             panel.set_title(f"{pool.pool}: workers ready (green), starting (blue), wanted (dots)")
-            panel.set_ylim(0.0, 1.1 * max((*pool.wanted, *pool.ready, 1)))
+            panel.set_ylim(0.0, 1.1 * max((*pool.desired, *pool.ready, 1)))
         return figure.svg(f"Workers over time of {label(run)}")

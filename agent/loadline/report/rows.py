@@ -41,7 +41,7 @@ MOVED: Row = (
 def results(outcome: SimulationResult) -> list[Row]:
     """What came of one simulation: a name and a sentence each."""
     met, pools = outcome.attainment, outcome.gpu_hours_by_pool
-    workers = ", ".join(f"{pool} {count}" for pool, count in outcome.workers_most.items())
+    workers = ", ".join(f"{pool} {count}" for pool, count in outcome.workers_max.items())
     flaps = formatting.plural(outcome.flaps, "flap")
     return [
         ("trace", arrived(outcome)),
@@ -49,7 +49,7 @@ def results(outcome: SimulationResult) -> list[Row]:
         ("SLO", f"{formatting.percent(met.both)} of the requests met both objectives"),
         ("TTFT", _latency(outcome.ttft_objective_ms, met.ttft, outcome.ttft_ms)),
         ("ITL", _latency(outcome.itl_objective_ms, met.itl, outcome.itl_ms)),
-        ("gaps", f"longest time between two tokens of a request: {_percentiles(outcome.gap_ms)}"),
+        ("gaps", f"longest time between two tokens of a request: {_percentiles(outcome.token_gap_max_ms)}"),
         ("GPU-hours", f"{formatting.hours(outcome.gpu_hours)} ({_by_pool(pools)}); most workers at once: {workers}"),
         ("scaling", f"{formatting.plural(outcome.scaling_actions, 'action')}, {flaps} (turned back within {_flap()})"),
         ("work moved", f"{formatting.plural(outcome.drains, 'drain')}, {_moved(outcome)}"),
@@ -75,7 +75,7 @@ def compared(comparison: Comparison) -> list[Row]:
 def moved(comparison: Comparison) -> list[Row]:
     """What moving requests came to: a row for each run, where there is one that moved any; else none."""
     runs = comparison.runs
-    return [_moves(run) for run in runs] if any(run.outcome.moves.commands for run in runs) else []
+    return [_moves(run) for run in runs] if any(run.outcome.migrations.commands for run in runs) else []
 
 
 def label(run: ComparedRun) -> str:
@@ -101,11 +101,11 @@ def _compared(run: ComparedRun) -> Row:
 
 
 def _moves(run: ComparedRun) -> Row:
-    one, moves = run.outcome, run.outcome.moves
+    one, moves = run.outcome, run.outcome.migrations
     return (
         label(run),
         formatting.ms(one.itl_ms.p99),
-        formatting.ms(one.gap_ms.p99),
+        formatting.ms(one.token_gap_max_ms.p99),
         str(one.preempted),
         str(one.retried),
         str(moves.commands),
@@ -118,7 +118,7 @@ def _moves(run: ComparedRun) -> Row:
 
 
 def _moved(outcome: SimulationResult) -> str:
-    moves = outcome.moves
+    moves = outcome.migrations
     if not moves.commands:
         return formatting.plural(outcome.migrated, "migration")
     done = f"{formatting.plural(outcome.migrated, 'migration')} in {formatting.plural(moves.commands, 'move')}"

@@ -20,7 +20,7 @@ def simulation_page(outcome: SimulationResult, configuration: str, command: str)
     Raises:
         LoadlineError: matplotlib is not installed.
     """
-    lines = outcome.lines
+    lines = outcome.series
     subtitle = f"{outcome.model} on {outcome.trace}, the {outcome.planner} planner, seed {outcome.seed}"
     return page(
         f"loadline simulate: {outcome.name}",

@@ -42,7 +42,7 @@ class PoolSeries(Struct, frozen=True):
 
     pool: str
     role: str
-    wanted: list[int]
+    desired: list[int]
     """Workers decided on."""
     ready: list[int]
     """Workers that serve."""
@@ -113,7 +113,7 @@ class SimulationResult(Struct, frozen=True):
     itl_ms: Percentiles
     gpu_hours: float
     gpu_hours_by_pool: dict[str, float]
-    workers_most: dict[str, int]
+    workers_max: dict[str, int]
     """Most workers at once, by pool."""
     decisions: int
     scaling_actions: int
@@ -122,11 +122,11 @@ class SimulationResult(Struct, frozen=True):
     drops: int
     """Requests that were lost for good: always 0 unless there is a bug."""
     actions: list[ScalingAction]
-    lines: TimeSeries
+    series: TimeSeries
     digest: str
     """Hash of every request's times and every decision: the same seed gives the same digest."""
-    gap_ms: Percentiles = Percentiles(None, None, None)
+    token_gap_max_ms: Percentiles = Percentiles(None, None, None)
     """Of the longest time between two tokens of each request."""
-    moves: MigrationTotals = MigrationTotals()
+    migrations: MigrationTotals = MigrationTotals()
     wall_s: float = 0.0
     """How long the simulation took, where whoever ran it measured that; not part of the digest."""

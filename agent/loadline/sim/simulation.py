@@ -76,7 +76,7 @@ def simulate(
         simulation.run(simulation.duration_ms * step / _PROGRESS_STEPS)
         on_progress(step / _PROGRESS_STEPS)
     simulation.run_out()
-    return simulation.outcome()
+    return simulation.result()
 
 
 class _WorkerLifetime(Struct):
@@ -105,14 +105,14 @@ class Simulation:
         self.timeline = Timeline(scenario.seed)
         self._bus, self._store = VirtualBus(self.timeline), VirtualStore(self.timeline)
         self._start_luck = self.timeline.rng("start_delay")
-        self._served = RequestLog()
-        self._lives: list[_WorkerLifetime] = []
+        self._log = RequestLog()
+        self._lifetimes: list[_WorkerLifetime] = []
         self._alive: dict[str, dict[str, SimulatedWorker]] = {name: {} for name in self._pools}
         self._started: dict[str, int] = dict.fromkeys(self._pools, 0)
         self._actions: list[ScalingAction] = []
-        self._wanted = {name: pool.knobs.workers for name, pool in self._pools.items()}
-        self._most = dict.fromkeys(self._pools, 0)
-        self._turned: dict[str, tuple[int, float]] = {}
+        self._desired = {name: pool.knobs.workers for name, pool in self._pools.items()}
+        self._workers_max = dict.fromkeys(self._pools, 0)
+        self._last_change: dict[str, tuple[int, float]] = {}
         self._decisions: dict[str, bytes] = {}
         self.gateway = SimulatedFrontend(
             self.timeline,
@@ -121,33 +121,35 @@ class Simulation:
             fleet,
             self._bus.connection(),
             objectives=self._objectives,
-            served=self._served,
+            served=self._log,
         )
         migration = fleet.migration
-        self._mover = (
-            MoverKnobs(self.gateway.link.live_copy, migration.slots_in, migration.slots_out) if migration else NO_MOVES
+        self._mover_knobs = (
+            MoverKnobs(self.gateway.transfer_link.live_copy, migration.slots_in, migration.slots_out)
+            if migration
+            else NO_MOVES
         )
         self._scaler = SimulatedScaler(
             self.timeline, {self._model.name: tuple(self._pools)}, self._bus.connection(), self._start_worker
         )
         for name, pool in self._pools.items():
             for _ in range(pool.knobs.workers):
-                self._scaler.adopt(self._begin_worker(name, 0.0, 0.0))
+                self._scaler.adopt(self._add_worker(name, 0.0, 0.0))
         listening = Subjects("loadline").decision(self._model.name)
-        self._bus.subscribe(self._bus.connection(), listening, self._note)
+        self._bus.subscribe(self._bus.connection(), listening, self._on_decision)
         self.agent = SimulatedAgent(
             self.timeline, settings, self._bus.connection(), self._store.connection(), journal=journal
         )
         self._step_ms = max(_STEP_LEAST_MS, self.duration_ms / LINE_STEPS_MAX)
-        self._looks: list[float] = []
-        self._lines = {
+        self._sampled_at_s: list[float] = []
+        self._series = {
             name: PoolSeries(name, pool.role, [], [], [], [], [], [], []) for name, pool in self._pools.items()
         }
         self._queued: list[int] = []
-        self._within: tuple[int, int] | None = None
-        self.timeline.call_at(self.duration_ms, self._close)
-        self.timeline.call_at(0.0, self._look)
-        self._arrive(0)
+        self._counts_at_end: tuple[int, int] | None = None
+        self.timeline.call_at(self.duration_ms, self._record_counts_at_end)
+        self.timeline.call_at(0.0, self._sample)
+        self._schedule_arrival(0)
 
     def run(self, until_ms: float) -> None:
         """Let time pass."""
@@ -161,24 +163,24 @@ class Simulation:
 
     # -- the trace -----------------------------------------------------------------------------------------------------
 
-    def _arrive(self, index: int) -> None:
+    def _schedule_arrival(self, index: int) -> None:
         """The requests arrive one after the other, each of which brings the next."""
         arrivals = self._scenario.trace.arrivals
         if index < len(arrivals):
-            self.timeline.call_at(arrivals[index].arrival_s * 1_000.0, partial(self._take, index))
+            self.timeline.call_at(arrivals[index].arrival_s * 1_000.0, partial(self._submit, index))
 
-    def _take(self, index: int) -> None:
-        self.gateway.arrive(self._scenario.trace.arrivals[index])
-        self._arrive(index + 1)
+    def _submit(self, index: int) -> None:
+        self.gateway.submit(self._scenario.trace.arrivals[index])
+        self._schedule_arrival(index + 1)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def _start_worker(self, _model: str, pool: str) -> SimulatedWorker:
         delay_ms = self._pools[pool].knobs.start_delay.draw_ms(self._start_luck)
         start_ms, paid_before_ms = (0.0, delay_ms) if self._scenario.clairvoyant else (delay_ms, 0.0)
-        return self._begin_worker(pool, start_ms, paid_before_ms)
+        return self._add_worker(pool, start_ms, paid_before_ms)
 
-    def _begin_worker(self, name: str, start_ms: float, paid_before_ms: float) -> SimulatedWorker:
+    def _add_worker(self, name: str, start_ms: float, paid_before_ms: float) -> SimulatedWorker:
         pool, now_ms = self._pools[name], self.timeline.now_ms
         self._started[name] += 1
         worker = SimulatedWorker(
@@ -188,11 +190,11 @@ class Simulation:
             self._bus.connection(),
             self._store.connection(),
             peers=self._bus.connection(),
-            knobs=SimulatedWorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, mover=self._mover),
-            on_event=self.gateway.happened,
-            on_change=self._changed,
+            knobs=SimulatedWorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, mover=self._mover_knobs),
+            on_event=self.gateway.on_engine_event,
+            on_change=self._on_worker_changed,
         )
-        self._lives.append(_WorkerLifetime(worker, pool.gpus_per_worker, max(0.0, now_ms - paid_before_ms)))
+        self._lifetimes.append(_WorkerLifetime(worker, pool.gpus_per_worker, max(0.0, now_ms - paid_before_ms)))
         self._alive[name][worker.record.worker] = worker
         return worker
 
@@ -211,18 +213,18 @@ class Simulation:
             max_batched_tokens=pool.engine.max_batched_tokens,
         )
 
-    def _changed(self, worker: SimulatedWorker) -> None:
-        self.gateway.changed(worker)
+    def _on_worker_changed(self, worker: SimulatedWorker) -> None:
+        self.gateway.on_worker_changed(worker)
         pool = worker.record.pool
         if not worker.alive:
             del self._alive[pool][worker.record.worker]
             self._scaler.schedule_reconcile()
         serving = sum(one.serving for one in self._alive[pool].values())
-        self._most[pool] = max(self._most[pool], serving)
+        self._workers_max[pool] = max(self._workers_max[pool], serving)
 
     # -- what is looked at ---------------------------------------------------------------------------------------------
 
-    def _note(self, subject: str, payload: bytes) -> None:
+    def _on_decision(self, subject: str, payload: bytes) -> None:
         """A decision was announced, perhaps not for the first time."""
         decision = decode_as(ScalingDecision, payload, subject)
         if isinstance(decision, Rejected) or decision.decision_id in self._decisions:
@@ -231,22 +233,22 @@ class Simulation:
         now_ms = self.timeline.now_ms
         if now_ms > self.duration_ms:
             return
-        said = self._why(decision.decision_id)
+        said = self._reasons_of(decision.decision_id)
         for target in decision.targets:
-            count, self._wanted[target.pool] = self._wanted[target.pool], target.replicas
+            count, self._desired[target.pool] = self._desired[target.pool], target.replicas
             step = target.replicas - count
             if step:
                 direction = 1 if step > 0 else -1
-                before, at_ms = self._turned.get(target.pool, (direction, 0.0))
+                before, at_ms = self._last_change.get(target.pool, (direction, 0.0))
                 flap = before != direction and now_ms - at_ms <= FLAP_MS
-                self._turned[target.pool] = (direction, now_ms)
+                self._last_change[target.pool] = (direction, now_ms)
                 reasons = [text for pool, text in said if pool in {"", target.pool}]
                 at_s, replicas = now_ms / 1_000.0, target.replicas
                 self._actions.append(
                     ScalingAction(decision.decision_id, at_s, target.pool, count, replicas, reasons, flap)
                 )
 
-    def _why(self, decision_id: str) -> list[tuple[str, str]]:
+    def _reasons_of(self, decision_id: str) -> list[tuple[str, str]]:
         found = query.explain(self.agent.controller.state, decision_id, self._model.name)
         return [
             (reason.pool, reason.sentence())
@@ -257,21 +259,21 @@ class Simulation:
             )
         ]
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         """Take the picture of this moment."""
         now_ms = self.timeline.now_ms
-        if now_ms >= self.duration_ms and self._looks:
+        if now_ms >= self.duration_ms and self._sampled_at_s:
             return
-        self.timeline.call_later(self._step_ms, self._look)
-        self._looks.append(now_ms / 1_000.0)
+        self.timeline.call_later(self._step_ms, self._sample)
+        self._sampled_at_s.append(now_ms / 1_000.0)
         self._queued.append(self.gateway.queued)
         believed = self.agent.controller.state.fleet.models[self._model.name].pools
-        for name, line in self._lines.items():
+        for name, line in self._series.items():
             workers = list(self._alive[name].values())
             serving = [worker for worker in workers if worker.serving]
             loads = [worker.engine.load() for worker in workers]
             desired = believed[name].desired
-            line.wanted.append(len(serving) if desired is None else desired)
+            line.desired.append(len(serving) if desired is None else desired)
             line.ready.append(len(serving))
             line.starting.append(sum(worker.record.state == "starting" for worker in workers))
             line.draining.append(sum(worker.draining for worker in workers))
@@ -281,15 +283,15 @@ class Simulation:
             total = sum(worker.engine.knobs.kv_blocks_total for worker in serving)
             line.kv_usage_ratio.append(used / total if total else 0.0)
 
-    def _close(self) -> None:
+    def _record_counts_at_end(self) -> None:
         """The trace ends: what is decided and drained later does not count."""
-        self._within = self._decided_and_drained()
+        self._counts_at_end = self._decision_counts()
 
-    def _decided_and_drained(self) -> tuple[int, int]:
+    def _decision_counts(self) -> tuple[int, int]:
         decided = self.agent.controller.state.counters.get("decisions_committed", 0)
-        return decided, sum(life.worker.draining for life in self._lives)
+        return decided, sum(life.worker.draining for life in self._lifetimes)
 
-    def _moves(self) -> MigrationTotals:
+    def _migration_totals(self) -> MigrationTotals:
         """What the agent has counted."""
         tally = self.agent.controller.state.migration.tallies.get(self._model.name)
         if tally is None:
@@ -302,19 +304,19 @@ class Simulation:
 
     # -- what came of it -----------------------------------------------------------------------------------------------
 
-    def outcome(self) -> SimulationResult:
+    def result(self) -> SimulationResult:
         """Everything, as of now."""
-        scenario, served, objectives = self._scenario, self._served, self._objectives
-        by_step = served.by_step(self._step_ms, len(self._looks))
+        scenario, served, objectives = self._scenario, self._log, self._objectives
+        by_step = served.series(self._step_ms, len(self._sampled_at_s))
         unfinished = self.gateway.queued + self.gateway.in_flight
         gpu_hours = dict.fromkeys(self._pools, 0.0)
-        for life in self._lives:
+        for life in self._lifetimes:
             ended_ms = min(self.duration_ms, self.duration_ms if life.worker.alive else life.worker.ended_ms or 0.0)
             gpu_hours[life.worker.record.pool] += life.gpus * max(0.0, ended_ms - life.paid_from_ms) / 3_600_000.0
         digest = sha256(served.digest().encode())
         for payload in self._decisions.values():
             digest.update(payload)
-        decisions, drains = self._within or self._decided_and_drained()
+        decisions, drains = self._counts_at_end or self._decision_counts()
         return SimulationResult(
             name=scenario.name,
             trace=scenario.trace.name,
@@ -332,20 +334,20 @@ class Simulation:
             preempted=served.preempted,
             migrated=served.migrated,
             attainment=served.attainment(objectives.ttft_ms, objectives.itl_ms),
-            ttft_ms=served.ttft(),
-            itl_ms=served.itl(),
+            ttft_ms=served.ttft_percentiles(),
+            itl_ms=served.itl_percentiles(),
             gpu_hours=sum(gpu_hours.values()),
             gpu_hours_by_pool=gpu_hours,
-            workers_most=self._most,
+            workers_max=self._workers_max,
             decisions=decisions,
             scaling_actions=len(self._actions),
             flaps=sum(action.flap for action in self._actions),
             drains=drains,
             drops=served.requests - served.finished - served.refused - unfinished,
             actions=self._actions,
-            lines=TimeSeries(
+            series=TimeSeries(
                 step_s=self._step_ms / 1_000.0,
-                at_s=self._looks,
+                at_s=self._sampled_at_s,
                 arrivals_per_s=by_step.arrivals_per_s,
                 prompt_tokens_per_s=by_step.prompt_tokens_per_s,
                 queued_requests=self._queued,
@@ -353,9 +355,9 @@ class Simulation:
                 ttft_p95_ms=[one.p95 for one in by_step.ttft_ms],
                 itl_p50_ms=[one.p50 for one in by_step.itl_ms],
                 itl_p95_ms=[one.p95 for one in by_step.itl_ms],
-                pools=list(self._lines.values()),
+                pools=list(self._series.values()),
             ),
             digest=digest.hexdigest(),
-            gap_ms=served.gap(),
-            moves=self._moves(),
+            token_gap_max_ms=served.token_gap_percentiles(),
+            migrations=self._migration_totals(),
         )

@@ -50,14 +50,14 @@ class Stepper:
 
     def __init__(self, settings: Settings, *, root: str = "loadline", frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.controller = Controller(settings)
-        self._answer = StepOutput()
+        self._output = StepOutput()
         self._now_ms: int | None = None
         self._registered: dict[str, str] = {}
         """Worker -> its key."""
         self._announced: dict[str, str] = {}
         """Model -> the last decision that was told."""
-        self._held: dict[str, Explanation] = {}
-        self._refused: dict[str, int] = {}
+        self._last_holds: dict[str, Explanation] = {}
+        self._last_rejections: dict[str, int] = {}
         self._timeline = Timeline()
         self._bus, self._store = (
             VirtualBus(self._timeline, latency_ms=0.0),
@@ -83,7 +83,7 @@ class Stepper:
             on_rejected=self._reject,
         )
         self._caller = self._bus.connection()
-        self._bus.subscribe(self._caller, self._subjects.all_of("decision"), self._hear_decision)
+        self._bus.subscribe(self._caller, self._subjects.all_of("decision"), self._on_decision)
         registry = Registry(self._keys, settings.scope, self._inbox.put, self._reject)
         self._following = VirtualTask(
             store.follow(
@@ -102,19 +102,19 @@ class Stepper:
             DataError: Time goes back or jumps by more than a day, an item is none of the three, or a worker's name is
                 taken.
         """
-        answer = self._answer = StepOutput()
-        self._pass_time(given.now_ms)
+        answer = self._output = StepOutput()
+        self._advance_to(given.now_ms)
         for number, item in enumerate(given.frames):
-            self._take(item, f"frames[{number}]")
-        self._act(given.now_ms)
+            self._ingest(item, f"frames[{number}]")
+        self._run_turns(given.now_ms)
         answer.holds += self._new_holds()
-        answer.rejected += self._new_refusals()
+        answer.rejected += self._new_rejections()
         answer.next_wake_ms = self.controller.next_wake()
         return answer
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _pass_time(self, now_ms: int) -> None:
+    def _advance_to(self, now_ms: int) -> None:
         """Act at every time before ``now_ms`` at which the agent wants to."""
         before_ms = self._now_ms
         if before_ms is None:
@@ -127,9 +127,9 @@ class Stepper:
             before_ms = max(wake_ms, before_ms + 1)
             if before_ms == now_ms:
                 return
-            self._act(before_ms)
+            self._run_turns(before_ms)
 
-    def _act(self, now_ms: int) -> None:
+    def _run_turns(self, now_ms: int) -> None:
         """Turn until nothing is left to do at this time."""
         self._now_ms = now_ms
         self._timeline.run_until(now_ms)
@@ -141,7 +141,7 @@ class Stepper:
 
     # -- what the caller says ------------------------------------------------------------------------------------------
 
-    def _take(self, item: StepItem, place: str) -> None:
+    def _ingest(self, item: StepItem, place: str) -> None:
         match item.subject, item.payload, item.record, item.gone:
             case str(subject), Raw() as payload, msgspec.UNSET, msgspec.UNSET:
                 self._inbox.offer(subject, bytes(payload))
@@ -179,41 +179,41 @@ class Stepper:
 
     def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
         if isinstance(effect, RaiseAlarm):
-            self._answer.alarms.append(Alarm(effect.kind, effect.model, effect.text))
+            self._output.alarms.append(Alarm(effect.kind, effect.model, effect.text))
         VirtualTask(coroutine)
 
-    def _hear_decision(self, _subject: str, payload: bytes) -> None:
+    def _on_decision(self, _subject: str, payload: bytes) -> None:
         decision = msgspec.json.decode(payload, type=ScalingDecision)
         if self._announced.get(decision.model) != decision.decision_id:
             self._announced[decision.model] = decision.decision_id
-            self._answer.decisions.append(decision)
+            self._output.decisions.append(decision)
 
     async def _accept_drain(self, payload: bytes) -> bytes:
         command = msgspec.json.decode(payload, type=DrainCommand)
-        self._answer.drains.append(command)
+        self._output.drains.append(command)
         return encode(DrainReply(command.drain_id, accepted=True))
 
     async def _accept_migrate(self, payload: bytes) -> bytes:
         command = msgspec.json.decode(payload, type=MigrateCommand)
-        self._answer.migrations.append(command)
+        self._output.migrations.append(command)
         # The simulator chooses when it reads this: until it reports, as much is believed to move as was thought.
         thought = self.controller.state.migration.flights.open[command.command_id]
         return encode(MigrateReply(command.command_id, accepted=True, requests=thought.requests, tokens=thought.tokens))
 
     def _reject(self, rejected: Rejected) -> None:
-        self._answer.rejected.append(rejected)
+        self._output.rejected.append(rejected)
 
     def _new_holds(self) -> list[Hold]:
         """Of each model the last look since the last step that was held; a new look is a new explanation."""
         holds = self.controller.state.holds
-        fresh = [found for model, found in holds.items() if found is not self._held.get(model)]
-        self._held = dict(holds)
+        fresh = [found for model, found in holds.items() if found is not self._last_holds.get(model)]
+        self._last_holds = dict(holds)
         return [_hold(found) for found in fresh]
 
-    def _new_refusals(self) -> list[Rejected]:
+    def _new_rejections(self) -> list[Rejected]:
         """What decoded well and was not believed: the core counts that by its reason."""
-        counts, before = self.controller.state.rejected, self._refused
-        self._refused = dict(counts)
+        counts, before = self.controller.state.rejected, self._last_rejections
+        self._last_rejections = dict(counts)
         fresh = {why: count - before.get(why, 0) for why, count in counts.items() if count != before.get(why, 0)}
         return [
             reject(Rejection(why), "", f"not believed, {count} since the last step") for why, count in fresh.items()

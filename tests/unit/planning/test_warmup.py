@@ -279,7 +279,7 @@ def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixt
     for warmups in ([], ["--load-predictor-warmup-trace", str(past)]):
         assert main([*options, *warmups]) == 0
         outcome = msgspec.json.decode((tmp_path / "out.json").read_bytes(), type=SimulationResult)
-        most.append(outcome.workers_most["main"])
+        most.append(outcome.workers_max["main"])
     cold, warm = most
     assert warm > cold == 2, "ready for the load of the past, in a minute of little load"
     assert capsys.readouterr().err == ""

@@ -50,19 +50,19 @@ def played_out(simulation: Simulation) -> Simulation:
 
 @pytest.mark.parametrize("small", [1, 3])
 def test_a_long_request_goes_to_the_pool_that_can_hold_it(small: int) -> None:
-    outcome = played_out(begun(unlike(small, 1), among(LONG, SHORT, LONG, SHORT, LONG))).outcome()
+    outcome = played_out(begun(unlike(small, 1), among(LONG, SHORT, LONG, SHORT, LONG))).result()
     assert (outcome.finished, outcome.refused, outcome.unfinished) == (5, 0, 0)
 
 
 def test_only_what_no_pool_could_ever_hold_is_refused() -> None:
-    outcome = played_out(begun(unlike(1, 1), among(ENDLESS, LONG, ENDLESS, SHORT))).outcome()
+    outcome = played_out(begun(unlike(1, 1), among(ENDLESS, LONG, ENDLESS, SHORT))).result()
     assert (outcome.finished, outcome.refused, outcome.unfinished) == (2, 2, 0)
 
 
 def test_who_waits_for_a_large_worker_is_in_nobodys_way() -> None:
     simulation = begun(unlike(1, 0), among(LONG, SHORT, SHORT))
     simulation.run(10_000.0)
-    outcome = simulation.outcome()
+    outcome = simulation.result()
     assert (outcome.finished, outcome.refused, simulation.gateway.queued) == (2, 0, 1)
 
 
@@ -71,7 +71,7 @@ def test_what_a_decode_worker_cannot_hold_is_refused_before_it_is_computed() -> 
     decode = msgspec.structs.replace(fleet.pools[1], kv_blocks=100)
     fleet = msgspec.structs.replace(fleet, pools=(fleet.pools[0], decode))
     single = Arrival(0.0, 2_000, 1)  # needs no decode worker
-    outcome = played_out(begun((settings, fleet), among(Arrival(0.0, 2_000, 2), single, SHORT))).outcome()
+    outcome = played_out(begun((settings, fleet), among(Arrival(0.0, 2_000, 2), single, SHORT))).result()
     assert (outcome.finished, outcome.refused, outcome.unfinished) == (2, 1, 0)
 
 
@@ -88,7 +88,7 @@ def test_a_cache_that_arrives_at_a_dead_worker_goes_on_to_another_one(others: in
     simulation._scaler.schedule_reconcile()
     simulation.run(4_000.0)
     assert (simulation.gateway.in_flight, simulation.gateway.queued) == (others, 1 - others)
-    outcome = played_out(simulation).outcome()
+    outcome = played_out(simulation).result()
     assert (outcome.finished, outcome.retried, outcome.unfinished) == (1, 0, 0)
     assert outcome.ttft_ms.p50 == pytest.approx(15.0)
 
@@ -118,15 +118,15 @@ def drain_one(simulation: Simulation, rng: random.Random) -> None:
 
 def check(simulation: Simulation) -> None:
     """Every request is at one place, and no worker has less than nothing to do."""
-    gateway, served = simulation.gateway, simulation.gateway.served
+    gateway, served = simulation.gateway, simulation.gateway.log
     assert served.requests == served.finished + served.refused + gateway.queued + gateway.in_flight
-    held = [number for station in gateway._stations.values() for number in station.numbers.values()]
-    waiting = [number for lane in gateway._lanes.values() for number, _ in lane.waiting]
+    held = [number for station in gateway._workers.values() for number in station.requests.values()]
+    waiting = [number for lane in gateway._queues.values() for number, _ in lane.waiting]
     assert len(set(held + waiting)) == len(held) + len(waiting)
-    for station in gateway._stations.values():
-        assert set(station.worker.engine.held) <= set(station.numbers) <= set(station.worker.held)
-        assert station.prompt_tokens == sum(station._prompts.values()) >= 0
-        assert all(tokens >= 0 for tokens in station._prompts.values())
+    for station in gateway._workers.values():
+        assert set(station.worker.engine.held) <= set(station.requests) <= set(station.worker.held)
+        assert station.queued_prompt_tokens == sum(station._prompt_tokens_by_id.values()) >= 0
+        assert all(tokens >= 0 for tokens in station._prompt_tokens_by_id.values())
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -153,10 +153,10 @@ def test_no_request_is_lost_or_ends_twice_when_workers_die_and_drain(
     for second in range(1, int(simulation.duration_ms / 1_000.0)):
         simulation.run(second * 1_000.0)
         check(simulation)
-    outcome = played_out(simulation).outcome()
+    outcome = played_out(simulation).result()
     check(simulation)
     assert (outcome.requests, outcome.finished, outcome.refused, outcome.unfinished) == (605, 600, 5, 0)
     assert outcome.retried > 0
     assert outcome.preempted > 0
     assert (outcome.migrated > 0) == moves
-    assert all(station.prompt_tokens == 0 for station in simulation.gateway._stations.values())
+    assert all(station.queued_prompt_tokens == 0 for station in simulation.gateway._workers.values())

@@ -49,9 +49,9 @@ def test_load_makes_the_fleet_grow_and_silence_makes_it_shrink() -> None:
     busy = [Arrival(index * 0.02, 400, 200) for index in range(6_000)]
     quiet = [Arrival(120.0 + index * 5.0, 100, 10) for index in range(60)]
     outcome = played(aggregated(), trace(busy + quiet))
-    (line,) = outcome.lines.pools
-    assert max(line.wanted) == 4
-    assert line.wanted[-1] < 4
+    (line,) = outcome.series.pools
+    assert max(line.desired) == 4
+    assert line.desired[-1] < 4
     assert outcome.drains > 0
     assert outcome.finished == 6_060
     assert outcome.scaling_actions == len(outcome.actions) >= 4
@@ -62,10 +62,10 @@ def test_load_makes_the_fleet_grow_and_silence_makes_it_shrink() -> None:
 def test_a_worker_that_starts_serves_after_its_delay() -> None:
     settings, fleet = aggregated(start_delay=StartDelayKnobs("constant", 30.0))
     outcome = played((settings, fleet), trace([Arrival(index * 0.02, 400, 200) for index in range(6_000)]))
-    (line,) = outcome.lines.pools
-    asked = next(at for at, wanted in zip(outcome.lines.at_s, line.wanted, strict=True) if wanted == 2)
-    served = next(at for at, ready in zip(outcome.lines.at_s, line.ready, strict=True) if ready == 2)
-    assert served - asked == pytest.approx(30.0, abs=outcome.lines.step_s)
+    (line,) = outcome.series.pools
+    asked = next(at for at, wanted in zip(outcome.series.at_s, line.desired, strict=True) if wanted == 2)
+    served = next(at for at, ready in zip(outcome.series.at_s, line.ready, strict=True) if ready == 2)
+    assert served - asked == pytest.approx(30.0, abs=outcome.series.step_s)
 
 
 def test_who_sees_the_future_has_its_workers_in_time_and_pays_for_them_before() -> None:
@@ -73,10 +73,10 @@ def test_who_sees_the_future_has_its_workers_in_time_and_pays_for_them_before() 
     blind, seeing = played(aggregated(), arrivals), played(aggregated(), arrivals, clairvoyant=True)
     assert seeing.attainment.both > blind.attainment.both
     first = min(action.at_s for action in seeing.actions)
-    (line,) = seeing.lines.pools
-    ready = dict(zip(seeing.lines.at_s, line.ready, strict=True))
-    assert min(at for at, count in ready.items() if count > 1) - first <= seeing.lines.step_s
-    workers_s = sum(count * seeing.lines.step_s for count in line.ready)
+    (line,) = seeing.series.pools
+    ready = dict(zip(seeing.series.at_s, line.ready, strict=True))
+    assert min(at for at, count in ready.items() if count > 1) - first <= seeing.series.step_s
+    workers_s = sum(count * seeing.series.step_s for count in line.ready)
     assert seeing.gpu_hours * 3_600 > workers_s  # the 20 s before each start are in it
 
 
@@ -135,7 +135,7 @@ def test_it_can_be_looked_at_while_it_runs() -> None:
     settings, fleet = aggregated()
     simulation = Simulation(Scenario("test", settings, fleet, steady(100, 0.5)))
     simulation.run(10_000.0)
-    assert simulation.outcome().requests == 21
+    assert simulation.result().requests == 21
     assert simulation.agent.controller.leading
 
 
@@ -167,7 +167,7 @@ def test_of_several_models_one_is_played() -> None:
 def test_requests_that_all_come_at_once_are_seen_too() -> None:
     settings, fleet = aggregated(workers=2)
     outcome = played((settings, fleet), Trace("burst", [Arrival(0.0, 100, 50)] * 40, 0.0))
-    assert (outcome.finished, outcome.workers_most, outcome.lines.at_s) == (40, {"both": 2}, [0.0])
+    assert (outcome.finished, outcome.workers_max, outcome.series.at_s) == (40, {"both": 2}, [0.0])
 
 
 def test_a_fleet_in_which_no_request_could_finish_is_refused() -> None:
@@ -184,16 +184,16 @@ def test_a_single_token_has_met_the_itl_objective_and_is_in_no_percentile() -> N
     assert (outcome.finished, outcome.attainment.itl) == (3, 1.0)
     assert outcome.itl_ms.p50 == pytest.approx(10.1)
     alone = played(aggregated(fleet={"itl_ms": 1.0}), trace([Arrival(1.0, 200, 1)]))
-    assert (alone.itl_ms.p50, alone.attainment.itl, alone.lines.itl_p50_ms) == (None, 1.0, [None])
+    assert (alone.itl_ms.p50, alone.attainment.itl, alone.series.itl_p50_ms) == (None, 1.0, [None])
 
 
 def test_what_is_decided_and_drained_after_the_trace_does_not_count() -> None:
     settings, fleet = aggregated(workers=4)
     simulation = Simulation(Scenario("test", settings, fleet, Trace("test", [Arrival(0.0, 100, 6_000)], 5.0)))
     simulation.run(simulation.duration_ms)
-    at_the_end = simulation.outcome()
+    at_the_end = simulation.result()
     simulation.run_out()
-    later = simulation.outcome()
-    assert sum(life.worker.draining for life in simulation._lives) > at_the_end.drains == later.drains
+    later = simulation.result()
+    assert sum(life.worker.draining for life in simulation._lifetimes) > at_the_end.drains == later.drains
     counted = simulation.agent.controller.state.counters["decisions_committed"]
     assert counted > at_the_end.decisions == later.decisions

@@ -119,10 +119,10 @@ def test_the_same_outcome_gives_the_same_page(usual: str) -> None:
 
 
 def test_names_cannot_break_a_page() -> None:
-    lines = outcome().lines
+    lines = outcome().series
     lines.pools[0] = pool_line(EVIL, "prefill")
     actions = [ScalingAction("1", 1.0, EVIL, 1, 2, [EVIL], flap=False)]
-    changed = outcome(name=EVIL, trace=EVIL, model=EVIL, planner=EVIL, lines=lines, actions=actions)
+    changed = outcome(name=EVIL, trace=EVIL, model=EVIL, planner=EVIL, series=lines, actions=actions)
     check_contained(report.simulation_page(changed, EVIL, EVIL))
     both = comparison()
     both.runs.append(type(both.runs[0])("config", changed))
@@ -131,9 +131,9 @@ def test_names_cannot_break_a_page() -> None:
 
 
 def test_an_empty_time_is_drawn_too() -> None:
-    lines = outcome().lines
+    lines = outcome().series
     nothing = type(lines)(60.0, [], [], [], [], [], [], [], [], [])
-    page = check_contained(simulation_page(lines=nothing, actions=[], duration_s=0.0))
+    page = check_contained(simulation_page(series=nothing, actions=[], duration_s=0.0))
     assert "No decision changed a count." in page.texts
 
 
@@ -200,7 +200,7 @@ def test_every_run_and_the_bound_have_a_row() -> None:
 def test_runs_that_move_requests_have_a_table_of_that() -> None:
     found = comparison()
     assert report.moved(found) == []
-    busy = outcome(moves=MigrationTotals(20, 3, 2, 15, 40_000), gap_ms=Percentiles(10.0, 90.0, 800.0))
+    busy = outcome(migrations=MigrationTotals(20, 3, 2, 15, 40_000), token_gap_max_ms=Percentiles(10.0, 90.0, 800.0))
     rows = report.moved(Comparison(found.work_bound, [ComparedRun("config", busy), *found.runs]))
     assert {len(row) for row in rows} == {len(report.MOVED)}
     assert rows[0][2] == "800 ms"

@@ -31,11 +31,11 @@ class AgentHistory:
         self.stopping = False
         # leadership
         self.epoch = self.lease_id = 0
-        self.asked_ms = _NEVER
+        self.lease_requested_ms = _NEVER
         """When the lease that it holds was last asked for, with success."""
         self.led_epoch = 0
         """The term that it led at the end of the last turn; 0: none."""
-        self.overthrown_epoch = 0
+        self.deposed_epoch = 0
         """The term that it heard in this turn to be over."""
         self.campaigns = 0
         self.renewals: dict[int, int] = {}
@@ -43,7 +43,7 @@ class AgentHistory:
         # what it has read
         self.registry_read = self.decisions_read = self.acting = False
         """``acting``: it has read the decisions in this term, be it that it has to read them again."""
-        self.first_request = 0
+        self.first_read_request = 0
         """The first read that was asked for in this term; 0: none yet."""
         self.acting_since_ms = _NEVER
         # commits
@@ -53,7 +53,7 @@ class AgentHistory:
         """Model -> decision of unknown outcome, and the read that must be answered first; 0: not asked for yet."""
         self.tried: dict[tuple[str, int], int] = {}
         """(model, epoch) -> highest sequence that it tried."""
-        self.not_before_ms: dict[str, int] = {}
+        self.backoff_until_ms: dict[str, int] = {}
         # planning
         self.proposals: dict[PoolKey, deque[tuple[int, int]]] = {}
         self.quorate_since_ms: dict[PoolKey, int] = {}
@@ -62,35 +62,35 @@ class AgentHistory:
         """Model -> decision, and when it was last announced or its acceptance was heard."""
         self.answers: list[ev.DecisionAnswered] = []
         """Those of this turn."""
-        self.standing: dict[str, tuple[str, str]] = {}
+        self.ledger_states: dict[str, tuple[str, str]] = {}
         """Model -> decision and its state at the end of the last turn."""
         self.draining: dict[str, tuple[int, int]] = {}
         """Drain -> incarnation and deadline."""
         self.last_finished: FinishedDrain | None = None
         """The newest drain that had ended at the end of the last turn."""
-        self.drained: set[tuple[str, str, str]] = set()
+        self.drained_workers: set[tuple[str, str, str]] = set()
         """Workers that said in this turn that they are empty."""
-        self.newest: dict[str, tuple[int, int]] = {}
+        self.newest_samples: dict[str, tuple[int, int]] = {}
         """Worker -> incarnation, and sequence of its newest sample when that was last looked at."""
-        self.looked_ms = _NEVER
-        self.asked_drain_ms: dict[str, int] = {}
-        self.unanswered: dict[str, int] = {}
-        self.flights = OutstandingMigrations()
+        self.totals_checked_ms = _NEVER
+        self.drain_requested_ms: dict[str, int] = {}
+        self.drain_failures: dict[str, int] = {}
+        self.migrations = OutstandingMigrations()
         """Its moves of this term."""
 
     @property
     def deadline_ms(self) -> int:
         """When it must not commit any more."""
         knobs = self.settings.leadership
-        return self.asked_ms + knobs.lease_ttl_s * 1_000 - knobs.margin_ms
+        return self.lease_requested_ms + knobs.lease_ttl_s * 1_000 - knobs.margin_ms
 
     # -- what it is told -----------------------------------------------------------------------------------------------
 
-    def hear(self, events: Sequence[ev.AnyEvent], now: int) -> None:
+    def record_events(self, events: Sequence[ev.AnyEvent], now: int) -> None:
         """Remember the events of a turn."""
         self.answers.clear()
-        self.drained.clear()
-        self.overthrown_epoch = 0
+        self.drained_workers.clear()
+        self.deposed_epoch = 0
         for event in events:
             match event:
                 case ev.LoadReported():
@@ -98,30 +98,30 @@ class AgentHistory:
                 case ev.DecisionAnswered():
                     self.answers.append(event)
                 case ev.WorkerDrained(model=model, pool=pool, worker=worker):
-                    self.drained.add((model, pool, worker))
+                    self.drained_workers.add((model, pool, worker))
                 case ev.SettingsChanged(settings=settings):
-                    self._forget_all_but({model.name for model in json.decode(settings, type=Settings).models})
+                    self._retain_models({model.name for model in json.decode(settings, type=Settings).models})
                 case ev.DrainAnswered():
-                    self._hear_drain(event)
+                    self._record_drain_answer(event)
                 case ev.MigrationAnswered() | ev.MigrationReported():
-                    self.flights.hear(event)
+                    self.migrations.record(event)
                 case ev.DecisionsRead():
-                    self._hear_read(event)
+                    self._record_read(event)
                 case ev.DecisionCommitted() | ev.CommitRefused() | ev.CommitUnknown():
-                    self._hear_commit(event)
+                    self._record_commit(event)
                 case _:
-                    self._hear_of_world(event, now)
-                    self._hear_of_leadership(event)
+                    self._record_environment(event, now)
+                    self._record_leadership(event)
 
-    def _hear_of_world(self, event: ev.AnyEvent, now: int) -> None:
+    def _record_environment(self, event: ev.AnyEvent, now: int) -> None:
         match event:
             case ev.BusConnectionChanged(connected=connected):
                 self.bus_connected, self.bus_changed_ms = connected, now
             case ev.RegistryRead(workers=workers):
                 self.registry_read = True
-                self.flights.only({(one.record.pool, one.record.worker) for one in workers})
+                self.migrations.retain_workers({(one.record.pool, one.record.worker) for one in workers})
             case ev.WorkerDeregistered(pool=pool, worker=worker):
-                self.flights.without(pool, worker)
+                self.migrations.drop_worker(pool, worker)
             case ev.PausesRead(paused=paused):
                 self.paused = set(paused)
             case ev.PauseChanged(model=model, paused=paused):
@@ -129,30 +129,30 @@ class AgentHistory:
             case ev.ShutdownRequested():
                 self.stopping = True
 
-    def _hear_of_leadership(self, event: ev.AnyEvent) -> None:
+    def _record_leadership(self, event: ev.AnyEvent) -> None:
         match event:
             case ev.LeadershipWon(epoch=epoch, lease_id=lease_id, asked_at_ms=asked_ms):
                 self.campaigns -= 1
-                self.epoch, self.lease_id, self.asked_ms = epoch, lease_id, asked_ms
-                self.decisions_read, self.acting, self.first_request = False, False, 0
-                self.flights.clear()
+                self.epoch, self.lease_id, self.lease_requested_ms = epoch, lease_id, asked_ms
+                self.decisions_read, self.acting, self.first_read_request = False, False, 0
+                self.migrations.clear()
             case ev.CampaignLost():
                 self.campaigns -= 1
             case ev.LeaseRenewed(lease_id=lease_id, asked_at_ms=asked_ms):
                 self.renewals.pop(lease_id, None)
                 if lease_id == self.lease_id:
-                    self.asked_ms = max(self.asked_ms, asked_ms)
+                    self.lease_requested_ms = max(self.lease_requested_ms, asked_ms)
             case ev.LeaseRenewalFailed(lease_id=lease_id, lost=lost):
                 self.renewals.pop(lease_id, None)
                 if lost and lease_id == self.lease_id:
-                    self.overthrown_epoch = self.epoch
+                    self.deposed_epoch = self.epoch
             case ev.LeaderChanged(epoch=epoch, revision=revision):
                 if epoch != self.epoch and revision >= self.epoch:
-                    self.overthrown_epoch = self.epoch
+                    self.deposed_epoch = self.epoch
 
-    def _hear_read(self, event: ev.DecisionsRead) -> None:
+    def _record_read(self, event: ev.DecisionsRead) -> None:
         request = event.request
-        if 0 < self.first_request <= request:
+        if 0 < self.first_read_request <= request:
             self.decisions_read = self.acting = True
         # What is there has been committed, whether its own answer has come yet or not.
         there = {stored.decision.decision_id for stored in event.decisions}
@@ -161,7 +161,7 @@ class AgentHistory:
             if 0 < asked <= request:
                 del self.unknown[model]
 
-    def _hear_commit(self, event: ev.DecisionCommitted | ev.CommitRefused | ev.CommitUnknown) -> None:
+    def _record_commit(self, event: ev.DecisionCommitted | ev.CommitRefused | ev.CommitUnknown) -> None:
         for key, decision in list(self.in_flight.items()):
             if decision.decision_id == event.decision_id:
                 del self.in_flight[key]
@@ -169,16 +169,16 @@ class AgentHistory:
                 if ours and isinstance(event, ev.CommitUnknown):
                     self.unknown[event.model] = (event.decision_id, 0)
                 elif ours and isinstance(event, ev.CommitRefused) and event.fenced:
-                    self.decisions_read, self.first_request = False, 0  # what it believes of the store is wrong
+                    self.decisions_read, self.first_read_request = False, 0  # what it believes of the store is wrong
 
-    def _hear_drain(self, event: ev.DrainAnswered) -> None:
+    def _record_drain_answer(self, event: ev.DrainAnswered) -> None:
         key = f"{event.model}\0{event.pool}\0{event.worker}"
         if not event.accepted and self.bus_connected and key in self.draining:
-            self.unanswered[key] = self.unanswered.get(key, 0) + 1
+            self.drain_failures[key] = self.drain_failures.get(key, 0) + 1
 
     # -- what it does --------------------------------------------------------------------------------------------------
 
-    def do(self, effects: Sequence[AnyEffect]) -> None:
+    def record_effects(self, effects: Sequence[AnyEffect]) -> None:
         """Remember what is under way."""
         for effect in effects:
             match effect:
@@ -187,28 +187,28 @@ class AgentHistory:
                 case RenewLease(lease_id=lease_id):
                     self.renewals[lease_id] = self.renewals.get(lease_id, 0) + 1
                 case ReadDecisions(request=request):
-                    self.first_request = self.first_request or request
+                    self.first_read_request = self.first_read_request or request
                     self.unknown = {model: (known, asked or request) for model, (known, asked) in self.unknown.items()}
                 case CommitDecision(decision=decision):
                     key = decision.model, decision.epoch
                     self.in_flight[key] = decision
                     self.tried[key] = max(decision.sequence, self.tried.get(key, 0))
 
-    def look(self, pool: PoolKey, quorate: bool, now: int) -> None:  # noqa: FBT001 - a fact
+    def record_quorum(self, pool: PoolKey, quorate: bool, now: int) -> None:  # noqa: FBT001 - a fact
         """Remember since when there is data."""
         if not quorate:
             self.quorate_since_ms.pop(pool, None)
         else:
             self.quorate_since_ms.setdefault(pool, now)
 
-    def _forget_all_but(self, models: Collection[str]) -> None:
+    def _retain_models(self, models: Collection[str]) -> None:
         """A model that was taken out begins anew when it comes back."""
         by_pool: tuple[dict[PoolKey, Any], ...] = (self.proposals, self.quorate_since_ms)
         for remembered in by_pool:
             for pool in [pool for pool in remembered if pool[0] not in models]:
                 del remembered[pool]
 
-    def propose(self, pool: PoolKey, count: int, now: int) -> None:
+    def record_proposal(self, pool: PoolKey, count: int, now: int) -> None:
         """Remember what was proposed for a pool."""
         held = self.proposals.setdefault(pool, deque())
         if not held or held[-1][1] != count:
@@ -217,6 +217,6 @@ class AgentHistory:
         while len(held) > 1 and held[1][0] <= oldest:
             held.popleft()
 
-    def highest(self, pool: PoolKey) -> int:
+    def highest_proposal(self, pool: PoolKey) -> int:
         """The highest proposal of the window, the newest one included."""
         return max((count for _, count in self.proposals.get(pool, ())), default=0)

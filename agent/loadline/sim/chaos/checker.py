@@ -42,29 +42,29 @@ class InvariantChecker(TurnObserver):
 
     def __init__(self, world: ChaosWorld) -> None:
         self.findings = Findings()
-        self.history: dict[str, Decision] = {}
+        self.decisions: dict[str, Decision] = {}
         """All decisions that were ever committed, by id."""
         self.counts: dict[str, int] = {}
         """Turns, lives of agents and effects of each kind."""
         self.samples = 0
         """Parts of journals that were replayed."""
         self._world = world
-        self._memories: dict[int, AgentHistory] = {}
-        self._highest: dict[str, tuple[int, int]] = {}
+        self._histories: dict[int, AgentHistory] = {}
+        self._highest_numbers: dict[str, tuple[int, int]] = {}
         self._sequences: set[tuple[str, int]] = set()
         self._keys = Keys("default")
-        world.watchers.append(self)
-        world.store.on_write = self._written
-        world.on_journal = self._journalled
-        world.on_broken = self.report
-        world.on_phase.append(EpochCheck(self.report).happened)
-        world.on_phase.append(lambda _worker, phase, _command: self._count(f"moves {phase}"))
+        world.observers.append(self)
+        world.store.on_write = self._on_write
+        world.on_journal = self._on_journal
+        world.on_violation = self.report
+        world.on_migration_phase.append(EpochCheck(self.report).on_phase)
+        world.on_migration_phase.append(lambda _worker, phase, _command: self._count(f"moves {phase}"))
 
-    def memory(self, agent: SimulatedAgent) -> AgentHistory:
+    def history_of(self, agent: SimulatedAgent) -> AgentHistory:
         """What is remembered of a life."""
-        known = self._memories.get(id(agent))
+        known = self._histories.get(id(agent))
         if known is None or known.agent is not agent:
-            known = self._memories[id(agent)] = AgentHistory(agent)
+            known = self._histories[id(agent)] = AgentHistory(agent)
             self._count("lives")
         return known
 
@@ -77,23 +77,23 @@ class InvariantChecker(TurnObserver):
     def before_turn(self, agent: SimulatedAgent, events: Sequence[AnyEvent], now: int) -> None:
         """Remember what it is told."""
         self._count("turns")
-        self.memory(agent).hear(events, now)
+        self.history_of(agent).record_events(events, now)
 
     def after_turn(
         self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
         """Judge what it believes and what it does."""
-        memory = self.memory(agent)
-        report: Report = partial(self._of, agent)
-        self._learn(memory, now)
+        memory = self.history_of(agent)
+        report: Report = partial(self._report_for, agent)
+        self._record_proposals(memory, now)
         for effect in effects:
-            self._judge_effect(memory, effect, now, report)
-        memory.do(effects)
+            self._check_effect(memory, effect, now, report)
+        memory.record_effects(effects)
         beliefs.check_turn(memory, now, report)
         if events and agent.turns.count % 16 == 0:
             beliefs.check_totals(memory, now, report)
-        if self._world.moody.went_back:
-            self.report("I2-applied", self._world.moody.went_back)
+        if self._world.scaler_bus.regression:
+            self.report("I2-applied", self._world.scaler_bus.regression)
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Count it."""
@@ -103,46 +103,46 @@ class InvariantChecker(TurnObserver):
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def _of(self, agent: SimulatedAgent, name: str, detail: str) -> None:
+    def _report_for(self, agent: SimulatedAgent, name: str, detail: str) -> None:
         self.report(name, f"{agent.name}: {detail}")
 
-    def _judge_effect(self, memory: AgentHistory, effect: AnyEffect, now: int, report: Report) -> None:
+    def _check_effect(self, memory: AgentHistory, effect: AnyEffect, now: int, report: Report) -> None:
         match effect:
             case CommitDecision(decision=decision):
-                CommitCheck(memory, decision, now, report).judge(self._rivals(memory.agent))
+                CommitCheck(memory, decision, now, report).run(self._rivals(memory.agent))
             case AnnounceDecision(decision=decision, ttl_ms=ttl_ms):
                 memory.announced[decision.model] = (decision.decision_id, now)
-                if self.history.get(decision.decision_id) != decision:
+                if self.decisions.get(decision.decision_id) != decision:
                     report("I15-expiry", f"{decision.decision_id} was never committed")
                 if now >= decision.expires_at_ms or not 0 < ttl_ms <= memory.settings.decisions.ttl_ms:
                     report("I15-expiry", f"{ttl_ms} ms left, {decision.expires_at_ms - now} ms by the decision")
             case SendDrain():
-                memory.asked_drain_ms[effect.drain_id + effect.worker] = now
+                memory.drain_requested_ms[effect.drain_id + effect.worker] = now
             case SendMigrate():
-                self._judge_move(memory, effect, now, report)
+                self._check_migration(memory, effect, now, report)
             case Resign():
                 beliefs.check_resignation(memory, report)
             case RaiseAlarm(kind=kind, model=model) if kind in _BACK_OFF_AFTER:
-                memory.not_before_ms[model] = now + memory.settings.decisions.retry_backoff_ms
+                memory.backoff_until_ms[model] = now + memory.settings.decisions.retry_backoff_ms
             case _:
                 pass
 
-    def _judge_move(self, memory: AgentHistory, effect: SendMigrate, now: int, report: Report) -> None:
+    def _check_migration(self, memory: AgentHistory, effect: SendMigrate, now: int, report: Report) -> None:
         move, state = effect.migration, memory.agent.controller.state
         if not state.leading or memory.epoch != move.epoch or now >= memory.deadline_ms:
             report("I21-fence", f"epoch {move.epoch}, {now - memory.deadline_ms} ms after the deadline")
         if memory.stopping:
             report("I19-quiet", f"requests of {move.source.worker} are to move")
         knobs = memory.models[move.model].migration
-        MigrationCheck(state, knobs, move, report).judge(memory.flights.others(move, state.fleet, now))
-        memory.flights.begin(effect, now)
+        MigrationCheck(state, knobs, move, report).run(memory.migrations.others_of(move, state.fleet, now))
+        memory.migrations.add(effect, now)
 
     def _rivals(self, agent: SimulatedAgent) -> list[SimulatedAgent]:
         """The other agents, but for those that cannot know that their term is over; of one that cannot itself, none."""
-        known = [one for one in self._world.agents.values() if _epoch(one) not in self._world.dethroned]
+        known = [one for one in self._world.agents.values() if _epoch(one) not in self._world.deposed_epochs]
         return [one for one in known if one is not agent] if agent in known else []
 
-    def _learn(self, memory: AgentHistory, now: int) -> None:
+    def _record_proposals(self, memory: AgentHistory, now: int) -> None:
         """Remember what was proposed in this turn, and whether there was data: as the explanations tell."""
         state = memory.agent.controller.state
         if not (state.leading and memory.registry_read and memory.acting):
@@ -155,16 +155,18 @@ class InvariantChecker(TurnObserver):
             if told.at_ms != now:
                 continue
             if not (told.limits or any(opinion.reasons for opinion in told.recommendations)):
-                self._of(memory.agent, "I18-reasons", f"{told.outcome} {told.model}")
+                self._report_for(memory.agent, "I18-reasons", f"{told.outcome} {told.model}")
             for pool in state.fleet.models[told.model].pools.values():
                 key = told.model, pool.name
-                memory.look(key, quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now), now)
+                memory.record_quorum(key, quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now), now)
                 if _was_guarded(told):
-                    memory.propose(key, told.recommendations[0].targets.get(pool.name, told.current[pool.name]), now)
+                    memory.record_proposal(
+                        key, told.recommendations[0].targets.get(pool.name, told.current[pool.name]), now
+                    )
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
-    def _written(self, changes: list[Change]) -> None:
+    def _on_write(self, changes: list[Change]) -> None:
         """Judge the truth at the moment at which it becomes true."""
         for change in changes:
             if change.entry is None or not change.key.startswith(self._keys.decisions):
@@ -176,16 +178,16 @@ class InvariantChecker(TurnObserver):
             if leader is None or leader.create_revision != decision.epoch:
                 term = leader.create_revision if leader else "nobody's"
                 self.report("I2-fence", f"{decision.model}: epoch {decision.epoch} in the term {term}")
-            number, highest = (decision.epoch, decision.sequence), self._highest.get(decision.model, (0, 0))
+            number, highest = (decision.epoch, decision.sequence), self._highest_numbers.get(decision.model, (0, 0))
             if number <= highest or (decision.model, decision.sequence) in self._sequences:
                 self.report("I1-order", f"{decision.model}: {number} after {highest}")
-            self._highest[decision.model] = max(number, highest)
+            self._highest_numbers[decision.model] = max(number, highest)
             self._sequences.add((decision.model, decision.sequence))
-            self.history[decision.decision_id] = decision
+            self.decisions[decision.decision_id] = decision
 
     # -- journals ------------------------------------------------------------------------------------------------------
 
-    def _journalled(self, agent: SimulatedAgent, journal: SampledJournal) -> None:
+    def _on_journal(self, agent: SimulatedAgent, journal: SampledJournal) -> None:
         journal.on_sample = partial(self._replay, agent)
 
     def _replay(self, agent: SimulatedAgent, segments: list[tuple[str, list[bytes]]]) -> None:
@@ -194,7 +196,7 @@ class InvariantChecker(TurnObserver):
         for begin in {0, len(segments) - 1}:
             found = record.replay(segments[begin:])
             if found.difference:
-                self._of(agent, "I11-replay", found.difference)
+                self._report_for(agent, "I11-replay", found.difference)
 
 
 def _epoch(agent: SimulatedAgent) -> int:

@@ -38,7 +38,7 @@ class CommitCheck:
     """
 
     def __init__(self, memory: AgentHistory, decision: Decision, now: int, report: Report) -> None:
-        self.memory = memory
+        self.history = memory
         self.decision = decision
         self.now = now
         self.report = report
@@ -47,22 +47,22 @@ class CommitCheck:
         self.state = state
         self.pools = state.fleet.models[decision.model].pools
 
-    def judge(self, others: list[SimulatedAgent]) -> None:
+    def run(self, others: list[SimulatedAgent]) -> None:
         """All of it."""
-        self._may_it(others)
-        self._is_it_time()
+        self._check_leadership(others)
+        self._check_timing()
         for target in self.decision.targets:
             pool = self.pools[target.pool]
-            self._replicas(pool, target)
+            self._check_replicas(pool, target)
             if target.replicas > target.previous:
-                self._growth(pool, target)
-            elif target.replicas < target.previous and not self._says(pool, ReasonCode.GPU_BUDGET_RECONCILE):
-                self._shrink(pool, target)
-        self._budget()
-        self._capacity()
+                self._check_growth(pool, target)
+            elif target.replicas < target.previous and not self._has_reason(pool, ReasonCode.GPU_BUDGET_RECONCILE):
+                self._check_shrink(pool, target)
+        self._check_budget()
+        self._check_capacity()
 
-    def _may_it(self, others: list[SimulatedAgent]) -> None:
-        memory, now, decision = self.memory, self.now, self.decision
+    def _check_leadership(self, others: list[SimulatedAgent]) -> None:
+        memory, now, decision = self.history, self.now, self.decision
         if memory.epoch != decision.epoch or now >= memory.deadline_ms:
             self.report("I3-lease", f"epoch {decision.epoch}, {now - memory.deadline_ms} ms after the deadline")
         for other in others:
@@ -75,8 +75,8 @@ class CommitCheck:
         if not decision.reasons:
             self.report("I18-reasons", f"sequence {decision.sequence} has none")
 
-    def _is_it_time(self) -> None:
-        memory, now, decision = self.memory, self.now, self.decision
+    def _check_timing(self) -> None:
+        memory, now, decision = self.history, self.now, self.decision
         model = decision.model
         if model in memory.paused:
             self.report("P5-paused", model)
@@ -88,17 +88,17 @@ class CommitCheck:
             self.report("I14-one", f"sequences {memory.in_flight[model, decision.epoch].sequence}, {decision.sequence}")
         if decision.sequence <= memory.tried.get((model, decision.epoch), 0):
             self.report("I17-used", f"sequence {decision.sequence} in epoch {decision.epoch}")
-        if now < memory.not_before_ms.get(model, now):
-            self.report("P2-back-off", f"{memory.not_before_ms[model] - now} ms too early")
+        if now < memory.backoff_until_ms.get(model, now):
+            self.report("P2-back-off", f"{memory.backoff_until_ms[model] - now} ms too early")
         young_ms = now - memory.acting_since_ms
         if young_ms < memory.settings.fleet.stale_after_ms and any(p.desired is None for p in self.pools.values()):
             self.report("I9-young", f"{model} after {young_ms} ms")
 
-    def _says(self, pool: Pool, *codes: ReasonCode) -> bool:
+    def _has_reason(self, pool: Pool, *codes: ReasonCode) -> bool:
         """Whether a stronger rail is named as the reason of what a pool got."""
         return any(f"{pool.name}:{code}" in self.decision.reasons for code in codes)
 
-    def _replicas(self, pool: Pool, target: PoolTarget) -> None:
+    def _check_replicas(self, pool: Pool, target: PoolTarget) -> None:
         if not pool.knobs.replicas_min <= target.replicas <= pool.knobs.replicas_max:
             self.report("I4-replicas", f"{target.replicas} of {pool.name}")
         drains = self.state.drains.open.values()
@@ -106,41 +106,41 @@ class CommitCheck:
         if not leaving <= {victim.worker for victim in target.victims}:
             self.report("I16-named", f"{sorted(leaving)}, named are {[v.worker for v in target.victims]}")
 
-    def _growth(self, pool: Pool, target: PoolTarget) -> None:
+    def _check_growth(self, pool: Pool, target: PoolTarget) -> None:
         guard = self.model.guardrails
-        if self._says(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
+        if self._has_reason(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
             return  # bounds are stronger
         if target.replicas > target.previous + guard.step_up_max:
             self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")
-        self._cooldown(pool, guard.cooldown_up_ms)
+        self._check_cooldown(pool, guard.cooldown_up_ms)
 
-    def _cooldown(self, pool: Pool, cooldown_ms: int) -> None:
+    def _check_cooldown(self, pool: Pool, cooldown_ms: int) -> None:
         changed_ms = max(pool.scaled_up_at_ms, pool.scaled_down_at_ms)
         if changed_ms >= 0 and self.now - changed_ms < cooldown_ms:
             self.report("P3-cooldown", f"{pool.name} again after {self.now - changed_ms} ms")
 
-    def _shrink(self, pool: Pool, target: PoolTarget) -> None:
-        memory, now, guard, fleet = self.memory, self.now, self.model.guardrails, self.memory.settings.fleet
+    def _check_shrink(self, pool: Pool, target: PoolTarget) -> None:
+        memory, now, guard, fleet = self.history, self.now, self.model.guardrails, self.history.settings.fleet
         key = self.model.name, pool.name
         said = f"{pool.name} from {target.previous} to {target.replicas}"
         if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):
             self.report("I6-data", f"{said} with {pool.fresh} of {pool.ready} fresh")
         if target.replicas < min(target.previous, pool.scaling_base(now)) - guard.step_down_max:
             self.report("I5-step", said)
-        yields = self._says(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
-        if target.replicas < min(target.previous, memory.highest(key)) and not yields:
-            self.report("I8-window", f"{said}, the highest proposal is {memory.highest(key)}")
+        yields = self._has_reason(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
+        if target.replicas < min(target.previous, memory.highest_proposal(key)) and not yields:
+            self.report("I8-window", f"{said}, the highest proposal is {memory.highest_proposal(key)}")
         warm_ms = now - max(memory.acting_since_ms, memory.quorate_since_ms.get(key, now))
         if warm_ms < guard.warm_up_ms:
             self.report("I9-warm-up", f"{said} after {warm_ms} ms of data")
-        self._cooldown(pool, guard.cooldown_down_ms)
+        self._check_cooldown(pool, guard.cooldown_down_ms)
 
-    def _budget(self) -> None:
+    def _check_budget(self) -> None:
         most, least = self.model.gpu_budget_max, self.model.gpu_budget_min
         targets = [(self.pools[target.pool], target) for target in self.decision.targets]
         total = sum(target.replicas * pool.knobs.gpus_per_worker for pool, target in targets)
         occupied = any(
-            self._says(pool, ReasonCode.GPUS_OCCUPIED) for pool, _ in targets
+            self._has_reason(pool, ReasonCode.GPUS_OCCUPIED) for pool, _ in targets
         )  # no floor puts two on one GPU
         if (total < least and not occupied) or (most is not None and total > most):
             self.report("I4-budget", f"{total} GPUs")
@@ -154,9 +154,9 @@ class CommitCheck:
         if total + leaving > most:
             self.report("I4-occupied", f"{total} GPUs, {leaving} are still being left")
 
-    def _capacity(self) -> None:
+    def _check_capacity(self) -> None:
         """What all models have, if this is committed, of the supplies of which this model takes more."""
-        settings, fleet = self.memory.settings, self.state.fleet
+        settings, fleet = self.history.settings, self.state.fleet
         supplies = limited(settings, fleet)
         targets = {target.pool: target for target in self.decision.targets}
         grows = {

@@ -36,47 +36,47 @@ class FaultInjector(TurnObserver):
 
     def __init__(self, world: ChaosWorld) -> None:
         self.world = world
-        self.struck: dict[str, int] = {}
+        self.injected: dict[str, int] = {}
         """How often each kind was carried out."""
         self._undos: dict[int, Undo] = {}
-        self._strikes = 0
+        self._injections = 0
         self._traps: list[tuple[type[AnyEffect] | None, Callable[[SimulatedAgent], object]]] = []
-        self._move_traps: list[tuple[str, MigrationTrap]] = []
-        self.commands: deque[MigrateCommand] = deque(maxlen=_COMMANDS_KEPT)
+        self._migration_traps: list[tuple[str, MigrationTrap]] = []
+        self.recent_commands: deque[MigrateCommand] = deque(maxlen=_COMMANDS_KEPT)
         """The newest ones that were begun."""
-        world.watchers.append(self)
-        world.on_phase.append(self._step)
+        world.observers.append(self)
+        world.on_migration_phase.append(self._on_migration_phase)
 
     def undo_after(self, wait_ms: float, undo: Undo) -> None:
         """Undo it then, or when everything is healed."""
         if undo is not no_undo:
-            self._strikes += 1
-            self._undos[self._strikes] = undo
-            self.world.timeline.call_later(wait_ms, partial(self._undo, self._strikes))
+            self._injections += 1
+            self._undos[self._injections] = undo
+            self.world.timeline.call_later(wait_ms, partial(self._undo, self._injections))
 
-    def heal(self) -> None:
+    def undo_all(self) -> None:
         """Undo everything that is left, at once."""
         for number in list(self._undos):
             self._undo(number)
         self._traps.clear()
-        self._move_traps.clear()
+        self._migration_traps.clear()
 
     def _undo(self, number: int) -> None:
         self._undos.pop(number, no_undo)()
 
-    def trap(self, kind: type[AnyEffect] | None, do: Callable[[SimulatedAgent], object]) -> None:
+    def on_next_effect(self, kind: type[AnyEffect] | None, do: Callable[[SimulatedAgent], object]) -> None:
         """Do it to the next agent that is about to perform an effect of this kind; None: of any kind."""
         self._traps.append((kind, do))
 
-    def trap_move(self, phase: str, do: MigrationTrap) -> None:
+    def on_next_migration(self, phase: str, do: MigrationTrap) -> None:
         """Do it to the source and the destination of the next move that comes to this phase."""
-        self._move_traps.append((phase, do))
+        self._migration_traps.append((phase, do))
 
-    def _step(self, source: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
+    def _on_migration_phase(self, source: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
         if phase == "accepted":
-            self.commands.append(command)
-        for trap in [trap for trap in self._move_traps if trap[0] == phase]:
-            self._move_traps.remove(trap)
+            self.recent_commands.append(command)
+        for trap in [trap for trap in self._migration_traps if trap[0] == phase]:
+            self._migration_traps.remove(trap)
             destination = self.world.workers.get(command.destination.worker)
             if destination is not None:
                 trap[1](source, destination)

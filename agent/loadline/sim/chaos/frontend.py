@@ -47,8 +47,8 @@ class OpenRequest(Struct):
 
     pool: PoolKey
     request: Request
-    since_ms: float
-    given_ms: float = 0.0
+    arrived_ms: float
+    assigned_ms: float = 0.0
     """When its owner got it."""
 
 
@@ -82,16 +82,16 @@ class ChaosFrontend:
         self._serving = serving
         self._rng = timeline.rng("requests")
         self._misses: dict[WorkerLife, int] = {}
-        self._looked_at: set[WorkerLife] = set()
+        self._polling: set[WorkerLife] = set()
         for model in sorted({model for model, _ in pools}):
-            VirtualTask(self.connection.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
-            VirtualTask(self.connection.answer(ended_subject(model), peers.answering(RequestEnded, self._ended)))
-        self._arrive_later()
-        timeline.call_later(_LOOK_MS, self._look_around)
+            VirtualTask(self.connection.answer(peers.claims_of(model), peers.answering(Claim, self._answer_claim)))
+            VirtualTask(self.connection.answer(ended_subject(model), peers.answering(RequestEnded, self._answer_ended)))
+        self._schedule_arrival()
+        timeline.call_later(_LOOK_MS, self._poll_workers)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
-    def _arrive_later(self) -> None:
+    def _schedule_arrival(self) -> None:
         self._timeline.call_later(self._rng.expovariate(1.0 / EVERY_MS), self._arrive)
 
     def _arrive(self) -> None:
@@ -100,19 +100,19 @@ class ChaosFrontend:
         name, tokens = f"r{self.counts['requests']}", rng.uniform(SHORTEST_MS, LONGEST_MS) / TOKEN_MS
         request = Request(name, rng.randint(*_PROMPT_TOKENS), int(tokens))
         self.open[name] = OpenRequest(rng.choice(self._pools), request, self._timeline.now_ms)
-        self._give(name)
-        self._arrive_later()
+        self._assign(name)
+        self._schedule_arrival()
 
-    def _give(self, name: str) -> None:
+    def _assign(self, name: str) -> None:
         """Give it to a worker; where there is none it waits."""
         one = self.open[name]
         serving = self._serving(one.pool)
         if serving:
             life = self._rng.choice(serving)
             hop = self.owners.assign(name, *life)
-            self.runs.assigned(name, hop)
+            self.runs.record_assignment(name, hop)
             self.counts["begun again"] += hop > 0
-            one.given_ms = self._timeline.now_ms
+            one.assigned_ms = self._timeline.now_ms
             VirtualTask(self._submit(life, Request(name, one.request.isl_tokens, one.request.osl_tokens, hop=hop)))
 
     async def _submit(self, life: WorkerLife, request: Request) -> None:
@@ -126,9 +126,9 @@ class ChaosFrontend:
             else:
                 return
         if self.owners.accepts(request.request_id, request.hop):
-            self._give(request.request_id)
+            self._assign(request.request_id)
 
-    async def _ended(self, ended: RequestEnded) -> Said:
+    async def _answer_ended(self, ended: RequestEnded) -> Said:
         yes = self.owners.accepts(ended.request_id, ended.hop)
         if yes:
             self.counts["ended"] += 1
@@ -136,39 +136,39 @@ class ChaosFrontend:
             del self.open[ended.request_id]
         return Said(yes)
 
-    async def _claimed(self, claim: Claim) -> Owned:
+    async def _answer_claim(self, claim: Claim) -> Owned:
         yes = self.owners.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
         owner = self.owners.owner(claim.request_id)
         if owner is None:
             return Owned(yes)
         if yes:
-            self.open[claim.request_id].given_ms = self._timeline.now_ms
+            self.open[claim.request_id].assigned_ms = self._timeline.now_ms
         return Owned(yes, owner.worker, owner.incarnation)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
-    def _look_around(self) -> None:
+    def _poll_workers(self) -> None:
         """Give those that wait, and ask all workers what they have."""
-        self._timeline.call_later(_LOOK_MS, self._look_around)
+        self._timeline.call_later(_LOOK_MS, self._poll_workers)
         if not self.connection.connected:
             return
         lives: dict[WorkerLife, None] = {}
         for name in list(self.open):
             owner = self.owners.owner(name)
             if owner is None:
-                self._give(name)
+                self._assign(name)
             else:
                 lives[owner.worker, owner.incarnation] = None
         self._misses = {life: self._misses.get(life, 0) for life in lives}
         for life in lives:
-            if life not in self._looked_at:
-                VirtualTask(self._look(life))
+            if life not in self._polling:
+                VirtualTask(self._poll(life))
 
-    async def _look(self, life: WorkerLife) -> None:
+    async def _poll(self, life: WorkerLife) -> None:
         """Ask one which requests it has. What it has not, all where it never answers, is given to another."""
         worker, incarnation = life
         asked_ms = self._timeline.now_ms
-        self._looked_at.add(life)
+        self._polling.add(life)
         names: list[str] = []
         try:
             names = (
@@ -177,13 +177,13 @@ class ChaosFrontend:
             self._misses[life] = 0
         except BusUnavailable:
             self._misses[life] = self._misses.get(life, 0) + 1
-        self._looked_at.discard(life)
+        self._polling.discard(life)
         if self._misses[life] in range(1, _TRIES):
             return
-        for name in self._owned_by(life):
-            if name not in names and self.open[name].given_ms < asked_ms:
-                self._give(name)
+        for name in self._requests_of(life):
+            if name not in names and self.open[name].assigned_ms < asked_ms:
+                self._assign(name)
 
-    def _owned_by(self, life: WorkerLife) -> list[str]:
+    def _requests_of(self, life: WorkerLife) -> list[str]:
         owners = ((name, self.owners.owner(name)) for name in self.open)
         return [name for name, owner in owners if owner and (owner.worker, owner.incarnation) == life]

@@ -62,7 +62,9 @@ def _judge_requests(world: ChaosWorld, report: Report) -> None:
     """What came before the calm has ended: nothing was lost on the way."""
     calm_ms = world.timeline.now_ms - CALM_MS
     late = [
-        (name, world.keeper.owners.owner(name)) for name, one in world.keeper.open.items() if one.since_ms < calm_ms
+        (name, world.frontend.owners.owner(name))
+        for name, one in world.frontend.open.items()
+        if one.arrived_ms < calm_ms
     ]
     if late:
         report("L6-served", f"{len(late)} requests have not ended: {late[:3]}")
@@ -104,7 +106,7 @@ def _judge_pool(
     world: ChaosWorld, model: ModelKnobs, pool: Pool, total_gpus: int, report: Report, *, scarce: bool
 ) -> None:
     key = model.name, pool.name
-    there_are = world.of_pool(key)
+    there_are = world.workers_of(key)
     serving = sum(worker.serving for worker in there_are)
     desired = serving if pool.desired is None else pool.desired
     if serving != desired or len(there_are) != desired:

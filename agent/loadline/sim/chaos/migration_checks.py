@@ -25,17 +25,17 @@ class MigrationCheck:
     def __init__(self, state: AgentState, knobs: MigrationKnobs, move: Migration, report: Report) -> None:
         self._state = state
         self._knobs = knobs
-        self._move = move
+        self._migration = move
         self._report = report
 
-    def judge(self, others: list[OutstandingMigration]) -> None:
+    def run(self, others: list[OutstandingMigration]) -> None:
         """All but the fence, given what else is in flight."""
-        self._where()
-        self._chain([one.move for one in others])
-        self._bounds(others)
+        self._check_endpoints()
+        self._check_chain([one.migration for one in others])
+        self._check_bounds(others)
 
-    def _where(self) -> None:
-        its = self._move
+    def _check_endpoints(self) -> None:
+        its = self._migration
         if its.source.worker == its.destination.worker:
             self._report("I21-where", f"{its.source.worker} to itself")
         for end in (its.source, its.destination):
@@ -46,19 +46,19 @@ class MigrationCheck:
             elif end is its.destination and worker.availability != "ready":
                 self._report("I21-where", f"{end.worker} is to take requests in and is {worker.availability}")
 
-    def _chain(self, others: list[Migration]) -> None:
+    def _check_chain(self, others: list[Migration]) -> None:
         sources = {_life(one.source) for one in others}
         destinations = {_life(one.destination) for one in others}
-        if _life(self._move.destination) in sources or _life(self._move.source) in destinations:
-            self._report("I21-chain", f"{self._move}, beside {others}")
+        if _life(self._migration.destination) in sources or _life(self._migration.source) in destinations:
+            self._report("I21-chain", f"{self._migration}, beside {others}")
 
-    def _bounds(self, others: list[OutstandingMigration]) -> None:
-        knobs, its = self._knobs, self._move
+    def _check_bounds(self, others: list[OutstandingMigration]) -> None:
+        knobs, its = self._knobs, self._migration
         requests = its.requests_max + sum(one.requests for one in others)
         if requests > knobs.migrations_max:
             self._report("I21-bounds", f"{requests} requests of {its.model}")
         for end in (its.source, its.destination):
-            mine = sum(one.requests for one in others if end in {one.move.source, one.move.destination})
+            mine = sum(one.requests for one in others if end in {one.migration.source, one.migration.destination})
             if mine + its.requests_max > knobs.migrations_per_worker_max:
                 self._report("I21-bounds", f"{mine + its.requests_max} requests of {end.worker}")
 
@@ -78,7 +78,7 @@ class EpochCheck:
         self._report = report
         self._highest: dict[WorkerLife, int] = {}
 
-    def happened(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
+    def on_phase(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
         """A step of a move."""
         life = worker.record.worker, worker.record.incarnation
         highest = self._highest.get(life, 0)

@@ -13,7 +13,7 @@ from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 class OutstandingMigration(Struct):
     """A move that an agent asked for."""
 
-    move: Migration
+    migration: Migration
     requests: int
     """That may still be under way: as many as it allows, then what the source has chosen and not done."""
     until_ms: int
@@ -23,11 +23,11 @@ class OutstandingMigrations:
     """The moves of which an agent must believe that they are in flight: it asked for them, and heard of no end."""
 
     def __init__(self) -> None:
-        self._flights: dict[str, OutstandingMigration] = {}
+        self._migrations: dict[str, OutstandingMigration] = {}
 
-    def hear(self, event: ev.MigrationAnswered | ev.MigrationReported) -> None:
+    def record(self, event: ev.MigrationAnswered | ev.MigrationReported) -> None:
         """What an agent is told of a move. One that was not answered may be in flight or not: it may think either."""
-        flight = self._flights.get(event.command_id)
+        flight = self._migrations.get(event.command_id)
         if flight is None:
             return
         if isinstance(event, ev.MigrationAnswered):
@@ -35,37 +35,37 @@ class OutstandingMigrations:
         else:
             flight.requests = event.requests - event.moved - event.failed
         if flight.requests <= 0:
-            del self._flights[event.command_id]
+            del self._migrations[event.command_id]
 
     def clear(self) -> None:
         """Another term: nothing is known."""
-        self._flights.clear()
+        self._migrations.clear()
 
-    def begin(self, effect: SendMigrate, now: int) -> None:
+    def add(self, effect: SendMigrate, now: int) -> None:
         """It asks for a move."""
         move = effect.migration
-        self._flights[move.command_id] = OutstandingMigration(move, move.requests_max, now + effect.ttl_ms)
+        self._migrations[move.command_id] = OutstandingMigration(move, move.requests_max, now + effect.ttl_ms)
 
-    def without(self, pool: str, worker: str) -> None:
+    def drop_worker(self, pool: str, worker: str) -> None:
         """A worker is gone, if only for a moment, and with it its moves."""
         gone = (pool, worker)
-        self._flights = {name: one for name, one in self._flights.items() if gone not in _ends(one.move)}
+        self._migrations = {name: one for name, one in self._migrations.items() if gone not in _ends(one.migration)}
 
-    def only(self, there: Collection[tuple[str, str]]) -> None:
+    def retain_workers(self, there: Collection[tuple[str, str]]) -> None:
         """There are only these workers, by pool and name."""
-        self._flights = {
-            name: one for name, one in self._flights.items() if all(end in there for end in _ends(one.move))
+        self._migrations = {
+            name: one for name, one in self._migrations.items() if all(end in there for end in _ends(one.migration))
         }
 
-    def others(self, move: Migration, fleet: Fleet, now: int) -> list[OutstandingMigration]:
+    def others_of(self, move: Migration, fleet: Fleet, now: int) -> list[OutstandingMigration]:
         """The other moves of that model that are in flight now. With either of its workers a move is over."""
-        self._flights = {
+        self._migrations = {
             name: one
-            for name, one in self._flights.items()
-            if now < one.until_ms and _known(fleet, one.move, one.move.source, one.move.destination)
+            for name, one in self._migrations.items()
+            if now < one.until_ms and _known(fleet, one.migration, one.migration.source, one.migration.destination)
         }
-        flights = (one for name, one in self._flights.items() if name != move.command_id)
-        return [one for one in flights if one.move.model == move.model]
+        flights = (one for name, one in self._migrations.items() if name != move.command_id)
+        return [one for one in flights if one.migration.model == move.model]
 
 
 def _ends(move: Migration) -> list[tuple[str, str]]:

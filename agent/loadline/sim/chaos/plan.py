@@ -24,11 +24,11 @@ _ACTIVE: Final = 0.5
 
 
 class FaultKind(Struct, frozen=True):
-    """One kind of strike: how often in an hour at most, and how long it lasts."""
+    """One kind of fault: how often in an hour at most, and how long it lasts."""
 
     hourly_max: int
-    shortest_ms: float
-    longest_ms: float
+    duration_ms_min: float
+    duration_ms_max: float
 
 
 FAULT_KINDS: Final[dict[str, FaultKind]] = {
@@ -87,7 +87,7 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "frontend_cut": FaultKind(16, 500, 20_000),
     "commands_of_old": FaultKind(30, 0, 0),
 }
-"""Every kind of strike there is, by name. Times in ms."""
+"""Every kind of fault there is, by name. Times in ms."""
 
 
 class Fault(Struct, frozen=True):
@@ -95,7 +95,7 @@ class Fault(Struct, frozen=True):
 
     kind: str
     at_ms: float
-    lasts_ms: float = 0.0
+    duration_ms: float = 0.0
     level: float = 0.5
     """0..1: which one is hit, or how hard."""
 
@@ -115,7 +115,7 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
     store: StoreFaults = StoreFaults()
     clock_skew_ms_max: float = 0.0
     clock_drift_max: float = 0.0
-    strikes: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def ends_ms(self) -> float:
@@ -138,7 +138,7 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         slow_ms_max=round(rng.uniform(100, 8_000)),
         compacted=some(0.02),
     )
-    strikes = [strike for kind in FAULT_KINDS for strike in _draw_faults(kind, hours, seed)]
+    faults = [fault for kind in FAULT_KINDS for fault in _draw_faults(kind, hours, seed)]
     return FaultPlan(
         seed=seed,
         hours=hours,
@@ -149,7 +149,7 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
         store=store,
         clock_skew_ms_max=some(3_600_000.0),
         clock_drift_max=some(0.001),
-        strikes=tuple(sorted(strikes, key=lambda strike: strike.at_ms)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_ms)),
     )
 
 
@@ -177,10 +177,10 @@ def _draw_faults(name: str, hours: float, seed: int) -> list[Fault]:
     found = []
     for _ in range(max(1, round(rng.uniform(0.0, kind.hourly_max) * hours))):
         at_ms = round(rng.uniform(5_000.0, hours * HOUR_MS))
-        lasts_ms = round(rng.uniform(kind.shortest_ms, kind.longest_ms))
+        duration_ms = round(rng.uniform(kind.duration_ms_min, kind.duration_ms_max))
         level = round(rng.random(), 4)
         if at_ms < calm_from_ms(at_ms):
-            found.append(Fault(name, float(at_ms), float(lasts_ms), level))
+            found.append(Fault(name, float(at_ms), float(duration_ms), level))
     return found
 
 
@@ -190,7 +190,7 @@ def check(plan: FaultPlan, name: str) -> None:
     Raises:
         DataError: It names a fault that there is not.
     """
-    for strike in plan.strikes:
-        if strike.kind not in FAULT_KINDS:
+    for fault in plan.faults:
+        if fault.kind not in FAULT_KINDS:
             known = ", ".join(sorted(FAULT_KINDS))
-            raise DataError(f"{name}: there is no fault {strike.kind!r}. The faults are: {known}.")
+            raise DataError(f"{name}: there is no fault {fault.kind!r}. The faults are: {known}.")

@@ -69,13 +69,13 @@ class RequestClient:
     def __init__(self, timeline: Timeline, worker: SimulatedWorker) -> None:
         self._timeline = timeline
         self._worker = worker
-        self._hops: dict[str, int] = {}
+        self._unacknowledged: dict[str, int] = {}
         """Of the requests that have ended and of which that was not heard yet."""
         self._tasks: list[VirtualTask] = []
         port, name = worker.peers, worker.record.worker
         for subject, answer in {
-            submit_subject(name): peers.answering(SubmitRequest, self._submitted),
-            held_subject(name): peers.answering(HeldRequestsQuery, self._looked_at),
+            submit_subject(name): peers.answering(SubmitRequest, self._answer_submit),
+            held_subject(name): peers.answering(HeldRequestsQuery, self._answer_held),
         }.items():
             VirtualTask(port.answer(subject, answer))
 
@@ -84,15 +84,15 @@ class RequestClient:
         for task in self._tasks:
             task.kill()
 
-    def happened(self, event: EngineEvent) -> None:
+    def on_engine_event(self, event: EngineEvent) -> None:
         """Something happened to a request."""
         hop = self._worker.holds.hop(event.request_id)
         if event.kind == "finished" and hop is not None:
-            self._hops[event.request_id] = hop
+            self._unacknowledged[event.request_id] = hop
             self._tasks = [task for task in self._tasks if not task.done]
-            self._tasks.append(VirtualTask(self._say(RequestEnded(event.request_id, hop))))
+            self._tasks.append(VirtualTask(self._announce_end(RequestEnded(event.request_id, hop))))
 
-    async def _say(self, ended: RequestEnded) -> None:
+    async def _announce_end(self, ended: RequestEnded) -> None:
         while True:
             try:
                 await peers.ask(self._worker.peers, ended_subject(self._worker.record.model), ended, Said)
@@ -100,14 +100,14 @@ class RequestClient:
                 await sleep(self._timeline, _AGAIN_MS)
             else:
                 break
-        self._hops.pop(ended.request_id, None)
+        self._unacknowledged.pop(ended.request_id, None)
 
-    async def _submitted(self, submission: SubmitRequest) -> Said | None:
+    async def _answer_submit(self, submission: SubmitRequest) -> Said | None:
         if submission.incarnation != self._worker.record.incarnation:
             return None
         return Said(self._worker.submit(submission.request))
 
-    async def _looked_at(self, look: HeldRequestsQuery) -> HeldRequests | None:
+    async def _answer_held(self, look: HeldRequestsQuery) -> HeldRequests | None:
         if look.incarnation != self._worker.record.incarnation:
             return None
-        return HeldRequests([*self._worker.held, *self._hops])
+        return HeldRequests([*self._worker.held, *self._unacknowledged])

@@ -14,7 +14,7 @@ _KEPT_MAX: Final = 4_096
 
 
 class _RequestHistory(Struct):
-    assigned: int = -1
+    assigned_hop: int = -1
     """The newest hop that the frontend gave of itself: whoever ran it before need not know of that."""
     hops: set[int] = field(default_factory=set)
     """All under which it ever ran."""
@@ -33,42 +33,42 @@ class RequestRuns:
     def __init__(self, owners: RequestOwners, report: Callable[[str, str], None]) -> None:
         self._owners = owners
         self._report = report
-        self._known: dict[str, _RequestHistory] = {}
+        self._requests: dict[str, _RequestHistory] = {}
 
-    def assigned(self, request_id: str, hop: int) -> None:
+    def record_assignment(self, request_id: str, hop: int) -> None:
         """The frontend gives it to a worker of itself, whatever becomes of the one that had it."""
-        self._of(request_id).assigned = hop
+        self._history(request_id).assigned_hop = hop
 
     def started(self, life: WorkerLife, request: Request) -> None:
         """It begins to run there."""
         name, hop = request.request_id, request.hop
-        known, owner = self._of(name), self._owners.owner(name)
+        known, owner = self._history(name), self._owners.owner(name)
         said = f"{name} under hop {hop} at {life}, {known.running} run it, {owner} owns it"
         if hop in known.hops:
             self._report("I20-once", said)
         if owner is not None and hop >= owner.hop and (owner.worker, owner.incarnation, owner.hop) != (*life, hop):
             self._report("I20-owner", said)
-        if hop > known.assigned and any(before >= known.assigned for before in known.running.values()):
+        if hop > known.assigned_hop and any(before >= known.assigned_hop for before in known.running.values()):
             self._report("I20-stopped", said)
         known.hops.add(hop)
         known.running[life] = hop
 
     def stopped(self, life: WorkerLife, request: Request) -> None:
         """It does not run there any more."""
-        self._of(request.request_id).running.pop(life, None)
+        self._history(request.request_id).running.pop(life, None)
 
     def died(self, life: WorkerLife) -> None:
         """Nothing runs there any more."""
-        for known in self._known.values():
+        for known in self._requests.values():
             known.running.pop(life, None)
 
-    def _of(self, request_id: str) -> _RequestHistory:
-        known = self._known.get(request_id)
+    def _history(self, request_id: str) -> _RequestHistory:
+        known = self._requests.get(request_id)
         if known is None:
-            known = self._known[request_id] = _RequestHistory()
-            oldest = next(iter(self._known))
-            if len(self._known) > _KEPT_MAX and self._owners.owner(oldest) is None:
-                del self._known[oldest]
+            known = self._requests[request_id] = _RequestHistory()
+            oldest = next(iter(self._requests))
+            if len(self._requests) > _KEPT_MAX and self._owners.owner(oldest) is None:
+                del self._requests[oldest]
         return known
 
 

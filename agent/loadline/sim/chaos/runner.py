@@ -36,7 +36,7 @@ class ChaosResult(Struct, frozen=True):
     """Hash of all that was decided and done: the same for the same plan, always."""
     counts: dict[str, int]
     """What happened: turns, decisions, effects by kind, endings of drains."""
-    struck: dict[str, int]
+    injected: dict[str, int]
     """Faults that were carried out, by kind."""
 
 
@@ -50,71 +50,71 @@ class ChaosRun:
     def __init__(self, plan: FaultPlan) -> None:
         self.plan = plan
         self.world = ChaosWorld(plan)
-        self.judge = InvariantChecker(self.world)
-        self.nemesis = FaultInjector(self.world)
+        self.checker = InvariantChecker(self.world)
+        self.injector = FaultInjector(self.world)
         timeline = self.world.timeline
-        for one in plan.strikes:
-            timeline.call_at(one.at_ms, partial(inject_fault, self.nemesis, one))
+        for one in plan.faults:
+            timeline.call_at(one.at_ms, partial(inject_fault, self.injector, one))
         cycle_ms = 0.0
         while cycle_ms < plan.ends_ms:
-            timeline.call_at(cycle_ms, self._trouble)
+            timeline.call_at(cycle_ms, self._start_faults)
             calm_ms = cycle_ms + CYCLE_MS - CALM_MS
-            timeline.call_at(calm_ms, self._calm)
+            timeline.call_at(calm_ms, self._start_calm)
             timeline.call_at(
                 calm_ms + liveness.LEADER_AFTER_MS, partial(liveness.check_leader, self.world, self.report)
             )
-            timeline.call_at(calm_ms + _PAUSES_OVER_MS, self._unpause)
+            timeline.call_at(calm_ms + _PAUSES_OVER_MS, self._clear_pauses)
             cycle_ms += CYCLE_MS
             timeline.call_at(cycle_ms, partial(liveness.check_calm_end, self.world, self.report))
 
     def report(self, name: str, detail: str) -> None:
         """Something does not hold."""
-        self.judge.report(name, detail)
+        self.checker.report(name, detail)
 
     def run(self) -> ChaosResult:
         """Play until the end or the first violation."""
         timeline = self.world.timeline
-        self.world.begin()
+        self.world.start()
         try:
-            while timeline.now_ms < self.plan.ends_ms and self.judge.findings.first is None:
+            while timeline.now_ms < self.plan.ends_ms and self.checker.findings.first is None:
                 timeline.run_until(timeline.now_ms + STEP_MS)
         except Exception as error:  # noqa: BLE001 - whatever is raised is what the play is for to find
             self.report("X-raises", f"{type(error).__name__}: {error}")
-        return self._verdict()
+        return self._result()
 
-    def _trouble(self) -> None:
+    def _start_faults(self) -> None:
         self.world.bus.faults, self.world.store.faults = self.plan.bus, self.plan.store
-        self.world.peers.faults = self.plan.peers
+        self.world.peer_bus.faults = self.plan.peers
 
-    def _calm(self) -> None:
+    def _start_calm(self) -> None:
         """Nothing fails from now on; who was away comes back."""
-        self.nemesis.heal()
+        self.injector.undo_all()
         self.world.bus.faults, self.world.store.faults = BusFaults(), StoreFaults()
-        self.world.peers.faults = BusFaults()
+        self.world.peer_bus.faults = BusFaults()
         for number in range(self.plan.agents):
-            self.world.join_again(f"agent-{number}")
+            self.world.restart_agent(f"agent-{number}")
 
-    def _unpause(self) -> None:
+    def _clear_pauses(self) -> None:
         keys = Keys("default")
         self.world.store.commit([], [Write(keys.pause(model), None) for model in self.world.models])
 
-    def _verdict(self) -> ChaosResult:
-        world, judge = self.world, self.judge
+    def _result(self) -> ChaosResult:
+        world, judge = self.world, self.checker
         hours = round(world.timeline.now_ms / 3_600_000, 4)
         counts = {
-            "decisions": len(judge.history),
+            "decisions": len(judge.decisions),
             "samples_replayed": judge.samples,
             **judge.counts,
-            **world.keeper.counts,
+            **world.frontend.counts,
         }
-        told = [judge.findings.first, list(judge.history.values()), sorted(world.store.keys.items()), counts]
+        told = [judge.findings.first, list(judge.decisions.values()), sorted(world.store.keys.items()), counts]
         for agent in list(world.agents.values()):
-            world.kill(agent)
+            world.kill_agent(agent)
         for worker in list(world.workers.values()):
             worker.kill()
         digest = sha256(msgspec.json.encode(told)).hexdigest()
         return ChaosResult(
-            self.plan.seed, hours, judge.findings.first, digest, counts, dict(sorted(self.nemesis.struck.items()))
+            self.plan.seed, hours, judge.findings.first, digest, counts, dict(sorted(self.injector.injected.items()))
         )
 
 

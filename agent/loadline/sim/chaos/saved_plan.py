@@ -12,7 +12,7 @@ from loadline.sim.chaos.plan import FaultPlan, check
 class SavedPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """One file."""
 
-    broke: str
+    violated: str
     """The invariant that broke when it was found."""
     detail: str
     """How."""

@@ -20,14 +20,14 @@ class FaultyScalerConnection(BusConnection):
 
     def __init__(self, bus: VirtualBus) -> None:
         super().__init__(bus)
-        self.mood: ScalerFault = "good"
+        self.fault: ScalerFault = "good"
         self.decisions: dict[str, ScalingDecision] = {}
         """The newest decision of each model that was heard."""
-        self.taken: dict[str, tuple[int, int]] = {}
+        self.accepted: dict[str, tuple[int, int]] = {}
         """The newest (epoch, sequence) of each model that it said it had accepted."""
-        self.went_back = ""
+        self.regression = ""
         """How it once accepted what was older than what it had accepted; empty: it never did."""
-        self._said: list[tuple[str, bytes]] = []
+        self._sent: list[tuple[str, bytes]] = []
 
     async def subscribe(self, subject: str, offer: Offer) -> None:
         """Hand every frame on, later when it is slow."""
@@ -36,16 +36,16 @@ class FaultyScalerConnection(BusConnection):
             heard = decode_as(ScalingDecision, payload)
             if not isinstance(heard, Rejected):
                 self.decisions[heard.model] = heard
-            wait_ms = _SLOW_MS if self.mood == "slow" else 0.0
+            wait_ms = _SLOW_MS if self.fault == "slow" else 0.0
             self._bus.timeline.call_later(wait_ms, partial(offer, subject, payload))
 
         await super().subscribe(subject, hear)
 
     def publish_now(self, subject: str, payload: bytes) -> None:
         """Say what the mood makes of it."""
-        self._watch(payload)
-        self._said = [*self._said[-_KEPT:], (subject, payload)]
-        match self.mood:
+        self._check_order(payload)
+        self._sent = [*self._sent[-_KEPT:], (subject, payload)]
+        match self.fault:
             case "mute":
                 return
             case "refuses":
@@ -53,29 +53,29 @@ class FaultyScalerConnection(BusConnection):
                 return
             case "lies" | "contradicts":
                 super().publish_now(subject, payload)
-                super().publish_now(subject, self._untrue(payload))
+                super().publish_now(subject, self._false_answer(payload))
                 return
             case "repeats":
-                for old in self._said[:-1]:
+                for old in self._sent[:-1]:
                     super().publish_now(*old)
         super().publish_now(subject, payload)
 
-    def _watch(self, payload: bytes) -> None:
+    def _check_order(self, payload: bytes) -> None:
         answer = decode_as(DecisionApplied, payload)
         if isinstance(answer, Rejected) or answer.status != "accepted":
             return
         number = (answer.epoch, answer.sequence)
-        before = self.taken.get(answer.model, (0, 0))
+        before = self.accepted.get(answer.model, (0, 0))
         if number < before:
-            self.went_back = f"{answer.model}: accepted {number} after {before}"
-        self.taken[answer.model] = max(number, before)
+            self.regression = f"{answer.model}: accepted {number} after {before}"
+        self.accepted[answer.model] = max(number, before)
 
-    def _untrue(self, payload: bytes) -> bytes:
+    def _false_answer(self, payload: bytes) -> bytes:
         """It is done, says one who has done nothing; or that it is done and something else was."""
         answer = decode_as(DecisionApplied, payload)
         decision = None if isinstance(answer, Rejected) else self.decisions.get(answer.model)
         targets = decision.targets if decision else ()
-        wrong = int(self.mood == "contradicts")
+        wrong = int(self.fault == "contradicts")
         return _with(payload, status="done", observed={target.pool: target.replicas + wrong for target in targets})
 
 

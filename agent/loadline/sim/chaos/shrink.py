@@ -30,8 +30,8 @@ class Shrinker:
 
     def __init__(self, play: Try, broke: str, tries_max: int = TRIES_MAX) -> None:
         self.tries = 0
-        self._play = play
-        self._broke = broke
+        self._run_plan = play
+        self._violated = broke
         self._tries_max = tries_max
 
     def shrink(self, plan: FaultPlan) -> FaultPlan:
@@ -39,7 +39,7 @@ class Shrinker:
         best = self._attempt(plan)
         if best is None:
             return plan
-        for step in (self._fewer_strikes, self._fewer_kinds_of_luck, self._shorter_strikes, self._fewer_strikes):
+        for step in (self._fewer_faults, self._fewer_fault_sources, self._shorter_faults, self._fewer_faults):
             best = step(best)
         return best
 
@@ -48,20 +48,20 @@ class Shrinker:
         if self.tries >= self._tries_max:
             return None
         self.tries += 1
-        found = self._play(plan)
-        if found is None or found.name != self._broke:
+        found = self._run_plan(plan)
+        if found is None or found.name != self._violated:
             return None
         ends_ms = found.at_ms + _SLACK_MS
-        strikes = tuple(strike for strike in plan.strikes if strike.at_ms <= found.at_ms)
-        return replace(plan, hours=min(plan.hours, round(ends_ms / HOUR_MS, 6)), strikes=strikes)
+        faults = tuple(fault for fault in plan.faults if fault.at_ms <= found.at_ms)
+        return replace(plan, hours=min(plan.hours, round(ends_ms / HOUR_MS, 6)), faults=faults)
 
-    def _fewer_strikes(self, plan: FaultPlan) -> FaultPlan:
-        """Leave out halves, then quarters, down to single strikes."""
-        size = len(plan.strikes)
+    def _fewer_faults(self, plan: FaultPlan) -> FaultPlan:
+        """Leave out halves, then quarters, down to single faults."""
+        size = len(plan.faults)
         while size >= 1:
             begin = 0
-            while begin < len(plan.strikes):
-                fewer = replace(plan, strikes=plan.strikes[:begin] + plan.strikes[begin + size :])
+            while begin < len(plan.faults):
+                fewer = replace(plan, faults=plan.faults[:begin] + plan.faults[begin + size :])
                 shorter = self._attempt(fewer)
                 if shorter is None:
                     begin += size
@@ -70,24 +70,22 @@ class Shrinker:
             size //= 2
         return plan
 
-    def _fewer_kinds_of_luck(self, plan: FaultPlan) -> FaultPlan:
+    def _fewer_fault_sources(self, plan: FaultPlan) -> FaultPlan:
         """Let bus, store and clocks be good, and the other agents be absent."""
         for simplify in _SIMPLER:
             changed = simplify(plan)
             plan = (changed != plan and self._attempt(changed)) or plan
         return plan
 
-    def _shorter_strikes(self, plan: FaultPlan) -> FaultPlan:
-        """Halve how long each strike lasts, as often as possible."""
+    def _shorter_faults(self, plan: FaultPlan) -> FaultPlan:
+        """Halve how long each fault lasts, as often as possible."""
         index = 0
-        while index < len(plan.strikes):
-            one = plan.strikes[index]
-            halved = replace(one, lasts_ms=float(round(one.lasts_ms / 2.0)))
+        while index < len(plan.faults):
+            one = plan.faults[index]
+            halved = replace(one, duration_ms=float(round(one.duration_ms / 2.0)))
             shorter = None
-            if halved.lasts_ms >= _SHORTEST_MS:
-                shorter = self._attempt(
-                    replace(plan, strikes=(*plan.strikes[:index], halved, *plan.strikes[index + 1 :]))
-                )
+            if halved.duration_ms >= _SHORTEST_MS:
+                shorter = self._attempt(replace(plan, faults=(*plan.faults[:index], halved, *plan.faults[index + 1 :])))
             if shorter is None:
                 index += 1
             else:

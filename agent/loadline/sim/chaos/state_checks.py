@@ -30,7 +30,7 @@ def check_turn(memory: AgentHistory, now: int, report: Report) -> None:
 def _leadership(memory: AgentHistory, now: int, report: Report) -> None:
     leadership = memory.agent.controller.state.leadership
     leads = leadership.phase == "leading"
-    if leads and memory.led_epoch == leadership.epoch == memory.overthrown_epoch:
+    if leads and memory.led_epoch == leadership.epoch == memory.deposed_epoch:
         report("I3-yield", f"epoch {leadership.epoch} is over")
     if leads and leadership.deadline_ms > memory.deadline_ms:
         report("I3-lease", f"it believes in its lease for {leadership.deadline_ms - memory.deadline_ms} ms too long")
@@ -47,7 +47,7 @@ def _leadership(memory: AgentHistory, now: int, report: Report) -> None:
 def check_resignation(memory: AgentHistory, report: Report) -> None:
     """The lease is given back; who was asked to stop does that last."""
     underway = [key for key in memory.in_flight if key[1] == memory.led_epoch]
-    if memory.stopping and underway and not memory.overthrown_epoch and not _must_yield(memory):
+    if memory.stopping and underway and not memory.deposed_epoch and not _must_yield(memory):
         report("I19-quiet", f"the lease is given back while {underway} is being committed")
 
 
@@ -74,7 +74,7 @@ def _ledger(memory: AgentHistory, now: int, report: Report) -> None:
         decision = entry.decision
         if decision is None:
             continue
-        known, before = memory.standing.get(model, ("", ""))
+        known, before = memory.ledger_states.get(model, ("", ""))
         if known == decision.decision_id and before in OPEN and entry.state in {"applied", "refused"}:
             _closed_by(memory, decision, "done" if entry.state == "applied" else "refused", report)
         if entry.state == "accepted" and (known, before) != (decision.decision_id, "accepted"):
@@ -90,7 +90,7 @@ def _ledger(memory: AgentHistory, now: int, report: Report) -> None:
                 report("P1-announced", f"{decision.decision_id} of {model}, {now - at_ms} ms ago")
         if entry.pending is not None and entry.pending.sequence != entry.sequence:
             report("I17-used", f"{entry.sequence} is reached while {entry.pending.sequence} is pending")
-    memory.standing = standing
+    memory.ledger_states = standing
 
 
 def _closed_by(memory: AgentHistory, decision: Decision, status: ApplyStatus, report: Report) -> None:
@@ -116,8 +116,8 @@ def _drains(memory: AgentHistory, now: int, report: Report) -> None:
         if state.drains.open:
             report("I16-leader", f"{len(state.drains.open)} drains are open")
         memory.draining.clear()
-        memory.asked_drain_ms.clear()
-        memory.unanswered.clear()
+        memory.drain_requested_ms.clear()
+        memory.drain_failures.clear()
         return
     _died(memory, report)
     knobs = memory.settings.drain
@@ -132,13 +132,13 @@ def _drains(memory: AgentHistory, now: int, report: Report) -> None:
         memory.draining[key] = (drain.incarnation, deadline_ms)
         if drain.accepted:
             continue
-        asked_ms = memory.asked_drain_ms.get(drain.drain_id + drain.worker, drain.started_at_ms)
+        asked_ms = memory.drain_requested_ms.get(drain.drain_id + drain.worker, drain.started_at_ms)
         if min(now - asked_ms, hearing_ms) > 5 * knobs.retry_ms + _SLACK_MS:
             report("I16-asked", f"{drain.worker} was last asked {now - asked_ms} ms ago")
-        if memory.unanswered.get(key, 0) >= knobs.revoke_after and not drain.revoked:
+        if memory.drain_failures.get(key, 0) >= knobs.revoke_after and not drain.revoked:
             report("I16-asked", f"{drain.worker} does not answer, and keeps its lease")
     for key in [key for key in memory.draining if key not in state.drains.open]:
-        memory.unanswered.pop(key, None)
+        memory.drain_failures.pop(key, None)
         _closed(memory, key, *memory.draining.pop(key), now, report)
 
 
@@ -147,7 +147,7 @@ def _closed(  # noqa: PLR0917 - one argument for each fact
 ) -> None:
     model, pool, name = key.split("\0")
     fleet = memory.agent.controller.state.fleet
-    if now >= deadline_ms or (model, pool, name) in memory.drained or model not in fleet.models:
+    if now >= deadline_ms or (model, pool, name) in memory.drained_workers or model not in fleet.models:
         return  # what was taken out of the settings is nobody's to drain any more
     worker = fleet.models[model].pools[pool].workers.get(name)
     reborn = worker is not None and worker.record.incarnation != incarnation
@@ -211,7 +211,7 @@ def check_totals(memory: AgentHistory, now: int, report: Report) -> None:
             anew = (len(counted), standings.count("ready"), standings.count("starting"), total)
             if believed != anew or min(total.kv_micro, total.waiting, total.running, pool.late) < 0:
                 report("I13-finite", f"{model.name}/{pool.name}: {believed}, counted anew {anew}")
-    memory.looked_ms = now
+    memory.totals_checked_ms = now
     if fleet.workers != workers:
         report("I14-bounded", f"{fleet.workers} workers are counted, {workers} are known")
 
@@ -221,7 +221,11 @@ def _newest(memory: AgentHistory, pool: Pool, report: Report) -> None:
     for worker in pool.workers.values():
         key = f"{worker.record.model}\0{pool.name}\0{worker.record.worker}"
         newest = worker.latest[0].sequence if worker.latest and worker.latest[0] else -1
-        incarnation, before = memory.newest.get(key, (-1, -1))
-        if incarnation == worker.record.incarnation and newest < before and worker.registered_at_ms <= memory.looked_ms:
+        incarnation, before = memory.newest_samples.get(key, (-1, -1))
+        if (
+            incarnation == worker.record.incarnation
+            and newest < before
+            and worker.registered_at_ms <= memory.totals_checked_ms
+        ):
             report("I10-newest", f"{worker.record.worker} from {before} to {newest}")
-        memory.newest[key] = (worker.record.incarnation, newest)
+        memory.newest_samples[key] = (worker.record.incarnation, newest)

@@ -69,10 +69,10 @@ class StubEngine(SimulatedEngine):
 
     def __init__(self, role: Role, share: Callable[[], WorkShare], watch: RunObserver) -> None:
         super().__init__(EngineKnobs(role, _BLOCKS), _TIMING)
-        self._share = share
-        self._watch = watch
+        self._work_share = share
+        self._observer = watch
         self._busy = True
-        self._empty_ms: float | None = None
+        self._empty_at_ms: float | None = None
         self._running: dict[str, _RunningRequest] = {}
 
     @property
@@ -80,9 +80,9 @@ class StubEngine(SimulatedEngine):
         """Its requests, and something more until it has wound down."""
         return ["work", *self._running] if self._busy else list(self._running)
 
-    def wind_down(self, empty_ms: float) -> None:
+    def empty_at(self, empty_ms: float) -> None:
         """No new work comes: it is empty then, but for its requests."""
-        self._empty_ms = empty_ms
+        self._empty_at_ms = empty_ms
 
     def kv_tokens(self, request_id: str) -> int:
         """Tokens of a request; 0 when it is not inside."""
@@ -98,14 +98,14 @@ class StubEngine(SimulatedEngine):
         """It runs at once."""
         self._now_ms = max(self._now_ms, now_ms)
         self._running[request.request_id] = _RunningRequest(request, self._now_ms)
-        self._watch.started(request)
+        self._observer.started(request)
 
     def abort(self, request_id: str, now_ms: float) -> bool:
         """Drop a request at once. False when it is not inside."""
         self._now_ms = max(self._now_ms, now_ms)
         one = self._running.pop(request_id, None)
         if one is not None:
-            self._watch.stopped(one.request)
+            self._observer.stopped(one.request)
         return one is not None
 
     def detach(self, request_id: str, now_ms: float) -> Request | None:
@@ -120,8 +120,8 @@ class StubEngine(SimulatedEngine):
     def advance(self, now_ms: float) -> list[EngineEvent]:
         """Requests end when their time is over, and so does a drain."""
         self._now_ms = max(self._now_ms, now_ms)
-        if self._empty_ms is not None and now_ms >= self._empty_ms:
-            self._busy, self._empty_ms = False, None
+        if self._empty_at_ms is not None and now_ms >= self._empty_at_ms:
+            self._busy, self._empty_at_ms = False, None
         over = [one.request.request_id for one in self._running.values() if one.ends_ms <= now_ms]
         for name in over:
             self.abort(name, now_ms)
@@ -131,7 +131,7 @@ class StubEngine(SimulatedEngine):
     def next_event_ms(self) -> float | None:
         """When the next request ends, or it is empty."""
         times = [one.ends_ms for one in self._running.values()]
-        return min(times if self._empty_ms is None else [*times, self._empty_ms], default=None)
+        return min(times if self._empty_at_ms is None else [*times, self._empty_at_ms], default=None)
 
     def migratable_requests(self) -> list[MigratableRequest]:
         """Its requests, in the order in which they came."""
@@ -142,7 +142,7 @@ class StubEngine(SimulatedEngine):
 
     def load(self) -> WorkerSample:
         """Its share of the work, and what its requests take."""
-        share, requests = self._share(), len(self._running)
+        share, requests = self._work_share(), len(self._running)
         full = min(1.0, share.busy)
         others = int(_OTHERS * full)
         return WorkerSample(

@@ -55,49 +55,49 @@ class ChaosWorld(TurnObserver):
         self.plan = plan
         self.timeline = Timeline(plan.seed)
         self.bus = VirtualBus(self.timeline, faults=plan.bus)
-        self.peers = VirtualBus(self.timeline, faults=plan.peers, purpose="peers")
+        self.peer_bus = VirtualBus(self.timeline, faults=plan.peers, purpose="peers")
         """Between workers and frontends: another network, which fails by itself."""
         self.store = VirtualStore(self.timeline, faults=plan.store)
         self.models: dict[str, ModelKnobs] = {model.name: model for model in told("", plan.gpus).models}
-        self.watchers: list[TurnObserver] = []
+        self.observers: list[TurnObserver] = []
         self.on_journal: Callable[[SimulatedAgent, SampledJournal], None] = lambda _agent, _journal: None
         """Told of every journal that begins."""
-        self.on_phase: list[Callable[[SimulatedWorker, str, MigrateCommand], object]] = []
+        self.on_migration_phase: list[Callable[[SimulatedWorker, str, MigrateCommand], object]] = []
         """Told of every step of every move."""
-        self.on_broken: Callable[[str, str], None] = lambda _name, _detail: None
+        self.on_violation: Callable[[str, str], None] = lambda _name, _detail: None
         """Told of an invariant of requests that does not hold."""
         self.agents: dict[str, SimulatedAgent] = {}
         self.workers: dict[str, SimulatedWorker] = {}
-        self.dethroned: set[int] = set()
+        self.deposed_epochs: set[int] = set()
         """Terms that an operator ended: their leaders cannot know it at once."""
         self.demand: dict[PoolKey, float] = {}
-        self.new_workers_come = True
+        self.new_workers_start = True
         """Whether a worker that starts ever becomes ready."""
-        self.workers_hang = False
+        self.drains_hang = False
         """Whether a worker that drains never becomes empty."""
         self.copies_hang = False
         """Whether no copy of a cache ever ends."""
-        self.room_is_refused = False
+        self.migrations_refused = False
         """Whether no worker takes in what others move."""
-        self.moody = FaultyScalerConnection(self.bus)
+        self.scaler_bus = FaultyScalerConnection(self.bus)
         self.rogue = self.bus.connection()
         """The connection of somebody who says what is not so."""
-        self.told: Callable[[str], Settings] = lambda name: told(name, plan.gpus)
+        self.settings_of: Callable[[str], Settings] = lambda name: told(name, plan.gpus)
         self._rng = self.timeline.rng("world")
         self._serving: dict[PoolKey, list[str]] = {}
         self._started = 0
-        self._desks: dict[SimulatedWorker, RequestClient] = {}
-        self.keeper = ChaosFrontend(
+        self._request_clients: dict[SimulatedWorker, RequestClient] = {}
+        self.frontend = ChaosFrontend(
             self.timeline,
-            self.peers,
+            self.peer_bus,
             [(model.name, pool.name) for model in self.models.values() for pool in model.pools],
-            self._lives,
-            self._broken,
+            self._serving_lives,
+            self._report_violation,
         )
         pools = {name: [pool.name for pool in model.pools] for name, model in self.models.items()}
-        self.scaler = SimulatedScaler(self.timeline, pools, self.moody, self.start_worker)
+        self.scaler = SimulatedScaler(self.timeline, pools, self.scaler_bus, self.start_worker)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the agents, and the workers that were there before any decision."""
         for model in self.models.values():
             for pool in model.pools:
@@ -106,11 +106,11 @@ class ChaosWorld(TurnObserver):
                 for _ in range(pool.replicas_min + 1):
                     self.scaler.adopt(self.start_worker(model.name, pool.name))
         for number in range(self.plan.agents):
-            self.join(f"agent-{number}")
+            self.start_agent(f"agent-{number}")
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
-    def join(self, name: str) -> SimulatedAgent:
+    def start_agent(self, name: str) -> SimulatedAgent:
         """A life of an agent begins; its clock is off by another amount than in the life before."""
         plan, rng = self.plan, self._rng
         skew_ms = rng.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
@@ -118,7 +118,7 @@ class ChaosWorld(TurnObserver):
         journal = SampledJournal(rng.randrange(2**32)) if rng.random() < _JOURNALLED else None
         agent = SimulatedAgent(
             self.timeline,
-            self.told(name),
+            self.settings_of(name),
             self.bus.connection(),
             self.store.connection(),
             clock=VirtualClock(self.timeline, skew_ms, drift),
@@ -131,21 +131,21 @@ class ChaosWorld(TurnObserver):
             self.on_journal(agent, journal)
         return agent
 
-    def join_again(self, name: str) -> None:
+    def restart_agent(self, name: str) -> None:
         """The agent of this name is started again, unless it runs."""
         if name not in self.agents:
-            self.join(name)
+            self.start_agent(name)
 
-    def kill(self, agent: SimulatedAgent) -> None:
+    def kill_agent(self, agent: SimulatedAgent) -> None:
         """The process is gone."""
         if agent.alive:
             agent.kill()
             del self.agents[agent.name]
 
-    def stop(self, agent: SimulatedAgent) -> None:
+    def stop_agent(self, agent: SimulatedAgent) -> None:
         """Ask it to end; it does when it has handed over, or after its time."""
         agent.stop()
-        self.timeline.call_later(HAND_OVER_MS, partial(self.kill, agent))
+        self.timeline.call_later(HAND_OVER_MS, partial(self.kill_agent, agent))
 
     @property
     def leader(self) -> SimulatedAgent | None:
@@ -156,24 +156,24 @@ class ChaosWorld(TurnObserver):
 
     def before_turn(self, agent: SimulatedAgent, events: Sequence[AnyEvent], now: int) -> None:
         """Show it."""
-        for watcher in self.watchers:
+        for watcher in self.observers:
             watcher.before_turn(agent, events, now)
 
     def after_turn(
         self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
         """Show it."""
-        for watcher in self.watchers:
+        for watcher in self.observers:
             watcher.after_turn(agent, events, effects, now)
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Show it."""
-        for watcher in self.watchers:
+        for watcher in self.observers:
             watcher.before_effect(agent, effect)
 
     def after_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
         """Show it."""
-        for watcher in self.watchers:
+        for watcher in self.observers:
             watcher.after_effect(agent, effect)
 
     # -- workers -------------------------------------------------------------------------------------------------------
@@ -190,44 +190,44 @@ class ChaosWorld(TurnObserver):
             incarnation=START_MS + int(self.timeline.now_ms) if incarnation is None else incarnation,
             gpus=knobs.gpus_per_worker,
         )
-        watch = WorkerRuns(self.keeper.runs, (record.worker, record.incarnation))
-        start_ms = self._rng.uniform(500.0, 12_000.0) if self.new_workers_come else _NEVER_MS
+        watch = WorkerRuns(self.frontend.runs, (record.worker, record.incarnation))
+        start_ms = self._rng.uniform(500.0, 12_000.0) if self.new_workers_start else _NEVER_MS
         worker = SimulatedWorker(
             self.timeline,
             record,
-            StubEngine(knobs.role, partial(self._share, (model, pool), record.worker), watch),
+            StubEngine(knobs.role, partial(self._work_share, (model, pool), record.worker), watch),
             self.bus.connection(),
             self.store.connection(),
-            peers=self.peers.connection(),
+            peers=self.peer_bus.connection(),
             knobs=SimulatedWorkerKnobs(start_ms, REPORT_INTERVAL_MS, mover=MoverKnobs(_LINK.live_copy)),
-            on_event=self._happened,
-            on_change=self._worker_changed,
+            on_event=self._on_engine_event,
+            on_change=self._on_worker_changed,
         )
-        worker.never_drains = self.workers_hang
-        worker.mover.hangs, worker.mover.intake.refuses = self.copies_hang, self.room_is_refused
-        worker.mover.on_phase = partial(self._moved, worker)
+        worker.never_drains = self.drains_hang
+        worker.mover.hangs, worker.mover.intake.refuses = self.copies_hang, self.migrations_refused
+        worker.mover.on_phase = partial(self._on_migration_phase, worker)
         self.workers[record.worker] = worker
-        self._desks[worker] = RequestClient(self.timeline, worker)
+        self._request_clients[worker] = RequestClient(self.timeline, worker)
         return worker
 
-    def _happened(self, worker: SimulatedWorker, event: EngineEvent) -> None:
-        self._desks[worker].happened(event)
+    def _on_engine_event(self, worker: SimulatedWorker, event: EngineEvent) -> None:
+        self._request_clients[worker].on_engine_event(event)
 
-    def _moved(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
-        for watch in self.on_phase:
+    def _on_migration_phase(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
+        for watch in self.on_migration_phase:
             watch(worker, phase, command)
 
-    def _broken(self, name: str, detail: str) -> None:
-        self.on_broken(name, detail)
+    def _report_violation(self, name: str, detail: str) -> None:
+        self.on_violation(name, detail)
 
-    def _lives(self, pool: PoolKey) -> list[WorkerLife]:
-        return [(one.record.worker, one.record.incarnation) for one in self.of_pool(pool) if one.serving]
+    def _serving_lives(self, pool: PoolKey) -> list[WorkerLife]:
+        return [(one.record.worker, one.record.incarnation) for one in self.workers_of(pool) if one.serving]
 
-    def of_pool(self, pool: PoolKey) -> list[SimulatedWorker]:
+    def workers_of(self, pool: PoolKey) -> list[SimulatedWorker]:
         """The living workers of a pool."""
         return [one for one in self.workers.values() if (one.record.model, one.record.pool) == pool]
 
-    def _share(self, pool: PoolKey, name: str) -> WorkShare:
+    def _work_share(self, pool: PoolKey, name: str) -> WorkShare:
         """The demand of a pool is shared among the workers that serve.
 
         In a pool that is neither idle nor overloaded one request waits, at one worker: that is between the thresholds
@@ -239,14 +239,14 @@ class ChaosWorld(TurnObserver):
             return WorkShare(busy, 1 + int(_OVERLOADED_WAITING * (busy - 1.0)))
         return WorkShare(busy, int(busy > IDLE and serving[:1] == [name]))
 
-    def _worker_changed(self, worker: SimulatedWorker) -> None:
+    def _on_worker_changed(self, worker: SimulatedWorker) -> None:
         pool = worker.record.model, worker.record.pool
         name = worker.record.worker
         if not worker.alive:
-            self._desks.pop(worker).close()
-            self.keeper.runs.died((name, worker.record.incarnation))
+            self._request_clients.pop(worker).close()
+            self.frontend.runs.died((name, worker.record.incarnation))
             if self.workers.get(name) is worker:
                 del self.workers[name]
         if worker.alive and worker.draining and isinstance(worker.engine, StubEngine):
-            worker.engine.wind_down(self.timeline.now_ms + self._rng.uniform(500.0, 15_000.0))
-        self._serving[pool] = [one.record.worker for one in self.of_pool(pool) if one.serving]
+            worker.engine.empty_at(self.timeline.now_ms + self._rng.uniform(500.0, 15_000.0))
+        self._serving[pool] = [one.record.worker for one in self.workers_of(pool) if one.serving]

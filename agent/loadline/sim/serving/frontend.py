@@ -61,90 +61,92 @@ class SimulatedFrontend:
         served: RequestLog,
         root: str = "loadline",
     ) -> None:
-        self.served = served
+        self.log = served
         self._timeline = timeline
         self._model = model
         self._pools = pools
         self._fleet = fleet
         self._objectives = objectives
         self._bus = bus
-        self._policy = ROUTING_POLICIES[fleet.routing]
+        self._routing_policy = ROUTING_POLICIES[fleet.routing]
         self._rng = timeline.rng("prefix")
         transfer = fleet.transfer
-        self.link = TransferLink(transfer.bandwidth_gbytes_per_s, transfer.latency_ms, transfer.kv_bytes_per_token)
+        self.transfer_link = TransferLink(
+            transfer.bandwidth_gbytes_per_s, transfer.latency_ms, transfer.kv_bytes_per_token
+        )
         roles: list[Role] = [pool.role for pool in pools.values()]
-        self._entry: Role = "prefill" if "prefill" in roles else "aggregated"
-        self._second: Role = "decode" if "prefill" in roles else "aggregated"
-        self._stations: dict[str, RoutedWorker] = {}
-        self._lanes: dict[tuple[str, ...], DispatchQueue] = {}
+        self._first_role: Role = "prefill" if "prefill" in roles else "aggregated"
+        self._second_role: Role = "decode" if "prefill" in roles else "aggregated"
+        self._workers: dict[str, RoutedWorker] = {}
+        self._queues: dict[tuple[str, ...], DispatchQueue] = {}
         self._arrivals: dict[int, Arrival] = {}
         self._first_token_ms: dict[int, float] = {}
-        self._moving = 0
+        self._transferring = 0
         self._owners = RequestOwners()
         self._interval = TrafficInterval()
         self._sequence = 0
         self._subject = Subjects(root).traffic(model, "gateway")
-        VirtualTask(bus.answer(peers.claims_of(model), peers.answering(Claim, self._claimed)))
+        VirtualTask(bus.answer(peers.claims_of(model), peers.answering(Claim, self._answer_claim)))
         timeline.call_later(REPORT_INTERVAL_MS, self._report)
 
     @property
     def queued(self) -> int:
         """Requests that wait here for a worker."""
-        return sum(len(lane.waiting) for lane in self._lanes.values())
+        return sum(len(lane.waiting) for lane in self._queues.values())
 
     @property
     def in_flight(self) -> int:
         """Requests that workers hold, or that are on their way between two."""
-        return sum(len(station.numbers) for station in self._stations.values()) + self._moving
+        return sum(len(station.requests) for station in self._workers.values()) + self._transferring
 
-    def arrive(self, arrival: Arrival) -> None:
+    def submit(self, arrival: Arrival) -> None:
         """A new request, now."""
-        number = self.served.arrive(self._timeline.now_ms, arrival.isl_tokens)
+        number = self.log.record_arrival(self._timeline.now_ms, arrival.isl_tokens)
         self._arrivals[number] = arrival
         self._interval.arrived(arrival.isl_tokens)
         request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens)
-        lane = self._lane(self._entry, request)
+        lane = self._queue(self._first_role, request)
         follows = request.osl_tokens > 1  # a single token needs no second worker
-        if not lane.pools or (follows and not self._lane(self._second, request).pools):
-            self._end(number)
-            self.served.refuse(number)
+        if not lane.pools or (follows and not self._queue(self._second_role, request).pools):
+            self._forget(number)
+            self.log.record_refusal(number)
             return
         lane.waiting.append((number, request))
-        self._assign(lane)
+        self._dispatch_waiting(lane)
 
-    def changed(self, worker: SimulatedWorker) -> None:
+    def on_worker_changed(self, worker: SimulatedWorker) -> None:
         """A worker came, began to drain or ended."""
         name = worker.record.worker
-        station = self._stations.get(name)
+        station = self._workers.get(name)
         if station is None:
             blocks = self._pools[worker.record.pool].knobs.prefix_cache_blocks
             station = RoutedWorker(worker, name, PrefixCache(blocks, PREFIX_BLOCK_TOKENS) if blocks else None)
-            self._stations[name] = station
-        lanes = [lane for pools, lane in self._lanes.items() if worker.record.pool in pools]
+            self._workers[name] = station
+        lanes = [lane for pools, lane in self._queues.items() if worker.record.pool in pools]
         for lane in lanes:
-            lane.serving = self._serving(lane.pools)
+            lane.serving = self._serving_workers(lane.pools)
         if not worker.alive:
-            del self._stations[name]
-            self._lose(station)
+            del self._workers[name]
+            self._requeue(station)
         for lane in lanes:
-            self._assign(lane)
+            self._dispatch_waiting(lane)
 
-    def happened(self, worker: SimulatedWorker, event: EngineEvent) -> None:
+    def on_engine_event(self, worker: SimulatedWorker, event: EngineEvent) -> None:
         """Something happened to a request at a worker."""
-        station = self._stations[worker.record.worker]
-        number = station.numbers[event.request_id]
+        station = self._workers[worker.record.worker]
+        number = station.requests[event.request_id]
         match event.kind:
             case "preempted":
-                self.served.preempted += 1
+                self.log.preempted += 1
             case "first_token":
                 # The user's first token stays the first one: what is computed again later delays those that follow.
                 self._first_token_ms.setdefault(number, event.at_ms)
-                station.computed(event.request_id)
+                station.prefill_done(event.request_id)
                 if worker.record.role == "prefill":
-                    station.let_go(event.request_id)
-                    self._hand_over(number, event)
+                    station.remove(event.request_id)
+                    self._start_decode(number, event)
             case "finished":
-                station.let_go(event.request_id)
+                station.remove(event.request_id)
                 self._finish(number, event)
             case "refused" | "detached":
                 raise AssertionError(
@@ -153,7 +155,7 @@ class SimulatedFrontend:
 
     # -- giving --------------------------------------------------------------------------------------------------------
 
-    def _lane(self, role: Role, request: Request) -> DispatchQueue:
+    def _queue(self, role: Role, request: Request) -> DispatchQueue:
         """Where requests of its length wait; a lane without pools is for those that no worker could ever hold."""
         pools = tuple(
             name
@@ -161,40 +163,40 @@ class SimulatedFrontend:
             if pool.role == role
             and pool.engine.blocks_needed(request.isl_tokens, request.osl_tokens) <= pool.engine.kv_blocks_total
         )
-        if pools not in self._lanes:
-            self._lanes[pools] = DispatchQueue(pools, self._serving(pools))
-        return self._lanes[pools]
+        if pools not in self._queues:
+            self._queues[pools] = DispatchQueue(pools, self._serving_workers(pools))
+        return self._queues[pools]
 
-    def _serving(self, pools: tuple[str, ...]) -> list[RoutedWorker]:
-        stations = self._stations.values()
+    def _serving_workers(self, pools: tuple[str, ...]) -> list[RoutedWorker]:
+        stations = self._workers.values()
         return [one for one in stations if one.worker.record.pool in pools and one.worker.serving]
 
-    def _assign(self, lane: DispatchQueue) -> None:
+    def _dispatch_waiting(self, lane: DispatchQueue) -> None:
         while lane.waiting and lane.serving:
             number, request = lane.waiting.popleft()
             if request.prefilled:
-                self._move(number, request)
+                self._transfer(number, request)
             else:
-                self._give(number, self._choose(lane, number), request)
+                self._dispatch(number, self._route(lane, number), request)
 
-    def _choose(self, lane: DispatchQueue, number: int) -> RoutedWorker:
-        station = self._policy(lane.serving, self._arrivals[number], lane.chosen)
-        lane.chosen += 1
+    def _route(self, lane: DispatchQueue, number: int) -> RoutedWorker:
+        station = self._routing_policy(lane.serving, self._arrivals[number], lane.dispatched)
+        lane.dispatched += 1
         return station
 
-    def _give(self, number: int, station: RoutedWorker, request: Request) -> None:
+    def _dispatch(self, number: int, station: RoutedWorker, request: Request) -> None:
         """Submit a request: one that comes with its cache, or one whose tokens must be computed, perhaps again."""
         name, record = str(number), station.worker.record
         prompt_tokens = hit_tokens = 0
         if not request.prefilled:
-            hit_tokens = self._hit(station, self._arrivals[number])
+            hit_tokens = self._prefix_hit_tokens(station, self._arrivals[number])
             self._interval.looked_up(request.isl_tokens, hit_tokens)
             prompt_tokens = request.isl_tokens + request.generated_tokens
-        station.hold(name, number, prompt_tokens)
+        station.add(name, number, prompt_tokens)
         hop = self._owners.assign(name, record.worker, record.incarnation)
         station.worker.submit(replace(request, cached_tokens=hit_tokens, hop=hop))
 
-    def _hit(self, station: RoutedWorker, arrival: Arrival) -> int:
+    def _prefix_hit_tokens(self, station: RoutedWorker, arrival: Arrival) -> int:
         """Prompt tokens that are in the worker's prefix cache; afterwards the whole prompt is."""
         if station.prefix is None:
             return 0
@@ -206,29 +208,29 @@ class SimulatedFrontend:
             return 0
         # The trace says that it was seen before, not where. Who routes by cache finds it; others do by chance.
         role = station.worker.record.role
-        serving = sum(one.worker.record.role == role and one.worker.serving for one in self._stations.values())
+        serving = sum(one.worker.record.role == role and one.worker.serving for one in self._workers.values())
         share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / serving
         return arrival.hit_tokens if self._rng.random() < share else 0
 
-    async def _claimed(self, claim: Claim) -> Owned:
+    async def _answer_claim(self, claim: Claim) -> Owned:
         """A worker wants a request that another one has; who is lost, or has it no more, gives nothing away."""
         name, owner = claim.request_id, self._owners.owner(claim.request_id)
         if owner is None:
             return Owned(yes=False)
-        mine, its = self._stations.get(owner.worker), self._stations.get(claim.worker)
+        mine, its = self._workers.get(owner.worker), self._workers.get(claim.worker)
         there = its is not None and its.worker.record.incarnation == claim.incarnation
-        if mine is None or its is None or not there or name not in mine.numbers:
+        if mine is None or its is None or not there or name not in mine.requests:
             return Owned(yes=False)
         if not self._owners.claim(name, claim.worker, claim.incarnation, claim.hop):
             return Owned(yes=False, worker=owner.worker, incarnation=owner.incarnation)
         if mine is not its:
-            mine.hand_over(name, its)
-            self.served.migrated += 1
+            mine.transfer(name, its)
+            self.log.migrated += 1
         return Owned(yes=True, worker=claim.worker, incarnation=claim.incarnation)
 
     # -- moving --------------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, number: int, event: EngineEvent) -> None:
+    def _start_decode(self, number: int, event: EngineEvent) -> None:
         """Its prompt is computed; the rest is done by a decode worker."""
         if self._arrivals[number].osl_tokens == 1:
             self._finish(number, event)
@@ -237,61 +239,61 @@ class SimulatedFrontend:
             request = Request(
                 str(number), arrival.isl_tokens, arrival.osl_tokens, 1, prefilled=True, last_token_ms=event.at_ms
             )
-            lane = self._lane(self._second, request)
+            lane = self._queue(self._second_role, request)
             lane.waiting.append((number, request))
-            self._assign(lane)
+            self._dispatch_waiting(lane)
 
-    def _move(self, number: int, request: Request) -> None:
+    def _transfer(self, number: int, request: Request) -> None:
         """Carry a cache to a worker of the second role, which is chosen when the cache sets out."""
-        station = self._choose(self._lane(self._second, request), number)
-        self._moving += 1
+        station = self._route(self._queue(self._second_role, request), number)
+        self._transferring += 1
         self._timeline.call_later(
-            self.link.transfer_ms(request.kv_tokens), partial(self._arrived, number, station, request)
+            self.transfer_link.transfer_ms(request.kv_tokens), partial(self._on_transferred, number, station, request)
         )
 
-    def _arrived(self, number: int, station: RoutedWorker, request: Request) -> None:
-        self._moving -= 1
+    def _on_transferred(self, number: int, station: RoutedWorker, request: Request) -> None:
+        self._transferring -= 1
         if station.worker.serving:
-            self._give(number, station, request)
+            self._dispatch(number, station, request)
         else:
-            lane = self._lane(self._second, request)
+            lane = self._queue(self._second_role, request)
             lane.waiting.append((number, request))
-            self._assign(lane)
+            self._dispatch_waiting(lane)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _finish(self, number: int, event: EngineEvent) -> None:
         arrival = self._arrivals[number]
         first_ms = self._first_token_ms[number]
-        ttft_ms = first_ms - self.served.arrived_ms(number)
+        ttft_ms = first_ms - self.log.arrived_ms(number)
         following = arrival.osl_tokens - 1
         itl_ms = (event.at_ms - first_ms) / following if following else None
-        self._end(number)
-        self.served.finish(number, ttft_ms, itl_ms, event.token_gap_max_ms)
+        self._forget(number)
+        self.log.record_finish(number, ttft_ms, itl_ms, event.token_gap_max_ms)
         objectives = self._objectives
         ttft_met = ttft_ms <= objectives.ttft_ms
         itl_met = itl_ms is None or itl_ms <= objectives.itl_ms
         self._interval.finished(arrival.osl_tokens, ttft_ms, itl_ms, ttft_met=ttft_met, itl_met=itl_met)
 
-    def _end(self, number: int) -> None:
+    def _forget(self, number: int) -> None:
         del self._arrivals[number]
         self._owners.end(str(number))
         self._first_token_ms.pop(number, None)
 
-    def _lose(self, station: RoutedWorker) -> None:
+    def _requeue(self, station: RoutedWorker) -> None:
         """A worker is gone: what it held begins again, before all others."""
-        self.served.retried += len(station.numbers)
+        self.log.retried += len(station.requests)
         lanes = []
-        for number in reversed(station.numbers.values()):
+        for number in reversed(station.requests.values()):
             arrival = self._arrivals[number]
             # Nobody knows any more when it got its newest token: it waits for the next one from now on.
             token_ms = self._timeline.now_ms if number in self._first_token_ms else None
             request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens, last_token_ms=token_ms)
-            lane = self._lane(self._entry, request)
+            lane = self._queue(self._first_role, request)
             lane.waiting.appendleft((number, request))
             lanes.append(lane)
         for lane in lanes:
-            self._assign(lane)
+            self._dispatch_waiting(lane)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class RequestLog:
         self._isl_tokens = array("q")
         self._ttft_ms = array("d")
         self._itl_ms = array("d")
-        self._gap_ms = array("d")
+        self._token_gap_ms = array("d")
         self._done = array("b")
 
     @property
@@ -36,13 +36,13 @@ class RequestLog:
         """Requests that arrived."""
         return len(self._arrived_ms)
 
-    def arrive(self, at_ms: float, isl_tokens: int) -> int:
+    def record_arrival(self, at_ms: float, isl_tokens: int) -> int:
         """A request arrived; gives its number."""
         self._arrived_ms.append(at_ms)
         self._isl_tokens.append(isl_tokens)
         self._ttft_ms.append(_UNKNOWN)
         self._itl_ms.append(_UNKNOWN)
-        self._gap_ms.append(_UNKNOWN)
+        self._token_gap_ms.append(_UNKNOWN)
         self._done.append(0)
         return len(self._arrived_ms) - 1
 
@@ -50,7 +50,7 @@ class RequestLog:
         """When a request arrived."""
         return self._arrived_ms[number]
 
-    def finish(self, number: int, ttft_ms: float, itl_ms: float | None, gap_ms: float = 0.0) -> None:
+    def record_finish(self, number: int, ttft_ms: float, itl_ms: float | None, gap_ms: float = 0.0) -> None:
         """A request got its last token, having waited so long for one at most; one with a single token has no ITL."""
         if self._done[number]:
             raise AssertionError(f"request {number} ends a second time")
@@ -58,9 +58,9 @@ class RequestLog:
         self._done[number] = 1
         self._ttft_ms[number] = ttft_ms
         self._itl_ms[number] = _UNKNOWN if itl_ms is None else itl_ms
-        self._gap_ms[number] = _UNKNOWN if itl_ms is None else gap_ms
+        self._token_gap_ms[number] = _UNKNOWN if itl_ms is None else gap_ms
 
-    def refuse(self, number: int) -> None:
+    def record_refusal(self, number: int) -> None:
         """No worker could ever take it."""
         if self._done[number]:
             raise AssertionError(f"request {number} ends a second time")
@@ -79,19 +79,19 @@ class RequestLog:
         ttft, itl = np.asarray(self._ttft_ms) <= ttft_ms, single | (took_ms <= itl_ms)
         return Attainment(float(ttft.mean()), float(itl.mean()), float((ttft & itl).mean()))
 
-    def ttft(self) -> Percentiles:
+    def ttft_percentiles(self) -> Percentiles:
         """Over the requests that finished."""
         return _percentiles(np.asarray(self._ttft_ms))
 
-    def itl(self) -> Percentiles:
+    def itl_percentiles(self) -> Percentiles:
         """Over the requests that finished with more than one token."""
         return _percentiles(np.asarray(self._itl_ms))
 
-    def gap(self) -> Percentiles:
+    def token_gap_percentiles(self) -> Percentiles:
         """Of the longest time between two tokens, over the requests that finished with more than one."""
-        return _percentiles(np.asarray(self._gap_ms))
+        return _percentiles(np.asarray(self._token_gap_ms))
 
-    def by_step(self, step_ms: float, steps: int) -> "RequestSeries":
+    def series(self, step_ms: float, steps: int) -> "RequestSeries":
         """The same by the time of arrival, in ``steps`` steps of ``step_ms``."""
         arrived = np.asarray(self._arrived_ms)
         edges = np.searchsorted(arrived, np.arange(steps + 1) * step_ms)

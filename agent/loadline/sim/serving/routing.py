@@ -20,33 +20,33 @@ class RoutedWorker(Struct, eq=False):
     worker: SimulatedWorker
     name: str
     prefix: PrefixCache | None
-    numbers: dict[str, int] = {}
+    requests: dict[str, int] = {}
     """Id at the worker -> number of the request."""
-    prompt_tokens: int = 0
+    queued_prompt_tokens: int = 0
     """Of what it was given and has not computed yet."""
-    _prompts: dict[str, int] = {}
+    _prompt_tokens_by_id: dict[str, int] = {}
 
-    def hold(self, name: str, number: int, prompt_tokens: int) -> None:
+    def add(self, name: str, number: int, prompt_tokens: int) -> None:
         """It was given a request, of which it has so many tokens to compute before the next one comes out."""
-        self.numbers[name] = number
-        self._prompts[name] = prompt_tokens
-        self.prompt_tokens += prompt_tokens
+        self.requests[name] = number
+        self._prompt_tokens_by_id[name] = prompt_tokens
+        self.queued_prompt_tokens += prompt_tokens
 
-    def computed(self, name: str) -> None:
+    def prefill_done(self, name: str) -> None:
         """The prompt of a request is computed, or need not be any more."""
-        self.prompt_tokens -= self._prompts.pop(name, 0)
-        if self.prompt_tokens < 0:
-            raise AssertionError(f"worker {self.name} has {self.prompt_tokens} prompt tokens to compute")
+        self.queued_prompt_tokens -= self._prompt_tokens_by_id.pop(name, 0)
+        if self.queued_prompt_tokens < 0:
+            raise AssertionError(f"worker {self.name} has {self.queued_prompt_tokens} prompt tokens to compute")
 
-    def let_go(self, name: str) -> int:
+    def remove(self, name: str) -> int:
         """A request has left it; gives its number."""
-        self.computed(name)
-        return self.numbers.pop(name)
+        self.prefill_done(name)
+        return self.requests.pop(name)
 
-    def hand_over(self, name: str, other: "RoutedWorker") -> None:
+    def transfer(self, name: str, other: "RoutedWorker") -> None:
         """Another one has a request now, with what is left of it to compute."""
-        left = self._prompts.get(name, 0)
-        other.hold(name, self.let_go(name), left)
+        left = self._prompt_tokens_by_id.get(name, 0)
+        other.add(name, self.remove(name), left)
 
     @property
     def cached_blocks(self) -> int:
@@ -67,7 +67,7 @@ class DispatchQueue(Struct, eq=False):
     serving: list[RoutedWorker] = []
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)
     """Number and how far it is; the first is next."""
-    chosen: int = 0
+    dispatched: int = 0
     """How often a station was chosen for one of them."""
 
 
@@ -82,7 +82,7 @@ def round_robin(stations: Sequence[RoutedWorker], _arrival: Arrival, chosen: int
 
 def least_loaded(stations: Sequence[RoutedWorker], _arrival: Arrival, _chosen: int) -> RoutedWorker:
     """The fewest prompt tokens to compute, then the fewest requests."""
-    return min(stations, key=lambda one: (one.prompt_tokens, len(one.numbers), one.name))
+    return min(stations, key=lambda one: (one.queued_prompt_tokens, len(one.requests), one.name))
 
 
 def kv_aware(stations: Sequence[RoutedWorker], arrival: Arrival, _chosen: int) -> RoutedWorker:
@@ -92,7 +92,12 @@ def kv_aware(stations: Sequence[RoutedWorker], arrival: Arrival, _chosen: int) -
     """
     return min(
         stations,
-        key=lambda one: (one.prompt_tokens - one.hit_tokens(arrival), len(one.numbers), one.cached_blocks, one.name),
+        key=lambda one: (
+            one.queued_prompt_tokens - one.hit_tokens(arrival),
+            len(one.requests),
+            one.cached_blocks,
+            one.name,
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""One function for each kind of strike, in the module of what it strikes. Each gives back how to undo it."""
+"""One function for each kind of fault, in the module of what it faults. Each gives back how to undo it."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -18,7 +18,7 @@ FAULTS: Final[Mapping[str, Callable[[FaultInjector, Fault], Undo]]] = {
 """Kind -> what it does."""
 
 
-def inject_fault(nemesis: FaultInjector, one: Fault) -> None:
+def inject_fault(injector: FaultInjector, one: Fault) -> None:
     """Do it now, and undo it when its time is over."""
-    nemesis.struck[one.kind] = nemesis.struck.get(one.kind, 0) + 1
-    nemesis.undo_after(one.lasts_ms, FAULTS[one.kind](nemesis, one))
+    injector.injected[one.kind] = injector.injected.get(one.kind, 0) + 1
+    injector.undo_after(one.duration_ms, FAULTS[one.kind](injector, one))

@@ -16,90 +16,90 @@ from loadline.sim.chaos.world import ChaosWorld
 from loadline.sim.world.agent import SimulatedAgent
 
 
-def agent_paused(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_paused(injector: FaultInjector, fault: Fault) -> Undo:
     """One stands still, as when its host is suspended."""
-    return _pause(nemesis.world, pick(_all(nemesis), strike.level), strike)
+    return _pause(injector.world, pick(_all(injector), fault.level), fault)
 
 
-def agents_paused(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agents_paused(injector: FaultInjector, fault: Fault) -> Undo:
     """All stand still."""
-    return _pause(nemesis.world, _all(nemesis), strike)
+    return _pause(injector.world, _all(injector), fault)
 
 
-def agent_paused_at_commit(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_paused_at_commit(injector: FaultInjector, fault: Fault) -> Undo:
     """Whoever decides next stands still before it is committed."""
-    return _pause_at(nemesis, CommitDecision, strike)
+    return _pause_at(injector, CommitDecision, fault)
 
 
-def agent_paused_at_effect(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_paused_at_effect(injector: FaultInjector, fault: Fault) -> Undo:
     """Whoever does anything next stands still before it is done."""
-    return _pause_at(nemesis, None, strike)
+    return _pause_at(injector, None, fault)
 
 
-def agent_killed(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_killed(injector: FaultInjector, fault: Fault) -> Undo:
     """One is killed, and started again later."""
-    return _kill(nemesis.world, pick(_all(nemesis), strike.level))
+    return _kill(injector.world, pick(_all(injector), fault.level))
 
 
-def agents_killed(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agents_killed(injector: FaultInjector, fault: Fault) -> Undo:
     """All are killed."""
-    del strike
-    return _kill(nemesis.world, _all(nemesis))
+    del fault
+    return _kill(injector.world, _all(injector))
 
 
-def agent_stopped(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_stopped(injector: FaultInjector, fault: Fault) -> Undo:
     """One is asked to stop (SIGTERM)."""
-    return _stop(nemesis.world, pick(_all(nemesis), strike.level))
+    return _stop(injector.world, pick(_all(injector), fault.level))
 
 
-def agent_stopped_at_commit(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_stopped_at_commit(injector: FaultInjector, fault: Fault) -> Undo:
     """Whoever decides next is asked to stop before it is committed."""
 
     def stop(agent: SimulatedAgent) -> None:
-        nemesis.undo_after(strike.lasts_ms, _stop(nemesis.world, [agent]))
+        injector.undo_after(fault.duration_ms, _stop(injector.world, [agent]))
 
-    nemesis.trap(CommitDecision, stop)
+    injector.on_next_effect(CommitDecision, stop)
     return no_undo
 
 
-def agent_joins(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_joins(injector: FaultInjector, fault: Fault) -> Undo:
     """There is one more for a while."""
-    del strike
-    if "agent-more" in nemesis.world.agents:
+    del fault
+    if "agent-more" in injector.world.agents:
         return no_undo
-    return partial(nemesis.world.kill, nemesis.world.join("agent-more"))
+    return partial(injector.world.kill_agent, injector.world.start_agent("agent-more"))
 
 
-def agent_off_bus(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
     """One sees the store and not the bus."""
-    return _cut(pick(_all(nemesis), strike.level), bus=True, store=False)
+    return _cut(pick(_all(injector), fault.level), bus=True, store=False)
 
 
-def agent_off_store(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_off_store(injector: FaultInjector, fault: Fault) -> Undo:
     """One sees the bus and not the store."""
-    return _cut(pick(_all(nemesis), strike.level), bus=False, store=True)
+    return _cut(pick(_all(injector), fault.level), bus=False, store=True)
 
 
-def agent_off_both(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_off_both(injector: FaultInjector, fault: Fault) -> Undo:
     """One sees neither."""
-    return _cut(pick(_all(nemesis), strike.level), bus=True, store=True)
+    return _cut(pick(_all(injector), fault.level), bus=True, store=True)
 
 
-def agent_hears_late(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_hears_late(injector: FaultInjector, fault: Fault) -> Undo:
     """What changes in the store is told to one only later, in order."""
-    for agent in pick(_all(nemesis), strike.level):
-        agent.store.delay_watches(strike.lasts_ms)
+    for agent in pick(_all(injector), fault.level):
+        agent.store.delay_watches(fault.duration_ms)
     return no_undo
 
 
-def agent_reloads(nemesis: FaultInjector, strike: Fault) -> Undo:
+def agent_reloads(injector: FaultInjector, fault: Fault) -> Undo:
     """One is told other settings: the same again, other planners, or a model less; and later its own."""
-    agents = pick(_all(nemesis), strike.level)
-    change = _SETTINGS[int(strike.lasts_ms) % len(_SETTINGS)]
+    agents = pick(_all(injector), fault.level)
+    change = _SETTINGS[int(fault.duration_ms) % len(_SETTINGS)]
 
     def tell(change: Callable[[Settings], Settings]) -> None:
         for agent in agents:
-            settings = change(nemesis.world.told(agent.name))
+            settings = change(injector.world.settings_of(agent.name))
             agent.inbox.put(SettingsChanged(Raw(json.encode(settings))))
 
     tell(change)
@@ -122,39 +122,39 @@ def _a_model_less(settings: Settings) -> Settings:
 _SETTINGS: Final[tuple[Callable[[Settings], Settings], ...]] = (_the_same, _other_planners, _a_model_less)
 
 
-def _all(nemesis: FaultInjector) -> list[SimulatedAgent]:
-    return [agent for _, agent in sorted(nemesis.world.agents.items())]
+def _all(injector: FaultInjector) -> list[SimulatedAgent]:
+    return [agent for _, agent in sorted(injector.world.agents.items())]
 
 
-def _pause(world: ChaosWorld, agents: Sequence[SimulatedAgent], strike: Fault) -> Undo:
+def _pause(world: ChaosWorld, agents: Sequence[SimulatedAgent], fault: Fault) -> Undo:
     """A pause cannot be undone, so it ends when the calm begins."""
     now_ms = world.timeline.now_ms
     for agent in agents:
-        agent.suspend(min(now_ms + strike.lasts_ms, calm_from_ms(now_ms)))
+        agent.suspend(min(now_ms + fault.duration_ms, calm_from_ms(now_ms)))
     return no_undo
 
 
-def _pause_at(nemesis: FaultInjector, kind: type[AnyEffect] | None, strike: Fault) -> Undo:
-    nemesis.trap(kind, lambda agent: _pause(nemesis.world, [agent], strike))
+def _pause_at(injector: FaultInjector, kind: type[AnyEffect] | None, fault: Fault) -> Undo:
+    injector.on_next_effect(kind, lambda agent: _pause(injector.world, [agent], fault))
     return no_undo
 
 
 def _kill(world: ChaosWorld, agents: Sequence[SimulatedAgent]) -> Undo:
     for agent in agents:
-        world.kill(agent)
+        world.kill_agent(agent)
     return partial(_start_again, world, agents)
 
 
 def _stop(world: ChaosWorld, agents: Sequence[SimulatedAgent]) -> Undo:
     for agent in agents:
-        world.stop(agent)
+        world.stop_agent(agent)
     return partial(_start_again, world, agents)
 
 
 def _start_again(world: ChaosWorld, agents: Sequence[SimulatedAgent]) -> None:
     for agent in agents:
-        world.kill(agent)  # it may be stopping still
-        world.join_again(agent.name)
+        world.kill_agent(agent)  # it may be stopping still
+        world.restart_agent(agent.name)
 
 
 def _cut(agents: Sequence[SimulatedAgent], *, bus: bool, store: bool) -> Undo:

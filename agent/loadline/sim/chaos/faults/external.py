@@ -22,49 +22,49 @@ _DEMANDS: Final = (0.0, 0.1, 0.7, 1.5, 2.5, 3.5, 6.0, 12.0)
 _HUGE: Final = WorkerSample(0, 0, kv_blocks_used=2**50, kv_blocks_total=1, waiting_requests=2**50)
 
 
-def model_paused(nemesis: FaultInjector, strike: Fault) -> Undo:
+def model_paused(injector: FaultInjector, fault: Fault) -> Undo:
     """An operator pauses a model for a while."""
-    world = nemesis.world
-    model = pick(sorted(world.models), strike.level)[0]
-    _tell_all(nemesis, PauseRequested(model, paused=True, by=_BY))
+    world = injector.world
+    model = pick(sorted(world.models), fault.level)[0]
+    _tell_all(injector, PauseRequested(model, paused=True, by=_BY))
 
     def resume() -> None:
-        _tell_all(nemesis, PauseRequested(model, paused=False, by=_BY))
+        _tell_all(injector, PauseRequested(model, paused=False, by=_BY))
         if world.store.available:  # agents that are away write nothing
             world.store.commit([], [Write(_KEYS.pause(model), None)])
 
     return resume
 
 
-def worker_sent_home(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_sent_home(injector: FaultInjector, fault: Fault) -> Undo:
     """An operator wants one worker emptied."""
-    for _, worker in pick(sorted(nemesis.world.workers.items()), strike.level):
+    for _, worker in pick(sorted(injector.world.workers.items()), fault.level):
         record = worker.record
-        _tell_all(nemesis, DrainRequested(record.model, record.pool, record.worker, _BY))
+        _tell_all(injector, DrainRequested(record.model, record.pool, record.worker, _BY))
     return no_undo
 
 
-def scaler_asks(nemesis: FaultInjector, strike: Fault) -> Undo:
+def scaler_asks(injector: FaultInjector, fault: Fault) -> Undo:
     """A scaler wants to hear what stands."""
-    _tell_all(nemesis, AnnouncementRequested(pick(sorted(nemesis.world.models), strike.level)[0], "scaler"))
+    _tell_all(injector, AnnouncementRequested(pick(sorted(injector.world.models), fault.level)[0], "scaler"))
     return no_undo
 
 
-def demand(nemesis: FaultInjector, strike: Fault) -> Undo:
+def demand(injector: FaultInjector, fault: Fault) -> Undo:
     """The demand of one pool jumps."""
-    pools = sorted(nemesis.world.demand)
-    place = strike.level * len(pools)
-    nemesis.world.demand[pools[int(place) % len(pools)]] = pick(_DEMANDS, place % 1.0)[0]
+    pools = sorted(injector.world.demand)
+    place = fault.level * len(pools)
+    injector.world.demand[pools[int(place) % len(pools)]] = pick(_DEMANDS, place % 1.0)[0]
     return no_undo
 
 
-def nonsense(nemesis: FaultInjector, strike: Fault) -> Undo:
+def nonsense(injector: FaultInjector, fault: Fault) -> Undo:
     """Frames and records that are well-formed, or not, and untrue."""
-    world = nemesis.world
-    for _, worker in pick(sorted(world.workers.items()), strike.level) if world.rogue.connected else ():
+    world = injector.world
+    for _, worker in pick(sorted(world.workers.items()), fault.level) if world.rogue.connected else ():
         for subject, payload in _untrue_of_worker(worker.record):
             world.rogue.publish_now(subject, payload)
-        decision = world.moody.decisions.get(worker.record.model)
+        decision = world.scaler_bus.decisions.get(worker.record.model)
         for answer in _untrue_of_decision(decision) if decision else ():
             world.rogue.publish_now(_SUBJECTS.applied(answer.model), encode(answer))
         if world.store.available:
@@ -102,6 +102,6 @@ def _strange_records(record: WorkerRecord) -> Iterator[Write]:
     yield Write(f"{_KEYS.prefix}somebody/else", b"1")
 
 
-def _tell_all(nemesis: FaultInjector, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
-    for _, agent in sorted(nemesis.world.agents.items()):
+def _tell_all(injector: FaultInjector, event: AnnouncementRequested | DrainRequested | PauseRequested) -> None:
+    for _, agent in sorted(injector.world.agents.items()):
         agent.inbox.put(event)

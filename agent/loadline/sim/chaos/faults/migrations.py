@@ -20,36 +20,36 @@ _SUBJECTS: Final = Subjects("loadline")
 _PHASES: Final = ("admitted", "copying", "switching", "switching", "switched")
 
 
-def frontend_off(nemesis: FaultInjector, strike: Fault) -> Undo:
+def frontend_off(injector: FaultInjector, fault: Fault) -> Undo:
     """The frontend is cut off from all workers."""
-    del strike
-    port = nemesis.world.keeper.connection
+    del fault
+    port = injector.world.frontend.connection
     port.set_partitioned(partitioned=True)
     return partial(port.set_partitioned, partitioned=False)
 
 
-def peers_down(nemesis: FaultInjector, strike: Fault) -> Undo:
+def peers_down(injector: FaultInjector, fault: Fault) -> Undo:
     """No worker reaches another, or the frontend."""
-    del strike
-    nemesis.world.peers.set_available(available=False)
-    return partial(nemesis.world.peers.set_available, available=True)
+    del fault
+    injector.world.peer_bus.set_available(available=False)
+    return partial(injector.world.peer_bus.set_available, available=True)
 
 
-def peers_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
+def peers_worse(injector: FaultInjector, fault: Fault) -> Undo:
     """What they say is lost, doubled and late some times as often."""
-    del strike
-    return worsen(nemesis.world.peers)
+    del fault
+    return worsen(injector.world.peer_bus)
 
 
-def worker_off_peers(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_off_peers(injector: FaultInjector, fault: Fault) -> Undo:
     """A worker sees bus and store, and neither the frontend nor the others."""
-    return _cut(pick([one for _, one in sorted(nemesis.world.workers.items())], strike.level))
+    return _cut(pick([one for _, one in sorted(injector.world.workers.items())], fault.level))
 
 
-def moves_hang(nemesis: FaultInjector, strike: Fault) -> Undo:
+def moves_hang(injector: FaultInjector, fault: Fault) -> Undo:
     """No copy that begins now ever ends."""
-    del strike
-    world = nemesis.world
+    del fault
+    world = injector.world
 
     def set_all(*, hangs: bool) -> None:
         world.copies_hang = hangs
@@ -60,13 +60,13 @@ def moves_hang(nemesis: FaultInjector, strike: Fault) -> Undo:
     return partial(set_all, hangs=False)
 
 
-def moves_refused(nemesis: FaultInjector, strike: Fault) -> Undo:
+def moves_refused(injector: FaultInjector, fault: Fault) -> Undo:
     """No worker has room for what others move."""
-    del strike
-    world = nemesis.world
+    del fault
+    world = injector.world
 
     def set_all(*, refuses: bool) -> None:
-        world.room_is_refused = refuses
+        world.migrations_refused = refuses
         for worker in world.workers.values():
             worker.mover.intake.refuses = refuses
 
@@ -74,62 +74,64 @@ def moves_refused(nemesis: FaultInjector, strike: Fault) -> Undo:
     return partial(set_all, refuses=False)
 
 
-def source_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
+def source_dies(injector: FaultInjector, fault: Fault) -> Undo:
     """The source of the next move dies in the middle of it."""
-    return _in_a_move(nemesis, strike, lambda source, _destination: source.kill())
+    return _in_a_move(injector, fault, lambda source, _destination: source.kill())
 
 
-def destination_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
+def destination_dies(injector: FaultInjector, fault: Fault) -> Undo:
     """The destination of the next move dies in the middle of it."""
-    return _in_a_move(nemesis, strike, lambda _source, destination: destination.kill())
+    return _in_a_move(injector, fault, lambda _source, destination: destination.kill())
 
 
-def source_cut(nemesis: FaultInjector, strike: Fault) -> Undo:
+def source_cut(injector: FaultInjector, fault: Fault) -> Undo:
     """The source of the next move is cut off in the middle of it, for a while."""
-    return _in_a_move(nemesis, strike, lambda source, _destination: nemesis.undo_after(strike.lasts_ms, _cut([source])))
+    return _in_a_move(
+        injector, fault, lambda source, _destination: injector.undo_after(fault.duration_ms, _cut([source]))
+    )
 
 
-def destination_cut(nemesis: FaultInjector, strike: Fault) -> Undo:
+def destination_cut(injector: FaultInjector, fault: Fault) -> Undo:
     """The destination of the next move is cut off in the middle of it, for a while."""
     return _in_a_move(
-        nemesis, strike, lambda _source, destination: nemesis.undo_after(strike.lasts_ms, _cut([destination]))
+        injector, fault, lambda _source, destination: injector.undo_after(fault.duration_ms, _cut([destination]))
     )
 
 
-def frontend_cut(nemesis: FaultInjector, strike: Fault) -> Undo:
+def frontend_cut(injector: FaultInjector, fault: Fault) -> Undo:
     """The frontend is cut off in the middle of the next move, for a while."""
     return _in_a_move(
-        nemesis,
-        strike,
-        lambda _source, _destination: nemesis.undo_after(strike.lasts_ms, frontend_off(nemesis, strike)),
+        injector,
+        fault,
+        lambda _source, _destination: injector.undo_after(fault.duration_ms, frontend_off(injector, fault)),
     )
 
 
-def commands_of_old(nemesis: FaultInjector, strike: Fault) -> Undo:
+def commands_of_old(injector: FaultInjector, fault: Fault) -> Undo:
     """A command that was heard comes again: as it was, of an earlier term, or for an earlier life."""
-    world = nemesis.world
+    world = injector.world
     if world.rogue.connected:
-        for command in pick(list(nemesis.commands), strike.level):
+        for command in pick(list(injector.recent_commands), fault.level):
             source = replace(command.source, incarnation=max(0, command.source.incarnation - 1))
             for old in (
                 command,
                 replace(command, command_id=f"{command.command_id}-old", epoch=max(0, command.epoch - 1)),
                 replace(command, command_id=f"{command.command_id}-gone", source=source),
             ):
-                VirtualTask(_say(nemesis, old))
+                VirtualTask(_say(injector, old))
     return no_undo
 
 
-async def _say(nemesis: FaultInjector, command: MigrateCommand) -> None:
+async def _say(injector: FaultInjector, command: MigrateCommand) -> None:
     try:
-        await nemesis.world.rogue.request(_SUBJECTS.migrate(command.source.worker), encode(command), 1.0)
+        await injector.world.rogue.request(_SUBJECTS.migrate(command.source.worker), encode(command), 1.0)
     except BusUnavailable:
         return
 
 
-def _in_a_move(nemesis: FaultInjector, strike: Fault, do: Callable[[SimulatedWorker, SimulatedWorker], object]) -> Undo:
+def _in_a_move(injector: FaultInjector, fault: Fault, do: Callable[[SimulatedWorker, SimulatedWorker], object]) -> Undo:
     """At which phase, the level says."""
-    nemesis.trap_move(pick(_PHASES, strike.level)[0], do)
+    injector.on_next_migration(pick(_PHASES, fault.level)[0], do)
     return no_undo
 
 

@@ -14,17 +14,17 @@ _OBEDIENT: Final[frozenset[ScalerFault]] = frozenset({"good", "slow", "mute", "r
 def _feels(mood: ScalerFault) -> Callable[[FaultInjector, Fault], Undo]:
     """It has this mood for a while."""
 
-    def strike(nemesis: FaultInjector, _strike: Fault) -> Undo:
-        world = nemesis.world
+    def fault(injector: FaultInjector, _strike: Fault) -> Undo:
+        world = injector.world
 
         def feel(mood: ScalerFault) -> None:
-            world.moody.mood = mood
+            world.scaler_bus.fault = mood
             world.scaler.applies_decisions = mood in _OBEDIENT
 
         feel(mood)
         return partial(feel, "good")
 
-    return strike
+    return fault
 
 
 scaler_slow = _feels("slow")
@@ -41,8 +41,8 @@ scaler_repeats = _feels("repeats")
 """It says what it said before again, with everything that it says."""
 
 
-def scaler_off_bus(nemesis: FaultInjector, strike: Fault) -> Undo:
+def scaler_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
     """It is cut off."""
-    del strike
-    nemesis.world.moody.set_partitioned(partitioned=True)
-    return partial(nemesis.world.moody.set_partitioned, partitioned=False)
+    del fault
+    injector.world.scaler_bus.set_partitioned(partitioned=True)
+    return partial(injector.world.scaler_bus.set_partitioned, partitioned=False)

@@ -18,24 +18,24 @@ _LATE_MS: Final = 6_000.0
 """Longer than it takes until the lease is to be renewed, which tells it too."""
 
 
-def bus_down(nemesis: FaultInjector, strike: Fault) -> Undo:
+def bus_down(injector: FaultInjector, fault: Fault) -> Undo:
     """Nobody reaches the bus."""
-    del strike
-    nemesis.world.bus.set_available(available=False)
-    return partial(nemesis.world.bus.set_available, available=True)
+    del fault
+    injector.world.bus.set_available(available=False)
+    return partial(injector.world.bus.set_available, available=True)
 
 
-def store_down(nemesis: FaultInjector, strike: Fault) -> Undo:
+def store_down(injector: FaultInjector, fault: Fault) -> Undo:
     """Nobody reaches the store."""
-    del strike
-    nemesis.world.store.set_available(available=False)
-    return partial(nemesis.world.store.set_available, available=True)
+    del fault
+    injector.world.store.set_available(available=False)
+    return partial(injector.world.store.set_available, available=True)
 
 
-def bus_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
+def bus_worse(injector: FaultInjector, fault: Fault) -> Undo:
     """Frames are lost, doubled and late some times as often."""
-    del strike
-    return worsen(nemesis.world.bus)
+    del fault
+    return worsen(injector.world.bus)
 
 
 def worsen(bus: VirtualBus) -> Undo:
@@ -45,23 +45,23 @@ def worsen(bus: VirtualBus) -> Undo:
     return lambda: setattr(bus, "faults", usual)
 
 
-def store_worse(nemesis: FaultInjector, strike: Fault) -> Undo:
+def store_worse(injector: FaultInjector, fault: Fault) -> Undo:
     """Calls are refused, slow and of unknown outcome some times as often."""
-    del strike
-    store = nemesis.world.store
+    del fault
+    store = injector.world.store
     usual = store.faults
     store.faults = replace(usual, refused=_worse(usual.refused), unknown=_worse(usual.unknown), slow=_worse(usual.slow))
     return lambda: setattr(store, "faults", usual)
 
 
-def leader_revoked(nemesis: FaultInjector, strike: Fault) -> Undo:
+def leader_revoked(injector: FaultInjector, fault: Fault) -> Undo:
     """An operator revokes the leader's lease; of every second time that is heard of late."""
-    store = nemesis.world.store
-    for agent in nemesis.world.agents.values() if strike.level > _HEARD_LATE else ():
+    store = injector.world.store
+    for agent in injector.world.agents.values() if fault.level > _HEARD_LATE else ():
         agent.store.delay_watches(_LATE_MS)
     entry = store.keys.get(Keys("default").leader("all"))
     if entry is not None and store.available:
-        nemesis.world.dethroned.add(entry.create_revision)
+        injector.world.deposed_epochs.add(entry.create_revision)
         store.revoke(entry.lease_id)
     return no_undo
 

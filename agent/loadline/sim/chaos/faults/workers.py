@@ -14,49 +14,49 @@ _FLAP_MS: Final = 2_000.0
 _OLDER_MS: Final = 10_000
 
 
-def worker_dies(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_dies(injector: FaultInjector, fault: Fault) -> Undo:
     """One dies."""
-    return _end(pick(_all(nemesis), strike.level))
+    return _end(pick(_all(injector), fault.level))
 
 
-def workers_die(nemesis: FaultInjector, strike: Fault) -> Undo:
+def workers_die(injector: FaultInjector, fault: Fault) -> Undo:
     """Every second one dies."""
-    return _end(_half(nemesis, strike))
+    return _end(_half(injector, fault))
 
 
-def worker_mute(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_mute(injector: FaultInjector, fault: Fault) -> Undo:
     """One reports nothing."""
-    return _mute(nemesis.world, pick(_all(nemesis), strike.level), strike)
+    return _mute(injector.world, pick(_all(injector), fault.level), fault)
 
 
-def workers_mute(nemesis: FaultInjector, strike: Fault) -> Undo:
+def workers_mute(injector: FaultInjector, fault: Fault) -> Undo:
     """Every second one reports nothing."""
-    return _mute(nemesis.world, _half(nemesis, strike), strike)
+    return _mute(injector.world, _half(injector, fault), fault)
 
 
-def worker_off_bus(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
     """One sees the store and not the bus."""
-    return _cut(pick(_all(nemesis), strike.level), bus=True)
+    return _cut(pick(_all(injector), fault.level), bus=True)
 
 
-def worker_off_store(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_off_store(injector: FaultInjector, fault: Fault) -> Undo:
     """One sees the bus and not the store: its lease may run out."""
-    return _cut(pick(_all(nemesis), strike.level), bus=False)
+    return _cut(pick(_all(injector), fault.level), bus=False)
 
 
-def worker_revoked(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_revoked(injector: FaultInjector, fault: Fault) -> Undo:
     """An operator revokes a worker's lease."""
-    store = nemesis.world.store
+    store = injector.world.store
     entries = [entry for key, entry in sorted(store.keys.items()) if "/workers/" in key and entry.lease_id]
-    for entry in pick(entries, strike.level) if store.available else ():
+    for entry in pick(entries, fault.level) if store.available else ():
         store.revoke(entry.lease_id)
     return no_undo
 
 
-def worker_flaps(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_flaps(injector: FaultInjector, fault: Fault) -> Undo:
     """One leaves and joins every 2 s; the scaler takes it for dead after the first time, and replaces it."""
-    world = nemesis.world
-    flapping = pick(_all(nemesis), strike.level)
+    world = injector.world
+    flapping = pick(_all(injector), fault.level)
 
     def flap() -> None:
         if not flapping:
@@ -75,20 +75,20 @@ def worker_flaps(nemesis: FaultInjector, strike: Fault) -> Undo:
     return stop
 
 
-def worker_of_old(nemesis: FaultInjector, strike: Fault) -> Undo:
+def worker_of_old(injector: FaultInjector, fault: Fault) -> Undo:
     """One dies, and an earlier life of it comes back for a while."""
-    struck = pick(_all(nemesis), strike.level)
+    struck = pick(_all(injector), fault.level)
     _end(struck)
-    return partial(_end, [_again(nemesis.world, one, max(0, one.record.incarnation - _OLDER_MS)) for one in struck])
+    return partial(_end, [_again(injector.world, one, max(0, one.record.incarnation - _OLDER_MS)) for one in struck])
 
 
-def workers_hang(nemesis: FaultInjector, strike: Fault) -> Undo:
+def workers_hang(injector: FaultInjector, fault: Fault) -> Undo:
     """Who drains never becomes empty."""
-    del strike
+    del fault
 
     def set_all(*, hangs: bool) -> None:
-        nemesis.world.workers_hang = hangs
-        for worker in _all(nemesis):
+        injector.world.drains_hang = hangs
+        for worker in _all(injector):
             worker.never_drains = hangs
             worker.advance()
 
@@ -96,26 +96,26 @@ def workers_hang(nemesis: FaultInjector, strike: Fault) -> Undo:
     return partial(set_all, hangs=False)
 
 
-def workers_never_come(nemesis: FaultInjector, strike: Fault) -> Undo:
+def workers_never_come(injector: FaultInjector, fault: Fault) -> Undo:
     """Who starts now never becomes ready; in the end somebody ends these processes."""
-    del strike
-    world = nemesis.world
+    del fault
+    world = injector.world
     known = set(world.workers)
-    world.new_workers_come = False
+    world.new_workers_start = False
 
     def end() -> None:
-        world.new_workers_come = True
-        _end([one for one in _all(nemesis) if one.record.worker not in known and not one.serving])
+        world.new_workers_start = True
+        _end([one for one in _all(injector) if one.record.worker not in known and not one.serving])
 
     return end
 
 
-def _all(nemesis: FaultInjector) -> list[SimulatedWorker]:
-    return [worker for _, worker in sorted(nemesis.world.workers.items())]
+def _all(injector: FaultInjector) -> list[SimulatedWorker]:
+    return [worker for _, worker in sorted(injector.world.workers.items())]
 
 
-def _half(nemesis: FaultInjector, strike: Fault) -> list[SimulatedWorker]:
-    return _all(nemesis)[round(strike.level) :: 2]
+def _half(injector: FaultInjector, fault: Fault) -> list[SimulatedWorker]:
+    return _all(injector)[round(fault.level) :: 2]
 
 
 def _again(world: ChaosWorld, worker: SimulatedWorker, incarnation: int) -> SimulatedWorker:
@@ -129,12 +129,12 @@ def _end(workers: Sequence[SimulatedWorker]) -> Undo:
     return no_undo
 
 
-def _mute(world: ChaosWorld, workers: Sequence[SimulatedWorker], strike: Fault) -> Undo:
+def _mute(world: ChaosWorld, workers: Sequence[SimulatedWorker], fault: Fault) -> Undo:
     def until(at_ms: float) -> None:
         for worker in workers:
             worker.silent_until_ms = at_ms
 
-    until(world.timeline.now_ms + strike.lasts_ms)
+    until(world.timeline.now_ms + fault.duration_ms)
     return partial(until, 0.0)
 
 
