@@ -127,8 +127,8 @@ def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
     assert "loadline_moves_total{" in text
     assert moves.get("/healthz")[0] == moves.get("/readyz")[0] == 200
     told = ask(rig, "status", "--only", "migration").stdout
-    assert "m (moves requests only, default, priority 100)" in told
-    assert not [word for word in ("planner", "desired", "pending", "asleep", "missing") if word in told]
+    assert "m (migration only, default, priority 100)" in told
+    assert not [word for word in ("planner", "desired", "pending", "scaled to zero", "missing") if word in told]
     assert "desired" in ask(rig, "status").stdout
     refused = ask(rig, "drain", "m", "decode", "d1", "--only", "migration")  # it drains nobody
     assert refused.returncode == 2

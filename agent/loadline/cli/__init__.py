@@ -1,1 +1,1 @@
-"""Commands: parse, call, print."""
+"""Commands of the program ``loadline``."""

@@ -1,4 +1,4 @@
-"""``compare``: several configurations and the built-in baselines on the same trace and seed."""
+"""Command ``compare``: configurations and built-in baselines on the same trace and seed."""
 
 import argparse
 import os
@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from loadline import report
 from loadline.cli import output, progress, simulation_inputs
+from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli.output_files import check_output_files, write_files
 from loadline.cli.parallel import simulate_all
 from loadline.core.planning.planners.static import StaticPlanner
 from loadline.core.state.settings import Settings
@@ -28,32 +30,37 @@ _JOBS_MAX: Final = 256
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``compare``."""
+    """Add the options of ``compare``."""
     simulation_inputs.arguments(parser)
     add = parser.add_argument
     add(
-        "--config", type=Path, required=True, action="append", metavar="FILE", help="a configuration; as many as wanted"
+        "--config",
+        type=Path,
+        required=True,
+        action="append",
+        metavar="FILE",
+        help="configuration of an agent; repeatable",
     )
     add(
         "--baseline",
         action="append",
         choices=[*BASELINES, _NONE],
-        help="a baseline made from the first configuration; as many as wanted (default: all)",
+        help="baseline derived from the first configuration; repeatable (default: all)",
     )
-    add("--jobs", type=int, default=0, metavar="N", help="simulations at a time (default: one for each core)")
+    add("--jobs", type=int, default=0, metavar="N", help="parallel simulations (default: one per core)")
 
 
-@simulation_inputs.reports_input_errors
+@reports_input_errors
 def compare(options: argparse.Namespace) -> int:
-    """Simulate all of them and print them side by side."""
+    """Simulate all configurations and baselines, and print them side by side."""
     jobs = _jobs(options.jobs)
     wanted = _baselines(options.baseline)
-    simulation_inputs.check_outputs(options, options.trace, options.fleet, *options.config)
+    check_output_files(options, options.trace, options.fleet, *options.config)
     fleet = simulation_inputs.fleet(options)
     configs = [simulation_inputs.settings(path, options, fleet) for path in options.config]
     first = model_of(fleet, configs[0])
     objectives = objectives_of(fleet, first)
-    fleet = replace(fleet, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms)  # all runs are judged alike
+    fleet = replace(fleet, ttft_ms=objectives.ttft_ms, itl_ms=objectives.itl_ms)  # the same objectives for all runs
     trace = simulation_inputs.trace(options)
     named = list(_named([path.stem for path in options.config], configs, wanted, fleet, trace))
     plan = [
@@ -75,7 +82,7 @@ def compare(options: argparse.Namespace) -> int:
 
 def _jobs(asked: int) -> int:
     if not 0 <= asked <= _JOBS_MAX:
-        raise ConfigError("--jobs", f"is {asked}", f"Write 1 to {_JOBS_MAX}, or leave it out.")
+        raise ConfigError("--jobs", f"is {asked}", f"Write 1 to {_JOBS_MAX}, or omit it.")
     return asked or len(os.sched_getaffinity(0))
 
 
@@ -83,14 +90,14 @@ def _baselines(asked: list[str] | None) -> list[str]:
     if asked is None:
         return list(BASELINES)
     if _NONE in asked and set(asked) != {_NONE}:
-        raise ConfigError("--baseline", "is none and another one", "Write none alone.")
+        raise ConfigError("--baseline", "combines none with a baseline", "Write none alone.")
     return [name for name in BASELINES if name in asked]
 
 
 def _named(
     stems: list[str], configs: list[Settings], wanted: list[str], fleet: SimulatedFleetKnobs, trace: Trace
 ) -> Iterator[tuple[str, Settings, RunKind]]:
-    """Every run: its name, what it obeys and its kind. A fixed count foresees nothing, so it has one run."""
+    """Yield the name, settings and kind of each run; a fixed count has no forecast, so no clairvoyant run."""
     names = unique([*wanted, *stems])
     for name, settings in zip(names[len(wanted) :], configs, strict=True):
         yield name, settings, "config"
@@ -101,7 +108,7 @@ def _named(
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """The names, with a number where one was there before."""
+    """Make names unique by appending a number to repeated ones."""
     found: list[str] = []
     for name in names:
         tried = chain([name], (f"{name}-{number}" for number in count(2)))
@@ -111,7 +118,7 @@ def unique(names: Iterable[str]) -> list[str]:
 
 def _lines(comparison: Comparison) -> Iterator[str]:
     one = comparison.runs[0].outcome
-    objectives = f"objectives: TTFT {one.ttft_objective_ms:g} ms, ITL {one.itl_objective_ms:g} ms, of every request"
+    objectives = f"objectives of every request: TTFT {one.ttft_objective_ms:g} ms, ITL {one.itl_objective_ms:g} ms"
     yield f"{report.arrived(one)}; seed {one.seed}; {objectives}"
     yield output.table([report.COMPARED, *report.compared(comparison)])
     moved = report.moved(comparison)
@@ -125,4 +132,4 @@ def _write(options: argparse.Namespace, comparison: Comparison, texts: list[tupl
         contents[options.json] = msgspec.json.encode(comparison) + b"\n"
     if options.html is not None:
         contents[options.html] = report.comparison_page(comparison, texts, options.line).encode()
-    simulation_inputs.write(contents)
+    write_files(contents)

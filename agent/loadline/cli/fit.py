@@ -1,4 +1,4 @@
-"""``fit``: the four numbers of an engine from a profiler's sweeps."""
+"""Command ``fit``: the linear latency model of an engine from a profiler's sweeps."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from loadline.cli import output, simulation_inputs
+from loadline.cli import output
+from loadline.cli.exit_codes import reports_input_errors
 from loadline.config.file import checked
 from loadline.config.profiles import read_sweeps
 from loadline.core.engines.fitting import Fit, FitRefused, batches_of, fit_decode, fit_prefill, linear_times
@@ -15,26 +16,38 @@ from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 from loadline.errors import ConfigError, DataError
 
 _GOOD: Final = 0.1
-"""Mean error above which a sweep tells more than the line."""
+"""Mean relative error above which a line fits a sweep poorly."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``fit``."""
+    """Add the options of ``fit``."""
     add = parser.add_argument
-    add("--profile", type=Path, nargs="+", required=True, metavar="FILE", help="sweeps, or folders of a profiler")
-    add("--context", type=float, metavar="TOKENS", help="mean context of a running request (default: all measured)")
+    add(
+        "--profile",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="sweeps, or folders of a profiler",
+    )
+    add(
+        "--context",
+        type=float,
+        metavar="TOKENS",
+        help="fit decode at this mean context length of a request (default: at all measured ones)",
+    )
 
 
-@simulation_inputs.reports_input_errors
+@reports_input_errors
 def fit(options: argparse.Namespace) -> int:
-    """Fit lines to the sweeps and print them, with a line for the configuration."""
+    """Fit lines to the sweeps; print them and the line for the configuration."""
     sweeps = [sweep for path in dict.fromkeys(options.profile) for sweep in read_sweeps(path)]
     prefills = [sweep for sweep in sweeps if isinstance(sweep, PrefillSweep)]
     decodes = [sweep for sweep in sweeps if isinstance(sweep, DecodeSweep)]
     named = ", ".join(map(str, options.profile))
     for role, found in (("prefill", prefills), ("decode", decodes)):
         if not found:
-            raise DataError(f"{named}: nothing says what {role} takes. Name the sweep of {role} too.")
+            raise DataError(f"{named}: there is no {role} sweep. Name one with --profile.")
     _check_context(options.context, decodes)
     decode = _fitted(named, "decode", fit_decode(decodes, options.context))
     prefill = _fitted(named, "prefill", fit_prefill(prefills))
@@ -48,7 +61,7 @@ def fit(options: argparse.Namespace) -> int:
     try:
         checked(knobs, LinearKnobs)
     except ConfigError as error:
-        problem = f"{error.place} of the fit {error.problem}, and no engine is like that"
+        problem = f"the fitted {error.place} {error.problem}, which no engine has"
         raise DataError(f"{named}: {problem}. Profile the engine again.") from error
     rows = [("", "ms", "samples", "mean error", "largest")]
     rows.append(("iteration", f"{times.alpha:.5g} + {times.beta:.5g} * batch", *_quality(decode)))
@@ -56,9 +69,9 @@ def fit(options: argparse.Namespace) -> int:
     print(output.table(rows))
     for role, one in (("decode", decode), ("prefill", prefill)):
         if one.mean_error > _GOOD:
-            print(f"The line of {role} is far off its sweep: {role}_profile tells more.")
+            print(f"The {role} line fits its sweep poorly; use {role}_profile instead.")
     if decode.mean_error > _GOOD and options.context is None:
-        print("Iterations depend on the context: --context fits one.")
+        print("Iteration times depend on the context length; fit one with --context.")
     print(f"linear = {{ {', '.join(f'{name} = {value:.6g}' for name, value in knobs.items())} }}")
     return 0
 

@@ -1,4 +1,4 @@
-"""``forecast``: every predictor on the load of a trace, held against what came."""
+"""Command ``forecast``: a rolling backtest of the predictors on the load of a trace."""
 
 import argparse
 import asyncio
@@ -12,7 +12,9 @@ import msgspec
 
 from loadline import report
 from loadline.adapters.process_fitter import ProcessFitter
-from loadline.cli import output, progress, simulation_inputs
+from loadline.cli import output, output_files, progress
+from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli.output_files import check_output_files, write_files
 from loadline.core.vocabulary.forecasts import (
     HORIZON_MAX,
     AnyPredictor,
@@ -32,25 +34,41 @@ _ORIGINS_MAX: Final = 10_000
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``forecast``."""
+    """Add the options of ``forecast``."""
     add = parser.add_argument
-    add("--trace", type=Path, required=True, metavar="FILE", help="a request trace or a series of rates")
-    add("--interval", type=float, metavar="S", help="width of an interval (default: 60, or a bin of the series)")
-    add("--horizon", type=int, default=6, metavar="N", help="intervals to forecast (default: %(default)s)")
-    add("--quantile", type=float, default=0.9, metavar="Q", help="of the upper forecast (default: %(default)s)")
-    add("--season", type=int, default=86_400, metavar="S", help="the load repeats after so long (default: %(default)s)")
-    add("--predictors", nargs="+", choices=_NAMES, help="which (default: all that are installed)")
-    add("--origins", type=int, default=48, metavar="N", help="moments at which each is asked (default: %(default)s)")
-    add("--deadline", type=float, default=30.0, metavar="S", help="a fit may take so long (default: %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="write the result as JSON")
-    add("--html", type=Path, metavar="FILE", help="write a report with plots, as one page")
-    add("--quiet", action="store_true", help="show no progress")
+    add("--trace", type=Path, required=True, metavar="FILE", help="request trace or rate series")
+    add(
+        "--interval",
+        type=float,
+        metavar="S",
+        help="length of an interval (default: 60, or a bin of the rate series)",
+    )
+    add("--horizon", type=int, default=6, metavar="N", help="number of intervals to forecast (default: %(default)s)")
+    add("--quantile", type=float, default=0.9, metavar="Q", help="quantile of upper forecasts (default: %(default)s)")
+    add("--season", type=int, default=86_400, metavar="S", help="season length in seconds (default: %(default)s)")
+    add("--predictors", nargs="+", choices=_NAMES, help="predictors to score (default: all installed)")
+    add(
+        "--origins",
+        type=int,
+        default=48,
+        metavar="N",
+        help="forecasts per predictor and series (default: %(default)s)",
+    )
+    add(
+        "--deadline",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="time limit of a fit, in seconds (default: %(default)s)",
+    )
+    output_files.arguments(parser)
+    add("--quiet", action="store_true", help="do not show progress")
 
 
-@simulation_inputs.reports_input_errors
+@reports_input_errors
 def forecast(options: argparse.Namespace) -> int:
     """Score predictors by a rolling backtest on arrivals, ISL and OSL."""
-    simulation_inputs.check_outputs(options, options.trace)
+    check_output_files(options, options.trace)
     all_knobs = _all_knobs(options)
     history = _history(options)
     series = {"requests": history.requests, "ISL": history.isl_tokens, "OSL": history.osl_tokens}
@@ -79,7 +97,7 @@ def forecast(options: argparse.Namespace) -> int:
         contents[options.json] = msgspec.json.encode(result) + b"\n"
     if options.html is not None:
         contents[options.html] = report.forecast_page(result, options.line).encode()
-    simulation_inputs.write(contents)
+    write_files(contents)
     return 0
 
 
@@ -92,7 +110,7 @@ def _history(options: argparse.Namespace) -> History:
 
 @contextmanager
 def _asking(deadline_s: float, total: int, on_progress: progress.OnProgress) -> Iterator[Ask]:
-    """Something that asks a child process, as an agent does, and counts."""
+    """Yield a function that asks a child process, as an agent does, and reports progress."""
     done = count(1)
     with asyncio.Runner() as runner:
         fitter = ProcessFitter()
@@ -109,7 +127,7 @@ def _asking(deadline_s: float, total: int, on_progress: progress.OnProgress) -> 
 
 
 def _all_knobs(options: argparse.Namespace) -> list[ForecastKnobs]:
-    """What each predictor obeys.
+    """Build the knobs of each predictor.
 
     Raises:
         ConfigError: An option is out of its bounds, or a package is missing.
@@ -121,9 +139,9 @@ def _all_knobs(options: argparse.Namespace) -> list[ForecastKnobs]:
         ("--quantile", options.quantile, 0.5, 0.999),
         ("--season", options.season, 60, 604_800),
     )
-    for option, value, least, most in bounds:
-        if not least <= value <= most:
-            raise ConfigError(option, f"is {value:g}", f"Write {least:g} to {most:g}.")
+    for option, value, low, high in bounds:
+        if not low <= value <= high:
+            raise ConfigError(option, f"is {value:g}", f"Write {low:g} to {high:g}.")
     names = options.predictors or [name for name in _NAMES if available(name)]
     knobs = [
         ForecastKnobs(predictor=name, quantile=options.quantile, seasonal=SeasonalKnobs(season_s=options.season))

@@ -1,10 +1,11 @@
-"""``replay``, and explanations out of a journal."""
+"""Command ``replay``, and explanations from a journal."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from loadline.adapters.file_journal import read_segments
+from loadline.cli.exit_codes import FAILED
 from loadline.core.queries import status as query
 from loadline.errors import JournalError
 from loadline.runtime import record
@@ -12,19 +13,19 @@ from loadline.wire.messages import ExplainReply
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Drive the core with a journal again; 0 if every effect is the same, byte for byte."""
+    """Replay a journal through the core; succeed if every effect is identical, byte for byte."""
     found = _replay(options.journal)
     counts = f"{found.segments} segments, {found.turns} turns, {found.effects} effects, {found.decisions} decisions"
     if found.difference:
         print(f"loadline: {found.difference}", file=sys.stderr)
         print(f"the replay differs after {counts}")
-        return 1
+        return FAILED
     print(f"the replay is exact: {counts}")
     return 0
 
 
 def explain(path: Path, decision_id: str, model: str) -> ExplainReply:
-    """What a journal says of a decision; of none: of the newest, and of moves."""
+    """Explain a decision from a journal; without an id, the newest ones and the migrations."""
     controller = _replay(path).controller
     if controller is None:
         return ExplainReply([])

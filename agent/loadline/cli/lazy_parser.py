@@ -1,6 +1,6 @@
-"""Commands whose modules are imported when they are called.
+"""Parser that imports the module of a command when the command is called.
 
-All modules together take 0.8 s to import, most of it for NATS, HTTP and numpy. `step` starts in a third of that.
+Importing all modules takes 0.8 s, mostly NATS, HTTP and numpy. `step` starts in a third of that.
 """
 
 import argparse
@@ -9,15 +9,15 @@ from typing import Any
 
 
 class LazyParser(argparse.ArgumentParser):
-    """The parser of one command.
+    """Parser of one command.
 
     Args:
-        runs: ``module.function`` in this package. A function ``arguments`` of the module adds to the parser.
-        described: What every parser takes.
+        runs: ``module.function`` in this package. If the module has a function ``arguments``, it adds the options.
+        options: Arguments of ``ArgumentParser``.
     """
 
-    def __init__(self, *, runs: str, **described: Any) -> None:
-        super().__init__(**described)
+    def __init__(self, *, runs: str, **options: Any) -> None:
+        super().__init__(**options)
         self._runs = runs
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Simulations side by side, each in a process of its own."""
+"""Simulations in parallel, each in a child process."""
 
 import signal
 import sys
@@ -25,12 +25,12 @@ class _RunningSimulation(Struct, frozen=True):
 def simulate_all(
     scenarios: Sequence[Scenario], jobs: int, on_progress: Callable[[float], None]
 ) -> list[SimulationResult]:
-    """Run all of them, at most ``jobs`` at a time; gives what came of each, in their order.
+    """Run all scenarios, at most ``jobs`` at a time; return their outcomes in the same order.
 
     Raises:
-        LoadlineError: One of them did not come to its end; the others are stopped.
+        LoadlineError: A simulation failed; the others are stopped.
     """
-    # Not forked: a fork of a process that has threads, and numpy has, may hang.
+    # Spawned, since a fork of a process with threads, as numpy starts, may hang.
     context = get_context("spawn")
     waiting = deque(enumerate(scenarios))
     running: dict[connection.Connection, _RunningSimulation] = {}
@@ -46,12 +46,12 @@ def simulate_all(
                 _start(process, sender, scenario.name)
             readable = connection.wait(list(running))
             for receiver, run in [(one, run) for one, run in running.items() if one in readable]:
-                said = _receive(receiver, run.process, scenarios[run.place].name)
-                if isinstance(said, SimulationResult):
-                    outcomes[run.place] = said
+                message = _receive(receiver, run.process, scenarios[run.place].name)
+                if isinstance(message, SimulationResult):
+                    outcomes[run.place] = message
                     _end(receiver, running.pop(receiver))
                 else:
-                    shares[run.place] = said
+                    shares[run.place] = message
                     on_progress(sum(shares) / len(shares))
     finally:
         for receiver, run in running.items():
@@ -64,23 +64,23 @@ def simulate_all(
 def _start(process: BaseProcess, sender: connection.Connection, name: str) -> None:
     try:
         process.start()
-    except OSError as error:  # there are too many, or it ended before it had read what it is to do
-        raise LoadlineError(f"{name}: its process could not be started ({error}). {_REMEDY}") from error
+    except OSError as error:  # too many processes, or the child ended before it had read its arguments
+        raise LoadlineError(f"{name}: cannot start its process ({error}). {_REMEDY}") from error
     finally:
         sender.close()
 
 
 def _receive(receiver: connection.Connection, process: BaseProcess, name: str) -> SimulationResult | float:
     try:
-        said: SimulationResult | float | str = receiver.recv()
+        message: SimulationResult | float | str = receiver.recv()
     except (EOFError, OSError) as error:
         process.join()
         code = process.exitcode or 0
-        why = f"was killed by signal {-code}. {_REMEDY}" if code < 0 else "failed; what it said is above."
+        why = f"was killed by signal {-code}. {_REMEDY}" if code < 0 else "failed; its error is above."
         raise LoadlineError(f"{name}: its process {why}") from error
-    if isinstance(said, str):
-        raise LoadlineError(f"{name}: {said}")
-    return said
+    if isinstance(message, str):
+        raise LoadlineError(f"{name}: {message}")
+    return message
 
 
 def _end(receiver: connection.Connection, run: _RunningSimulation) -> None:
@@ -90,11 +90,11 @@ def _end(receiver: connection.Connection, run: _RunningSimulation) -> None:
 
 
 def _child(scenario: Scenario, sender: connection.Connection) -> None:
-    """Say how much is done, and at last what came of it, or why nothing did."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the parent ends its children
+    """Send the progress (0..1) and at last the outcome, or the reason of a failure."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent ends its children
     try:
         sender.send(simulate(scenario, sender.send))
     except LoadlineError as error:
         sender.send(str(error))
     except BrokenPipeError:
-        sys.exit(1)  # nobody wants to know any more
+        sys.exit(1)  # the parent has ended

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar where somebody looks, else a line for each tenth of what takes longer than a moment."""
+"""Progress on stderr: a bar on a terminal, else a line per tenth, at most one in two seconds."""
 
 import sys
 import time
@@ -8,36 +8,36 @@ from importlib.util import find_spec
 
 OnProgress = Callable[[float], None]
 
-# So that what is over in some seconds says nothing into a log.
+# Short runs write nothing into a log.
 _LINE_INTERVAL_S = 2.0
 
 
 @contextmanager
 def progress_display(what: str, *, quiet: bool) -> Iterator[OnProgress]:
-    """Something to be told how much is done, 0..1, again and again."""
+    """Yield a function that takes the progress, 0..1, and displays it."""
     if quiet:
-        yield _nothing
+        yield _ignore
     elif sys.stderr.isatty() and find_spec("rich") is not None:
         with _bar(what) as on_progress:
             yield on_progress
     else:
-        yield ProgressLines(what).tell
+        yield ProgressLines(what).update
 
 
 class ProgressLines:
-    """A line for each tenth, and never two within two seconds."""
+    """Progress as lines: one per tenth, at most one in two seconds."""
 
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._what = what
         self._now_s = now_s
-        self._said_s = now_s()
+        self._printed_s = now_s()
         self._tenths = 0
 
-    def tell(self, done: float) -> None:
-        """So much is done, 0..1."""
+    def update(self, done: float) -> None:
+        """Print a line if the progress, 0..1, has reached the next tenth."""
         tenths = int(done * 10.0 + 1e-9)
-        if tenths > self._tenths and self._now_s() - self._said_s >= _LINE_INTERVAL_S:
-            self._tenths, self._said_s = tenths, self._now_s()
+        if tenths > self._tenths and self._now_s() - self._printed_s >= _LINE_INTERVAL_S:
+            self._tenths, self._printed_s = tenths, self._now_s()
             print(f"{self._what}: {tenths * 10} %", file=sys.stderr, flush=True)
 
 
@@ -53,5 +53,5 @@ def _bar(what: str) -> Iterator[OnProgress]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _nothing(_done: float) -> None:
+def _ignore(_done: float) -> None:
     pass

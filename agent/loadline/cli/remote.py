@@ -1,18 +1,22 @@
-"""Commands that ask a running agent: status, explain, drain, pause, resume."""
+"""Commands that query or command a running agent: status, explain, drain, pause, resume."""
 
 import argparse
 import asyncio
 import getpass
 import os
 import sys
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from loadline.adapters import logs
 from loadline.adapters.nats_bus import NatsBus
-from loadline.cli import journal, output
+from loadline.cli import journal
+from loadline.cli.exit_codes import FAILED
+from loadline.cli.explain_output import format_explanation, format_policy_report
+from loadline.cli.output import printable
+from loadline.cli.status_output import format_status
 from loadline.config import NatsKnobs, load
 from loadline.config.rules import check_servers
 from loadline.core.vocabulary.status import AgentStatus
@@ -22,85 +26,84 @@ from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from loadline.wire.subjects import Subjects
 
-TIMEOUT_S = 2.0
+TIMEOUT_S: Final = 2.0
+_OPERATOR_CHARS_MAX: Final = 64
 
 T = TypeVar("T", bound=Struct)
 
 
 def status(options: argparse.Namespace) -> int:
-    """Print the fleet as the leader sees it."""
-    first = _ask(options, "status", encode(StatusRequest()), AgentStatus)
+    """Print the status of the fleet."""
+    first = _request(options, "status", encode(StatusRequest()), AgentStatus)
     others = range(1, first.parts)
-    rest = [_ask(options, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
+    rest = [_request(options, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
     answer = whole([first, *rest])
-    return _print(options, answer, output.status(answer, only_moves=bool(_where(options).only)))
+    return _print(options, answer, format_status(answer, only_migration=bool(_target(options).only)))
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Print inputs, proposals, rails and result of a decision, and what the policies that move requests saw."""
+    """Print the inputs, recommendations, limits and result of decisions, and the reports of migration policies."""
     if options.journal is not None:
         found = journal.explain(options.journal, options.decision, options.model)
     else:
         request = ExplainRequest(decision_id=options.decision, model=options.model)
-        found = _ask(options, "explain", encode(request), ExplainReply)
-    texts = [*map(output.explanation, found.explanations), *map(output.policy_look, found.moves)]
+        found = _request(options, "explain", encode(request), ExplainReply)
+    texts = [*map(format_explanation, found.explanations), *map(format_policy_report, found.moves)]
     if not texts:
-        what = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
-        print(f"loadline: nothing is known of {what}; a journal goes back further: --journal PATH", file=sys.stderr)
-        return 1
+        name = f"decision {options.decision}" if options.decision else f"model {options.model or '(any)'}"
+        print(f"loadline: no record of {name}; a journal may have it: --journal PATH", file=sys.stderr)
+        return FAILED
     return _print(options, found, "\n\n".join(texts))
 
 
 def drain(options: argparse.Namespace) -> int:
-    """Ask the leader to empty a worker."""
-    order = DrainOrder(options.model, options.pool, options.worker, _who())
-    return _order(
-        options, "drain", order, f"{options.worker} is going to be asked to drain; `loadline status` shows it leave"
-    )
+    """Order the leader to drain a worker."""
+    order = DrainOrder(options.model, options.pool, options.worker, _operator())
+    return _order(options, "drain", order, f"{options.worker} will be drained; follow it with `loadline status`")
 
 
 def pause(options: argparse.Namespace) -> int:
-    """Stop deciding for a model, and moving its requests."""
-    done = f"{options.model} is paused: its fleet and its requests stay as they are"
-    return _order(options, "pause", PauseCommand(options.model, _who()), done)
+    """Pause decisions and migrations for a model."""
+    done = f"{options.model} is paused: no scaling decisions, no migrations"
+    return _order(options, "pause", PauseCommand(options.model, _operator()), done)
 
 
 def resume(options: argparse.Namespace) -> int:
-    """Decide for a model again, and move its requests."""
-    done = f"{options.model} is resumed: its fleet and its requests may change again"
-    return _order(options, "resume", PauseCommand(options.model, _who()), done)
+    """Resume decisions and migrations for a model."""
+    done = f"{options.model} is resumed: scaling decisions and migrations continue"
+    return _order(options, "resume", PauseCommand(options.model, _operator()), done)
 
 
-def _who() -> str:
-    """Who gives the order, as far as this host knows: a container's user may have no name."""
+def _operator() -> str:
+    """Return the name of the user; a container's user may have none."""
     try:
-        return getpass.getuser()[:64]
+        return getpass.getuser()[:_OPERATOR_CHARS_MAX]
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
 
 
 def _order(options: argparse.Namespace, method: str, order: Struct, done: str) -> int:
-    reply = _ask(options, method, encode(order), OperatorReply)
+    reply = _request(options, method, encode(order), OperatorReply)
     if not reply.accepted:
-        print(f"loadline: {output.printable(reply.detail)}", file=sys.stderr)
-        return 1
+        print(f"loadline: {printable(reply.detail)}", file=sys.stderr)
+        return FAILED
     return _print(options, reply, done)
 
 
 def _print(options: argparse.Namespace, answer: Struct, text: str) -> int:
-    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else output.printable(text))
+    print(msgspec.json.format(msgspec.json.encode(answer)).decode() if options.json else printable(text))
     return 0
 
 
-class _Where(Struct, frozen=True):
-    """Who is asked: by which server, under which root, and what that agent alone does."""
+class _Target(Struct, frozen=True):
+    """Agent that a command is sent to: its NATS servers, its subject root, and its mode."""
 
     nats: NatsKnobs
     root: str
     only: str
 
 
-def _where(options: argparse.Namespace) -> _Where:
+def _target(options: argparse.Namespace) -> _Target:
     knobs, root, only = NatsKnobs(), "loadline", ""
     if options.config is not None:
         config = load(options.config)
@@ -109,33 +112,33 @@ def _where(options: argparse.Namespace) -> _Where:
     if options.nats:
         check_servers((options.nats,), "--nats", ("nats", "tls"))
         knobs = msgspec.structs.replace(knobs, servers=(options.nats,))
-    if "only" not in options:  # an agent that only moves requests takes no such order
-        return _Where(knobs, options.root or root, "")
-    return _Where(knobs, options.root or root, options.only or only)
+    if "only" not in options:  # a drain is an order for the agent that scales
+        return _Target(knobs, options.root or root, "")
+    return _Target(knobs, options.root or root, options.only or only)
 
 
-def _ask(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
-    where = _where(options)
-    subject, remedy = Subjects(where.root).api(method, where.only), _remedy(method, where.only)
-    return asyncio.run(_request(where.nats, subject, payload, kind, remedy))
+def _request(options: argparse.Namespace, method: str, payload: bytes, kind: type[T]) -> T:
+    target = _target(options)
+    subject, remedy = Subjects(target.root).api(method, target.only), _remedy(method, target.only)
+    return asyncio.run(_exchange(target.nats, subject, payload, kind, remedy))
 
 
 def _remedy(method: str, only: str) -> str:
-    """What to do where nobody answers: all agents answer for their status, only the leader the rest."""
+    """Suggest what to do when no agent answers: every agent answers status, only the leader the other methods."""
     if method != "status":
-        return f"Is one running and leading? `loadline status{f' --only {only}' if only else ''}` tells."
-    return "Start one." if only else "Start one, or add --only migration if it is that one that runs."
+        return f"Is an agent running and leading? Check with `loadline status{f' --only {only}' if only else ''}`."
+    return "Start one." if only else "Start one, or add --only migration if only that agent runs."
 
 
-async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T], remedy: str) -> T:
-    logs.configure("auto", "error")  # what a connection lacks is told below, once and in a sentence
+async def _exchange(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T], remedy: str) -> T:
+    logs.configure("auto", "error")  # a failed connection is reported below, once
     bus = NatsBus(knobs, name="loadline cli")
     try:
         await bus.connect(lambda _connected: None)
         if not bus.connected:
             servers = ", ".join(knobs.servers)
-            remedy = "Say where it is: --nats URL or --config FILE"
-            raise LoadlineError(f"NATS is not reached at {servers}: {bus.last_error}. {remedy}")
+            remedy = "Name the server: --nats URL or --config FILE"
+            raise LoadlineError(f"cannot connect to NATS at {servers}: {bus.last_error}. {remedy}")
         try:
             data = await bus.request(subject, payload, TIMEOUT_S)
         except BusUnavailable as error:
@@ -146,5 +149,5 @@ async def _request(knobs: NatsKnobs, subject: str, payload: bytes, kind: type[T]
     if isinstance(answer, Rejected):
         refusal = decode_as(OperatorReply, data)
         detail = answer.detail if isinstance(refusal, Rejected) else refusal.detail
-        raise LoadlineError(f"the agent's answer on {subject} cannot be used: {detail}")
+        raise LoadlineError(f"invalid answer from the agent on {subject}: {detail}")
     return answer

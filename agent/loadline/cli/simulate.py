@@ -1,4 +1,4 @@
-"""``simulate``: what would come of a configuration on a trace."""
+"""Command ``simulate``: a configuration on a trace, in virtual time."""
 
 import argparse
 import sys
@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from loadline import report
 from loadline.adapters.file_journal import FileJournal
 from loadline.cli import output, progress, simulation_inputs
+from loadline.cli.exit_codes import reports_input_errors
+from loadline.cli.output_files import check_output_files, write_files
 from loadline.config import describe, load
 from loadline.config.knobs import JournalKnobs
 from loadline.errors import ConfigError, JournalError
@@ -23,18 +25,18 @@ from loadline.sim.simulation import simulate as run
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``simulate``."""
+    """Add the options of ``simulate``."""
     simulation_inputs.arguments(parser)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's configuration")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration of the agent (TOML)")
     parser.add_argument(
-        "--journal", type=Path, metavar="DIRECTORY", help="write the agent's journal, for `replay` and `explain`"
+        "--journal", type=Path, metavar="DIRECTORY", help="write the journal of the agent for `replay` and `explain`"
     )
 
 
-@simulation_inputs.reports_input_errors
+@reports_input_errors
 def simulate(options: argparse.Namespace) -> int:
-    """Play a trace to a simulated fleet and print what came of it."""
-    simulation_inputs.check_outputs(options, options.trace, options.fleet, options.config)
+    """Run a trace on a simulated fleet and print the results."""
+    check_output_files(options, options.trace, options.fleet, options.config)
     fleet = simulation_inputs.fleet(options)
     settings = simulation_inputs.settings(options.config, options, fleet)
     scenario = Scenario(options.config.stem, settings, fleet, simulation_inputs.trace(options), options.seed)
@@ -42,12 +44,12 @@ def simulate(options: argparse.Namespace) -> int:
         with progress.progress_display(f"simulating {scenario.trace.name}", quiet=options.quiet) as on_progress:
             began_s = time.perf_counter()
             outcome = run(scenario, on_progress, journal)
-        _tell(options, scenario, replace(outcome, wall_s=time.perf_counter() - began_s))
+        _write_results(options, scenario, replace(outcome, wall_s=time.perf_counter() - began_s))
     return 0
 
 
-def _tell(options: argparse.Namespace, scenario: Scenario, outcome: SimulationResult) -> None:
-    """Print what came of it, and write the files that are asked for."""
+def _write_results(options: argparse.Namespace, scenario: Scenario, outcome: SimulationResult) -> None:
+    """Print the results and write the result files."""
     print(output.printable("\n".join(f"{name:<12}{text}" for name, text in report.results(outcome))))
     contents = {}
     if options.json is not None:
@@ -57,16 +59,16 @@ def _tell(options: argparse.Namespace, scenario: Scenario, outcome: SimulationRe
             f"{describe(load(options.config))}\n\n{simulation_inputs.knobs_text(scenario.settings, scenario.fleet)}"
         )
         contents[options.html] = report.simulation_page(outcome, configuration, options.line).encode()
-    simulation_inputs.write(contents)
+    write_files(contents)
 
 
 @contextmanager
 def _journal(directory: Path | None) -> Iterator[Journal | None]:
-    """A journal in a new folder. The simulation does not wait for the disk: what is to be written waits in memory.
+    """Open a journal in a new folder; records wait in memory, so that the simulation never waits for the disk.
 
     Raises:
-        ConfigError: The folder cannot be made, or is none of its own.
-        JournalError: Not all could be written.
+        ConfigError: The folder cannot be created, or is not empty.
+        JournalError: Some records could not be written.
     """
     if directory is None:
         yield None
@@ -76,7 +78,7 @@ def _journal(directory: Path | None) -> Iterator[Journal | None]:
         if any(directory.iterdir()):
             raise ConfigError("--journal", f"{directory} is not empty", "Name a new folder.")
     except OSError as error:
-        problem = f"{directory} cannot be made: {error.strerror}"
+        problem = f"{directory} cannot be created: {error.strerror}"
         raise ConfigError("--journal", problem, "Name a new folder.") from error
     journal = FileJournal(
         directory, JournalKnobs().segment_bytes_max, bytes_max=sys.maxsize, queue_bytes_max=sys.maxsize

@@ -1,4 +1,4 @@
-"""``up``: see it work."""
+"""Command ``up``: a demo on this machine."""
 
 import argparse
 import asyncio
@@ -18,25 +18,40 @@ UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``up``."""
+    """Add the options of ``up``."""
     add = parser.add_argument
-    add("--for", dest="for_s", type=_duration, default=0.0, metavar="TIME", help="end by itself, such as after 120s")
-    add("--mode", choices=get_args(Mode), default="disaggregated")
     add(
-        "--speed", type=_above_zero, default=defaults.SPEED, help="virtual seconds in a real one (default: %(default)g)"
+        "--for",
+        dest="for_s",
+        type=_duration,
+        default=0.0,
+        metavar="TIME",
+        help="stop after this time, such as 120s or 2m (default: at the end of the trace)",
     )
-    add("--load", type=_count, default=defaults.LOAD, help="copies of the trace, superposed (default: %(default)s)")
-    add("--agents", type=_count, default=1, help="two: one leads, one stands by (default: %(default)s)")
-    add("--attach-nats", default="", metavar="URL", help="use a NATS server that already runs")
-    add("--attach-etcd", default="", metavar="URL", help="use an etcd that already runs")
+    add(
+        "--mode",
+        choices=get_args(Mode),
+        default="disaggregated",
+        help="separate prefill and decode pools, or one aggregated pool (default: %(default)s)",
+    )
+    add("--speed", type=_above_zero, default=defaults.SPEED, help="virtual seconds per second (default: %(default)g)")
+    add("--load", type=_count, default=defaults.LOAD, help="superposed copies of the trace (default: %(default)s)")
+    add(
+        "--agents",
+        type=_count,
+        default=1,
+        help="number of agents, of which one leads (default: %(default)s)",
+    )
+    add("--attach-nats", default="", metavar="URL", help="use a running NATS server instead of starting one")
+    add("--attach-etcd", default="", metavar="URL", help="use a running etcd instead of starting one")
     add("--root", type=_root, default="loadline-demo", help="first tokens of every subject (default: %(default)s)")
-    add("--namespace", default="demo", help="keys live under /loadline/<namespace>/ (default: %(default)s)")
-    add("--http-port", type=int, default=0, help="where the first agent serves /metrics (default: not at all)")
-    add("--directory", type=Path, help="for logs, data and journals (default: .loadline/up-<process id>)")
+    add("--namespace", default="demo", help="etcd keys are under /loadline/<namespace>/ (default: %(default)s)")
+    add("--http-port", type=int, default=0, help="port on which the first agent serves /metrics (default: none)")
+    add("--directory", type=Path, help="folder for logs, data and journals (default: .loadline/up-<process id>)")
 
 
 def up(options: argparse.Namespace) -> int:
-    """Run the demo; 0 once it has ended in order."""
+    """Run the demo; return 0 when it ends normally."""
     if options.attach_nats:
         check_servers((options.attach_nats,), "--attach-nats", ("nats", "tls"))
     if options.attach_etcd:
@@ -59,25 +74,25 @@ def up(options: argparse.Namespace) -> int:
     with display.choose(header) as shown:
         outcome = asyncio.run(run_demo(wanted, shown))
     if outcome is None:
-        print("stopped before the load began")
+        print("stopped before the load started")
     else:
         print(summary(*outcome, wanted))
     return 0
 
 
 def summary(result: DemoResult, decisions: int, options: DemoOptions) -> str:
-    """What came of a run, for a person."""
+    """Format the results of a run."""
     served = result.served
     ended = f"{served.finished} served of {served.arrived}, {served.lost} lost"
-    requests = f"{ended}, {served.retried} retried, {served.moved} moved"
+    requests = f"{ended}, {served.retried} retried, {served.moved} migrated"
     ttft = f"TTFT {defaults.TTFT_MS:g} ms ({_share(served.ttft_attainment)})"
     itl = f"ITL {defaults.ITL_MS:g} ms ({_share(served.itl_attainment)})"
     lines = [
-        f"requests    {requests}, {served.in_flight + served.queued} still under way at the end",
+        f"requests    {requests}, {served.in_flight + served.queued} unfinished at the end",
         f"SLO         {_share(served.slo_attainment)} within {ttft} and {itl}",
         f"TTFT        p50 {_ms(served.ttft_p50_ms)}, p95 {_ms(served.ttft_p95_ms)}, p99 {_ms(served.ttft_p99_ms)}",
         f"ITL         p50 {_ms(served.itl_p50_ms)}, p95 {_ms(served.itl_p95_ms)}, p99 {_ms(served.itl_p99_ms)}",
-        f"GPU-hours   {result.gpu_hours:.2f} of virtual time ({served.virtual_s / 60:.0f} min played)",
+        f"GPU-hours   {result.gpu_hours:.2f} in {served.virtual_s / 60:.0f} min of virtual time",
         f"decisions   {decisions}",
         f"drains      {result.drains}",
         f"journal     loadline replay {options.directory / 'journal' / 'agent-1'}",
@@ -88,28 +103,28 @@ def summary(result: DemoResult, decisions: int, options: DemoOptions) -> str:
 def _duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if match is None or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 2m or 1h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 90s, 2m or 1h")
     return float(match[1]) * UNITS_S[match[2] or "s"]
 
 
 def _above_zero(text: str) -> float:
     value = float(text)
     if not 0 < value <= SPEED_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0 and at most {SPEED_MAX:g}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most {SPEED_MAX:g}")
     return value
 
 
 def _count(text: str) -> int:
     value = int(text)
     if not 1 <= value <= COUNT_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 1 and {COUNT_MAX}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {COUNT_MAX}")
     return value
 
 
 def _root(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no subject root; write words of A-Z a-z 0-9 _ - with dots between"
+            f"{text!r} is not a subject root; write tokens of A-Z a-z 0-9 _ - separated by dots"
         )
     return text
 

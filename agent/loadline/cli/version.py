@@ -1,4 +1,4 @@
-"""``version``."""
+"""Command ``version``."""
 
 import argparse
 

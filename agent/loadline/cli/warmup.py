@@ -1,4 +1,4 @@
-"""``--load-predictor-warmup-trace``: the past that models start warm with, for every command that runs planners."""
+"""Option ``--load-predictor-warmup-trace``: traces from which load predictors start warm."""
 
 import argparse
 from collections.abc import Iterator
@@ -18,33 +18,32 @@ OPTION: Final = "--load-predictor-warmup-trace"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The option."""
+    """Add the option."""
     parser.add_argument(
         OPTION,
         dest="warmup",
         action="append",
         default=[],
         metavar="[MODEL=]FILE",
-        help="a trace of the load before the start, so that the first forecast has a past; once for each model",
+        help="trace of the load before the start, as history of the first forecasts; once per model",
     )
 
 
 def warmed(config: Config, options: argparse.Namespace) -> Config:
-    """The configuration, with the traces that the option names in the place of its own.
+    """Replace the warm-up traces of the configuration with those of the option.
 
     Raises:
-        ConfigError: A model is not there or named twice, its planner forecasts nothing, or it is not clear which one
-            is meant.
+        ConfigError: A model is unknown, named twice or ambiguous, or its planner does not forecast.
     """
     planners = {model.name: model.planner for model in config.models}
     traces: dict[str, str] = {}
     for text in options.warmup:
         name, file = _named(text, planners)
         if name in traces:
-            raise ConfigError(OPTION, f"model {name} is there twice", "Name one trace for each model.")
+            raise ConfigError(OPTION, f"names model {name} twice", "Name one trace for each model.")
         if planners[name] not in BY_TRAFFIC:
-            problem = f"the {planners[name]} planner of model {name} forecasts nothing"
-            raise ConfigError(OPTION, problem, f"Choose one of {', '.join(sorted(BY_TRAFFIC))}, or leave it out.")
+            problem = f"the {planners[name]} planner of model {name} does not forecast"
+            raise ConfigError(OPTION, problem, f"Choose one of {', '.join(sorted(BY_TRAFFIC))}, or omit it.")
         traces[name] = file
     models = (
         replace(model, load_predictor_warmup_trace=traces.get(model.name, model.load_predictor_warmup_trace))
@@ -54,29 +53,29 @@ def warmed(config: Config, options: argparse.Namespace) -> Config:
 
 
 def warnings(config: Config) -> Iterator[str]:
-    """Traces that have the requests of several models: all of them count as the load of one."""
+    """Warn of traces with requests of several models, all of which count as the load of one."""
     for model in config.models:
         path = model.load_predictor_warmup_trace
         names: tuple[str, ...] = ()
         if path:
-            with suppress(DataError):  # said where it is read to start with
+            with suppress(DataError):  # reported when the trace is loaded
                 names = tuple(islice(models_of(Path(path)), 2))
         if len(names) > 1:
             yield (
                 f"load_predictor_warmup_trace of model {model.name}: {path} has requests of several models, such as "
-                f"{names[0]} and {names[1]}, and all of them count. Cut it to the rows of one."
+                f"{names[0]} and {names[1]}, and all of them count as its load. Keep the rows of one."
             )
 
 
 def _named(text: str, planners: dict[str, str]) -> tuple[str, str]:
-    """Model and file."""
+    """Split the value of the option into model and file."""
     name, equals, file = text.partition("=")
     if equals and name in planners:
         return name, file
-    if equals and not Path(text).exists():  # a file's name may have an = too
-        raise ConfigError(OPTION, f"{name!r} is no model", f"Known are: {', '.join(sorted(planners))}.")
+    if equals and not Path(text).exists():  # a file name may contain =, too
+        raise ConfigError(OPTION, f"{name!r} is not a model", f"Known are: {', '.join(sorted(planners))}.")
     able = sorted(name for name, planner in planners.items() if planner in BY_TRAFFIC)
     if len(able) > 1:
-        remedy = f"Write MODEL={text}, once for each model."
-        raise ConfigError(OPTION, f"{text} could be for {' or '.join(able)}", remedy)
+        remedy = f"Write MODEL={text}, once per model."
+        raise ConfigError(OPTION, f"{text} may belong to {' or '.join(able)}", remedy)
     return (able or sorted(planners))[0], text

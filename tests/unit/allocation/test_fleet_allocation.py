@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from loadline.cli.output import supply
+from loadline.cli.status_output import format_supply
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
@@ -241,8 +241,8 @@ def test_a_person_is_told_who_waits() -> None:
     models.says("a", main=8)
     models.run(MINUTE_MS)
     (one,) = supplies(models).values()
-    assert supply(one) == "GPUs of h100: 10 occupied of 10; waiting: a for 2"
-    assert supply(SupplyStatus("team/h100", 8, 3, {})) == "GPUs of team/h100: 3 occupied of 8"
+    assert format_supply(one) == "GPUs of h100: 10 occupied of 10; waiting: a for 2"
+    assert format_supply(SupplyStatus("team/h100", 8, 3, {})) == "GPUs of team/h100: 3 occupied of 8"
 
 
 def test_what_is_short_is_allocated_again_after_a_pause() -> None:

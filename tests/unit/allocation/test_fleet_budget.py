@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadline.cli.output import gpus
+from loadline.cli.status_output import format_gpu_budget
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.queries.status import status
@@ -261,10 +261,10 @@ def test_what_is_remembered_survives_a_snapshot() -> None:
 
 
 def test_the_status_says_it_in_a_line() -> None:
-    assert gpus(GpuBudgetStatus(2, 10, 8, 9, {"a": 2}, {"b": 1})) == (
-        "GPUs of all models: 8 decided, 9 occupied of 2 to 10; waiting: a for 2; would give: b 1"
+    assert format_gpu_budget(GpuBudgetStatus(2, 10, 8, 9, {"a": 2}, {"b": 1})) == (
+        "GPUs of all models: 8 decided, 9 occupied, budget 2 to 10; waiting: a for 2; offered: b 1"
     )
-    assert gpus(GpuBudgetStatus(2, None, 8, 9, {}, {})).endswith("of 2 to any number")
+    assert format_gpu_budget(GpuBudgetStatus(2, None, 8, 9, {}, {})).endswith("budget 2 to unlimited")
 
 
 # -- whatever is proposed ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadline.adapters.metrics import Metrics
-from loadline.cli import output
+from loadline.cli.status_output import format_status
 from loadline.config import parse
 from loadline.config.summary import describe
 from loadline.core.engines.accelerator import AcceleratorKnobs
@@ -60,9 +60,9 @@ def test_who_drains_is_still_paid_for() -> None:
 
 
 def test_people_read_it_where_it_is_known() -> None:
-    assert "  cost: 61 an hour" in output.status(seen(mixed())).splitlines()
+    assert "  cost: 61 per hour" in format_status(seen(mixed())).splitlines()
     unknown = Models({"m": [(PoolKnobs("any", "aggregated"), 1)]}, FleetKnobs())
-    assert "cost" not in output.status(seen(unknown))
+    assert "cost" not in format_status(seen(unknown))
 
 
 def test_a_configuration_says_what_its_bounds_cost() -> None:

@@ -39,17 +39,17 @@ def test_a_server_that_is_not_reached_is_told_in_one_sentence(capsys: pytest.Cap
         url = f"nats://127.0.0.1:{taken.getsockname()[1]}"
         assert main(["pause", "m", "--nats", url]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"loadline: NATS is not reached at {url}: [Errno ")
-    assert line.endswith(". Say where it is: --nats URL or --config FILE")
+    assert line.startswith(f"loadline: cannot connect to NATS at {url}: [Errno ")
+    assert line.endswith(". Name the server: --nats URL or --config FILE")
 
 
 def test_an_order_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
-    assert remote._who() == f"uid {os.getuid()}"
+    assert remote._operator() == f"uid {os.getuid()}"
     monkeypatch.setenv("LOGNAME", "x" * 300)
-    assert len(remote._who()) == 64
+    assert len(remote._operator()) == 64
 
 
 def test_what_a_terminal_would_obey_is_shown_instead() -> None:
@@ -63,6 +63,7 @@ def test_a_journal_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.Ca
         config.write_text(f'journal.directory = "{directory}"\n{BASE}', encoding="utf-8")
         assert main(["check", "--config", str(config)]) == 0
         printed = capsys.readouterr().out
-        said = f"warning: journal.directory: {directory} cannot be made, as {tmp_path / 'file'} is no folder. Name"
+        parent = tmp_path / "file"
+        said = f"warning: journal.directory: {directory} cannot be created, since {parent} is not a folder. Name"
         assert (said in printed) is told
     assert not (tmp_path / "x").exists(), "a check makes nothing"

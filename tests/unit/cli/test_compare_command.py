@@ -33,7 +33,7 @@ def test_configurations_stand_beside_baselines_and_both_bounds(
     printed = capsys.readouterr()
     expected = ["config", "hpa-2", "hpa-2, clairvoyant", "static-peak", "hpa", "kpa"]
     assert names(printed.out) == [*expected, "work bound"]
-    assert printed.out.startswith("trace: 120 requests in 59.5 s; seed 0; objectives: TTFT 500 ms, ITL 50 ms")
+    assert printed.out.startswith("trace: 120 requests in 59.5 s; seed 0; objectives of every request: TTFT 500 ms, ")
     found = msgspec.json.decode(json.read_bytes(), type=Comparison)
     # A fixed count has nothing to foresee.
     assert [run.kind for run in found.runs] == ["config", "config", "clairvoyant"] + ["baseline"] * 3
@@ -116,7 +116,7 @@ def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatc
         raise BrokenPipeError("it is gone")
 
     monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", broken)
-    with pytest.raises(LoadlineError, match=r"^mine: its process could not be started \(it is gone\)"):
+    with pytest.raises(LoadlineError, match=r"^mine: cannot start its process \(it is gone\)"):
         simulate_all([Scenario("mine", *aggregated(), steady(10, 1.0))], 1, lambda _share: None)
 
 

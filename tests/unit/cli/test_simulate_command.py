@@ -33,7 +33,7 @@ def test_a_fleet_that_cannot_move_what_is_to_move_is_warned_of(
 ) -> None:
     moves = CONFIG + "[models.migration]\nenabled = true\ndecode_load_threshold = 0.9\n"
     assert main(["simulate", *written(tmp_path, config=moves)]) == 0
-    assert "the fleet has no table [migration], so none can" in capsys.readouterr().err
+    assert "no request migrates, since the fleet has no table [migration]" in capsys.readouterr().err
     assert main(["simulate", *written(tmp_path, config=moves, fleet=FLEET + "[migration]\n")]) == 0
     assert "[migration]" not in capsys.readouterr().err
 
@@ -91,7 +91,7 @@ def test_a_journal_replays_and_explains_what_was_decided(tmp_path: Path, capsys:
     assert main([*options, "--journal", str(journal)]) == 2
     assert "is not empty. Name a new folder." in capsys.readouterr().err
     assert main([*options, "--journal", str(json)]) == 2
-    assert "cannot be made" in capsys.readouterr().err
+    assert "cannot be created" in capsys.readouterr().err
 
 
 def test_a_journal_that_could_not_be_written_is_an_error(
@@ -175,10 +175,10 @@ def test_a_file_that_cannot_be_used_is_refused(
         (["--json", "."], "--json: . is a folder"),
         (["--json", "/dev/null"], "--json: /dev/null is not a regular file"),
         (["--html", "no/such/folder.html"], "--html"),
-        (["--json", "one", "--html", "one"], "--html: one is the file of --json too"),
-        (["--json", "one", "--html", "./one"], "--html: one is the file of --json too"),
-        (["--json", "-"], "--json: - is no name for a file"),
-        (["--json", "x" * 250], "is no name for a file"),
+        (["--json", "one", "--html", "one"], "--html: one is also the file of --json"),
+        (["--json", "one", "--html", "./one"], "--html: one is also the file of --json"),
+        (["--json", "-"], "--json: - is not a usable file name"),
+        (["--json", "x" * 250], "is not a usable file name"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(
@@ -206,7 +206,7 @@ def test_what_is_read_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixt
         path = options[options.index(read) + 1]
         before = Path(path).read_bytes()
         assert main(["simulate", *options, "--json", path]) == 2
-        assert "is a file that is read" in capsys.readouterr().err
+        assert "is an input file" in capsys.readouterr().err
         assert Path(path).read_bytes() == before
 
 
@@ -232,7 +232,7 @@ def test_what_cannot_be_written_leaves_the_old_file(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", broken)
         assert main(options) == 1
-    assert f"loadline: {out} cannot be written: No space left on device. Make room" in capsys.readouterr().err
+    assert f"loadline: {out} cannot be written: No space left on device. Free some space" in capsys.readouterr().err
     assert out.read_text() == "old"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
     assert main(options) == 0
@@ -251,9 +251,9 @@ def test_progress_is_a_line_for_each_tenth_and_none_for_what_is_quick(capsys: py
     slow = ProgressLines("playing", lambda: now_s)
     for done in range(101):
         now_s += 0.5
-        slow.tell(done / 100)
+        slow.update(done / 100)
     assert capsys.readouterr().err.splitlines() == [f"playing: {tenth} %" for tenth in range(10, 101, 10)]
     quick = ProgressLines("playing", lambda: 0.0)
     for done in range(101):
-        quick.tell(done / 100)
+        quick.update(done / 100)
     assert capsys.readouterr().err == ""

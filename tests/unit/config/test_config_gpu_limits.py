@@ -121,7 +121,7 @@ def test_check_says_that_nobody_can_solve_exactly(  # noqa: PLR0917 - a case, an
     path = tmp_path / "loadline.toml"
     path.write_text(SMALL + text, "utf-8")
     assert main(["check", "--config", str(path)]) == 0
-    warning = "warning: allocation.solver: SciPy is not installed, so GPUs that are short are allocated greedily."
+    warning = "warning: allocation.solver: SciPy is not installed, so the greedy solver is used when GPUs are short."
     assert (warning in capsys.readouterr().out) is warned
 
 

@@ -134,8 +134,8 @@ def test_the_line_that_is_printed_is_a_configuration(tmp_path: Path, capsys: pyt
 def test_a_measured_engine(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(DATA / f"{ENGINE}_{role}.npz") for role in ("prefill", "decode")]
     assert main(["fit", "--profile", *files]) == 0
-    assert "decode_profile tells more" in (all_contexts := capsys.readouterr().out)
-    assert "--context fits one" in all_contexts
+    assert "use decode_profile instead" in (all_contexts := capsys.readouterr().out)
+    assert "fit one with --context" in all_contexts
     assert main(["fit", "--profile", *files, "--context", "2000"]) == 0
     assert "--context" not in capsys.readouterr().out
 
@@ -143,10 +143,10 @@ def test_a_measured_engine(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("changed", "options", "says"),
     [
-        ({}, [], "nothing says what prefill takes"),
+        ({}, [], "there is no prefill sweep"),
         (PREFILL | {"prefill_isl": [390, 395, 400]}, [], "prefill: 3 samples of nearly the same load"),
         (PREFILL, ["--context", "500"], "--context: 500 was not measured. Write 1000 to 2000 tokens."),
-        (PREFILL | {"prefill_ttft": [1e9, 2e9, 4e9]}, [], "and no engine is like that. Profile the engine again."),
+        (PREFILL | {"prefill_ttft": [1e9, 2e9, 4e9]}, [], "which no engine has. Profile the engine again."),
     ],
 )
 def test_what_cannot_be_fitted_is_said(

@@ -4,8 +4,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from loadline.cli import journal, output, remote
+from loadline.cli import journal, remote
+from loadline.cli.explain_output import format_policy_report
 from loadline.cli.main import parser
+from loadline.cli.status_output import format_details
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.outcomes import MigrationCode, PairReport, PolicyReport
 from loadline.core.queries import status as query
@@ -25,7 +27,7 @@ KNOBS = MigrationKnobs(
 
 def lines(moves: MigrationStatus | None, emptied: DurationTotal) -> list[str]:
     (model,) = status_with({}, {}).models
-    return output.summary(replace(model, migrations=moves, emptied=emptied))
+    return format_details(replace(model, migrations=moves, emptied=emptied))
 
 
 def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
@@ -33,11 +35,11 @@ def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
         MOVES, in_flight_commands=(InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 1_250, 3, 1),)
     )
     said = lines(moves, DurationTotal(4, 12_000))
-    first = said.index("moves: 2 in flight; requests moved: 5 by decode_load, 40 by drain")
+    first = said.index("migrations: 2 in flight; requests migrated: 5 by decode_load, 40 by drain")
     assert said[first + 1 : first + 4] == [
         "  decode-7 -> decode-2 (decode_load) copying: 1 of 3 requests, 1.2 s",
-        "1 worker does not answer when asked to move requests: secret-worker-name",
-        "emptied: 4 workers, 3.0 s on average",
+        "1 worker does not answer migration commands: secret-worker-name",
+        "drained: 4 workers, 3.0 s on average",
     ]
 
 
@@ -45,13 +47,13 @@ def test_one_is_one() -> None:
     one = replace(MOVES, silent=2, in_flight_commands=(InFlightStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
     said = "\n".join(lines(one, DurationTotal(1, 3_000)))
     assert "copying: 0 of 1 request, " in said
-    assert "2 workers do not answer when asked" in said
-    assert "emptied: 1 worker, 3.0 s on average" in said
+    assert "2 workers do not answer migration commands" in said
+    assert "drained: 1 worker, 3.0 s on average" in said
 
 
 def test_a_model_whose_requests_stay_is_shown_without_moves() -> None:
-    assert not [line for line in lines(None, DurationTotal()) if "mov" in line or "emptied" in line]
-    assert "moves: 0 in flight; requests moved: none" in lines(
+    assert not [line for line in lines(None, DurationTotal()) if "migrat" in line or "drained" in line]
+    assert "migrations: 0 in flight; requests migrated: none" in lines(
         MigrationStatus(0, (), {}, {}, {}, {}, 0, ()), DurationTotal()
     )
 
@@ -65,9 +67,9 @@ def test_an_explanation_has_every_pair_that_was_looked_at_and_why() -> None:
     ]
     world.join("b", 100, 1)
     (look,) = query.explain_migrations(world.controller.state, "", "")
-    assert output.policy_look(look).splitlines()[1:] == [
+    assert format_policy_report(look).splitlines()[1:] == [
         "  up to 3 requests, some 150 tokens, are asked to move",
-        "  1 could give requests away, 1 could take some in",
+        "  possible sources: 1, possible destinations: 1",
         "    a -> b: up to 3 requests, some 150 tokens, are asked to move",
     ]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.cli import output
+from loadline.cli.status_output import format_status
 from loadline.core.controller import Controller
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.fleet.pool import PoolKnobs
@@ -259,12 +259,15 @@ def test_people_read_it_in_a_line() -> None:
     world.run(30)
     world.tell(PausesRead({"m": "ada"}))
     status = query.status(world.settings, world.controller.state, "0", START, world.now)
-    lines = output.status(status).splitlines()
-    found = [line.strip() for line in lines if "yes since" in line or "NO since" in line]
+    lines = format_status(status).splitlines()
+    found = [line.strip() for line in lines if "=True since" in line or "=False since" in line]
     assert found == [
-        "MetricsAvailable yes since 2023-11-14T22:13:21+00:00: MetricsFound: enough ready workers of every pool report",
         (
-            "OptimizationReady NO since 2023-11-14T22:13:50+00:00: SkippedProcessing: the model is paused: "
+            "MetricsAvailable=True since 2023-11-14T22:13:21+00:00: MetricsFound: "
+            "enough ready workers of every pool report"
+        ),
+        (
+            "OptimizationReady=False since 2023-11-14T22:13:50+00:00: SkippedProcessing: the model is paused: "
             "loadline resume MODEL"
         ),
     ]

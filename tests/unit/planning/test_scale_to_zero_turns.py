@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadline.cli.output import status as shown
+from loadline.cli.status_output import format_status
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
@@ -50,8 +50,8 @@ def test_it_sleeps_in_one_step_and_wakes_in_the_turn_of_the_first_request(planne
     assert decided[-1] == {"prefill": 0, "decode": 0}
     world.workers.clear()
     assert world.hear(60) == []
-    said = shown(status(world.settings, world.controller.state, "0", world.now, world.now))
-    assert "asleep: the first request that a frontend reports wakes it" in said
+    said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
+    assert "scaled to zero: the first request that a frontend reports starts workers" in said
     world.now += 1_000
     woken = world.tell(traffic(world.now // 1_000, queued=1))
     assert world.decisions(woken) == [{"prefill": 1, "decode": 1}]

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
-from loadline.cli.output import status as shown
+from loadline.cli.status_output import format_status
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import NO_SCHEDULE_MINIMUM, PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
@@ -90,9 +90,9 @@ def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
     world = Scheduled(replicas_min=1, planner="static", static=FIXED)
     world.register("prefill", "p1")
     world.register("decode", "d1")
-    assert "schedule" not in shown(status(world.settings, world.controller.state, "0", world.now, world.now))
+    assert "schedule" not in format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     world.hear(BEFORE_S + 1)
-    said = shown(status(world.settings, world.controller.state, "0", world.now, world.now))
+    said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in said
     decided = world.controller.state.explanations[-1]
     assert "decode: 1 raised to 5: a schedule asks for it, for 600000 ms more" in [r.sentence() for r in decided.limits]

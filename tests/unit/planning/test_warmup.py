@@ -252,11 +252,11 @@ def test_the_option_names_the_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     both = model("a") + model("b", "sla") + model("c", "static")
     assert check(tmp_path, model() + model("c", "static"), past) == 0
     assert check(tmp_path, both, f"a={past}", f"b={past}") == 0
-    said = f"its first forecasts are made from {past}, as if that ended at the start of the agent"
+    said = f"the first forecasts use {past} as if it ended when the agent starts"
     assert capsys.readouterr().out.count(said) == 3
     ends = "load_predictor_warmup_end = '18:15'"
     assert check(tmp_path, model(knobs=ends), past) == 0
-    assert f"from {past}, as if that ended at 18:15 UTC." in capsys.readouterr().out
+    assert f"use {past} as if it ended at 18:15 UTC." in capsys.readouterr().out
     odd = str(written(tmp_path, WAVE, "x=y.csv"))
     assert check(tmp_path, model(), odd) == 0
 
@@ -288,10 +288,10 @@ def test_a_simulation_starts_warm_too(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("text", "warmups", "words"),
     [
-        (model("a") + model("b"), ["{past}"], ["could be for a or b", "Write MODEL={past}, once for each model"]),
-        (model("a"), ["b={past}"], ["'b' is no model", "Known are: a"]),
-        (model("a"), ["a={past}", "a={past}"], ["model a is there twice"]),
-        (model("a", "static"), ["{past}"], ["static planner of model a forecasts nothing", "sla, throughput"]),
+        (model("a") + model("b"), ["{past}"], ["may belong to a or b", "Write MODEL={past}, once per model"]),
+        (model("a"), ["b={past}"], ["'b' is not a model", "Known are: a"]),
+        (model("a"), ["a={past}", "a={past}"], ["names model a twice"]),
+        (model("a", "static"), ["{past}"], ["static planner of model a does not forecast", "sla, throughput"]),
         (model("a", "static", 'load_predictor_warmup_trace = "x"'), [], ["models[0].load_predictor_warmup_trace"]),
         (model("a"), ["{past}x"], ["load_predictor_warmup_trace of model a", "cannot be opened"]),
     ],

@@ -1,6 +1,6 @@
-"""What the text status says of a model: whose it is, what it is to meet, and what its workers run on."""
+"""Text status of a model: its owner, objectives and accelerators."""
 
-from loadline.cli import output
+from loadline.cli.status_output import HEADER, format_model
 from loadline.core.controller import Controller
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
@@ -10,7 +10,7 @@ from loadline.core.state.settings import ModelKnobs, Settings
 from tests.support.belief import START
 
 
-def lines(planner: str, *, only_moves: bool = False) -> list[str]:
+def lines(planner: str, *, only_migration: bool = False) -> list[str]:
     pools = (PoolKnobs("big", "aggregated", accelerator="dgx"), PoolKnobs("small", "aggregated"))
     model = ModelKnobs(
         "chat",
@@ -24,23 +24,23 @@ def lines(planner: str, *, only_moves: bool = False) -> list[str]:
     accelerators = (AcceleratorKnobs("dgx", "h100"),)
     made = Controller(Settings("a", "all", (model,), accelerators=accelerators))
     (found,) = status(made.settings, made.state, "0", START, START).models
-    return output.model(found, only_moves=only_moves).splitlines()
+    return format_model(found, only_migration=only_migration).splitlines()
 
 
-def test_a_model_is_shown_with_whose_it_is_and_what_it_is_to_meet() -> None:
+def test_a_model_is_shown_with_owner_objectives_and_accelerators() -> None:
     said = lines("queueing")
     assert said[0] == "chat (queueing planner, team-a, priority 1, class premium)"
     assert "  objectives: ttft_ms 300, itl_ms 25, attainment 0" in said
     assert "  accelerators: big h100" in said
 
 
-def test_an_agent_that_only_moves_requests_says_nothing_of_how_many_workers_there_should_be() -> None:
-    said = lines("queueing", only_moves=True)
-    assert said[0] == "chat (moves requests only, team-a, priority 1, class premium)"
-    assert said[1].split() == [word for word in output.HEADER if word not in {"desired", "pending"}]
-    assert not [line for line in said if line.strip().startswith(("asleep", "missing", "objectives"))]
-    assert [line for line in lines("queueing") if line.strip().startswith(("asleep", "missing", "objectives"))]
+def test_an_agent_that_only_migration_requests_says_nothing_of_how_many_workers_there_should_be() -> None:
+    said = lines("queueing", only_migration=True)
+    assert said[0] == "chat (migration only, team-a, priority 1, class premium)"
+    assert said[1].split() == [word for word in HEADER if word not in {"desired", "pending"}]
+    assert not [line for line in said if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
+    assert [line for line in lines("queueing") if line.strip().startswith(("scaled to zero", "missing", "objectives"))]
 
 
-def test_objectives_that_the_planner_does_not_obey_are_not_shown() -> None:
+def test_objectives_that_the_planner_ignores_are_not_shown() -> None:
     assert not [line for line in lines("saturation") if "objectives" in line]

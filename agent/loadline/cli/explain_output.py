@@ -1,0 +1,36 @@
+"""Text output of ``loadline explain``."""
+
+from loadline.cli.output import timestamp
+from loadline.core.migration.outcomes import PolicyReport, sentence
+from loadline.core.vocabulary.reasons import Explanation
+
+
+def format_explanation(found: Explanation) -> str:
+    """Format a decision or a hold: inputs, recommendations, limits and result."""
+    title = f"{found.model}: {found.outcome} at {timestamp(found.at_ms, 'milliseconds')}" + (
+        f", decision {found.decision_id}" if found.decision_id else ""
+    )
+    lines = [title]
+    for one in found.recommendations:
+        lines.append("  inputs")
+        lines += [f"    {name} = {value:g}" for name, value in sorted(one.inputs.items())]
+        targets = ", ".join(f"{pool} {count}" for pool, count in one.targets.items()) or "no change"
+        lines.append(f"  the {one.planner} planner recommends {targets}")
+        lines += [f"    {reason.sentence()}" for reason in one.reasons]
+    lines.append("  limits" if found.limits else "  no limit applied")
+    lines += [f"    {reason.sentence()}" for reason in found.limits]
+    changes = (f"{pool} {found.current[pool]} -> {count}" for pool, count in found.targets.items())
+    lines.append(f"  result: {', '.join(changes)}")
+    return "\n".join(lines)
+
+
+def format_policy_report(found: PolicyReport) -> str:
+    """Format the last report of a migration policy on a group of workers, with the outcome of each pair."""
+    return "\n".join(
+        [
+            f"{found.model}: {found.policy} of {found.group} at {timestamp(found.at_ms, 'milliseconds')}",
+            f"  {sentence(found.code, found.numbers)}",
+            f"  possible sources: {found.sources}, possible destinations: {found.destinations}",
+            *(f"    {pair.source} -> {pair.destination}: {sentence(pair.code, pair.numbers)}" for pair in found.pairs),
+        ]
+    )

@@ -1,0 +1,72 @@
+"""Result files of commands: checked before the work, written whole or not at all."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from loadline import report
+from loadline.config.regular_file import os_error_text
+from loadline.errors import ConfigError, LoadlineError
+
+# File systems allow 255 bytes; the partial file has a longer name.
+_NAME_BYTES_MAX: Final = 230
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options ``--json`` and ``--html``."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots as a single HTML page")
+
+
+def check_output_files(options: argparse.Namespace, *inputs: Path) -> None:
+    """Check, before the work, that the result files can be written and are not input files.
+
+    Raises:
+        ConfigError: A file cannot be written, or the report cannot be made.
+    """
+    taken = {path.resolve(): "an input file" for path in inputs}
+    for option, path in (("--json", options.json), ("--html", options.html)):
+        if path is None:
+            continue
+        if path.resolve() in taken:
+            raise ConfigError(option, f"{path} is {taken[path.resolve()]}", "Name another file.")
+        taken[path.resolve()] = f"also the file of {option}"
+        if str(path) == "-" or len(path.name.encode()) > _NAME_BYTES_MAX:
+            raise ConfigError(option, f"{path} is not a usable file name", "Name a file, with a shorter name.")
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "not a regular file"  # writing would replace a device
+            raise ConfigError(option, f"{path} is {kind}", "Name a file.")
+        try:
+            _partial(path).touch()
+            _partial(path).unlink()
+        except OSError as error:
+            problem = f"{path} cannot be written: {os_error_text(error)}"
+            raise ConfigError(option, problem, "Name a file in another folder.") from error
+    if options.html is not None and not report.available():
+        remedy = "Install it: pip install 'loadline[plots]'."
+        raise ConfigError("--html", "needs matplotlib, which is not installed", remedy)
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Write files, each whole or not at all.
+
+    Raises:
+        LoadlineError: A file cannot be written.
+    """
+    for path, content in contents.items():
+        partial = _partial(path)
+        try:
+            partial.write_bytes(content)
+            partial.replace(path.resolve())
+        except OSError as error:
+            problem = f"{path} cannot be written: {os_error_text(error)}"
+            raise LoadlineError(f"{problem}. Free some space, or name another file.") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    """Return the name of a file until it is complete."""
+    return path.resolve().with_name(f".{path.resolve().name}.{os.getpid()}.partial")

@@ -1,0 +1,163 @@
+"""Text output of ``loadline status``."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from loadline.cli.output import plural, table, timestamp
+from loadline.core.vocabulary.status import (
+    AgentStatus,
+    Condition,
+    GpuBudgetStatus,
+    InFlightStatus,
+    MigrationStatus,
+    ModelStatus,
+    PoolStatus,
+    SupplyStatus,
+    TrafficStatus,
+)
+
+MIGRATIONS_SHOWN: Final = 8
+"""Rows of text; ``--json`` has more."""
+HEADER: Final = (
+    "pool",
+    "role",
+    "desired",
+    "ready",
+    "starting",
+    "pending",
+    "draining",
+    "reporting",
+    "KV",
+    "waiting",
+    "running",
+)
+
+_SCALING_COLUMNS: Final = frozenset({"desired", "pending"})
+"""Columns that only the agent that scales knows."""
+
+
+def format_status(agent: AgentStatus, *, only_migration: bool = False) -> str:
+    """Format the status of an agent and its models; ``only_migration`` leaves out what concerns scaling."""
+    standby = f"standby, leader {agent.leader}" if agent.leader else "standby, no leader"
+    role = f"leading, epoch {agent.epoch}" if agent.leading else standby
+    links = [f"NATS {_link(agent.bus_connected)}", f"etcd {_link(agent.store_connected)}"]
+    lines = [f"agent {agent.agent} {agent.version}: {role}; {', '.join(links)}; up {agent.uptime_ms / 1000:.0f} s"]
+    lines += [f"configuration rejected: {agent.config_problem}"] if agent.config_problem else []
+    lines += [f"restart the agent to apply {', '.join(agent.restart_for)}"] if agent.restart_for else []
+    lines += [format_gpu_budget(agent.gpus)] if agent.gpus is not None else []
+    lines += ["\n".join(format_supply(one) for one in agent.supplies)] if agent.supplies else []
+    return "\n\n".join([*lines, *(format_model(each, only_migration=only_migration) for each in agent.models)])
+
+
+def format_gpu_budget(budget: GpuBudgetStatus) -> str:
+    """Format the GPUs of all models, and which models wait for some or offer some."""
+    high = "unlimited" if budget.gpu_budget_max is None else str(budget.gpu_budget_max)
+    text = f"GPUs of all models: {budget.decided} decided, {budget.occupied} occupied"
+    text += f", budget {budget.gpu_budget_min} to {high}"
+    offered = ", ".join(f"{name} {count}" for name, count in budget.offers.items())
+    return text + _waiting(budget.waiting) + (f"; offered: {offered}" if offered else "")
+
+
+def format_supply(one: SupplyStatus) -> str:
+    """Format the GPUs of one type, and which models wait for some."""
+    return f"GPUs of {one.supply}: {one.occupied} occupied of {one.limit}" + _waiting(one.waiting)
+
+
+def format_model(status: ModelStatus, *, only_migration: bool = False) -> str:
+    """Format one model: its pools, traffic, last decision, and why none is made."""
+    hidden = _SCALING_COLUMNS if only_migration else ()
+    rows = [HEADER] + [
+        (
+            pool.pool,
+            pool.role,
+            *(str(n) for n in (pool.desired, pool.ready, pool.starting, pool.pending, pool.draining, pool.fresh)),
+            f"{pool.kv_usage_ratio:.0%}",
+            str(pool.waiting_requests),
+            str(pool.running_requests),
+        )
+        for pool in status.pools
+    ]
+    owner = [status.namespace, f"priority {status.priority}"]
+    owner += [f"class {status.service_class}"] if status.service_class else []
+    flags = [word for word, on in (("paused", status.paused), ("recommends only", status.no_operation)) if on]
+    does = "migration only" if only_migration else f"{status.planner} planner"
+    title = f"{status.model} ({', '.join([does, *owner, *flags])})"
+    shown = [[cell for name, cell in zip(HEADER, row, strict=True) if name not in hidden] for row in rows]
+    lines = format_details(status, only_migration=only_migration)
+    return "\n".join([title, table(shown), *(f"  {line}" for line in lines)])
+
+
+def format_details(status: ModelStatus, *, only_migration: bool = False) -> list[str]:
+    """Format objectives, traffic, last decision, migrations, conditions and hold of a model, one fact a line."""
+    decision = status.decision
+    objectives = [] if only_migration else [f"{key} {value:g}" for key, value in status.objectives.items()]
+    types = [f"{pool.pool} {pool.accelerator_type}" for pool in status.pools if pool.accelerator_type]
+    lines = [f"objectives: {', '.join(objectives)}"] if objectives else []
+    lines += [f"accelerators: {', '.join(types)}"] if types else []
+    lines.append(_traffic(status.traffic))
+    if decision is not None:
+        targets = ", ".join(f"{pool} {count}" for pool, count in decision.targets.items())
+        why = ", ".join(decision.reasons)
+        lines.append(f"decision {decision.decision_id} #{decision.sequence} {decision.state}: {targets} ({why})")
+    if not only_migration and not any(pool.desired for pool in status.pools):
+        lines.append("scaled to zero: the first request that a frontend reports starts workers")
+    lines += _migrations(status.migrations) if status.migrations is not None else []
+    if status.emptied.count:
+        lines.append(
+            f"drained: {plural(status.emptied.count, 'worker')}, {status.emptied.mean_ms / 1000:.1f} s on average"
+        )
+    costs = [pool.cost_per_hour for pool in status.pools if pool.cost_per_hour is not None]
+    lines += [f"cost: {sum(costs):g} per hour"] if costs else []
+    lines += [_schedule(pool) for pool in status.pools if pool.schedule_replicas_min and not only_migration]
+    lines += [_condition(one) for one in status.conditions]
+    lines += [f"missing: {sentence}" for sentence in status.missing if not only_migration]
+    lines += [f"hold: {sentence}" for sentence in status.hold]
+    return lines
+
+
+def _traffic(traffic: TrafficStatus) -> str:
+    if traffic.requests_per_s is None:
+        return "traffic: no frontend reports"
+    parts = [f"{traffic.requests_per_s:.1f} requests/s"]
+    parts += [f"ISL {traffic.isl_tokens:.0f}"] if traffic.isl_tokens is not None else []
+    parts += [f"OSL {traffic.osl_tokens:.0f}"] if traffic.osl_tokens is not None else []
+    parts += [f"TTFT {traffic.ttft_ms:.0f} ms"] if traffic.ttft_ms is not None else []
+    parts += [f"ITL {traffic.itl_ms:.1f} ms"] if traffic.itl_ms is not None else []
+    return "traffic: " + ", ".join(parts)
+
+
+def _waiting(waiting: Mapping[str, int]) -> str:
+    text = ", ".join(f"{name} for {count}" for name, count in waiting.items())
+    return f"; waiting: {text}" if text else ""
+
+
+def _schedule(pool: PoolStatus) -> str:
+    until = "" if pool.schedule_ends_at_ms is None else f" until {timestamp(pool.schedule_ends_at_ms)}"
+    return f"schedule: {pool.pool} at least {pool.schedule_replicas_min}{until}"
+
+
+def _condition(found: Condition) -> str:
+    return f"{found.name}={found.status} since {timestamp(found.since_ms)}: {found.reason}: {found.message}"
+
+
+def _migrations(status: MigrationStatus) -> list[str]:
+    """Format the migrations in flight, the totals by policy and the workers that do not answer."""
+    totals = [f"{count} by {policy}" for policy, count in status.requests.items()]
+    lines = [f"migrations: {status.in_flight} in flight; requests migrated: {', '.join(totals) or 'none'}"]
+    lines += [_in_flight(one) for one in status.in_flight_commands[:MIGRATIONS_SHOWN]]
+    if status.silent:
+        names = ", ".join(status.silent_workers[:MIGRATIONS_SHOWN])
+        subject = "1 worker does" if status.silent == 1 else f"{status.silent} workers do"
+        lines.append(f"{subject} not answer migration commands: {names}")
+    return lines
+
+
+def _in_flight(one: InFlightStatus) -> str:
+    return (
+        f"  {one.source} -> {one.destination} ({one.policy}) {one.phase}: "
+        f"{one.moved} of {plural(one.requests, 'request')}, {one.age_ms / 1000:.1f} s"
+    )
+
+
+def _link(connected: bool) -> str:  # noqa: FBT001 - a fact, not a mode
+    return "connected" if connected else "DISCONNECTED"
