@@ -57,7 +57,7 @@ def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
         most = threshold if by_kv and 0.0 < threshold < 1.0 else 1.0
         space = free_tokens(view, destination, most)
         if space < each:
-            return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, free_tokens=max(space, 0.0))
+            return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
         count = slots_between(view, source, destination)
         least = _tokens(metric, knobs.load_balance_threshold, each, total)
         return _sized(view, source, tokens, min(least, tokens), space, count)
@@ -148,7 +148,7 @@ def _packed(view: LoadView, source: int, destination: int, most: int) -> Migrati
         return why
     takes = requests_within_slo(view, destination, each, most)
     if takes < 1:
-        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, free_tokens=max(free_tokens(view, destination), 0.0))
+        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(free_tokens(view, destination), 0.0))
     return _counted(view, source, destination, "LCR", takes)
 
 
@@ -157,7 +157,7 @@ def _counted(
 ) -> MigrationAmount | NotPlanned:
     each, space = view.tokens_per_request(source), free_tokens(view, destination)
     if space < each:
-        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, free_tokens=max(space, 0.0))
+        return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
     rule: MigrationRule = "NUM_REQ"
     known = not np.isnan(space)
     count = min(count, int(space // each)) if known else count
