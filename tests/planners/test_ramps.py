@@ -19,7 +19,7 @@ def steps(counts: list[int]) -> list[int]:
 
 
 def planner_of(flow: Flow) -> ThroughputPlanner:
-    found = flow.stepper.controller._decider.planners["m"]
+    found = flow.stepper.controller._planners["m"]
     assert isinstance(found, ThroughputPlanner)
     return found
 

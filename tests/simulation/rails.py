@@ -34,7 +34,9 @@ from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.rounds import reconciliation as renewals
-from loadline.core.rounds.scaling import ScalingPipeline
+from loadline.core.rounds.scaling import gate, propose
+from loadline.core.state.agent_state import AgentState
+from loadline.core.state.model_state import ModelState
 from loadline.core.vocabulary import events as ev
 from loadline.core.vocabulary.effects import AnnounceDecision
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -102,23 +104,23 @@ def bound(*codes: ReasonCode, growing: bool | None = None) -> Off:
 def obstacle(code: ReasonCode) -> Off:
     """Let one obstacle be none."""
 
-    def ignore(old: Any, decider: ScalingPipeline, name: str, now: int) -> Reason | None:
-        found = old(decider, name, now)
+    def ignore(old: Any, state: AgentState, model: ModelState, now: int) -> Reason | None:
+        found = old(state, model, now)
         return None if found is not None and found.code == code else found
 
-    return around(ScalingPipeline, "_obstacle", ignore)
+    return around(gate, "obstacle", ignore)
 
 
 def unsettled(*, read: bool) -> Off:
     """Let a leader decide before it has read everything, or (``read``) before it has watched a young fleet."""
 
-    def ignore(old: Any, decider: ScalingPipeline, model: Any, now: int) -> Reason | None:
-        found = old(decider, model, now)
-        known = decider.state.registry_read and decider.state.decisions_read
+    def ignore(old: Any, state: AgentState, model: ModelState, now: int) -> Reason | None:
+        found = old(state, model, now)
+        known = state.registry_read and state.decisions_read
         off = found is not None and found.code == ReasonCode.NOT_SETTLED and known == read
         return None if off else found
 
-    return around(ScalingPipeline, "_unsettled", ignore)
+    return around(gate, "unsettled", ignore)
 
 
 def compare(target: str) -> Off:
@@ -290,9 +292,9 @@ def never_stale(old: Any, fence: DecisionFence, decision: Any) -> Any:
     return Freshness.NEW if verdict is Freshness.STALE else verdict
 
 
-def victims_forgotten(old: Any, decider: ScalingPipeline, model: str, pool: Pool, replicas: int) -> Any:
-    leaving = decider.state.drains.of_pool(model, pool.name)
-    return tuple(victim for victim in old(decider, model, pool, replicas) if victim not in leaving)
+def victims_forgotten(old: Any, context: Any, model: ModelState, pool: Pool, replicas: int) -> Any:
+    leaving = context.state.drains.of_pool(model.name, pool.name)
+    return tuple(victim for victim in old(context, model, pool, replicas) if victim not in leaving)
 
 
 def another_id() -> AbstractContextManager[Any]:
@@ -326,7 +328,7 @@ RAILS: dict[str, Rail] = {
     "decide: one in flight": Rail(obstacle(ReasonCode.DECISION_IN_FLIGHT), 0, "I14-one"),
     "decide: back-off": Rail(obstacle(ReasonCode.RETRY_BACKOFF), 4, "P2-back-off"),
     "decide: stopping": Rail(obstacle(ReasonCode.STOPPING), 15, "I19-quiet"),
-    "decide: name who leaves": Rail(around(ScalingPipeline, "_victims", victims_forgotten), 0, "I16-named"),
+    "decide: name who leaves": Rail(around(propose, "_victims", victims_forgotten), 0, "I16-named"),
     "ledger: expiry": Rail(lambda: patch.object(LedgerEntry, "expires_at_ms", NEVER), 0, "I15-expiry"),
     "ledger: give up after a whole ttl": Rail(around(Ledger, "_adopt", no_end), 0, "I15-expiry"),
     "ledger: read back what is unknown": Rail(event(ev.CommitUnknown, forget_unknown), 4, "I17-truth"),
@@ -358,8 +360,8 @@ RAILS: dict[str, Rail] = {
     "leadership: campaign when nobody leads": Rail(
         both(around(Leadership, "lost_campaign", give_up), around(Leadership, "_give_back", give_up)), 4, "L1-leader"
     ),
-    "decide: ask again for who is missing": Rail(instead(renewals, "_what_is_missing", []), 1, "L3-applied"),
-    "decide: drain who is too much": Rail(instead(renewals, "_what_is_too_much", []), 13, "L3-applied"),
+    "decide: ask again for who is missing": Rail(instead(renewals, "_replace_missing", []), 1, "L3-applied"),
+    "decide: drain who is too much": Rail(instead(renewals, "_drain_surplus", []), 13, "L3-applied"),
     "ledger: drop what was refused": Rail(event(ev.CommitRefused, lambda *_args: None), 12, "L4-hold"),
     "planner: grow": Rail(around(ThresholdPlanner, "_judge_kv", no_growth), 1, "L2-reference"),
     "controller: wake": Rail(instead(controller.Controller, "next_wake", None), 0, "L5-turning"),

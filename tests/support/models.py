@@ -136,10 +136,10 @@ class Models:
 
     def says(self, model: str, **replicas: int) -> None:
         """What the planner of a model proposes from now on; a pool that is left out is held as it is."""
-        planner = self.controller._decider.planners[model]
+        planner = self.controller._planners[model]
         assert isinstance(planner, StaticPlanner)
         planner.knobs = StaticKnobs(replicas)
-        self.controller.state.due[model] = self.now
+        self.controller.state.fleet.models[model].plan_at_ms = self.now
 
     def run(self, span_ms: int) -> None:
         """Let time pass: every worker reports once a second, and the agent turns when it wants to."""

@@ -137,7 +137,7 @@ def _sweep(shared: dict[str, Any], name: str) -> TpotSweep:
 
 def groups(world: Movers) -> list[MigrationGroup]:
     """The boards of workers between which requests can move, as they were last looked at."""
-    return world.controller._migration._groups["m"]
+    return world.controller._mode.migration._groups["m"]
 
 
 def view_of(world: Movers, group: MigrationGroup, failing: Mask | None = None) -> LoadView:

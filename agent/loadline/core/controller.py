@@ -1,14 +1,16 @@
-"""The one door of the core: events and a time in, effects out.
+"""The entry point of the core: events and a time in, effects out.
 
-A turn is: take the events, see to leadership, plan the models whose picture changed or that are due, keep the ledger
-and the drains going. Nothing here reads a clock, waits or raises; the same events at the same times give the same
-effects.
+A turn handles the events, keeps the leadership, plans the models that changed or are due, and keeps the ledger, the
+drains and the migrations going. Nothing here reads a clock, waits or raises; the same events at the same times give the
+same effects.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.core.handlers import (
@@ -18,21 +20,25 @@ from loadline.core.handlers import (
     forecasts,
     leadership,
     learned,
+    migrations,
     pauses,
     reading,
     reports,
     settings,
 )
-from loadline.core.handlers import migrations as moves
 from loadline.core.handlers.turn import Turn
-from loadline.core.rounds import learned_state as learning
+from loadline.core.planning.planners import Planner
+from loadline.core.rounds import learned_state
+from loadline.core.rounds.external_scaling import ExternalScaling
 from loadline.core.rounds.migration import MigrationPipeline
-from loadline.core.rounds.scaling import ScalingPipeline
-from loadline.core.state import agent_state as states
+from loadline.core.rounds.scaling.pipeline import ScalingPipeline
+from loadline.core.state.agent_state import AgentState, initial_planners, initial_state
 from loadline.core.state.settings import Settings
+from loadline.core.state.snapshot import capture, decode_snapshot
 from loadline.core.vocabulary import events as ev
 from loadline.core.vocabulary.effects import AnyEffect, Effect, RaiseAlarm
 
+Tick = Callable[[Turn], Sequence[Effect]]
 Handler = Callable[[Turn, Any], Sequence[Effect] | None]
 
 HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
@@ -59,8 +65,8 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
     ev.DrainAnswered: drains.drain_answered,
     ev.WorkerDrained: drains.worker_drained,
     ev.DrainRequested: drains.drain_requested,
-    ev.MigrationAnswered: moves.migration_answered,
-    ev.MigrationReported: moves.migration_reported,
+    ev.MigrationAnswered: migrations.migration_answered,
+    ev.MigrationReported: migrations.migration_reported,
     ev.ForecastFitted: forecasts.forecast_fitted,
     ev.ForecastFailed: forecasts.forecast_failed,
     ev.LearnedRead: learned.learned_read,
@@ -74,86 +80,108 @@ HANDLERS: Final[Mapping[type[ev.AnyEvent], Handler]] = {
 }
 
 
+class Scaling(Protocol):
+    """Decides how many workers models have, or leaves that to something else."""
+
+    def plan(self, names: Sequence[str], now: int) -> list[Effect]:
+        """Plan models at ``now`` (ms)."""
+
+    def wake_waiting(self, now: int) -> None:
+        """Plan the models next that waited for what is free at ``now`` (ms)."""
+
+
+class Mode(Struct, frozen=True):
+    """Composition of a controller: it scales the fleet, or only migrates requests in a fleet that others scale."""
+
+    scaling: Scaling
+    migration: MigrationPipeline
+    ignores: frozenset[type[ev.AnyEvent]] = frozenset()
+    """Events that something else answers."""
+    before: tuple[Tick, ...] = ()
+    """Run in each turn of a leader, before its models are planned."""
+    after: tuple[Tick, ...] = ()
+    """Run in each turn of a leader, after its models were planned."""
+
+
+def compose(settings: Settings, state: AgentState, planners: dict[str, Planner]) -> Mode:
+    """Choose the mode of a controller, once."""
+    if settings.only_migration:
+        migration = MigrationPipeline(settings, state, needs_decisions=False)
+        return Mode(ExternalScaling(state), migration, ignores=frozenset({ev.DrainRequested}))
+    migration = MigrationPipeline(settings, state, needs_decisions=True)
+    save = partial(learned_state.save, planners, settings.scope)
+    after = (decisions.tick, drains.tick, lambda turn: save(turn.state, turn.now))
+    return Mode(ScalingPipeline(settings, state, planners), migration, before=(reading.tick,), after=after)
+
+
 class Controller:
     """Drives everything that is decided. ``settings`` is all that it is told from outside the events."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.state = states.initial_state(settings)
-        self._decider = ScalingPipeline(settings, self.state, states.initial_planners(settings))
-        self._migration = MigrationPipeline(settings, self.state)
+        self.state = initial_state(settings)
+        self._planners = initial_planners(settings)
+        self._mode = compose(settings, self.state, self._planners)
 
     def handle(self, events: Sequence[ev.AnyEvent], now: int) -> list[AnyEffect]:
-        """Take events that happened up to ``now`` (ms) and give the effects that follow, in order."""
+        """Handle events that happened up to ``now`` (Unix ms) and return the effects that follow, in order."""
         turn = Turn(self.state, now)
         effects: list[Effect] = []
         for event in events:
             if type(event) is ev.SettingsChanged:
-                self._obey(turn, event)
-                continue
-            if type(event) is ev.DrainRequested and self.settings.only_migration:
-                continue  # whoever scales the fleet drains
-            follow = HANDLERS[type(event)](turn, event)
-            if follow:
-                effects += follow
-        effects += leadership.keep(turn)
-        if self.leading and not self.settings.only_migration:
-            effects += reading.keep(turn)
-        learning.take(self.state, self._decider.planners, turn.learned)
+                self._apply_settings(turn, event)
+            elif type(event) not in self._mode.ignores:
+                effects += HANDLERS[type(event)](turn, event) or ()
+        effects += leadership.tick(turn)
+        effects += self._tick(turn, self._mode.before)
+        learned_state.ingest(self.state, self._planners, turn.learned)
         names = turn.to_plan()
-        if self.settings.only_migration:
-            self._migration.settle(names, now)
-        else:
-            effects += self._decide(turn, names)
-        effects += self._migration.plan(names, now)
+        effects += self._mode.scaling.plan(names, now)
+        effects += self._tick(turn, self._mode.after)
+        if self.leading:
+            self._mode.scaling.wake_waiting(now)
+        effects += self._mode.migration.plan(names, now)
         for effect in effects:
             if type(effect) is RaiseAlarm:
                 self.state.count(f"alarm_{effect.kind}")
         return effects  # type: ignore[return-value]  # every Effect is one of AnyEffect
 
-    def _decide(self, turn: Turn, names: Sequence[str]) -> list[Effect]:
-        """Decide how many workers there should be, and see to what was decided."""
-        effects = self._decider.plan(names, turn.now)
-        if self.leading:
-            effects += [*decisions.keep(turn), *drains.keep(turn)]
-            effects += learning.save(self.state, self._decider.planners, self.settings.scope, turn.now)
-            self._decider.wake(turn.now)
-        return effects
+    def _tick(self, turn: Turn, ticks: Sequence[Tick]) -> list[Effect]:
+        return [effect for tick in ticks for effect in tick(turn)] if self.leading else []
 
-    def _obey(self, turn: Turn, event: ev.SettingsChanged) -> None:
-        """Go by other settings; who this agent is, and how it leads, cannot change."""
+    def _apply_settings(self, turn: Turn, event: ev.SettingsChanged) -> None:
+        """Apply other settings; the agent's name and its leadership cannot change."""
         old, new = self.settings, msgspec.json.decode(event.settings, type=Settings)
         self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
         self.state.config_problem, self.state.restart_for = "", list(event.kept)
-        planners = settings.settings_changed(turn, self._decider.planners, self.settings)
-        self._decider = ScalingPipeline(self.settings, self.state, planners)
-        self._migration = MigrationPipeline(self.settings, self.state)
+        self._planners = settings.settings_changed(turn, self._planners, self.settings)
+        self._mode = compose(self.settings, self.state, self._planners)
 
     def next_wake(self) -> int | None:
-        """When (ms) to call ``handle`` again even if nothing happens; None: only an event can change anything."""
-        wakes = [self.state.leadership.next_wake(), min(self.state.due.values(), default=None)]
+        """Return when (Unix ms) to call ``handle`` again even if nothing happens; None: only an event matters."""
+        state = self.state
+        wakes = [state.leadership.next_wake()]
+        wakes.append(min((model.plan_at_ms for model in state.fleet.models.values()), default=None))
         if self.leading:
-            wakes += [self.state.ledger.next_wake(), self.state.drains.next_wake()]
-            wakes.append(self.state.migration.next_wake())
-            if not (self.state.decisions_read or self.state.reading or self.settings.only_migration):
-                wakes.append(self.state.read_at_ms)
+            wakes += [state.ledger.next_wake(), state.drains.next_wake(), state.migration.next_wake()]
+            if self._mode.before:
+                wakes.append(reading.next_wake(state))
         return min((wake for wake in wakes if wake is not None), default=None)
 
     def snapshot(self) -> bytes:
-        """Everything that is known, as JSON."""
-        return msgspec.json.encode(self.picture()())
+        """Return everything that is known, as JSON."""
+        return msgspec.json.encode(self.capture()())
 
-    def picture(self) -> Callable[[], dict[str, Any]]:
-        """What ``snapshot`` gives, to be finished and encoded later, in any thread."""
-        return states.picture(self.state, self._decider.planners)
+    def capture(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that finishes what ``snapshot`` returns, to be called later in any thread."""
+        return capture(self.state, self._planners)
 
     def restore(self, snapshot: bytes) -> None:
         """Become the controller that gave this snapshot under the same settings."""
-        self.state, planners = states.decode_snapshot(self.settings, snapshot)
-        self._decider = ScalingPipeline(self.settings, self.state, planners)
-        self._migration = MigrationPipeline(self.settings, self.state)
+        self.state, self._planners = decode_snapshot(self.settings, snapshot)
+        self._mode = compose(self.settings, self.state, self._planners)
 
     @property
     def leading(self) -> bool:
-        """Whether this agent decides."""
+        """True if this agent decides."""
         return self.state.leading

@@ -112,7 +112,7 @@ class Turns:
 
     def _start(self, now: int) -> Callable[[bool], bytes]:
         """What opens a segment, as of now; encoded when the journal gets to it."""
-        version, settings, picture = self._version, self.controller.settings, self.controller.picture()
+        version, settings, picture = self._version, self.controller.settings, self.controller.capture()
         return lambda continues: record.encode(
             record.Start(record.FORMAT, version, now, continues, settings, picture())
         )

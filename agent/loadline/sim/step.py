@@ -205,10 +205,12 @@ class Stepper:
 
     def _new_holds(self) -> list[Hold]:
         """Of each model the last look since the last step that was held; a new look is a new explanation."""
-        holds = self.controller.state.holds
-        fresh = [found for model, found in holds.items() if found is not self._last_holds.get(model)]
-        self._last_holds = dict(holds)
-        return [_hold(found) for found in fresh]
+        models = self.controller.state.fleet.models
+        names = dict.fromkeys([*self._last_holds, *sorted(models)])  # models that were held first come first
+        holds = {name: models[name].hold for name in names if name in models}
+        fresh = [hold for name, hold in holds.items() if hold is not None and hold is not self._last_holds.get(name)]
+        self._last_holds = {name: hold for name, hold in holds.items() if hold is not None}
+        return [_hold(hold) for hold in fresh]
 
     def _new_rejections(self) -> list[Rejected]:
         """What decoded well and was not believed: the core counts that by its reason."""

@@ -16,6 +16,7 @@ from loadline.core.vocabulary.allocations import SaturationPolicy
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.status import SupplyStatus
 from tests.support.belief import START
+from tests.support.holds import hold_of
 from tests.support.models import STEPS, Limited, Models
 
 MINUTE_MS = 60_000
@@ -57,7 +58,7 @@ def counts(models: Models) -> dict[str, int]:
 
 def rails(models: Models, model: str) -> list[str]:
     """Codes of the reasons of the last hold, with what they name."""
-    found = models.controller.state.holds[model].limits
+    found = hold_of(models.controller.state, model).limits
     return [f"{reason.code} {reason.detail}".strip() for reason in found]
 
 

@@ -19,6 +19,7 @@ from loadline.core.vocabulary.effects import AnyEffect, SolveAllocation
 from loadline.core.vocabulary.events import SettingsChanged, WorkerDeregistered
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.solver import solve
+from tests.support.holds import hold_of
 from tests.support.models import STEPS, Limited, Models
 
 MINUTE_MS = 60_000
@@ -64,12 +65,12 @@ def models_of(
 
 
 def needs(models: Models, model: str, demand: float, **serves: float) -> None:
-    models.controller._decider.planners[model] = Needy(None, demand, serves)
-    models.controller.state.due[model] = models.now
+    models.controller._planners[model] = Needy(None, demand, serves)
+    models.controller.state.fleet.models[model].plan_at_ms = models.now
 
 
 def rails(models: Models, model: str) -> set[str]:
-    return {f"{one.pool} {one.code}" for one in models.controller.state.holds[model].limits}
+    return {f"{one.pool} {one.code}" for one in hold_of(models.controller.state, model).limits}
 
 
 def answer(problem: AllocationProblem) -> Allocation | None:
@@ -171,7 +172,7 @@ def test_a_pool_that_is_not_short_shrinks_like_any_other() -> None:
     needs(models, "a", 28.0, fast=10.0, slow=4.0)
     models.run(20_000)
     assert models.counts()["a"] == {"fast": 2, "slow": 6}, "after the window of stabilisation, for nobody waits"
-    models.controller.state.due["a"] = models.now + 15_000
+    models.controller.state.fleet.models["a"].plan_at_ms = models.now + 15_000
     models.run(MINUTE_MS)
     assert models.counts()["a"] == {"fast": 2, "slow": 2}
     assert "slow serves_for_another_pool" in rails(models, "a")
@@ -202,7 +203,8 @@ def test_who_is_to_change_places_waits_no_longer_than_a_start(deadline_ms: int, 
     models.run(1_000)
     allocation = models.controller.state.allocation
     allocation.granted = {"a": {"fast": 2, "slow": 0}, "b": {"fast": 0, "slow": 2}}
-    models.controller.state.due.update(a=models.now, b=models.now)
+    for name in ("a", "b"):
+        models.controller.state.fleet.models[name].plan_at_ms = models.now
     models.run(3 * MINUTE_MS)
     places = {"a": {"fast": 2, "slow": 0}, "b": {"fast": 0, "slow": 2}}
     stay = {"a": {"fast": 0, "slow": 2}, "b": {"fast": 2, "slow": 0}}

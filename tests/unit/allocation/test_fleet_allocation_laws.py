@@ -15,11 +15,12 @@ from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
 from loadline.core.planning.guardrails.constraints import SupplyHeadroom
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
 from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.rounds import scaling as decide
+from loadline.core.rounds.scaling import context
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.events import SettingsChanged, TrafficReported
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample
+from tests.support.holds import hold_of
 from tests.support.models import Limited, Models
 from tests.unit.allocation.test_fleet_allocation_answers import (
     ACCELERATORS,
@@ -70,8 +71,8 @@ class Lasting(Needy):
 
 
 def asks(models: Models, model: str, planner: Needy) -> None:
-    models.controller._decider.planners[model] = planner
-    models.controller.state.due[model] = models.now
+    models.controller._planners[model] = planner
+    models.controller.state.fleet.models[model].plan_at_ms = models.now
 
 
 def told(models: Models, settings: Settings) -> None:
@@ -255,7 +256,7 @@ def test_what_all_models_have_is_reckoned_once_a_turn(monkeypatch: pytest.Monkey
         reckoned.clear()
         waited.extend(models.controller.state.allocation.waiting)
 
-    monkeypatch.setattr(decide, "gpu_ledger_of", counted)
+    monkeypatch.setattr(context, "gpu_ledger_of", counted)
     models = models_of({"h100": 4}, {name: [(pool("main", "h100"), 2)] for name in "ab"}, knobs=GREEDY, a=1)
     models.says("b", main=2)
     models.says("a", main=5)
@@ -281,11 +282,11 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
         models.run(MINUTE_MS)
     state = models.controller.state
     assert models.counts() == {"a": {"main": 1}, "b": {"main": 3}}
-    assert [one.code for one in state.holds["a"].recommendations[0].reasons] == [ReasonCode.PLANNER_FAILED]
+    assert [one.code for one in hold_of(state, "a").recommendations[0].reasons] == [ReasonCode.PLANNER_FAILED]
     assert state.counters["alarm_planner_failed"] == 1
     models.run(MINUTE_MS)
     assert models.counts() == {"a": {"main": 3}, "b": {"main": 3}}
-    assert not state.failing
+    assert not any(model.failing for model in state.fleet.models.values())
 
 
 def test_a_fault_of_the_allocation_holds_those_who_share(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,4 +307,4 @@ def test_a_fault_of_the_allocation_holds_those_who_share(monkeypatch: pytest.Mon
     assert 1 <= state.counters["alarm_planner_failed"] <= 4, "an alarm for each, not for each turn"
     models.run(2 * MINUTE_MS)
     assert sum(models.counts()[name]["main"] for name in "ab") == 4
-    assert not state.failing
+    assert not any(model.failing for model in state.fleet.models.values())

@@ -10,6 +10,7 @@ from loadline.core.planning.planner import Planner
 from loadline.core.queries.status import status
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from tests.support.belief import START
+from tests.support.holds import hold_of
 from tests.support.models import STEPS, Limited, Models
 
 ACCELERATORS = (AcceleratorKnobs("h100", cost_per_hour=2.0), AcceleratorKnobs("l40s"))
@@ -47,8 +48,8 @@ def chat_and_code(demand: float, big: int) -> Models:
     )
     models = Models({"chat": chat, "code": code}, FleetKnobs(), limited=rules, guardrails=STEPS)
     models.says("code", main=12)
-    models.controller._decider.planners["chat"] = Keeping(None, demand, {"big": big, "small": 5})
-    models.controller.state.due["chat"] = models.now
+    models.controller._planners["chat"] = Keeping(None, demand, {"big": big, "small": 5})
+    models.controller.state.fleet.models["chat"].plan_at_ms = models.now
     models.run(30_000)
     return models
 
@@ -59,7 +60,7 @@ def waiting(models: Models, model: str) -> dict[str, int]:
 
 
 def rails(models: Models) -> set[str]:
-    return {f"{one.pool} {one.code} {one.detail}" for one in models.controller.state.holds["chat"].limits}
+    return {f"{one.pool} {one.code} {one.detail}" for one in hold_of(models.controller.state, "chat").limits}
 
 
 def test_where_needs_are_met_nothing_waits_and_another_pool_serves() -> None:

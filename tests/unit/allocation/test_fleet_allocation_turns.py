@@ -28,8 +28,8 @@ def chat(*, answer: bool) -> list[dict[str, int]]:
 
     models.solves = solves
     models.says("code", main=9)
-    models.controller._decider.planners["chat"] = Keeping(None, 62.0, {"small": 5})
-    models.controller.state.due["chat"] = models.now
+    models.controller._planners["chat"] = Keeping(None, 62.0, {"small": 5})
+    models.controller.state.fleet.models["chat"].plan_at_ms = models.now
     models.run(60_000)
     assert len(models.problems) <= 3, "what is granted is no new question"
     return [{target.pool: target.replicas for target in one.targets} for _, one in models.decisions]

@@ -14,6 +14,7 @@ from loadline.core.queries.status import status
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.status import GpuBudgetStatus
 from tests.support.belief import START
+from tests.support.holds import hold_of
 from tests.support.models import Models
 
 MINUTE_MS = 60_000
@@ -42,7 +43,7 @@ def decided(models: Models, model: str) -> list[tuple[int, int]]:
 
 
 def rails(models: Models, model: str) -> list[ReasonCode]:
-    return [reason.code for reason in models.controller.state.holds[model].limits]
+    return [reason.code for reason in hold_of(models.controller.state, model).limits]
 
 
 def budget(models: Models) -> GpuBudgetStatus:

@@ -56,10 +56,10 @@ def short(most: int = 100) -> Models:
 def test_what_planners_say_has_an_end(demand: float, fast: float, slow: float) -> None:
     models = short()
     for name in ("a", "b"):
-        models.controller._decider.planners[name] = Most(None, demand, {"fast": fast, "slow": slow})
-        models.controller.state.due[name] = models.now
+        models.controller._planners[name] = Most(None, demand, {"fast": fast, "slow": slow})
+        models.controller.state.fleet.models[name].plan_at_ms = models.now
     models.run(5 * SECOND_MS)
-    assert models.controller.state.failing == {}
+    assert not any(model.failing for model in models.controller.state.fleet.models.values())
     taken = models.counts()
     assert taken["a"]["fast"] + taken["b"]["fast"] <= 6
     assert taken["a"]["slow"] + taken["b"]["slow"] <= 4

@@ -90,7 +90,7 @@ def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
     seen: set[tuple[bool, str]] = set()
 
     def look() -> None:
-        found = models.controller.state.conditions.get("night", ())
+        found = models.controller.state.fleet.models["night"].conditions
         seen.update((one.status, one.reason) for one in found if one.name == "OptimizationReady")
 
     models.says("day", main=GPUS)
@@ -99,7 +99,7 @@ def test_a_model_that_gets_no_gpu_to_wake_with_is_said_to_be_short_of_them(
     models.hear(60, queued=9)
     assert models.main() == {"night": 0, "day": GPUS}
     assert seen == {(False, "ResourceConstrained")}
-    ready = models.controller.state.conditions["night"][1]
+    ready = models.controller.state.fleet.models["night"].conditions[1]
     assert ready.message.endswith(remedy)
 
 
@@ -109,7 +109,7 @@ def test_a_decision_that_grants_less_than_is_needed_says_so_at_once() -> None:
     models.says("day", main=1)
     models.run(20 * SECOND_MS)
     models.says("day", main=GPUS + 2)
-    models.watch = lambda: seen.append(models.controller.state.conditions["day"][1].reason)
+    models.watch = lambda: seen.append(models.controller.state.fleet.models["day"].conditions[1].reason)
     models.run(5 * SECOND_MS)
     assert models.main()["day"] == GPUS
     assert set(seen) == {"ResourceConstrained"}, "and does not change its mind with each step"

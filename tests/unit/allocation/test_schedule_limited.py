@@ -6,9 +6,12 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
+from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.allocation.supplies import AllocationKnobs
+from loadline.core.state.agent_state import limited
 from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.configs import judge, model
+from tests.support.holds import hold_of
 from tests.support.models import Limited, Models
 
 MINUTE_MS = 60_000
@@ -25,7 +28,10 @@ def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict
     occupied: list[int] = []
 
     def look() -> None:
-        books = models.controller._decider._books(models.now)
+        state = models.controller.state
+        books = gpu_ledger_of(
+            state.fleet, state.ledger.pending(), limited(models.controller.settings, state.fleet), models.now
+        )
         assert books is not None
         occupied.append(GPUS - books.free("h100"))
 
@@ -34,7 +40,7 @@ def test_a_floor_waits_for_gpus_and_exceeds_no_capacity(least: int, counts: dict
     models.run(3 * MINUTE_MS)
     assert {name: pools["main"] for name, pools in models.counts().items()} == counts
     assert max(occupied) <= GPUS
-    waits = ReasonCode.GPUS_OCCUPIED in {one.code for one in models.controller.state.holds["day"].limits}
+    waits = ReasonCode.GPUS_OCCUPIED in {one.code for one in hold_of(models.controller.state, "day").limits}
     assert waits is (least == 5), "who waits says so"
 
 
@@ -62,6 +68,6 @@ def test_floors_above_what_there_is_are_warned_of(text: str, place: str) -> None
     base = BOTH + BASE + team
     (warning,) = judge(text.format(12), base=base)
     assert warning.startswith(f"{place}: 12 GPUs are fewer than the 13")
-    assert "schedules of models[0].pools[0] meet" in warning
+    assert "schedules of models[0].pools[0] overlap" in warning
     assert warning.endswith("Raise it, or lower a replicas_min.")
     assert judge(text.format(13), base=base) == []

@@ -162,7 +162,7 @@ def test_no_operation_explains_and_commits_nothing() -> None:
     assert world.decisions(world.run(60)) == []
     advised = [e for e in world.controller.state.explanations if e.outcome == "advised"]
     assert [e.targets for e in advised] == [{"prefill": 3, "decode": 3}]
-    ready = world.controller.state.conditions["m"][1]
+    ready = world.controller.state.fleet.models["m"].conditions[1]
     assert (ready.status, ready.reason) == (True, "SkippedProcessing")
     assert ready.message.startswith("no_operation is set: this is what would be done")
 

@@ -9,6 +9,7 @@ from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, WorkerDeregistered, WorkerRegistered
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord, WorkerSample
 from tests.support.controlled import alarms, booted
+from tests.support.holds import hold_of
 from tests.support.models import Models
 
 
@@ -18,13 +19,13 @@ def test_no_data_never_shrinks() -> None:
     world.queue = 1
     world.run(40, only={"p1", "p2", "d1"})
     assert {t.pool: t.replicas for t in world.stored["m"].decision.targets} == {"prefill": 3, "decode": 2}
-    holds = world.controller.state.holds["m"]
+    holds = hold_of(world.controller.state, "m")
     assert "no_data_no_shrink" not in [r.code for r in holds.limits], "the silent one counts as full: not even proposed"
 
 
 def test_a_pool_gives_one_worker_in_5_s_whatever_is_proposed() -> None:
     models = Models({"m": [(PoolKnobs("main", "aggregated", replicas_max=12), 12)]}, FleetKnobs())
-    models.controller.state.guards["m"].knobs = GuardrailKnobs(stabilisation_ms=0, warm_up_ms=0)
+    models.controller.state.fleet.models["m"].guardrails.knobs = GuardrailKnobs(stabilisation_ms=0, warm_up_ms=0)
     models.says("m", main=4)
     models.run(60_000)
     assert [decision.targets[0].replicas for _, decision in models.decisions] == [11, 10, 9, 8, 7, 6, 5, 4]

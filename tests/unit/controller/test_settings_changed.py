@@ -53,8 +53,9 @@ def read(desk: Desk, effects: list[AnyEffect], *stored: StoredDecision) -> list[
 def known(desk: Desk) -> dict[str, Any]:
     """The snapshot, without what every plan says."""
     found: dict[str, Any] = msgspec.json.decode(desk.controller.snapshot())
-    for name in ("counters", "due", "holds"):
-        del found["state"][name]
+    del found["state"]["counters"]
+    for model in found["state"]["fleet"]["models"].values():
+        del model["plan_at_ms"], model["hold"]
     return found
 
 
@@ -91,14 +92,17 @@ def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
     guard, threshold = GuardrailKnobs(stabilisation_ms=7_000), ThresholdKnobs(adjustment_interval_ms=5_000)
     settings = with_model(desk.controller.settings, "m", guardrails=guard, threshold=threshold, gpu_budget_max=3)
     change(desk, replace(settings, fleet=FleetKnobs(quorum_ratio=0.5, traffic_window_ms=9_000)))
-    state, planner = desk.controller.state, desk.controller._decider.planners["m"]
-    assert state.guards["m"].history["decode"].proposals.window_ms == 7_000
-    assert (state.guards["m"].hard.quorum_ratio, state.guards["m"].hard.gpu_budget_max) == (0.5, 3)
+    state, planner = desk.controller.state, desk.controller._planners["m"]
+    assert state.fleet.models["m"].guardrails.history["decode"].proposals.window_ms == 7_000
+    assert (
+        state.fleet.models["m"].guardrails.hard.quorum_ratio,
+        state.fleet.models["m"].guardrails.hard.gpu_budget_max,
+    ) == (0.5, 3)
     assert state.fleet.models["m"].traffic.window_ms == 9_000
     watch = planner.watches["decode"]  # type: ignore[attr-defined]
     assert watch.kv.low.window_ms == 5_000
     assert len(watch.kv.low.values) >= 5
-    assert state.guards["n"].history["decode"].proposals.window_ms == 0
+    assert state.fleet.models["n"].guardrails.history["decode"].proposals.window_ms == 0
 
 
 def test_a_fleet_of_unchanged_counts_stays_as_it_is() -> None:
@@ -123,7 +127,7 @@ def test_a_planner_of_another_kind_takes_over() -> None:
     desk = leading()
     desk.pass_time(5)
     change(desk, with_model(desk.controller.settings, "m", planner="hpa"))
-    planners = desk.controller._decider.planners
+    planners = desk.controller._planners
     assert (planners["m"].name, planners["n"].name) == ("hpa", "threshold")
     assert planners["n"].watches  # type: ignore[attr-defined]
 

@@ -49,7 +49,7 @@ class Busy:
 
     @property
     def planner(self) -> Any:
-        return self.controller._decider.planners["m"]
+        return self.controller._planners["m"]
 
     def tell(self, *events: AnyEvent) -> list[AnyEffect]:
         return self.controller.handle(events, self.now)
@@ -131,7 +131,7 @@ def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
     for pools, knobs in (("more",), longer), (("other",), shorter), (NAMES, longer), (("decode", "other"), shorter):
         busy.change(pools=tuple(map(_pool, pools)), **{name: knobs})
         busy.run(15)
-        (hold,) = busy.controller.state.holds.values()
+        (hold,) = (model.hold for model in busy.controller.state.fleet.models.values() if model.hold is not None)
         assert {reason.pool for opinion in hold.recommendations for reason in opinion.reasons} <= {"", *pools}
         assert not _remembered(busy.planner) - set(pools)
         assert "planner_failures" not in busy.controller.state.counters, hold
@@ -168,7 +168,7 @@ def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
     busy.change(pools=tuple(map(_pool, NAMES)))
     busy.run(25)
     assert "planner_failures" not in busy.controller.state.counters
-    (hold,) = busy.controller.state.holds.values()
+    (hold,) = (model.hold for model in busy.controller.state.fleet.models.values() if model.hold is not None)
     assert not [r for opinion in hold.recommendations for r in opinion.reasons if r.code is ReasonCode.TRAFFIC_UNKNOWN]
 
 

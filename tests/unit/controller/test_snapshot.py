@@ -28,7 +28,7 @@ def report(made: Controller, workers: int, sequence: int, now: int) -> None:
 @pytest.mark.parametrize("workers", [0, 1, 128, 300])
 def test_what_happens_later_is_not_in_it(workers: int) -> None:
     made = controller(workers)
-    before, finish = made.snapshot(), made.picture()
+    before, finish = made.snapshot(), made.capture()
     report(made, workers, 2, 3_000)
     made.handle([WorkerDeregistered("m", "p", "w0"), LeadershipWon("all", 5, 6, 3_100)], 3_100)
     assert made.snapshot() != before
@@ -37,6 +37,6 @@ def test_what_happens_later_is_not_in_it(workers: int) -> None:
 
 def test_it_restores_what_was() -> None:
     made, twin = controller(300), Controller(SETTINGS)
-    twin.restore(msgspec.json.encode(made.picture()()))
+    twin.restore(msgspec.json.encode(made.capture()()))
     assert msgspec.json.encode(twin.state) == msgspec.json.encode(made.state)
     assert twin.snapshot() == made.snapshot()

@@ -63,7 +63,8 @@ def test_after_an_expiry_a_snapshot_knows_what_is_to_be_planned(desk: Desk) -> N
     decision = growing(desk)
     desk.now = decision.expires_at_ms
     desk.controller.state.leadership._extend(desk.now)
-    desk.controller.state.due = dict.fromkeys(desk.controller.state.due, desk.now + 500)
+    for model in desk.controller.state.fleet.models.values():
+        model.plan_at_ms = desk.now + 500
     assert [e.kind for e in desk.tell() if isinstance(e, RaiseAlarm)] == ["decision_expired"]
     twin = Controller(make_settings())
     twin.restore(desk.controller.snapshot())

@@ -163,7 +163,7 @@ def test_what_an_earlier_life_says_does_not_speak_for_one_that_has_vanished() ->
 
 def test_names_of_nodes_that_are_gone_are_forgotten() -> None:
     world = Movers(LOAD)
-    planner = world.controller._migration
+    planner = world.controller._mode.migration
     for life in range(1, 6_001):
         world.tell(world.worker("a", incarnation=life, node=f"n{life}"), world.report("a", 10, 1))
     assert len(planner._nodes) < 5_000
@@ -276,8 +276,8 @@ def test_hundreds_that_fail_in_a_full_fleet_take_no_time() -> None:
         return size_for_evacuation(*args)
 
     with pytest.MonkeyPatch.context() as counted:
-        counted.setattr(policies, "size_for_evacuation", count)
-        world.controller._migration._groups.clear()
+        counted.setattr(policies, "as_many_as_fit", count)
+        world.controller._mode.migration._groups.clear()
         world.tell(*ill)
         world.tell(world.said("w1"))
     assert looked <= 16 * 600

@@ -20,7 +20,7 @@ FAILOVER = MigrationKnobs(policies=("decode_failover",))
 
 
 def table(world: Movers) -> WorkerTable:
-    groups = world.controller._migration._groups["m"]
+    groups = world.controller._mode.migration._groups["m"]
     return next(group.table for group in groups if group.name == "decode")
 
 

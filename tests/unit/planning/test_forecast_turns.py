@@ -56,7 +56,7 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Controller:
 
 
 def planner(controller: Controller) -> Curious:
-    found = controller._decider.planners["m"]
+    found = controller._planners["m"]
     assert isinstance(found, Curious)
     return found
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadline.core.controller import Controller
 from loadline.core.planning.planners.static import StaticKnobs, StaticPlanner
-from loadline.core.rounds.learned_state import SAVE_INTERVAL_MS, save, take
+from loadline.core.rounds.learned_state import SAVE_INTERVAL_MS, ingest, save
 from loadline.core.vocabulary.effects import SaveLearned
 from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
@@ -55,7 +55,7 @@ def start_ups(world: World) -> dict[str, list[int]]:
 def saved(world: World, planner: Pupil | None = None) -> list[SaveLearned]:
     """What would be written after another second."""
     world.now += 1_000
-    return save(world.controller.state, {"m": planner or pupil()}, "all", world.now)
+    return save({"m": planner or pupil()}, "all", world.controller.state, world.now)
 
 
 def test_a_leader_writes_what_a_growth_has_taught_once() -> None:
@@ -136,15 +136,15 @@ def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
     state = world.controller.state
     state.stored = {"m": LearnedState(planner="static", data=b"facts")}
     planner = pupil()
-    take(state, {"m": planner}, ["m"])
+    ingest(state, {"m": planner}, ["m"])
     assert planner.facts == b"facts"
     wiser = pupil(b"better")
-    take(state, {"m": wiser}, ["m"])
+    ingest(state, {"m": wiser}, ["m"])
     assert wiser.facts == b"better"
     assert "learned_ignored" not in state.counters
     state.stored = {"m": LearnedState(planner="queueing", data=b"facts")}
     other = pupil()
-    take(state, {"m": other}, ["m"])
+    ingest(state, {"m": other}, ["m"])
     assert (other.facts, state.counters["learned_ignored"]) == (None, 1)
 
 
@@ -152,7 +152,7 @@ def test_a_planner_is_taught_once_and_only_by_its_own_kind() -> None:
 def test_what_a_planner_cannot_use_is_counted_and_stops_nobody(data: bytes) -> None:
     world = World()
     world.controller.state.stored = {"m": LearnedState(start_ups_ms={"decode": [5]}, planner="static", data=data)}
-    take(world.controller.state, {"m": pupil()}, ["m"])
+    ingest(world.controller.state, {"m": pupil()}, ["m"])
     assert world.controller.state.counters["learned_ignored"] == 1
     assert start_ups(world)["decode"] == [5]
 

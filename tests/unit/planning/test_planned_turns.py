@@ -73,7 +73,9 @@ def test_what_is_too_much_for_a_turn_comes_in_the_next_ones(models: Models) -> N
     assert models.change(NAMES[::-1]) == FIRST
     assert models.controller.next_wake() == models.now, "nobody has to report for the others to be planned"
     assert [models.turn(), models.turn(), models.turn()] == [SECOND, LAST, []]
-    assert models.controller.state.due == dict.fromkeys(NAMES, START + AWAY_MS)
+    assert {n: m.plan_at_ms for n, m in models.controller.state.fleet.models.items()} == dict.fromkeys(
+        NAMES, START + AWAY_MS
+    )
 
 
 def test_models_that_change_all_the_time_keep_no_other_waiting(models: Models) -> None:
@@ -100,9 +102,9 @@ def test_forecasts_wait_with_their_model(models: Models) -> None:
     for one in (models, twin):
         one.now = models.now
         one.turn()
-        found = one.controller._decider.planners
+        found = one.controller._planners
         assert [planner.told for planner in found.values() if isinstance(planner, Noting)] == [
             *([1] for _ in FIRST + SECOND),
             [1, 2],
         ]
-        assert one.controller.state.answers == {}
+        assert not any(model.forecasts for model in one.controller.state.fleet.models.values())

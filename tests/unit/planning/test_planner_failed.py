@@ -8,6 +8,7 @@ from loadline.core.planning.planners.threshold import ThresholdPlanner
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision, RaiseAlarm
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from tests.support.desk import Desk, leading, make_settings
+from tests.support.holds import hold_of
 
 FAULT = "ZeroDivisionError: float division by zero"
 
@@ -28,7 +29,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def said(desk: Desk) -> list[Reason]:
-    return [reason for opinion in desk.controller.state.holds["m"].recommendations for reason in opinion.reasons]
+    return [reason for opinion in hold_of(desk.controller.state, "m").recommendations for reason in opinion.reasons]
 
 
 def told(effects: list[AnyEffect]) -> list[AnyEffect]:

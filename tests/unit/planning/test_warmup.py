@@ -22,6 +22,7 @@ from loadline.runtime.settings import settings
 from loadline.sim.result import SimulationResult
 from loadline.traces.warmup import read_warmup
 from tests.support.belief import START
+from tests.support.holds import hold_of
 from tests.support.simulations import written as simulation
 
 DATA = Path(__file__).parents[2] / "data"
@@ -159,11 +160,11 @@ def test_the_first_report_of_traffic_is_answered_with_the_forecast(tmp_path: Pat
     (asked,) = fits(controller.handle([], START))
     answers = [forecast(question) for question in asked.queries]
     controller.handle([ForecastFitted("m", asked.request, answers)], START + 100)
-    (silent,) = controller.state.holds["m"].recommendations
+    (silent,) = hold_of(controller.state, "m").recommendations
     assert {reason.code for reason in silent.reasons} == {ReasonCode.TRAFFIC_UNKNOWN}
     burst = TrafficSample(1, 1_000, 90, 0, isl_tokens=500.0)
     controller.handle([TrafficReported("m", "f", 1, burst)], START + 1_000)
-    inputs = controller.state.holds["m"].recommendations[0].inputs
+    inputs = hold_of(controller.state, "m").recommendations[0].inputs
     assert answers[0] is not None
     assert inputs["requests_per_s"] == pytest.approx(answers[0].mean[0] / 180.0), "a second of a burst is no rate"
     assert inputs["osl_tokens"] == pytest.approx(100.0), "though nothing has finished yet"
@@ -174,7 +175,7 @@ def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
     controller, lines = Controller(told), list[bytes]()
     lines.append(
         record.encode(
-            record.Start(record.FORMAT, "0", START, continues=False, settings=told, snapshot=controller.picture()())
+            record.Start(record.FORMAT, "0", START, continues=False, settings=told, snapshot=controller.capture()())
         )
     )
     for now in range(START, START + 400_000, 10_000):

@@ -69,7 +69,7 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
     if not state.leading or not state.decisions_read or entry is None or entry.decision is None:
         return
     if not state.ledger.repeat(event.model, turn.now):
-        state.renewals[event.model] = None
+        state.fleet.models[event.model].reconcile = True
         turn.change(event.model)
 
 
@@ -121,10 +121,12 @@ def _reground(turn: Turn, model: str) -> None:
         # For some seconds a dead worker and the one that replaces it are both there: bounds hold all the same.
         there_are = min(pool.ready + pool.worker_counts(now).starting, pool.knobs.replicas_max)
         pool.reset_desired(max(there_are, least.get(pool.name, 0)), now)
-    state.due[model] = now  # in the state, not only in this turn: a snapshot may be taken before the next one
+    state.fleet.models[
+        model
+    ].plan_at_ms = now  # in the state, not only in this turn: a snapshot may be taken before the next one
 
 
-def keep(turn: Turn) -> list[Effect]:
+def tick(turn: Turn) -> list[Effect]:
     """Announce again what is under way, and let it expire."""
     ledger = turn.state.ledger
     effects: list[Effect] = []

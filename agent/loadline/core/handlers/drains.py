@@ -50,7 +50,7 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
     victim = Victim(event.worker, worker.record.incarnation)
     state.drains.start(state.fleet, event.model, event.pool, victim, f"operator-{now}", now, again=True)
     # Decided again with this victim in it: a scaler knows whom to delete, and a new leader whom to drain.
-    state.renewals[event.model] = None
+    state.fleet.models[event.model].reconcile = True
     turn.change(event.model)
 
 
@@ -81,7 +81,7 @@ def go_on_with(turn: Turn, record: WorkerRecord) -> None:
         start_victims(turn, decision)
 
 
-def keep(turn: Turn) -> list[Effect]:
+def tick(turn: Turn) -> list[Effect]:
     """Ask again, revoke, or give up, whichever is due."""
     state = turn.state
     hearing_since_ms = state.bus_since_ms if state.bus_connected else None

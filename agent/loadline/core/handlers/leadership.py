@@ -64,7 +64,7 @@ def shutdown_requested(turn: Turn, _event: ShutdownRequested) -> None:
     turn.state.stopping = True
 
 
-def keep(turn: Turn) -> list[Effect]:
+def tick(turn: Turn) -> list[Effect]:
     """Campaign, renew, give way or resign, whichever is due."""
     state = turn.state
     # A commit under way is waited for: its result would otherwise have to be read back by whoever comes next.

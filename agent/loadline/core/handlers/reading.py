@@ -45,7 +45,7 @@ def decisions_unread(turn: Turn, event: DecisionsUnread) -> None:
         turn.state.read_at_ms = turn.now + turn.state.leadership.knobs.retry_ms
 
 
-def keep(turn: Turn) -> list[Effect]:
+def tick(turn: Turn) -> list[Effect]:
     """Read the decisions where that is due. Only a leader asks."""
     state = turn.state
     if state.decisions_read or state.reading or turn.now < state.read_at_ms:
@@ -53,3 +53,8 @@ def keep(turn: Turn) -> list[Effect]:
     state.reading = True
     state.read_request += 1
     return [ReadDecisions(state.read_request)]
+
+
+def next_wake(state: AgentState) -> int | None:
+    """Return when (Unix ms) to read the decisions; None: they are read, or being read."""
+    return None if state.decisions_read or state.reading else state.read_at_ms

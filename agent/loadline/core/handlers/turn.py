@@ -30,8 +30,9 @@ class Turn:
 
     def answer(self, event: ForecastFitted | ForecastFailed) -> None:
         """Have a model's planner take a forecast when it plans next."""
-        if event.model in self.state.fleet.models:
-            self.state.answers.setdefault(event.model, []).append(event)
+        model = self.state.fleet.models.get(event.model)
+        if model is not None:
+            model.forecasts.append(event)
             self.change(event.model)
 
     def change_all(self) -> None:
@@ -40,13 +41,14 @@ class Turn:
 
     def to_plan(self) -> list[str]:
         """The models to plan, by name: of those that have changed or are due the first, and the others come next."""
-        state = self.state
+        models = self.state.fleet.models
         if self._all:
-            return sorted(state.fleet.models)
-        waiting = dict.fromkeys(self._changed, self.now) | {n: at for n, at in state.due.items() if at <= self.now}
+            return sorted(models)
+        due = {name: model.plan_at_ms for name, model in models.items() if model.plan_at_ms <= self.now}
+        waiting = dict.fromkeys(self._changed, self.now) | due
         first = sorted(waiting, key=lambda name: (waiting[name], name))
         for name in first[PLANNED_MAX:]:
-            state.due[name] = waiting[name]
+            models[name].plan_at_ms = waiting[name]
         return sorted(first[:PLANNED_MAX])
 
     def forget(self, model: str) -> None:

@@ -42,7 +42,7 @@ def status(settings: Settings, state: AgentState, version: str, started_at_ms: i
 
 def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus:
     model = state.fleet.models[knobs.name]
-    hold = state.holds.get(knobs.name)
+    hold = model.hold
     sentences: tuple[str, ...] = ()
     if hold is not None:
         said = [*hold.limits, *(reason for opinion in hold.recommendations for reason in opinion.reasons)]
@@ -61,7 +61,7 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
         priority=knobs.priority,
         service_class=knobs.service_class,
         objectives=_obeyed(knobs),
-        conditions=state.conditions.get(knobs.name, ()),
+        conditions=model.conditions,
         settled=state.settled(model, now),
         migrations=migration_status(state.migration, knobs.name, now) if knobs.name in state.migration_knobs else None,
         emptied=drained_workers(state.migration, knobs.name),
@@ -111,8 +111,9 @@ def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation
     for name in sorted(state.fleet.models):
         if model in {"", name}:
             found += [e for e in reversed(state.explanations) if e.model == name][:1]
-            if name in state.holds:
-                found.append(state.holds[name])
+            hold = state.fleet.models[name].hold
+            if hold is not None:
+                found.append(hold)
     return sorted(found, key=lambda e: -e.at_ms)
 
 

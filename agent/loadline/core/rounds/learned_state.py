@@ -14,7 +14,7 @@ SAVE_INTERVAL_MS: Final = 60_000
 """Of one model it is written at most so often; what was not written, or nobody knows whether, is then tried again."""
 
 
-def take(state: AgentState, planners: Mapping[str, Planner], models: Iterable[str]) -> None:
+def ingest(state: AgentState, planners: Mapping[str, Planner], models: Iterable[str]) -> None:
     """Believe what the store has just told of some models, where nothing better is known.
 
     A leader has seen the start-ups of its own term, and a planner what it has learned itself.
@@ -29,21 +29,21 @@ def take(state: AgentState, planners: Mapping[str, Planner], models: Iterable[st
             state.count("learned_ignored")
 
 
-def save(state: AgentState, planners: Mapping[str, Planner], scope: str, now: int) -> list[SaveLearned]:
+def save(planners: Mapping[str, Planner], scope: str, state: AgentState, now: int) -> list[SaveLearned]:
     """Have what the next model has taught written, where that is not what the store holds. Only a leader asks."""
     if not state.registry_read or now < state.learning_at_ms:
         return []
     state.learning_at_ms = now + LOOK_INTERVAL_MS
     names = sorted(state.fleet.models)
     name = state.learning_of = next((name for name in names if name > state.learning_of), names[0])
-    saved_at_ms = state.saved_at_ms.get(name)
+    saved_at_ms = state.fleet.models[name].learned_saved_at_ms
     if saved_at_ms is not None and now < saved_at_ms + SAVE_INTERVAL_MS:
         return []
     stored = state.stored.get(name, LearnedState())
     learned = _learned(state, planners[name], name, stored)
     if learned == stored:
         return []
-    state.saved_at_ms[name] = now
+    state.fleet.models[name].learned_saved_at_ms = now
     return [SaveLearned(name, learned, scope, state.leadership.epoch)]
 
 

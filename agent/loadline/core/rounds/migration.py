@@ -27,15 +27,14 @@ NAMES_SPARE: Final = 4_096
 """Names of nodes and units that are kept beside those that the workers can have: each is a node and a unit at most."""
 FAULT_MAX: Final = 200
 """Characters of a fault that are told."""
-SWEEP_MS: Final = 1_000
-"""How often it is looked who has gone silent, where nobody plans."""
 
 
 class MigrationPipeline:
     """Plans the moves of all models that have any. Everything that it remembers is in the state."""
 
-    def __init__(self, settings: Settings, state: AgentState) -> None:
+    def __init__(self, settings: Settings, state: AgentState, *, needs_decisions: bool) -> None:
         self.state = state
+        self._needs_decisions = needs_decisions
         self._knobs: dict[str, ModelKnobs] = {model.name: model for model in settings.models if model.migration.enabled}
         self._settings = settings
         self._nodes, self._units = NameCodes(), NameCodes()
@@ -46,16 +45,6 @@ class MigrationPipeline:
             state.migration.keep(name, {pool.name: pool.role for pool in model.pools}, model.migration)
         for name in state.migration.due.keys() - self._knobs.keys():
             state.migration.forget(name)
-
-    def settle(self, names: Sequence[str], now: int) -> None:
-        """Bring the sums of models up to date, where nobody decides who would."""
-        for name in names:
-            model, knobs = self.state.fleet.models[name], self.state.fleet.knobs
-            if self.state.due[name] <= now:
-                model.expire_silent(now, knobs)
-                self.state.fleet.remove_silent_drains(model, now)
-                self.state.due[name] = now + SWEEP_MS
-            model.refresh_totals(now, knobs)
 
     def plan(self, heard: Sequence[str], now: int) -> list[Effect]:
         """Look at the models of which something was heard, and at those that are due; gives what is to be asked."""
@@ -162,7 +151,7 @@ class MigrationPipeline:
     def _may(self, name: str, now: int) -> bool:
         """Whether anything may be asked of workers now: by a leader that knows and hears everything."""
         state = self.state
-        known = state.registry_read and (state.decisions_read or self._settings.only_migration)
+        known = state.registry_read and (state.decisions_read or not self._needs_decisions)
         leads = state.leadership.may_commit(now) and not state.stopping
         return leads and known and state.bus_connected and name not in state.paused
 

@@ -1,29 +1,29 @@
-"""Standing counts that differ from what there is are decided again: workers did not come, or are too many."""
+"""Reconciliation: targets that differ from reality are decided again, for missing workers and for surplus ones."""
 
-from loadline.core.fleet.fleet import Model
 from loadline.core.state.agent_state import AgentState
+from loadline.core.state.model_state import ModelState
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 
 
-def renew(state: AgentState, model: Model, now: int) -> list[Effect]:
-    """Have what stands of a model decided again where it is not so at ``now`` (ms); people are told."""
-    return [*_what_is_missing(state, model, now), *_what_is_too_much(state, model, now)]
+def reconcile(state: AgentState, model: ModelState, now: int) -> list[Effect]:
+    """Have the targets of a model decided again where reality differs at ``now`` (ms), with an alarm."""
+    return [*_replace_missing(state, model, now), *_drain_surplus(state, model, now)]
 
 
-def _what_is_missing(state: AgentState, model: Model, now: int) -> list[Effect]:
-    """Workers that did not come are asked for again, once in every start deadline: a scaler may have lost them."""
+def _replace_missing(state: AgentState, model: ModelState, now: int) -> list[Effect]:
+    """Ask again for workers that did not come, once in every start deadline: a scaler may have lost the decision."""
     if model.name in state.ledger.live:
-        return []  # it is still being asked for: the decision is carried out, or it expires
+        return []  # the decision is still announced: it is applied, or it expires
     overdue = [pool for pool in model.pools.values() if pool.needs_rerequest(now)]
     for pool in overdue:
         pool.rerequested_at_ms = now
-        state.renewals[model.name] = None
+        model.reconcile = True
     names = ", ".join(f"{pool.missing_workers(now)} of {pool.name}" for pool in overdue)
     return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
 
 
-def _what_is_too_much(state: AgentState, model: Model, now: int) -> list[Effect]:
-    """Workers above what stands are drained: starting too many is no way around the bounds."""
+def _drain_surplus(state: AgentState, model: ModelState, now: int) -> list[Effect]:
+    """Drain workers above the target: starting too many is no way around the bounds."""
     fleet = state.fleet.knobs
     for pool in model.pools.values():
         since_ms = max(pool.surplus_since_ms, state.acting_since_ms)
@@ -32,7 +32,7 @@ def _what_is_too_much(state: AgentState, model: Model, now: int) -> list[Effect]
         if not pool.has_quorum(fleet.quorum_ratio):
             continue
         pool.surplus_since_ms = now
-        state.renewals[model.name] = None
+        model.reconcile = True
         surplus = pool.ready + pool.starting - pool.effective_target(now)
         return [RaiseAlarm("workers_surplus", model.name, f"{surplus} of {pool.name} are more than was decided")]
     return []

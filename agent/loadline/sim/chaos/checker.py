@@ -151,7 +151,10 @@ class InvariantChecker(TurnObserver):
             memory.quorate_since_ms.clear()
             return
         fleet = memory.settings.fleet
-        for told in chain(state.explanations[-len(memory.models) :], state.holds.values()):
+        for told in chain(
+            state.explanations[-len(memory.models) :],
+            (model.hold for model in state.fleet.models.values() if model.hold is not None),
+        ):
             if told.at_ms != now:
                 continue
             if not (told.limits or any(opinion.reasons for opinion in told.recommendations)):

@@ -72,7 +72,7 @@ def _judge_requests(world: ChaosWorld, report: Report) -> None:
 
 def _judge_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, report: Report) -> None:
     state = leader.controller.state
-    held = state.holds.get(model.name)
+    held = state.fleet.models[model.name].hold
     if held is None or (held.limits and held.limits[0].code in _OBSTACLES):
         report("L4-hold", f"{model.name}: {held.limits[0] if held and held.limits else 'was never held'}")
     entry = state.ledger.entries.get(model.name)

@@ -1,0 +1,1 @@
+"""A scaling round: evaluate, allocate, constrain, gate, propose."""

@@ -1,0 +1,21 @@
+"""Constrain: collect all limits on a model, and apply its guardrails."""
+
+from loadline.core.planning.allocation.gpu_ledger import GpuLedger
+from loadline.core.planning.guardrails.constraints import UNLIMITED_HEADROOM, Constraints
+from loadline.core.planning.guardrails.proposal import Proposal
+from loadline.core.rounds.scaling.context import ScalingContext
+from loadline.core.rounds.scaling.evaluate import Evaluation
+
+
+def constrain(
+    context: ScalingContext, evaluation: Evaluation, ledger: GpuLedger | None, now: int
+) -> tuple[Proposal, Constraints]:
+    """Return the counts that the guardrails leave of a recommendation, and the limits that they applied."""
+    state, model = context.state, evaluation.model
+    constraints = Constraints(
+        state.acting_since_ms,
+        evaluation.bounds,
+        state.gpus.allowance(state.fleet, model.name, ledger, now),
+        UNLIMITED_HEADROOM if ledger is None else state.allocation.room(state.fleet, model.name, ledger, now),
+    )
+    return model.guardrails.apply(model, evaluation.recommendation.targets, constraints, now), constraints

@@ -1,0 +1,128 @@
+"""A scaling round over the models of a state: evaluate, allocate, constrain, gate, propose."""
+
+from collections.abc import Sequence
+
+from loadline.core.planning.allocation.gpu_ledger import GpuLedger
+from loadline.core.planning.conditions import conditions
+from loadline.core.planning.guardrails.proposal import Proposal
+from loadline.core.planning.planners import BY_TRAFFIC, Planner
+from loadline.core.rounds.reconciliation import reconcile
+from loadline.core.rounds.scaling import gate
+from loadline.core.rounds.scaling.allocate import allocate, forget_wait, record_wait, wake_waiting, without_allocation
+from loadline.core.rounds.scaling.constrain import constrain
+from loadline.core.rounds.scaling.context import Outcome, ScalingContext
+from loadline.core.rounds.scaling.evaluate import Evaluation, evaluate
+from loadline.core.rounds.scaling.propose import advise, hold, propose
+from loadline.core.state.agent_state import AgentState
+from loadline.core.state.settings import Settings
+from loadline.core.vocabulary.effects import Effect
+from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
+
+EXPLANATIONS_KEPT = 256
+
+
+class ScalingPipeline:
+    """Plans the models of a state. All that it remembers is in the state and in the planners."""
+
+    def __init__(self, settings: Settings, state: AgentState, planners: dict[str, Planner]) -> None:
+        self._context = ScalingContext(settings, state, planners)
+        self._ledger: GpuLedger | None = None
+
+    def plan(self, names: Sequence[str], now: int) -> list[Effect]:
+        """Plan models at ``now`` (ms).
+
+        Returns:
+            Commits of new decisions, forecasts to fit, allocations to solve, and alarms.
+        """
+        context = self._context
+        better = context.state.allocation.better
+        ledger = self._ledger = context.gpu_ledger(now) if names or better else None
+        evaluations = [evaluate(context, name, now) for name in names]
+        try:
+            effects = allocate(context, evaluations, ledger, now)
+        except Exception as fault:  # noqa: BLE001 - any fault would stop all models, and again after a restart
+            evaluations, effects = [without_allocation(context, one, fault, now) for one in evaluations], []
+        for evaluation in evaluations:
+            effects += [*evaluation.effects, *self._conclude(evaluation, ledger, now)]
+        return effects
+
+    def wake_waiting(self, now: int) -> None:
+        """Plan the models next that waited for GPUs which are free at ``now`` (ms), once a round is over."""
+        wake_waiting(self._context, self._ledger, now)
+
+    def _conclude(self, evaluation: Evaluation, ledger: GpuLedger | None, now: int) -> Sequence[Effect]:
+        """Finish the round of one model. A fault holds this model only."""
+        model, recommendation = evaluation.model, evaluation.recommendation
+        try:
+            outcome = self._follow(evaluation, ledger, now)
+        except Exception as fault:  # noqa: BLE001 - any fault would stop all models, and again after a restart
+            failure, alarms = self._context.fail(model, fault, now)
+            held = hold(model, failure, Proposal({}), None, now)
+            outcome = Outcome(held.explanation, tuple(alarms))
+        else:
+            if not evaluation.failed:
+                model.failing = False
+        self._record(evaluation, outcome.explanation)
+        self._update_conditions(evaluation, recommendation, outcome.explanation, now)
+        return outcome.effects
+
+    def _follow(self, evaluation: Evaluation, ledger: GpuLedger | None, now: int) -> Outcome:
+        context, state = self._context, self._context.state
+        model, recommendation = evaluation.model, evaluation.recommendation
+        not_yet = gate.unsettled(state, model, now)
+        if not_yet is not None:
+            forget_wait(context, model)
+            return hold(model, recommendation, Proposal({}), not_yet, now)
+        alarms = tuple(reconcile(state, model, now))
+        proposal, constraints = constrain(context, evaluation, ledger, now)
+        blocked, advises = gate.obstacle(state, model, now), context.models[model.name].no_operation
+        if blocked is None and not advises:
+            record_wait(context, model, proposal, constraints, now)
+        elif blocked is None or blocked.code is not ReasonCode.DECISION_IN_FLIGHT:
+            forget_wait(context, model)
+        unchanged = all(proposal.targets[name] == pool.effective_target(now) for name, pool in model.pools.items())
+        if unchanged and not model.reconcile:
+            outcome = hold(model, recommendation, proposal, None, now)
+        elif blocked is not None:
+            outcome = hold(model, recommendation, proposal, blocked, now)
+        elif advises:
+            outcome = advise(model, recommendation, proposal, now)
+        else:
+            outcome = propose(context, model, recommendation, proposal, now)
+            if ledger is not None:
+                ledger.pending[model.name] = proposal.targets
+                ledger.enter(model, now)
+        return Outcome(outcome.explanation, (*alarms, *outcome.effects))
+
+    def _record(self, evaluation: Evaluation, explanation: Explanation) -> None:
+        """Keep an explanation: decisions and new advice in the history, the last hold or advice with its model."""
+        model, state = evaluation.model, self._context.state
+        last = model.hold
+        if explanation.outcome != "decided":
+            model.hold = explanation
+        if explanation.outcome == "held":
+            return
+        if explanation.outcome == "advised":
+            if last is not None and last.outcome == "advised" and last.targets == explanation.targets:
+                return
+            state.count("decisions_advised")
+        state.explanations.append(explanation)
+        del state.explanations[:-EXPLANATIONS_KEPT]
+
+    def _update_conditions(
+        self, evaluation: Evaluation, recommendation: Recommendation, explanation: Explanation, now: int
+    ) -> None:
+        model, state, knobs = evaluation.model, self._context.state, self._context.models[evaluation.model.name]
+        limits: Sequence[Reason] = explanation.limits
+        if knobs.no_operation:
+            limits = (Reason(ReasonCode.ADVISE_ONLY), *limits)
+        blocked = gate.obstacle(state, model, now)  # it limits the model even where nothing is wanted now
+        model.conditions = conditions(
+            model,
+            recommendation,
+            limits if blocked is None else [blocked, *limits],
+            model.conditions,
+            now,
+            fleet=state.fleet.knobs,
+            by_traffic=knobs.planner in BY_TRAFFIC,
+        )

@@ -1,0 +1,95 @@
+"""Propose: turn counts into a decision, an advice or a hold, each with its explanation."""
+
+from functools import partial
+
+from loadline.core.decisions.drains import choose_victims
+from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.worker import WorkerState
+from loadline.core.planning.guardrails.proposal import Proposal
+from loadline.core.rounds.scaling.context import Outcome, ScalingContext
+from loadline.core.state.model_state import ModelState
+from loadline.core.vocabulary.decisions import PoolTarget, Victim
+from loadline.core.vocabulary.effects import Effect
+from loadline.core.vocabulary.reasons import Explanation, Reason, ReasonCode, Recommendation
+
+REASONS_MAX = 64
+"""Reason codes that a decision carries."""
+
+
+def hold(
+    model: ModelState, recommendation: Recommendation, proposal: Proposal, obstacle: Reason | None, now: int
+) -> Outcome:
+    """Change nothing; ``obstacle`` is why, unless the counts are as they should be."""
+    limits = proposal.limits if obstacle is None else [obstacle, *proposal.limits]
+    return Outcome(_explain("held", "", model, recommendation, proposal, limits, now))
+
+
+def advise(model: ModelState, recommendation: Recommendation, proposal: Proposal, now: int) -> Outcome:
+    """Say what would be decided; the model is told to advise only."""
+    model.reconcile = False
+    limits = [Reason(ReasonCode.ADVISE_ONLY), *proposal.limits]
+    return Outcome(_explain("advised", "", model, recommendation, proposal, limits, now))
+
+
+def propose(
+    context: ScalingContext, model: ModelState, recommendation: Recommendation, proposal: Proposal, now: int
+) -> Outcome:
+    """Open a decision in the ledger, with the workers that must leave, and have it committed."""
+    state = context.state
+    targets = tuple(
+        PoolTarget(
+            pool=pool.name,
+            role=pool.knobs.role,
+            replicas=proposal.targets[pool.name],
+            previous=pool.effective_target(now),
+            victims=_victims(context, model, pool, proposal.targets[pool.name]),
+        )
+        for pool in model.pools.values()
+    )
+    reasons = [Reason(ReasonCode.ASKED_AGAIN)] if model.reconcile else []
+    model.reconcile = False
+    reasons += [r for r in recommendation.reasons if not r.pool or r.pool in recommendation.targets]
+    reasons += proposal.limits
+    codes = tuple(dict.fromkeys(f"{r.pool}:{r.code}" if r.pool else str(r.code) for r in reasons))[:REASONS_MAX]
+    ttl_ms = state.drains.knobs.ttl_ms
+    decision = state.ledger.propose(model.name, targets, codes, state.leadership.epoch, ttl_ms, now)
+    effects: tuple[Effect, ...] = (state.ledger.commit_effect(model.name, context.scope),)
+    explanation = _explain("decided", decision.decision_id, model, recommendation, proposal, proposal.limits, now)
+    return Outcome(explanation, effects)
+
+
+def _victims(context: ScalingContext, model: ModelState, pool: Pool, replicas: int) -> tuple[Victim, ...]:
+    leaving = context.state.drains.of_pool(model.name, pool.name)
+    surplus = max(0, pool.ready + pool.starting - replicas)
+    migration = context.models[model.name].migration
+    gives = partial(_gives, context, model) if migration.enabled and migration.migrate_drains else None
+    return (*leaving, *choose_victims(pool, surplus, gives))
+
+
+def _gives(context: ScalingContext, model: ModelState, worker: WorkerState) -> bool:
+    """Return True if a worker has ever had a slot for requests that leave it."""
+    peers, record = context.state.migration.peers.get(model.name), worker.record
+    peer = None if peers is None else peers.find(record.pool, record.worker)
+    return peer is not None and peer.incarnation == record.incarnation and peer.slots_out_max > 0
+
+
+def _explain(  # noqa: PLR0917 - one argument for each part of an explanation
+    outcome: str,
+    decision_id: str,
+    model: ModelState,
+    recommendation: Recommendation,
+    proposal: Proposal,
+    limits: list[Reason],
+    now: int,
+) -> Explanation:
+    current = {name: pool.effective_target(now) for name, pool in model.pools.items()}
+    return Explanation(
+        model=model.name,
+        at_ms=now,
+        outcome=outcome,
+        decision_id=decision_id,
+        current=current,
+        recommendations=(recommendation,),
+        limits=tuple(limits),
+        targets=proposal.targets or current,
+    )

@@ -1,0 +1,75 @@
+"""Everything known of one model."""
+
+from msgspec import field
+
+from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKnobs
+from loadline.core.engines.profile import EngineProfile
+from loadline.core.fleet.fleet import Fleet, Model
+from loadline.core.fleet.pool import NO_PROFILE, Pool, PoolKnobs
+from loadline.core.fleet.traffic import Traffic
+from loadline.core.planning.guardrails.guardrails import Guardrails
+from loadline.core.planning.guardrails.knobs import HardLimits
+from loadline.core.planning.scale_to_zero import IdleTracker
+from loadline.core.state.settings import ModelKnobs, Settings
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.reasons import Explanation
+from loadline.core.vocabulary.status import Condition
+
+
+class ModelState(Model, kw_only=True):
+    """A model as reported, and all that the agent remembers of it. To forget a model is to delete this."""
+
+    guardrails: Guardrails
+    idle: IdleTracker = field(default_factory=IdleTracker)
+    plan_at_ms: int = 0
+    """Unix time at which the planner runs next even if nothing happens."""
+    forecasts: list[ForecastFitted | ForecastFailed] = field(default_factory=list)
+    """Forecasts that came since the planner last ran."""
+    failing: bool = False
+    """True if the planner failed when it last ran."""
+    reconcile: bool = False
+    """True if the current targets must be decided again."""
+    hold: Explanation | None = None
+    """The last round without a decision."""
+    conditions: tuple[Condition, ...] = ()
+    """As of the last round."""
+    learned_saved_at_ms: int | None = None
+    """Unix time at which its learned state was last written to the store."""
+
+
+class ModelFleet(Fleet, kw_only=True):
+    """The fleet, with everything known of each model."""
+
+    models: dict[str, ModelState]  # type: ignore[assignment]  # read as dict[str, Model] by the fleet, which adds none
+
+
+def new_model(settings: Settings, knobs: ModelKnobs) -> ModelState:
+    """Return a model of which nothing is known yet."""
+    fleet = settings.fleet
+    return ModelState(
+        name=knobs.name,
+        pools={pool.name: new_pool(settings, knobs.name, pool) for pool in knobs.pools},
+        traffic=Traffic(fleet.traffic_window_ms, fleet.frontends_max, fleet.stale_after_ms),
+        objectives=knobs.objectives,
+        guardrails=Guardrails(knobs.guardrails, hard_limits(settings, knobs)),
+    )
+
+
+def new_pool(settings: Settings, model: str, knobs: PoolKnobs) -> Pool:
+    """Return a pool of which nothing is known yet."""
+    return Pool(knobs, engine=engine_of(settings, model, knobs.name), accelerator=accelerator_of(settings, knobs))
+
+
+def hard_limits(settings: Settings, knobs: ModelKnobs) -> HardLimits:
+    """Return the hard limits of a model."""
+    return HardLimits(settings.fleet.quorum_ratio, knobs.gpu_budget_min, knobs.gpu_budget_max)
+
+
+def engine_of(settings: Settings, model: str, pool: str) -> EngineProfile:
+    """Return the profile of the engines of a pool."""
+    return settings.profiles.get(model, {}).get(pool, NO_PROFILE)
+
+
+def accelerator_of(settings: Settings, knobs: PoolKnobs) -> AcceleratorKnobs:
+    """Return the accelerator that the workers of a pool run on."""
+    return next((one for one in settings.accelerators if one.name == knobs.accelerator), UNNAMED_ACCELERATOR)
