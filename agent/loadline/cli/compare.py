@@ -119,11 +119,11 @@ def unique(names: Iterable[str]) -> list[str]:
 def _lines(comparison: Comparison) -> Iterator[str]:
     one = comparison.runs[0].outcome
     objectives = f"objectives of every request: TTFT {one.ttft_objective_ms:g} ms, ITL {one.itl_objective_ms:g} ms"
-    yield f"{report.arrived(one)}; seed {one.seed}; {objectives}"
-    yield output.table([report.COMPARED, *report.compared(comparison)])
-    moved = report.moved(comparison)
-    if moved:
-        yield output.table([report.MOVED, *moved])
+    yield f"{report.trace_summary(one)}; seed {one.seed}; {objectives}"
+    yield output.table([report.COMPARISON_HEADER, *report.comparison_rows(comparison)])
+    migrations = report.migration_rows(comparison)
+    if migrations:
+        yield output.table([report.MIGRATION_HEADER, *migrations])
 
 
 def _write(options: argparse.Namespace, comparison: Comparison, texts: list[tuple[str, str]]) -> None:

@@ -89,9 +89,9 @@ def forecast(options: argparse.Namespace) -> int:
     scores, tracks = [score for score, _ in found], [track for _, track in found]
     result = Backtest(options.trace.name, options.horizon, options.quantile, series, scores, tracks)
     print(output.printable(report.forecast_summary(result)))
-    print(output.table([report.SCORED, *report.scored(result)]))
-    if verdict := report.forecast_verdict(result):
-        print(verdict)
+    print(output.table([report.SCORE_HEADER, *report.score_rows(result)]))
+    if ranking := report.forecast_ranking(result):
+        print(ranking)
     contents = {}
     if options.json is not None:
         contents[options.json] = msgspec.json.encode(result) + b"\n"

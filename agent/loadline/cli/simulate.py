@@ -50,7 +50,7 @@ def simulate(options: argparse.Namespace) -> int:
 
 def _write_results(options: argparse.Namespace, scenario: Scenario, outcome: SimulationResult) -> None:
     """Print the results and write the result files."""
-    print(output.printable("\n".join(f"{name:<12}{text}" for name, text in report.results(outcome))))
+    print(output.printable("\n".join(f"{name:<12}{text}" for name, text in report.result_rows(outcome))))
     contents = {}
     if options.json is not None:
         contents[options.json] = msgspec.json.encode(outcome) + b"\n"

@@ -1,24 +1,31 @@
-"""What people see of a simulation: rows of a table, plots, and a page that holds everything in one file."""
+"""Reports of simulations, comparisons and backtests: table rows, plots, and single-file HTML pages."""
 
 from loadline.report.comparison import comparison_page
-from loadline.report.forecasts import SCORED, forecast_page, forecast_summary, forecast_verdict, scored
+from loadline.report.forecasts import SCORE_HEADER, forecast_page, forecast_ranking, forecast_summary, score_rows
 from loadline.report.plots import available
-from loadline.report.rows import COMPARED, MOVED, arrived, compared, moved, results
+from loadline.report.rows import (
+    COMPARISON_HEADER,
+    MIGRATION_HEADER,
+    comparison_rows,
+    migration_rows,
+    result_rows,
+    trace_summary,
+)
 from loadline.report.simulation import simulation_page
 
 __all__ = [
-    "COMPARED",
-    "MOVED",
-    "SCORED",
-    "arrived",
+    "COMPARISON_HEADER",
+    "MIGRATION_HEADER",
+    "SCORE_HEADER",
     "available",
-    "compared",
     "comparison_page",
+    "comparison_rows",
     "forecast_page",
+    "forecast_ranking",
     "forecast_summary",
-    "forecast_verdict",
-    "moved",
-    "results",
-    "scored",
+    "migration_rows",
+    "result_rows",
+    "score_rows",
     "simulation_page",
+    "trace_summary",
 ]

@@ -1,4 +1,4 @@
-"""The plots of one simulation: load, latencies, and for each pool its workers, its queue and its cache."""
+"""Plots of one simulation: load, latencies, and the workers, queue and cache of each pool."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from loadline.report.plots import BLUE, GREEN, INK, ORANGE, RED, canvas, short_numbers, time_axis
 from loadline.sim.result import PoolSeries, ScalingAction, SimulationResult, TimeSeries
 
-# More triangles than this cover the line that they stand on.
+# More triangles than this hide the line below them.
 _MARKERS_MAX = 80
-# Latencies that reach so many times their objective are drawn on a logarithmic axis: else the rest is flat.
+# Latencies above this multiple of their objective get a logarithmic axis; on a linear one the rest would be flat.
 _LOG_RATIO = 8.0
 
 
 def load(outcome: SimulationResult) -> str:
-    """Requests and prompt tokens that arrive, and requests that no worker could take."""
+    """Plot arriving requests and prompt tokens, and requests queued at the router."""
     lines = outcome.series
     with canvas("load", (1.3, 1.3, 1.1)) as figure:
         unit_s = time_axis(figure.panels[-1], outcome.duration_s)
@@ -21,18 +21,18 @@ def load(outcome: SimulationResult) -> str:
         for panel, values, title in (
             (figure.panels[0], lines.arrivals_per_s, "requests/s"),
             (figure.panels[1], lines.prompt_tokens_per_s, "prompt tokens/s"),
-            (figure.panels[2], lines.queued_requests, "requests that no worker could take"),
+            (figure.panels[2], lines.queued_requests, "requests queued at the router"),
         ):
             panel.fill_between(at, values, step="post", color=BLUE, alpha=0.25, linewidth=0)
             panel.step(at, values, where="post", color=BLUE)
             panel.yaxis.set_major_formatter(short_numbers())
             panel.set_ylim(0.0, max(1.05 * max(values, default=0.0), 1.0))
             panel.set_title(title)
-        return figure.svg("Load over time: requests, prompt tokens and requests without a worker")
+        return figure.svg("Load over time: requests, prompt tokens and queued requests")
 
 
 def latencies(outcome: SimulationResult) -> str:
-    """TTFT and ITL by the time of arrival, against their objectives."""
+    """Plot TTFT and ITL by arrival time, against their objectives."""
     lines = outcome.series
     with canvas("latencies", (1.85, 1.85)) as figure:
         at = _in_units(lines, time_axis(figure.panels[-1], outcome.duration_s))
@@ -42,7 +42,7 @@ def latencies(outcome: SimulationResult) -> str:
 
 
 def workers(outcome: SimulationResult, pool: PoolSeries) -> str:
-    """Workers of a pool: decided on, ready, starting and draining; every decision that changed their number."""
+    """Plot the desired, ready, starting and draining workers of a pool, and the decisions that changed their number."""
     with canvas(f"workers {pool.pool}", (2.5,)) as figure:
         [panel] = figure.panels
         unit_s = time_axis(panel, outcome.duration_s)
@@ -70,7 +70,7 @@ def workers(outcome: SimulationResult, pool: PoolSeries) -> str:
 
 
 def draw_workers(panel: Any, at: Sequence[float], pool: PoolSeries) -> None:
-    """Draw the workers of a pool; the areas of those that start and drain stand upon those that are ready."""
+    """Draw the workers of a pool, with starting and draining workers stacked on the ready ones."""
     ready, starting, draining = pool.ready, pool.starting, pool.draining
     upper = [one + other for one, other in zip(ready, starting, strict=True)]
     top = [one + other for one, other in zip(upper, draining, strict=True)]
@@ -78,12 +78,12 @@ def draw_workers(panel: Any, at: Sequence[float], pool: PoolSeries) -> None:
     panel.fill_between(at, ready, upper, step="post", color=BLUE, alpha=0.45, linewidth=0, label="starting")
     panel.fill_between(at, upper, top, step="post", color=ORANGE, alpha=0.45, linewidth=0, label="draining")
     panel.step(at, ready, where="post", color=GREEN)
-    panel.step(at, pool.desired, where="post", color=INK, linestyle=":", label="wanted")
+    panel.step(at, pool.desired, where="post", color=INK, linestyle=":", label="desired")
     panel.yaxis.get_major_locator().set_params(integer=True)
 
 
-def busyness(outcome: SimulationResult, pool: PoolSeries) -> str:
-    """What waits and runs at the workers of a pool, and how full their caches are."""
+def occupancy(outcome: SimulationResult, pool: PoolSeries) -> str:
+    """Plot waiting and running requests of a pool and its KV usage."""
     with canvas(f"busyness {pool.pool}", (1.4, 1.1)) as figure:
         requests, cache = figure.panels
         at = _in_units(outcome.series, time_axis(cache, outcome.duration_s))
@@ -117,7 +117,7 @@ def _latency(
 
 
 def _mark(panel: Any, actions: Sequence[ScalingAction], unit_s: float, colour: str, what: str) -> None:
-    """A triangle for each decision, where it leads to, pointing up or down."""
+    """Mark each decision with a triangle at its new count, pointing up or down."""
     for marker, chosen in (
         ("^", [action for action in actions if action.after > action.before]),
         ("v", [action for action in actions if action.after < action.before]),
@@ -125,7 +125,7 @@ def _mark(panel: Any, actions: Sequence[ScalingAction], unit_s: float, colour: s
         if chosen:
             at = [action.at_s / unit_s for action in chosen]
             after = [action.after for action in chosen]
-            name = f"{what} to {'grow' if marker == '^' else 'shrink'}"
+            name = f"{what}, scale {'up' if marker == '^' else 'down'}"
             panel.plot(at, after, linestyle="", marker=marker, markersize=4, color=colour, label=name, clip_on=False)
 
 
@@ -140,7 +140,7 @@ def _in_units(lines: TimeSeries, unit_s: float) -> list[float]:
 
 
 def _floats(values: Sequence[float | None]) -> list[float]:
-    """A step in which nothing arrived is a gap."""
+    """Draw steps without arrivals as gaps."""
     return [float("nan") if value is None else value for value in values]
 
 

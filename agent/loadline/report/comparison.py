@@ -1,4 +1,4 @@
-"""The page of a comparison: one table, attainment against GPU-hours next to the work bound, and every run's workers."""
+"""Page of a comparison: results, attainment against GPU-hours with the work bound, and the workers of every run."""
 
 from itertools import pairwise
 from typing import Any, Final
@@ -7,7 +7,14 @@ from loadline.report import formatting
 from loadline.report.charts import draw_workers
 from loadline.report.page import card, code, folded, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, INK, ORANGE, RED, canvas, time_axis
-from loadline.report.rows import COMPARED, MOVED, arrived, compared, label, moved
+from loadline.report.rows import (
+    COMPARISON_HEADER,
+    MIGRATION_HEADER,
+    comparison_rows,
+    migration_rows,
+    run_label,
+    trace_summary,
+)
 from loadline.sim.compare.comparison import ComparedRun, Comparison
 
 Box = tuple[float, float, float, float]
@@ -16,41 +23,45 @@ _NAME_CHARS_MAX: Final = 28
 _COLOURS = {"config": BLUE, "clairvoyant": ORANGE, "baseline": INK}
 _MARKERS = {"config": "o", "clairvoyant": "D", "baseline": "s"}
 _MEANINGS = {
-    "config": "a configuration that was given",
-    "clairvoyant": "reference: the same planner with perfect foresight",
-    "baseline": "a built-in baseline",
+    "config": "configuration",
+    "clairvoyant": "reference: the same planner with perfect forecasts",
+    "baseline": "built-in baseline",
 }
 _EXPLAINED = (
-    "Attainment is the share of all requests that met both objectives. The work bound is what the requests need at "
-    "the best throughput that meets the objectives, with no worker ever idle: no fleet that meets them needs less. "
-    "Clairvoyant is a reference and no bound: the same planner with perfect foresight of one start-up delay."
+    "Attainment is the fraction of requests that met both objectives. The work bound is the GPU time of the requests "
+    "at the highest throughput that meets the objectives, without idle time: a lower bound for every fleet that "
+    "meets them. Clairvoyant is a reference, not a bound: the same planner with perfect forecasts of one start-up time."
 )
 
 
 def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]], command: str) -> str:
-    """Everything about a comparison.
+    """Build the page of a comparison.
 
     Args:
-        comparison: What came of it.
-        configurations: The name and the text of each configuration.
-        command: What reproduces it.
+        comparison: Results of all runs.
+        configurations: Name and text of each configuration.
+        command: Command line that reproduces it.
 
     Raises:
         LoadlineError: matplotlib is not installed.
     """
     first = comparison.runs[0].outcome
-    rows = compared(comparison)
+    rows = comparison_rows(comparison)
     return page(
         f"loadline compare: {first.trace}",
-        f"{first.model}; {arrived(first)}; seed {first.seed}; TTFT {first.ttft_objective_ms:g} ms, "
+        f"{first.model}; {trace_summary(first)}; seed {first.seed}; TTFT {first.ttft_objective_ms:g} ms, "
         f"ITL {first.itl_objective_ms:g} ms",
         [
-            section("Results", table(COMPARED, rows, set(range(2, len(COMPARED))), set()), paragraph(_EXPLAINED)),
-            *_moved(comparison),
+            section(
+                "Results",
+                table(COMPARISON_HEADER, rows, set(range(2, len(COMPARISON_HEADER))), set()),
+                paragraph(_EXPLAINED),
+            ),
+            *_migration(comparison),
             section("Attainment against GPU-hours", f'<div class="card narrow">{scatter(comparison)}</div>'),
             section(
                 "Workers over time",
-                grid(card(label(run), _workers(run, place)) for place, run in enumerate(comparison.runs)),
+                grid(card(run_label(run), _workers(run, place)) for place, run in enumerate(comparison.runs)),
             ),
             section("Configurations", *(folded(name, code(text)) for name, text in configurations)),
             section("Reproduce", code(command)),
@@ -58,13 +69,17 @@ def comparison_page(comparison: Comparison, configurations: list[tuple[str, str]
     )
 
 
-def _moved(comparison: Comparison) -> list[str]:
-    rows = moved(comparison)
-    return [section("Requests that were moved", table(MOVED, rows, set(range(1, len(MOVED))), set()))] if rows else []
+def _migration(comparison: Comparison) -> list[str]:
+    rows = migration_rows(comparison)
+    return (
+        [section("Migration", table(MIGRATION_HEADER, rows, set(range(1, len(MIGRATION_HEADER))), set()))]
+        if rows
+        else []
+    )
 
 
 def scatter(comparison: Comparison) -> str:
-    """Every run as a labelled point, the work bound beside them."""
+    """Plot attainment against GPU-hours: a labelled point per run, and the work bound."""
     with canvas("scatter", (3.6,)) as figure:
         [panel] = figure.panels
         bound = comparison.work_bound.gpu_hours
@@ -92,7 +107,7 @@ def _point(run: ComparedRun) -> tuple[float, float]:
 
 
 def _name_points(panel: Any, comparison: Comparison) -> None:
-    """Write each name beside its point, at the first of six places where it covers no other name and no point."""
+    """Write each name at the first of six places beside its point that overlaps no other name or point."""
     panel.figure.canvas.draw()
     to_pixels = panel.transData.transform
     per_point = panel.figure.dpi / 72.0
@@ -101,7 +116,7 @@ def _name_points(panel: Any, comparison: Comparison) -> None:
     taken = [(x - height / 2, y - height / 2, x + height / 2, y + height / 2) for x, y in points]
     for run, (x, y) in zip(comparison.runs, points, strict=True):
         if run.kind == "clairvoyant":
-            continue  # its line leads to the one that has a name
+            continue  # a line connects it to its named run
         name = run.outcome.name[:_NAME_CHARS_MAX]
         width = 4.6 * per_point * len(name)
         spots = [
@@ -130,13 +145,13 @@ def _overlap(one: Box, other: Box) -> bool:
 
 
 def _workers(run: ComparedRun, place: int) -> str:
-    """The workers of every pool of one run."""
+    """Plot the workers of every pool of one run."""
     outcome = run.outcome
     pools = outcome.series.pools
     with canvas(f"run {place}", (1.5,) * len(pools)) as figure:
         unit_s = time_axis(figure.panels[-1], outcome.duration_s)
         for panel, pool in zip(figure.panels, pools, strict=True):
             draw_workers(panel, [at_s / unit_s for at_s in outcome.series.at_s], pool)
-            panel.set_title(f"{pool.pool}: workers ready (green), starting (blue), wanted (dots)")
+            panel.set_title(f"{pool.pool}: workers ready (green), starting (blue), desired (dots)")
             panel.set_ylim(0.0, 1.1 * max((*pool.desired, *pool.ready, 1)))
-        return figure.svg(f"Workers over time of {label(run)}")
+        return figure.svg(f"Workers over time of {run_label(run)}")

@@ -1,4 +1,4 @@
-"""What a backtest of predictors found: rows for the terminal, and a page with plots."""
+"""Report of a backtest of predictors: rows for the terminal, and a page with plots."""
 
 from typing import Final
 
@@ -8,55 +8,56 @@ from loadline.report import formatting
 from loadline.report.page import card, code, grid, page, paragraph, section, table
 from loadline.report.plots import BLUE, FAINT, ORANGE, canvas, short_numbers, time_axis
 
-SCORED: Final = (
+SCORE_HEADER: Final = (
     "series",
     "predictor",
     "MAE",
     "sMAPE",
     "pinball",
-    "of constant's",
+    "vs constant",
     "coverage",
-    "fit",
-    "longest",
+    "fit p50",
+    "fit max",
     "fallbacks",
 )
-"""Header of the rows that ``scored`` gives."""
+"""Header of the rows of ``score_rows``."""
 _EXPLAINED: Final = (
-    "MAE and sMAPE are errors of the mean forecast. Pinball is the loss of the upper one, next to its share of what "
-    "the constant predictor loses: below 100 % is better. Coverage is the share of intervals that were not above the "
-    "upper forecast; it should be the quantile. Fallbacks are moments at which the last value stood in."
+    "MAE and sMAPE are errors of the mean forecast. Pinball is the loss of the upper forecast, also relative to the "
+    "constant predictor: below 100% is better. Coverage is the fraction of intervals that did not exceed the upper "
+    "forecast; it should equal the quantile. Fallbacks are forecasts that repeated the last value instead."
 )
 
 
-def scored(result: Backtest) -> list[tuple[str, ...]]:
-    """One row for each series and predictor."""
+def score_rows(result: Backtest) -> list[tuple[str, ...]]:
+    """Return one row per series and predictor."""
     return [_row(score, _constant(result, score.series)) for score in result.scores]
 
 
 def forecast_summary(result: Backtest) -> str:
-    """What was asked, in a line."""
+    """Summarise the backtest in a line."""
     series = next(iter(result.series.values()))
     interval_s = series.interval_ms / 1_000.0
     fits = result.scores[0].fits if result.scores else 0
+    horizon, forecasts = formatting.plural(result.horizon, "interval"), formatting.plural(fits, "forecast")
     return (
         f"{result.trace}: {len(series.values)} intervals of {formatting.duration(interval_s)}; "
-        f"the next {result.horizon} forecast at {formatting.plural(fits, 'moment')}; upper quantile {result.quantile:g}"
+        f"horizon {horizon}, {forecasts} per predictor; upper quantile {result.quantile:g}"
     )
 
 
-def forecast_verdict(result: Backtest) -> str:
-    """Which predictor knew best how much work comes, in a line; empty where no forecast can be judged."""
+def forecast_ranking(result: Backtest) -> str:
+    """Rank the predictors by their error of the work, in a line; return an empty text if none can be scored."""
     errors = sorted(result.work_errors().items(), key=lambda one: one[1])
-    told = ", ".join(f"{predictor} {error:.3f}" for predictor, error in errors)
-    return told and f"Error of the work, prompt and output tokens as factors, {result.horizon} ahead: {told}"
+    ranking = ", ".join(f"{predictor} {error:.3f}" for predictor, error in errors)
+    return ranking and f"Log error of the work (prompt and output tokens) {result.horizon} intervals ahead: {ranking}"
 
 
 def forecast_page(result: Backtest, command: str) -> str:
-    """Everything about a backtest.
+    """Build the page of a backtest.
 
     Args:
-        result: What came of it.
-        command: What reproduces it.
+        result: Scores and tracks of all predictors.
+        command: Command line that reproduces it.
     """
     tracks = {(track.series, track.predictor): track for track in result.tracks}
     cards = [
@@ -64,13 +65,15 @@ def forecast_page(result: Backtest, command: str) -> str:
         for name in result.series
         if (score := _best(result, name)) is not None
     ]
-    explained = [paragraph(text) for text in (forecast_verdict(result), _EXPLAINED) if text]
+    explained = [paragraph(text) for text in (forecast_ranking(result), _EXPLAINED) if text]
     return page(
         f"loadline forecast: {result.trace}",
         forecast_summary(result),
         [
-            section("Scores", table(SCORED, scored(result), set(range(2, len(SCORED))), set()), *explained),
-            section("The predictor with the lowest loss", grid(cards)),
+            section(
+                "Scores", table(SCORE_HEADER, score_rows(result), set(range(2, len(SCORE_HEADER))), set()), *explained
+            ),
+            section("Predictor with the lowest loss", grid(cards)),
             section("Reproduce", code(command)),
         ],
     )
@@ -108,14 +111,14 @@ def _plot(result: Backtest, track: Track) -> str:
         width_s = series.interval_ms / 1_000.0
         unit_s = time_axis(panel, len(series.values) * width_s)
         at = [place * width_s / unit_s for place in range(len(series.values))]
-        panel.step(at, _drawn(series), where="post", color=FAINT, label="what came")
+        panel.step(at, _drawn(series), where="post", color=FAINT, label="actual")
         then = [(at_s - width_s) / unit_s for at_s in track.at_s]
         panel.plot(then, track.mean, color=BLUE, marker=".", markersize=3, label=f"mean, {result.horizon} ahead")
         panel.plot(then, track.upper, color=ORANGE, linestyle="--", label=f"quantile {result.quantile:g}")
         panel.yaxis.set_major_formatter(short_numbers())
-        panel.set_title("requests in an interval" if track.series == "requests" else "tokens")
+        panel.set_title("requests per interval" if track.series == "requests" else "tokens")
         figure.legend(3)
-        return figure.svg(f"{track.series} over time, and what {track.predictor} forecast of it")
+        return figure.svg(f"{track.series} over time, and its forecast by {track.predictor}")
 
 
 def _drawn(series: Series) -> list[float]:

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formatting of numbers for reports."""
 
 from typing import Final
 
@@ -7,13 +7,13 @@ _SECONDS_FROM_MS: Final = 10_000.0
 
 
 def percent(ratio: float) -> str:
-    """A ratio as percent; never rounded up to 100 %, for one request in a thousand is the point."""
+    """Format a ratio in percent; never round up to 100%, since one miss in a thousand requests matters."""
     text = f"{ratio:.1%}"
     return "99.9%" if text == "100.0%" and ratio < 1.0 else text
 
 
 def ms(value: float | None) -> str:
-    """A latency: three digits below 100 ms, whole ms up to 10 s, s above."""
+    """Format a latency: three digits below 100 ms, whole ms up to 10 s, seconds above."""
     if value is None:
         return "-"
     if value >= _SECONDS_FROM_MS:
@@ -22,12 +22,12 @@ def ms(value: float | None) -> str:
 
 
 def hours(value: float) -> str:
-    """GPU-hours."""
+    """Format GPU-hours."""
     return f"{value:.2f}"
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its natural unit."""
+    """Format a duration in its natural unit."""
     for unit_s, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
         if seconds >= 2.0 * unit_s:
             return f"{seconds / unit_s:.3g} {unit}"
@@ -35,11 +35,11 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time since the start of the trace, such as ``1:02:03``."""
+    """Format a time since the start of the trace, such as ``1:02:03``."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def plural(count: int, what: str) -> str:
-    """A count and its noun."""
+    """Format a count with its noun."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,4 +1,4 @@
-"""A page in one file: no script, no font, no picture from elsewhere; for phones and desktops, light and dark."""
+"""HTML pages in one file, without scripts or external resources; for phones and desktops, light and dark."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -38,7 +38,7 @@ summary { cursor: pointer; margin: .5rem 0; }
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """A whole page; sections are HTML, all else is text."""
+    """Build a page; sections are HTML, all else is text."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -50,22 +50,22 @@ def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """A heading and what belongs to it; parts are HTML."""
+    """Build a section with a heading; parts are HTML."""
     return f"<section>\n<h2>{escape(title)}</h2>\n" + "\n".join(parts) + "\n</section>"
 
 
 def grid(cards: Iterable[str]) -> str:
-    """Cards side by side where there is room."""
+    """Lay out cards side by side where the width allows."""
     return '<div class="grid">\n' + "\n".join(cards) + "\n</div>"
 
 
 def card(title: str, picture: str) -> str:
-    """A plot with its title; the plot is HTML."""
+    """Build a card of a plot and its title; the plot is HTML."""
     return f'<figure class="card" style="margin:0"><h3>{escape(title)}</h3>{picture}</figure>'
 
 
 def tiles(numbers: Iterable[tuple[str, str]]) -> str:
-    """The numbers that are looked at first: a value and what it is."""
+    """Build tiles of headline numbers: pairs of value and label."""
     inner = "\n".join(
         f'<div class="tile"><b>{escape(value)}</b><span class="soft">{escape(name)}</span></div>'
         for value, name in numbers
@@ -74,28 +74,28 @@ def tiles(numbers: Iterable[tuple[str, str]]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Text."""
+    """Build a paragraph of text."""
     return f"<p>{escape(text)}</p>"
 
 
 def code(text: str) -> str:
-    """Text as it is."""
+    """Build preformatted text."""
     return f"<pre>{escape(text)}</pre>"
 
 
 def folded(title: str, *parts: str) -> str:
-    """What is shown when it is asked for; parts are HTML."""
+    """Build a collapsed section; parts are HTML."""
     return f"<details><summary>{escape(title)}</summary>\n" + "\n".join(parts) + "\n</details>"
 
 
 def facts(rows: Iterable[Sequence[str]]) -> str:
-    """A table of a name and a sentence each."""
+    """Build a table of names and sentences."""
     body = "\n".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows)
     return f'<div class="scroll"><table><tbody>\n{body}\n</tbody></table></div>'
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[int], marked: set[int]) -> str:
-    """A table that scrolls by itself; ``numbers`` are columns to the right, ``marked`` rows stand out."""
+    """Build a scrollable table; ``numbers`` are right-aligned columns, ``marked`` are highlighted rows."""
 
     def cells(kind: str, row: Sequence[str]) -> str:
         return "".join(

@@ -1,6 +1,6 @@
-"""Plots as SVG to be put into a page: scalable, without a reference to anything, in the colours of the page.
+"""Plots as self-contained SVG to embed in a page.
 
-Text is kept as text and colours become CSS variables, so that a plot follows the page from light to dark.
+Text is kept as text and colours become CSS variables, so that a plot follows the light or dark theme of the page.
 """
 
 import io
@@ -11,7 +11,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any, Final
 
-# Stand-ins that no figure has by chance; the page gives each its colour, one for light and one for dark.
+# Placeholder colours that no figure uses by chance; the page maps each to one colour per theme.
 INK: Final = "#110101"
 FAINT: Final = "#110102"
 BLUE: Final = "#110103"
@@ -55,16 +55,16 @@ Times = Sequence[float]
 
 
 def available() -> bool:
-    """Whether plots can be made: matplotlib is an extra."""
+    """Return whether matplotlib, an extra, is installed."""
     return find_spec("matplotlib") is not None
 
 
 class Canvas:
-    """One figure of one or more panels above each other.
+    """Figure of one or more stacked panels.
 
     Args:
-        figure: The figure, of matplotlib.
-        panels: Its axes, from above.
+        figure: Figure of matplotlib.
+        panels: Its axes, top to bottom.
     """
 
     def __init__(self, figure: Any, panels: Sequence[Any]) -> None:
@@ -72,11 +72,11 @@ class Canvas:
         self._figure = figure
 
     def legend(self, columns: int) -> None:
-        """Say what is what, below the panels."""
+        """Add a legend below the panels."""
         self._figure.legend(loc="outside lower center", ncols=columns)
 
     def svg(self, title: str) -> str:
-        """The figure, with what is read aloud in its place."""
+        """Render the figure as SVG; ``title`` is its text for screen readers."""
         buffer = io.StringIO()
         self._figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         text = buffer.getvalue()
@@ -96,8 +96,8 @@ def _opening(title: str, view_box: str) -> str:
 
 @contextmanager
 def canvas(name: str, heights_in: Sequence[float], *, share_x: bool = True) -> Iterator[Canvas]:
-    """An empty figure; ``name`` keeps what is defined within it apart from that of other figures."""
-    import matplotlib as mpl  # noqa: PLC0415 - an extra, and half a second for those who want no plot
+    """Create an empty figure; ``name`` makes the ids within its SVG unique on a page."""
+    import matplotlib as mpl  # noqa: PLC0415 - an extra that takes half a second, not needed by those who want no plot
     from matplotlib.figure import Figure  # noqa: PLC0415 - as above
 
     with mpl.rc_context(_SETTINGS | {"svg.hashsalt": name}):
@@ -107,14 +107,14 @@ def canvas(name: str, heights_in: Sequence[float], *, share_x: bool = True) -> I
 
 
 def short_numbers() -> Any:
-    """A format for an axis, such as 20k for 20,000."""
+    """Return an axis format that writes 20,000 as 20k."""
     from matplotlib.ticker import FuncFormatter  # noqa: PLC0415 - an extra, see canvas
 
     return FuncFormatter(lambda value, _place: f"{value / _THOUSAND:g}k" if value >= _THOUSAND else f"{value:g}")
 
 
 def time_axis(panel: Any, duration_s: float) -> float:
-    """Name the axis of time after a unit that suits; gives the seconds of that unit."""
+    """Label the time axis in hours or minutes; return the seconds of the unit."""
     unit_s, unit = (3_600.0, "h") if duration_s > 3.0 * 3_600.0 else (60.0, "min")
     panel.set_xlabel(f"time since the start of the trace, {unit}")
     panel.set_xlim(0.0, max(duration_s, 1.0) / unit_s)

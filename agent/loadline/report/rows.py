@@ -1,4 +1,4 @@
-"""The numbers of a simulation and of a comparison as rows of text: the terminal and the page show the same."""
+"""Results of simulations and comparisons as rows of text, for the terminal and for pages."""
 
 from loadline.report import formatting
 from loadline.sim.compare.comparison import ComparedRun, Comparison
@@ -6,7 +6,7 @@ from loadline.sim.result import FLAP_MS, Percentiles, SimulationResult
 
 Row = tuple[str, ...]
 
-COMPARED: Row = (
+COMPARISON_HEADER: Row = (
     "configuration",
     "planner",
     "TTFT met",
@@ -19,74 +19,73 @@ COMPARED: Row = (
     "flaps",
     "requests",
 )
-"""Header of the rows that ``compared`` gives."""
+"""Header of the rows of ``comparison_rows``."""
 
-
-MOVED: Row = (
+MIGRATION_HEADER: Row = (
     "configuration",
     "ITL p99",
     "longest gap p99",
     "preempted",
     "retried",
-    "moves",
+    "commands",
     "refused",
     "aborted",
-    "requests moved",
-    "KV tokens moved",
+    "requests migrated",
+    "KV tokens migrated",
     "GPU-hours",
 )
-"""Header of the rows that ``moved`` gives."""
+"""Header of the rows of ``migration_rows``."""
 
 
-def results(outcome: SimulationResult) -> list[Row]:
-    """What came of one simulation: a name and a sentence each."""
+def result_rows(outcome: SimulationResult) -> list[Row]:
+    """Return the results of one simulation as pairs of name and sentence."""
     met, pools = outcome.attainment, outcome.gpu_hours_by_pool
     workers = ", ".join(f"{pool} {count}" for pool, count in outcome.workers_max.items())
     flaps = formatting.plural(outcome.flaps, "flap")
     return [
-        ("trace", arrived(outcome)),
-        ("fleet", f"{outcome.model}, the {outcome.planner} planner, seed {outcome.seed}"),
-        ("SLO", f"{formatting.percent(met.both)} of the requests met both objectives"),
+        ("trace", trace_summary(outcome)),
+        ("fleet", f"{outcome.model}, {outcome.planner} planner, seed {outcome.seed}"),
+        ("SLO", f"{formatting.percent(met.both)} of requests met both objectives"),
         ("TTFT", _latency(outcome.ttft_objective_ms, met.ttft, outcome.ttft_ms)),
         ("ITL", _latency(outcome.itl_objective_ms, met.itl, outcome.itl_ms)),
-        ("gaps", f"longest time between two tokens of a request: {_percentiles(outcome.token_gap_max_ms)}"),
-        ("GPU-hours", f"{formatting.hours(outcome.gpu_hours)} ({_by_pool(pools)}); most workers at once: {workers}"),
-        ("scaling", f"{formatting.plural(outcome.scaling_actions, 'action')}, {flaps} (turned back within {_flap()})"),
-        ("work moved", f"{formatting.plural(outcome.drains, 'drain')}, {_moved(outcome)}"),
+        ("gaps", f"longest gap between two tokens of a request: {_percentiles(outcome.token_gap_max_ms)}"),
+        ("GPU-hours", f"{formatting.hours(outcome.gpu_hours)} ({_by_pool(pools)}); peak workers: {workers}"),
+        ("scaling", f"{formatting.plural(outcome.scaling_actions, 'action')}, {flaps} (reversed within {_flap()})"),
+        ("migration", f"{formatting.plural(outcome.drains, 'drain')}, {_migrated(outcome)}"),
         ("requests", _requests(outcome)),
         ("digest", outcome.digest[:16]),
     ]
 
 
-def arrived(outcome: SimulationResult) -> str:
-    """The trace and how much of it was played."""
+def trace_summary(outcome: SimulationResult) -> str:
+    """Return the name of the trace, its requests and its duration."""
     requests = formatting.plural(outcome.requests, "request")
     return f"{outcome.trace}: {requests} in {formatting.duration(outcome.duration_s)}"
 
 
-def compared(comparison: Comparison) -> list[Row]:
-    """One row for each run, clairvoyant ones as references, and the work bound last."""
+def comparison_rows(comparison: Comparison) -> list[Row]:
+    """Return one row per run, with clairvoyant references, and the work bound last."""
     bound = comparison.work_bound
     requests = comparison.runs[0].outcome.requests
     last = ("work bound", "", "", "", "", "", "", formatting.hours(bound.gpu_hours), "", "", str(requests))
     return [*map(_compared, comparison.runs), last]
 
 
-def moved(comparison: Comparison) -> list[Row]:
-    """What moving requests came to: a row for each run, where there is one that moved any; else none."""
+def migration_rows(comparison: Comparison) -> list[Row]:
+    """Return one row per run if any run migrated requests, else none."""
     runs = comparison.runs
-    return [_moves(run) for run in runs] if any(run.outcome.migrations.commands for run in runs) else []
+    return [_migration_row(run) for run in runs] if any(run.outcome.migrations.commands for run in runs) else []
 
 
-def label(run: ComparedRun) -> str:
-    """What a run is called."""
+def run_label(run: ComparedRun) -> str:
+    """Return the display name of a run."""
     return f"{run.outcome.name}, clairvoyant" if run.kind == "clairvoyant" else run.outcome.name
 
 
 def _compared(run: ComparedRun) -> Row:
     one = run.outcome
     return (
-        label(run),
+        run_label(run),
         one.planner,
         formatting.percent(one.attainment.ttft),
         formatting.percent(one.attainment.itl),
@@ -100,29 +99,30 @@ def _compared(run: ComparedRun) -> Row:
     )
 
 
-def _moves(run: ComparedRun) -> Row:
-    one, moves = run.outcome, run.outcome.migrations
+def _migration_row(run: ComparedRun) -> Row:
+    one, migrations = run.outcome, run.outcome.migrations
     return (
-        label(run),
+        run_label(run),
         formatting.ms(one.itl_ms.p99),
         formatting.ms(one.token_gap_max_ms.p99),
         str(one.preempted),
         str(one.retried),
-        str(moves.commands),
-        str(moves.refused),
-        str(moves.aborted),
+        str(migrations.commands),
+        str(migrations.refused),
+        str(migrations.aborted),
         str(one.migrated),
-        str(moves.kv_tokens),
+        str(migrations.kv_tokens),
         formatting.hours(one.gpu_hours),
     )
 
 
-def _moved(outcome: SimulationResult) -> str:
-    moves = outcome.migrations
-    if not moves.commands:
-        return formatting.plural(outcome.migrated, "migration")
-    done = f"{formatting.plural(outcome.migrated, 'migration')} in {formatting.plural(moves.commands, 'move')}"
-    return f"{done} ({moves.refused} refused, {moves.aborted} aborted), {moves.kv_tokens} KV tokens"
+def _migrated(outcome: SimulationResult) -> str:
+    found = outcome.migrations
+    migrated = f"{formatting.plural(outcome.migrated, 'request')} migrated"
+    if not found.commands:
+        return migrated
+    commands = formatting.plural(found.commands, "command")
+    return f"{migrated} by {commands} ({found.refused} refused, {found.aborted} aborted), {found.kv_tokens} KV tokens"
 
 
 def _latency(objective_ms: float, met: float, found: Percentiles) -> str:

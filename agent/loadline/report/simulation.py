@@ -1,39 +1,39 @@
-"""The page of one simulation."""
+"""Page of one simulation."""
 
 from loadline.report import charts, formatting
 from loadline.report.page import card, code, facts, folded, grid, page, paragraph, section, table, tiles
-from loadline.report.rows import results
+from loadline.report.rows import result_rows
 from loadline.sim.result import SimulationResult
 
-# A table of more rows is slow in a browser; a day with an action every ten seconds has so many.
+# Browsers render longer tables slowly; a day with an action every ten seconds has 8,640.
 ACTIONS_MAX = 5_000
 
 
 def simulation_page(outcome: SimulationResult, configuration: str, command: str) -> str:
-    """Everything about one simulation.
+    """Build the page of one simulation.
 
     Args:
-        outcome: What came of it.
-        configuration: The configuration and the fleet, as text.
-        command: What reproduces it.
+        outcome: Results of the simulation.
+        configuration: Configuration and fleet as text.
+        command: Command line that reproduces it.
 
     Raises:
         LoadlineError: matplotlib is not installed.
     """
     lines = outcome.series
-    subtitle = f"{outcome.model} on {outcome.trace}, the {outcome.planner} planner, seed {outcome.seed}"
+    subtitle = f"{outcome.model} on {outcome.trace}, {outcome.planner} planner, seed {outcome.seed}"
     return page(
         f"loadline simulate: {outcome.name}",
         subtitle,
         [
             tiles(_first(outcome)),
-            section("Results", facts(results(outcome))),
+            section("Results", facts(result_rows(outcome))),
             section(
                 "Load and latencies",
                 grid(
                     [
                         card("Load", charts.load(outcome)),
-                        card("Latencies by the time of arrival", charts.latencies(outcome)),
+                        card("Latencies by arrival time", charts.latencies(outcome)),
                     ]
                 ),
             ),
@@ -42,8 +42,8 @@ def simulation_page(outcome: SimulationResult, configuration: str, command: str)
                     f"Pool {pool.pool}" + (f" ({pool.role})" if pool.role != pool.pool else ""),
                     grid(
                         [
-                            card("Workers wanted, ready, starting and draining", charts.workers(outcome, pool)),
-                            card("Queue and KV cache", charts.busyness(outcome, pool)),
+                            card("Workers desired, ready, starting and draining", charts.workers(outcome, pool)),
+                            card("Queue and KV cache", charts.occupancy(outcome, pool)),
                         ]
                     ),
                 )
@@ -51,7 +51,11 @@ def simulation_page(outcome: SimulationResult, configuration: str, command: str)
             ),
             section("Decisions", *_decisions(outcome)),
             section("Configuration", folded("Show the configuration and the fleet", code(configuration))),
-            section("Reproduce", code(command), paragraph(f"Digest {outcome.digest}: the same seed gives the same.")),
+            section(
+                "Reproduce",
+                code(command),
+                paragraph(f"Digest {outcome.digest}; the same inputs and seed give the same digest."),
+            ),
         ],
     )
 
@@ -72,7 +76,7 @@ def _first(outcome: SimulationResult) -> list[tuple[str, str]]:
 def _decisions(outcome: SimulationResult) -> list[str]:
     shown = outcome.actions[:ACTIONS_MAX]
     if not shown:
-        return [paragraph("No decision changed a count.")]
+        return [paragraph("No decision changed a worker count.")]
     rows = [
         (
             formatting.clock(action.at_s),
@@ -84,7 +88,7 @@ def _decisions(outcome: SimulationResult) -> list[str]:
         for action in shown
     ]
     flaps = {place for place, action in enumerate(shown) if action.flap}
-    found = [table(("time", "pool", "workers", "why"), rows, {0, 2}, flaps)]
+    found = [table(("time", "pool", "workers", "reasons"), rows, {0, 2}, flaps)]
     if len(outcome.actions) > len(shown):
-        found.append(paragraph(f"The first {len(shown)} of {len(outcome.actions)}; the JSON result has all of them."))
+        found.append(paragraph(f"The first {len(shown)} of {len(outcome.actions)} decisions; the JSON result has all."))
     return found

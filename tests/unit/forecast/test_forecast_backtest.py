@@ -101,9 +101,9 @@ def test_the_command_prints_a_row_for_each_series_and_predictor(
     assert main(["forecast", "--trace", str(DAYS), *options]) == 0
     printed = capsys.readouterr()
     summary, header, *rows, verdict = printed.out.splitlines()
-    assert "705 intervals of 10 min; the next 6 forecast at 3 moments" in summary
+    assert "705 intervals of 10 min; horizon 6 intervals, 3 forecasts per predictor" in summary
     assert header.split()[:2] == ["series", "predictor"]
-    assert verdict.startswith("Error of the work, prompt and output tokens as factors, 6 ahead: seasonal 0.")
+    assert verdict.startswith("Log error of the work (prompt and output tokens) 6 intervals ahead: seasonal 0.")
     assert [tuple(row.split()[:2]) for row in rows] == [
         (series, name) for series in ("requests", "ISL", "OSL") for name in ("constant", "seasonal")
     ]

@@ -79,11 +79,11 @@ def test_a_simulation_has_all_its_sections(usual: str) -> None:
         "Results",
         "Load and latencies",
         "Load",
-        "Latencies by the time of arrival",
+        "Latencies by arrival time",
         *(
             title
             for pool in ("prefill", "decode")
-            for title in (f"Pool {pool}", "Workers wanted, ready, starting and draining", "Queue and KV cache")
+            for title in (f"Pool {pool}", "Workers desired, ready, starting and draining", "Queue and KV cache")
         ),
         "Decisions",
         "Configuration",
@@ -96,7 +96,15 @@ def test_a_simulation_has_all_its_sections(usual: str) -> None:
 
 def test_plots_say_what_they_show(usual: str) -> None:
     texts = Outline(usual).texts
-    shown = {"TTFT, ms", "objective, 500 ms", "objective, 20 ms", "p95", "wanted", "flap to shrink", "decision to grow"}
+    shown = {
+        "TTFT, ms",
+        "objective, 500 ms",
+        "objective, 20 ms",
+        "p95",
+        "desired",
+        "flap, scale down",
+        "decision, scale up",
+    }
     assert shown <= {text.strip() for text in texts}
 
 
@@ -134,7 +142,7 @@ def test_an_empty_time_is_drawn_too() -> None:
     lines = outcome().series
     nothing = type(lines)(60.0, [], [], [], [], [], [], [], [], [])
     page = check_contained(simulation_page(series=nothing, actions=[], duration_s=0.0))
-    assert "No decision changed a count." in page.texts
+    assert "No decision changed a worker count." in page.texts
 
 
 def test_many_decisions_do_not_cover_their_plot() -> None:
@@ -144,13 +152,13 @@ def test_many_decisions_do_not_cover_their_plot() -> None:
     ]
     texts = {text.strip() for text in Outline(simulation_page(actions=many)).texts}
     assert "flap" in texts
-    assert not {"flap to grow", "decision to shrink"} & texts
+    assert not {"flap, scale up", "decision, scale down"} & texts
 
 
 def test_a_long_list_of_decisions_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadline.report.simulation.ACTIONS_MAX", 1)
     texts = Outline(simulation_page()).texts
-    assert "The first 1 of 2; the JSON result has all of them." in texts
+    assert "The first 1 of 2 decisions; the JSON result has all." in texts
     assert "0:02:59" not in texts
 
 
@@ -180,33 +188,33 @@ def test_a_comparison_of_nothing_is_drawn_too() -> None:
 
 
 def test_results_name_objectives_and_counts() -> None:
-    found = {row[0]: row[1] for row in report.results(outcome())}
+    found = {row[0]: row[1] for row in report.result_rows(outcome())}
     assert found["trace"] == "azure: 210 requests in 4 min"
     assert found["TTFT"] == "90.0% within 500 ms; p50 123 ms, p95 4567 ms, p99 30.0 s"
     assert found["ITL"] == "99.9% within 20 ms; p50 11.1 ms, p95 20 ms, p99 -"
-    assert found["GPU-hours"] == "0.40 (prefill 0.15, decode 0.25); most workers at once: prefill 2, decode 2"
-    assert found["scaling"] == "2 actions, 1 flap (turned back within 5 min)"
+    assert found["GPU-hours"] == "0.40 (prefill 0.15, decode 0.25); peak workers: prefill 2, decode 2"
+    assert found["scaling"] == "2 actions, 1 flap (reversed within 5 min)"
     assert found["requests"] == "207 finished, 2 unfinished, 1 refused, 0 dropped, 4 retried, 5 preempted"
 
 
 def test_every_run_and_the_bound_have_a_row() -> None:
-    rows = report.compared(comparison())
+    rows = report.comparison_rows(comparison())
     assert [row[0] for row in rows] == ["mine", "mine, clairvoyant", "hpa", "work bound"]
-    assert {len(row) for row in rows} == {len(report.COMPARED)}
-    at = report.COMPARED.index("GPU-hours")
+    assert {len(row) for row in rows} == {len(report.COMPARISON_HEADER)}
+    at = report.COMPARISON_HEADER.index("GPU-hours")
     assert [row[at] for row in rows] == ["0.40", "0.40", "0.80", "0.12"]
 
 
 def test_runs_that_move_requests_have_a_table_of_that() -> None:
     found = comparison()
-    assert report.moved(found) == []
+    assert report.migration_rows(found) == []
     busy = outcome(migrations=MigrationTotals(20, 3, 2, 15, 40_000), token_gap_max_ms=Percentiles(10.0, 90.0, 800.0))
-    rows = report.moved(Comparison(found.work_bound, [ComparedRun("config", busy), *found.runs]))
-    assert {len(row) for row in rows} == {len(report.MOVED)}
+    rows = report.migration_rows(Comparison(found.work_bound, [ComparedRun("config", busy), *found.runs]))
+    assert {len(row) for row in rows} == {len(report.MIGRATION_HEADER)}
     assert rows[0][2] == "800 ms"
     assert [row[5:8] for row in rows[:2]] == [("20", "3", "2"), ("0", "0", "0")]
-    told = {row[0]: row[1] for row in report.results(busy)}
-    assert told["work moved"] == "1 drain, 6 migrations in 20 moves (3 refused, 2 aborted), 40000 KV tokens"
+    told = {row[0]: row[1] for row in report.result_rows(busy)}
+    assert told["migration"] == "1 drain, 6 requests migrated by 20 commands (3 refused, 2 aborted), 40000 KV tokens"
 
 
 @pytest.mark.parametrize(
