@@ -12,9 +12,10 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from loadline.config import Config
 from loadline.config.reference import reference
+from loadline.config.schema import file_schema
 from loadline.core.migration.outcomes import SENTENCES as MIGRATION_SENTENCES
+from loadline.core.planning.planners import BUILT_IN
 from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.reasons import SENTENCES
@@ -165,7 +166,7 @@ def outputs() -> dict[Path, str]:
     schemas = {Path(f"schemas/{n}.v1.json"): json_schema(k, f"{n}:v1") for n, k in kinds.items()}
     return {
         **schemas,
-        Path("schemas/config.json"): json_schema(Config, "config"),
+        Path("schemas/config.json"): json_schema(file_schema(BUILT_IN), "config"),
         Path("schemas/asyncapi.yaml"): asyncapi(),
         Path("docs/reference/configuration.md"): reference(),
         Path("docs/reference/fleet-file.md"): fleet_reference(),

@@ -67,8 +67,8 @@ def roles(request: pytest.FixtureRequest) -> tuple[Role, ...]:
 
 def make(name: str) -> Planner:
     fixed = StaticKnobs({role: FIXED for shape in SHAPES.values() for role in shape})
-    knobs = ModelKnobs("m", (PoolKnobs("decode", "decode"),), planner=name, static=fixed)
-    return PLANNERS[name](getattr(knobs, name))
+    knobs = ModelKnobs("m", (PoolKnobs("decode", "decode"),), planner=name, planner_knobs={"static": fixed})
+    return PLANNERS[name](knobs.knobs)
 
 
 # A worker serves 100 requests a second of 500 and 100 tokens within the default objectives.

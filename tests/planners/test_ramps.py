@@ -28,7 +28,7 @@ def planner_of(flow: Flow) -> ThroughputPlanner:
 def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
     knobs = ThroughputKnobs(no_correction=False, throughput_adjustment_interval_ms=30_000)
     # The fleet lags by three intervals: twenty chances to learn in the ramp what is not so.
-    flow = Flow(slower, start_s=90, planner="throughput", throughput=knobs)
+    flow = Flow(slower, start_s=90, planner="throughput", planner_knobs={"throughput": knobs})
     learned: list[tuple[float, float]] = []
 
     def run(load_from: float, load_to: float) -> dict[str, list[int]]:

@@ -43,7 +43,13 @@ def told(agent: str, gpus: int | None) -> Settings:
     base = chaos_settings(agent, gpus)
     pool = PoolKnobs("both", "aggregated", 1, 1, 3, start_deadline_ms=30_000)
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=10_000, forecast=ForecastKnobs("constant"))
-    ahead = ModelKnobs("ahead", (pool,), planner="throughput", throughput=knobs, guardrails=base.models[0].guardrails)
+    ahead = ModelKnobs(
+        "ahead",
+        (pool,),
+        planner="throughput",
+        planner_knobs={"throughput": knobs},
+        guardrails=base.models[0].guardrails,
+    )
     linear = LinearKnobs(alpha=10.0, beta=0.1, gamma=5.0, delta=0.05, max_kv_tokens=16_000.0)
     profiles = {"ahead": {"both": EngineProfile(linear=linear)}}
     return replace(base, models=(*base.models, ahead), profiles=profiles)

@@ -40,7 +40,12 @@ def played(itl_ms: float, *, profiled: bool = True, cheap_max: int = 30) -> Simu
     )
     knobs = QueueingKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000)
     model = ModelKnobs(
-        "m", pools, planner="queueing", objectives=ObjectiveKnobs(500.0, itl_ms), guardrails=GUARD, queueing=knobs
+        "m",
+        pools,
+        planner="queueing",
+        objectives=ObjectiveKnobs(500.0, itl_ms),
+        guardrails=GUARD,
+        planner_knobs={"queueing": knobs},
     )
     profiles = {
         name: EngineProfile(linear=LinearKnobs(*engine, max_kv_tokens=320_000.0)) for name, engine in ENGINES.items()

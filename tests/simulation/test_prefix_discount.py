@@ -35,7 +35,12 @@ def conversations() -> Trace:
 def outcome() -> SimulationResult:
     knobs = ThroughputKnobs(throughput_adjustment_interval_ms=60_000, start_up_ms=20_000)
     model = ModelKnobs(
-        "m", POOLS, planner="throughput", objectives=ObjectiveKnobs(1_000.0), guardrails=GUARD, throughput=knobs
+        "m",
+        POOLS,
+        planner="throughput",
+        objectives=ObjectiveKnobs(1_000.0),
+        guardrails=GUARD,
+        planner_knobs={"throughput": knobs},
     )
     settings = Settings("agent", "all", (model,), profiles={"m": {"p": ENGINE, "d": ENGINE}})
     caches = pool_fleet("p", 4, kv_blocks=20_000, prefix_cache_blocks=2_000)

@@ -28,7 +28,9 @@ READ_AT = 10_000
 def make_settings() -> Settings:
     pool = PoolKnobs("decode", "decode", start_deadline_ms=DEADLINE_MS)
     threshold = ThresholdKnobs(new_decode_worker_grace_intervals=0)
-    return settings_of(*(ModelKnobs(name, (pool,), planner="threshold", threshold=threshold) for name in ("m", "n")))
+    return settings_of(
+        *(ModelKnobs(name, (pool,), planner="threshold", planner_knobs={"threshold": threshold}) for name in ("m", "n"))
+    )
 
 
 class Desk:

@@ -39,7 +39,7 @@ def aggregated(
         (PoolKnobs("both", "aggregated", replicas_max=replicas_max),),
         planner="threshold",
         guardrails=GUARD,
-        threshold=THRESHOLD,
+        planner_knobs={"threshold": THRESHOLD},
     )
     pools = (pool_fleet("both", workers, **pool),)
     return Settings("agent", "all", (model,)), SimulatedFleetKnobs(pools, **(fleet or {}))  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def disaggregated(
 ) -> tuple[Settings, SimulatedFleetKnobs]:
     """A model with a prefill and a decode pool, and its fleet."""
     pools = (PoolKnobs("p", "prefill", replicas_max=4), PoolKnobs("d", "decode", replicas_max=4))
-    model = ModelKnobs("m", pools, planner="threshold", guardrails=GUARD, threshold=THRESHOLD)
+    model = ModelKnobs("m", pools, planner="threshold", guardrails=GUARD, planner_knobs={"threshold": THRESHOLD})
     described = (pool_fleet("p", workers, **pool), pool_fleet("d", workers, **pool))
     return Settings("agent", "all", (model,)), SimulatedFleetKnobs(described, **(fleet or {}))  # type: ignore[arg-type]
 

@@ -339,7 +339,7 @@ def _model(knobs: ToyKnobs) -> ModelKnobs:
         POOLS,
         planner="static",
         objectives=ObjectiveKnobs(ttft_ms=2_000.0, itl_ms=ITL_MS),
-        static=StaticKnobs({"prefill": 1, "decode": knobs.workers}),
+        planner_knobs={"static": StaticKnobs({"prefill": 1, "decode": knobs.workers})},
         migration=moving,
     )
 

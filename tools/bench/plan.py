@@ -181,7 +181,9 @@ def _settings(models: Sequence[str], planner: str) -> Settings:
     pools = tuple(PoolKnobs(role, role, gpus_per_worker=2, replicas_max=16) for role in ROLES)
     throughput = ThroughputKnobs(INTERVAL_MS, forecast=ForecastKnobs("kalman"))
     sla, queueing = SlaKnobs(throughput, LoadKnobs()), QueueingKnobs(INTERVAL_MS, forecast=throughput.forecast)
-    made = tuple(ModelKnobs(model, pools, planner=planner, sla=sla, queueing=queueing) for model in models)
+    made = tuple(
+        ModelKnobs(model, pools, planner=planner, planner_knobs={"sla": sla, "queueing": queueing}) for model in models
+    )
     return Settings("bench", "all", made, profiles=dict.fromkeys(models, profiles))
 
 

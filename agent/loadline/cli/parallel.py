@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from loadline.config.plugins import discover
 from loadline.errors import LoadlineError
 from loadline.sim.result import SimulationResult
 from loadline.sim.simulation import Scenario, simulate
@@ -92,6 +93,7 @@ def _end(receiver: connection.Connection, run: _RunningSimulation) -> None:
 def _child(scenario: Scenario, sender: connection.Connection) -> None:
     """Send the progress (0..1) and at last the outcome, or the reason of a failure."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent ends its children
+    discover()
     try:
         sender.send(simulate(scenario, sender.send))
     except LoadlineError as error:

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from loadline.config import Config
-from loadline.core.planning.planners import BY_TRAFFIC
+from loadline.core.planning.planners import PLANNERS
 from loadline.errors import ConfigError, DataError
 from loadline.traces.models import models_of
 
@@ -41,9 +41,10 @@ def warmed(config: Config, options: argparse.Namespace) -> Config:
         name, file = _named(text, planners)
         if name in traces:
             raise ConfigError(OPTION, f"names model {name} twice", "Name one trace for each model.")
-        if planners[name] not in BY_TRAFFIC:
+        if planners[name] in PLANNERS and not _forecasts(planners[name]):
             problem = f"the {planners[name]} planner of model {name} does not forecast"
-            raise ConfigError(OPTION, problem, f"Choose one of {', '.join(sorted(BY_TRAFFIC))}, or omit it.")
+            able = ", ".join(sorted(filter(_forecasts, PLANNERS)))
+            raise ConfigError(OPTION, problem, f"Choose one of {able}, or omit it.")
         traces[name] = file
     models = (
         replace(model, load_predictor_warmup_trace=traces.get(model.name, model.load_predictor_warmup_trace))
@@ -74,8 +75,12 @@ def _named(text: str, planners: dict[str, str]) -> tuple[str, str]:
         return name, file
     if equals and not Path(text).exists():  # a file name may contain =, too
         raise ConfigError(OPTION, f"{name!r} is not a model", f"Known are: {', '.join(sorted(planners))}.")
-    able = sorted(name for name, planner in planners.items() if planner in BY_TRAFFIC)
+    able = sorted(name for name, planner in planners.items() if _forecasts(planner))
     if len(able) > 1:
         remedy = f"Write MODEL={text}, once per model."
         raise ConfigError(OPTION, f"{text} may belong to {' or '.join(able)}", remedy)
     return (able or sorted(planners))[0], text
+
+
+def _forecasts(planner: str) -> bool:
+    return planner in PLANNERS and PLANNERS[planner].needs.history

@@ -4,17 +4,17 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from loadline.config.knobs import Config
+from loadline.config.schema import file_table
 from loadline.config.secrets import redacted
 
 FIXED: Final = ("agent", "nats", "etcd", "http", "journal", "runtime", "leadership")
 """Sections that take effect only when the agent starts."""
 # Already merged into the models.
-_MERGED: Final = ("defaults", "service_classes", "written")
+_MERGED: Final = ("service_classes", "written")
 
 
 class KeyChange(Struct, frozen=True):
@@ -42,8 +42,7 @@ def keep_fixed(old: Config, new: Config) -> Config:
 
 
 def _effective(config: Config) -> dict[str, Any]:
-    table = {key: value for key, value in msgspec.to_builtins(config).items() if key not in _MERGED}
-    return table | {"namespaces": [{**space, "defaults": None} for space in table["namespaces"]]}
+    return {key: value for key, value in file_table(config).items() if key not in _MERGED}
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:

@@ -15,8 +15,10 @@ from msgspec import Struct, inspect
 from loadline.config.engines import resolve_paths
 from loadline.config.knobs import Config
 from loadline.config.layers import LayeredConfig, merge_layers, origin_place
+from loadline.config.plugins import discover, unknown_planner
 from loadline.config.regular_file import open_regular, os_error_text
 from loadline.config.renamed import remedy_for
+from loadline.config.schema import config_table, file_schema
 from loadline.config.secrets import redacted
 from loadline.errors import ConfigError
 
@@ -50,15 +52,17 @@ def parse(text: str, name: str, environ: Mapping[str, str] = _NOTHING) -> Config
     Raises:
         ConfigError: A value in it or in a variable is invalid.
     """
+    discover()
     table = _table(text, name)
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX):
             _override(table, variable, environ[variable])
     merging, written = merge_layers(table)
     try:
-        config = checked(merging, Config)
+        _check(merging, file_schema(), "")
     except ConfigError as error:
         raise ConfigError(origin_place(error.place, written), error.problem, error.remedy) from error
+    config = msgspec.convert(config_table(merging), Config)
     return LayeredConfig(**msgspec.structs.asdict(config), written=written) if written else config
 
 
@@ -172,6 +176,8 @@ def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
         if key not in fields:
+            if table.get("planner") == key:  # its section, of a planner that is not there
+                raise ConfigError(f"{place}planner", *unknown_planner(key))
             raise ConfigError(f"{place}{key}", "is not a known key here", remedy_for(key, fields, place))
         _check_value(value, fields[key], types[key], f"{place}{key}")
     for field in fields.values():
@@ -238,7 +244,7 @@ def _shown(place: str, value: Any) -> str:
 
 def _override(raw: dict[str, Any], variable: str, text: str) -> None:
     """Set the key that a variable names: ``LOADLINE__NATS__SERVERS`` is ``servers`` in ``[nats]``."""
-    table, fields, path = raw, fields_of(Config), variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+    table, fields, path = raw, fields_of(file_schema()), variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
     for depth, part in enumerate(path):
         if part not in fields:
             remedy = remedy_for(part, fields, "".join(f"{section}." for section in path[:depth]))

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from loadline.config.defaults import DefaultKnobs, NamespaceKnobs, ServiceClassKnobs
+from loadline.config.defaults import NamespaceKnobs, ServiceClassKnobs
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
 from loadline.core.decisions.ledger import DecisionKnobs
@@ -118,11 +118,10 @@ class RuntimeKnobs(Knobs, frozen=True):
 
 
 class Config(Knobs, frozen=True):
-    """A whole configuration file."""
+    """A whole configuration: a file whose layers are merged into its models; see ``file_schema`` for its keys."""
 
     models: Annotated[tuple[ModelKnobs, ...], Meta(min_length=1, max_length=1024, description="The served models.")]
     accelerators: Annotated[tuple[AcceleratorKnobs, ...], Meta(max_length=64, description="What pools run on.")] = ()
-    defaults: DefaultKnobs = DefaultKnobs()
     namespaces: Annotated[tuple[NamespaceKnobs, ...], Meta(max_length=256, description="Whose models these are.")] = ()
     service_classes: Annotated[
         tuple[ServiceClassKnobs, ...], Meta(max_length=64, description="What is promised to the users of models.")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from loadline.config.durations import duration
 from loadline.core.migration.knobs import FailoverDomain
 from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.durations import duration
 
 _FAIL_WITH_IT: Final[dict[FailoverDomain, str]] = {
     "instance": "and nothing fails with it",

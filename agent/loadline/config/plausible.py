@@ -7,7 +7,7 @@ from loadline.config.engines import read_engine
 from loadline.core.engines.profile import EngineProfile
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners import FITTED
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 
 _OFF: Final = 100.0
@@ -26,7 +26,8 @@ def profile_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
             yield f"{here}{linear}: {engine.problem} Until then the pool holds."
         elif engine == EngineProfile():
             kind = "decode_profile" if pool.role == "decode" else "prefill_profile"
-            until = "until its workers have shown it" if model.planner in FITTED else "so the pool holds"
+            optional = PLANNERS[model.planner].needs.profiles == "optional"
+            until = "until its workers have shown it" if optional else "so the pool holds"
             yield f"{here}.{kind}: nothing is known of the engines, {until}. Set it, or linear."
         if pool.role != "decode" and engine.prefill is not None:
             yield from _unit(f"{here}.prefill_profile", "prefill_ttft", _prefill_points(engine.prefill), pool)

@@ -8,7 +8,8 @@ from msgspec import NODEFAULT, Struct, inspect
 
 from loadline.config.defaults import Layer
 from loadline.config.file import ENVIRONMENT_PREFIX, fields_of, unwrap
-from loadline.config.knobs import Config
+from loadline.config.schema import file_schema
+from loadline.core.planning.planners import BUILT_IN
 
 _HEAD = f"""# Configuration
 
@@ -31,7 +32,7 @@ HEADER = "| Key | Value | Default | Meaning |\n|---|---|---|---|\n"
 
 def reference() -> str:
     """Return the page: for each section a table of keys with values, default and meaning."""
-    return _HEAD + sections(Config)
+    return _HEAD + sections(file_schema(BUILT_IN))
 
 
 def sections(kind: type[Struct]) -> str:

@@ -1,6 +1,6 @@
 """What a configuration says as a whole: contradictions are errors, what is legal but surely unwanted is a warning."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -9,19 +9,14 @@ from loadline.config.gpu_limits import check_gpu_limits, schedule_limit_warnings
 from loadline.config.knobs import Config, EtcdKnobs, NatsKnobs
 from loadline.config.layers import origin_place, origins_of
 from loadline.config.migration_checks import check_migration, migration_only_warnings, migration_warnings
-from loadline.config.names import check_names, did_you_mean, name_warnings, refuse_duplicates
+from loadline.config.names import check_names, name_warnings, refuse_duplicates
 from loadline.config.plausible import profile_warnings
+from loadline.config.plugins import plugin_warnings, unknown_planner
 from loadline.config.scale_to_zero import check_scale_to_zero, scale_to_zero_warnings
 from loadline.config.schedules import check_schedules, schedule_warnings
-from loadline.config.thresholds import (
-    check_hybrid,
-    check_saturation,
-    check_thresholds,
-    saturation_warnings,
-    threshold_warnings,
-)
 from loadline.config.unused_knobs import unused_knob_warnings
-from loadline.core.planning.planners import BY_TRAFFIC, PLANNERS
+from loadline.core.planning.planner import KnobProblem
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
@@ -33,7 +28,7 @@ _HOUR_MS: Final = 3_600_000
 _DRAIN_SLACK_MS: Final = 60_000
 
 
-def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> list[str]:
+def validate(config: Config) -> list[str]:
     """Judge a configuration as a whole.
 
     Returns:
@@ -44,14 +39,14 @@ def validate(config: Config, planners: Collection[str] = PLANNERS.keys()) -> lis
     """
     written = origins_of(config)
     try:
-        warnings = _judge(config, planners)
+        warnings = _judge(config)
     except ConfigError as error:
         raise ConfigError(origin_place(error.place, written), error.problem, error.remedy) from error
     parts = (warning.partition(": ") for warning in warnings)
     return [f"{origin_place(place, written)}{colon}{text}" for place, colon, text in parts]
 
 
-def _judge(config: Config, planners: Collection[str]) -> list[str]:
+def _judge(config: Config) -> list[str]:
     _check_agent(config)
     check_servers(config.nats.servers, "nats.servers", ("nats", "tls"))
     check_servers(config.etcd.endpoints, "etcd.endpoints", ("http", "https"))
@@ -59,11 +54,11 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
     _check_times(config)
     refuse_duplicates((model.name for model in config.models), "models", "model")
     check_names(config)
-    warnings = [*_agent_warnings(config), *name_warnings(config), *migration_only_warnings(config)]
+    warnings = [*plugin_warnings(), *_agent_warnings(config), *name_warnings(config), *migration_only_warnings(config)]
     scaling = [*_decision_warnings(config), *fleet_budget_warnings(config.fleet, config.models)]
     for index, model in enumerate(config.models):
         place = f"models[{index}]"
-        _check_model(model, place, planners)
+        _check_model(model, place)
         check_migration(model, place)
         warnings += migration_warnings(model, place)
         scaling += [*_model_warnings(model, place), *unused_knob_warnings(model, place)]
@@ -76,27 +71,17 @@ def _judge(config: Config, planners: Collection[str]) -> list[str]:
 
 
 def _judge_planner(config: Config, model: ModelKnobs, place: str) -> Iterator[str]:
-    """Warnings about the planner of a model.
+    """Yield warnings about the planner of a model.
 
     Raises:
-        ConfigError: What it is told contradicts itself.
+        ConfigError: Its knobs contradict each other.
     """
-    if model.planner == "threshold":
-        check_thresholds(model, f"{place}.threshold")
-        yield from threshold_warnings(config, model, f"{place}.threshold")
-    elif model.planner == "static":
-        _check_static(model, f"{place}.static.replicas")
-        if not model.static.replicas:
-            yield f"{place}.static.replicas: no pool has a count, so nothing changes. Write one for each."
-    elif model.planner == "saturation":
-        check_saturation(model.saturation, f"{place}.saturation")
-        yield from saturation_warnings(model.saturation, f"{place}.saturation")
-    elif model.planner == "hpa":
-        _check_hpa(model, f"{place}.hpa")
-    elif model.planner in BY_TRAFFIC:
-        if model.planner == "hybrid":
-            check_hybrid(model, f"{place}.hybrid")
-        _check_windows(config.fleet.traffic_window_ms, model, place)
+    kind = PLANNERS[model.planner]
+    for finding in kind.check(model.knobs, model.for_planner(config.fleet), f"{place}.{model.planner}"):
+        if isinstance(finding, KnobProblem):
+            raise ConfigError(finding.place, finding.problem, finding.remedy)
+        yield f"{finding.place}: {finding.text}"
+    if kind.needs.profiles != "no":
         yield from profile_warnings(model, place)
 
 
@@ -181,17 +166,18 @@ def _check_times(config: Config) -> None:
             )
 
 
-def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> None:
+def _check_model(model: ModelKnobs, place: str) -> None:
     refuse_duplicates((pool.name for pool in model.pools), f"{place}.pools", "pool")
-    if model.planner not in planners:
-        raise ConfigError(f"{place}.planner", f"{model.planner!r} is no planner", did_you_mean(model.planner, planners))
+    if model.planner not in PLANNERS:
+        raise ConfigError(f"{place}.planner", *unknown_planner(model.planner))
     for index, pool in enumerate(model.pools):
         if pool.replicas_min > pool.replicas_max:
             problem = f"{pool.replicas_min} is above replicas_max {pool.replicas_max}"
             raise ConfigError(f"{place}.pools[{index}].replicas_min", problem, "Lower it or raise replicas_max.")
-    if model.load_predictor_warmup_trace and model.planner not in BY_TRAFFIC:
-        problem = f"is set, and the {model.planner} planner forecasts nothing"
-        remedy = f"Leave it out, or choose one of {', '.join(sorted(BY_TRAFFIC))}."
+    if model.load_predictor_warmup_trace and not PLANNERS[model.planner].needs.history:
+        problem = f"is set, and the {model.planner} planner does not forecast"
+        able = (name for name, kind in PLANNERS.items() if kind.needs.history)
+        remedy = f"Leave it out, or choose one of {', '.join(sorted(able))}."
         raise ConfigError(f"{place}.load_predictor_warmup_trace", problem, remedy)
     roles = {pool.role for pool in model.pools}
     if "aggregated" in roles and len(roles) > 1:
@@ -202,38 +188,6 @@ def _check_model(model: ModelKnobs, place: str, planners: Collection[str]) -> No
     check_budget(model, place)
     check_scale_to_zero(model, place)
     check_schedules(model, place)
-
-
-def _check_static(model: ModelKnobs, place: str) -> None:
-    pools = {pool.name: pool for pool in model.pools}
-    for name, count in model.static.replicas.items():
-        pool = pools.get(name)
-        if pool is None:
-            remedy = f"Known are: {', '.join(sorted(pools))}."
-            raise ConfigError(f"{place}.{name}", "is no pool of this model", remedy)
-        if not pool.replicas_min <= count <= pool.replicas_max:
-            problem = f"{count} is not between replicas_min {pool.replicas_min} and replicas_max {pool.replicas_max}"
-            raise ConfigError(f"{place}.{name}", problem, "Change it or the bounds of the pool.")
-
-
-def _check_hpa(model: ModelKnobs, place: str) -> None:
-    knobs, roles = model.hpa, {pool.role for pool in model.pools}
-    for role, key, targets in (
-        ("prefill", "prefill_requests_target", (knobs.prefill_requests_target,)),
-        ("decode", "kv_usage_target", (knobs.kv_usage_target,)),
-        ("aggregated", "kv_usage_target", (knobs.kv_usage_target, knobs.waiting_requests_target)),
-    ):
-        if role in roles and not any(targets):
-            raise ConfigError(f"{place}.{key}", f"0 leaves {role} workers without a metric", "Set it above 0.")
-
-
-def _check_windows(traffic_window_ms: int, model: ModelKnobs, place: str) -> None:
-    """What planners look back at must still be known, or they never see it."""
-    section, knobs = model.by_traffic
-    for key, needed_ms in (("surge_window_ms", knobs.surge_window_ms), ("busiest_ms", knobs.busiest_ms)):
-        if traffic_window_ms < needed_ms:
-            problem = f"{traffic_window_ms} ms is below {place}.{section}.{key} {needed_ms}, which would see nothing"
-            raise ConfigError("fleet.traffic_window_ms", problem, f"Raise it, or lower {key}.")
 
 
 def _agent_warnings(config: Config) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from loadline.core.planning.planners import BY_ROLE
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
 
@@ -48,7 +48,7 @@ def scale_to_zero_warnings(model: ModelKnobs, place: str) -> Iterator[str]:
                 f"{here}: 0 has the effect of 1 while scale_to_zero_after_ms is 0, since a role keeps its "
                 "last worker. Set scale_to_zero_after_ms, or replicas_min = 1."
             )
-        elif roles[pool.role] > 1 and model.planner not in BY_ROLE:
+        elif roles[pool.role] > 1 and not PLANNERS[model.planner].needs.shares_role_load:
             yield (
                 f"{here}: an empty pool reports no load, so it is never scaled up again while another pool of its role "
                 "has workers. Set replicas_min = 1 or more."

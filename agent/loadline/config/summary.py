@@ -4,16 +4,16 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from loadline.config.durations import duration
 from loadline.config.knobs import Config
 from loadline.config.layers import origins_of
 from loadline.config.migration_summary import describe_migration
-from loadline.config.planner_summary import describe_planner
 from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.planning.allocation.supplies import DEFAULT, UNLIMITED
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs
+from loadline.core.vocabulary.durations import duration
 
 _SECOND_MS: Final = 1_000
 
@@ -23,7 +23,7 @@ def describe(config: Config) -> str:
     lines = [*_describe_agent(config)]
     for index, model in enumerate(config.models):
         if not config.agent.only:
-            lines += _describe_model(model)
+            lines += _describe_model(model, config.fleet)
         elif model.migration.enabled:
             lines.append(f"Model {model.name}: another autoscaler sets its worker counts.")
         else:
@@ -115,9 +115,10 @@ def _describe_budget(knobs: ModelKnobs | FleetKnobs) -> Iterator[str]:
         yield f"{' and '.join(bounds)} GPUs."
 
 
-def _describe_model(model: ModelKnobs) -> Iterator[str]:
+def _describe_model(model: ModelKnobs, fleet: FleetKnobs) -> Iterator[str]:
     does = "recommends only (no_operation is set)" if model.no_operation else "decides"
-    yield f"Model {model.name}: the {model.planner} planner {does}."
+    kind = PLANNERS[model.planner]
+    yield f"Model {model.name}: the {model.planner} planner {does}. {kind.summary}"
     if model.load_predictor_warmup_trace:
         end = model.load_predictor_warmup_end
         ended = f"ended at {end} UTC" if end else "ended when the agent starts, whatever the time of day"
@@ -125,16 +126,12 @@ def _describe_model(model: ModelKnobs) -> Iterator[str]:
     for pool in model.pools:
         yield f"  {_describe_pool(pool)}"
         yield from (f"    {_describe_schedule(one)}" for one in pool.schedules)
-        yield from (f"    {line}" for line in describe_planner(model, pool))
+        yield from (f"    {line}" for line in kind.describe(model.knobs, model.for_planner(fleet), pool))
     if model.scale_to_zero_after_ms:
         yield (
             f"  Scales to zero after {duration(model.scale_to_zero_after_ms)} without requests; "
             "the first request starts one worker of each role."
         )
-    if model.planner == "threshold":
-        window = duration(model.threshold.adjustment_interval_ms)
-        sampling = duration(model.threshold.metric_pulling_interval_ms)
-        yield f"  Signals are averaged over {window}, sampled every {sampling}; changes are at least {window} apart."
     yield from (f"  All pools together: {line}" for line in _describe_budget(model))
     guard = model.guardrails
     yield (

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from loadline.config.plugins import discover
 from loadline.core.controller import Controller
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
@@ -85,6 +86,7 @@ def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> Replayed:
     Raises:
         JournalError: A record is not one of ours.
     """
+    discover()  # the settings may name the planner of a package
     found = Replayed()
     for name, records in segments:
         found.segments += 1

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadline.config import Config, read_engines, read_tpots, read_zones
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.forecasts import DAY_MS, History
 from loadline.errors import DataError
@@ -54,7 +55,8 @@ def settings(config: Config) -> Settings:
 
 def _history(model: ModelKnobs) -> History:
     """The past that a model starts with, in the intervals of its planner."""
-    _, knobs = model.by_traffic
+    knobs = PLANNERS[model.planner].traffic_knobs(model.knobs)
+    assert knobs is not None  # noqa: S101 - validated: such a trace is for planners that forecast
     interval_s, path = knobs.throughput_adjustment_interval_ms / _MS, Path(model.load_predictor_warmup_trace)
     place = f"load_predictor_warmup_trace of model {model.name}"
     try:

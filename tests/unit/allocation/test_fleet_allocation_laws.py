@@ -82,7 +82,7 @@ def told(models: Models, settings: Settings) -> None:
 def changed(settings: Settings, **counts: int) -> Settings:
     """Settings by which planners say what they are to say."""
     models = tuple(
-        replace(one, static=StaticKnobs({"main": counts[one.name]} if one.name in counts else {}))
+        replace(one, planner_knobs={"static": StaticKnobs({"main": counts[one.name]} if one.name in counts else {})})
         for one in settings.models
     )
     return replace(settings, models=models)

@@ -8,12 +8,12 @@ import pytest
 
 from loadline.config import Config, load, parse, validate
 from loadline.errors import ConfigError
-from tests.support.configs import BASE, DECODE, PLANNERS, model, refusal
+from tests.support.configs import BASE, DECODE, model, refusal
 
 
 def test_defaults_need_only_a_model_and_warn_of_nothing() -> None:
     config = parse(BASE, "x")
-    assert validate(config, PLANNERS) == []
+    assert validate(config) == []
     assert config.nats.servers == ("nats://127.0.0.1:4222",)
     assert config.models[0].pools[1].replicas_max == 8
 
@@ -41,7 +41,7 @@ def test_everything_can_be_written_in_a_file() -> None:
     assert config.agent.name == "a-1"
     assert config.fleet.quorum_ratio == 1.0
     assert config.models[0].guardrails.step_up_max == 2
-    assert config.models[0].threshold.adjustment_interval_ms == 5000
+    assert config.models[0].knobs_of("threshold").adjustment_interval_ms == 5000
 
 
 SYNTAX = [

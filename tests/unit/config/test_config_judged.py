@@ -22,7 +22,7 @@ CONTRADICTIONS = [
         model('planner = "q"', DECODE),
         "models[0].planner",
         "no planner",
-        "Known are: hpa, hybrid, kpa, load, saturation, sla, static, threshold, throughput",
+        "Known are: hpa, hybrid, kpa, load, queueing, saturation, sla, static, threshold, throughput",
     ),
     (
         "",

@@ -68,7 +68,7 @@ def test_the_nearest_layer_that_says_something_counts_key_by_key() -> None:
         60_000,
     )
     assert [(pool.replicas_max, pool.gpus_per_worker) for pool in found.pools] == [(20, 2), (10, 2)]
-    assert found.static.replicas == {"prefill": 4, "decode": 6}
+    assert found.knobs_of("static").replicas == {"prefill": 4, "decode": 6}
 
 
 def test_zero_and_false_can_be_set_over_a_layer() -> None:

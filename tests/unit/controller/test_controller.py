@@ -53,7 +53,7 @@ def test_high_kv_grows_decode_by_one_an_interval() -> None:
 
 
 def test_the_sample_that_crosses_decides_in_its_own_turn() -> None:
-    world = booted(threshold=ThresholdKnobs(prefill_queue_scale_down_threshold=0))
+    world = booted(planner_knobs={"threshold": ThresholdKnobs(prefill_queue_scale_down_threshold=0)})
     world.kv = 0.899
     assert world.decisions(world.run(40)) == []
     world.now += 10

@@ -93,7 +93,7 @@ def test_a_drain_goes_on_where_the_agent_that_began_it_leads_again() -> None:
 
 
 def test_workers_above_the_decided_count_are_drained_with_an_alarm() -> None:
-    world = booted(threshold=ThresholdKnobs(prefill_queue_scale_down_threshold=0))
+    world = booted(planner_knobs={"threshold": ThresholdKnobs(prefill_queue_scale_down_threshold=0)})
     world.kv = 0.95
     world.run(31)
     world.kv = 0.7

@@ -90,7 +90,9 @@ def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
     desk = leading()
     desk.pass_time(10)
     guard, threshold = GuardrailKnobs(stabilisation_ms=7_000), ThresholdKnobs(adjustment_interval_ms=5_000)
-    settings = with_model(desk.controller.settings, "m", guardrails=guard, threshold=threshold, gpu_budget_max=3)
+    settings = with_model(
+        desk.controller.settings, "m", guardrails=guard, planner_knobs={"threshold": threshold}, gpu_budget_max=3
+    )
     change(desk, replace(settings, fleet=FleetKnobs(quorum_ratio=0.5, traffic_window_ms=9_000)))
     state, planner = desk.controller.state, desk.controller._planners["m"]
     assert state.fleet.models["m"].guardrails.history["decode"].proposals.window_ms == 7_000
@@ -108,7 +110,12 @@ def test_windows_and_bounds_follow_and_keep_what_was_seen() -> None:
 def test_a_fleet_of_unchanged_counts_stays_as_it_is() -> None:
     desk = leading()
     desk.pass_time(10)
-    change(desk, with_model(desk.controller.settings, "m", guardrails=GuardrailKnobs(), threshold=ThresholdKnobs()))
+    change(
+        desk,
+        with_model(
+            desk.controller.settings, "m", guardrails=GuardrailKnobs(), planner_knobs={"threshold": ThresholdKnobs()}
+        ),
+    )
     assert not [effect for effect in desk.pass_time(60) if isinstance(effect, CommitDecision)]
 
 

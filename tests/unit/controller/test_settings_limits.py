@@ -22,7 +22,12 @@ def scarce(gpus: int = 10) -> Models:
     models = Models({"a": [(MAIN, 3)], "b": [(MAIN, 4)]}, FleetKnobs(), limited=limited)
     settings = models.controller.settings
     wanted = {"a": StaticKnobs({"main": 8, "more": 1}), "b": StaticKnobs({"main": 4})}
-    change(models, replace(settings, models=tuple(replace(one, static=wanted[one.name]) for one in settings.models)))
+    change(
+        models,
+        replace(
+            settings, models=tuple(replace(one, planner_knobs={"static": wanted[one.name]}) for one in settings.models)
+        ),
+    )
     models.run(MINUTE_MS)
     return models
 

@@ -204,7 +204,7 @@ class TwoModels:
             scope="all",
             models=(
                 ModelKnobs("loud", (pool,)),
-                ModelKnobs("mute", (pool,), planner="static", static=StaticKnobs({"decode": 1})),
+                ModelKnobs("mute", (pool,), planner="static", planner_knobs={"static": StaticKnobs({"decode": 1})}),
             ),
             leadership=LeadershipKnobs(lease_ttl_s=100_000),
         )

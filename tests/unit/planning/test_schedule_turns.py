@@ -57,7 +57,7 @@ FIXED = StaticKnobs({"prefill": 1, "decode": 1})
 
 
 def test_a_window_begins_and_ends_on_time_though_nothing_is_heard() -> None:
-    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     decided: list[tuple[int, dict[str, int]]] = []
@@ -80,14 +80,14 @@ def test_a_model_does_not_sleep_in_a_window_and_is_woken_by_it() -> None:
 
 
 def test_a_gpu_budget_is_stronger_than_a_schedule() -> None:
-    world = Scheduled(replicas_min=1, planner="static", static=FIXED, gpu_budget_max=4)
+    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED}, gpu_budget_max=4)
     world.register("prefill", "p1")
     world.register("decode", "d1")
     assert world.hear(BEFORE_S + 1) == [{"prefill": 1, "decode": 3}]
 
 
 def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
-    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     assert "schedule" not in format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
@@ -99,7 +99,7 @@ def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
 
 
 def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
-    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     world.hear(BEFORE_S + 1)
@@ -112,7 +112,7 @@ def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:
 
 
 def test_a_schedule_that_is_taken_out_in_its_window_has_no_floor_any_more() -> None:
-    world = Scheduled(replicas_min=1, planner="static", static=FIXED)
+    world = Scheduled(replicas_min=1, planner="static", planner_knobs={"static": FIXED})
     world.register("prefill", "p1")
     world.register("decode", "d1")
     world.hear(BEFORE_S + 1)

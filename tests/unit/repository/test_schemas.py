@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from loadline.config import parse
+from loadline.config.schema import file_table
 from loadline.core.vocabulary.decisions import Decision, PoolTarget
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
@@ -116,9 +117,8 @@ def test_the_config_schema_agrees_with_the_parser() -> None:
     check = validator("config.json")
     body: dict[str, Any] = {"models": [{"name": "m", "pools": [{"name": "a", "role": "aggregated"}]}]}
     check.validate(body)
-    check.validate(
-        json.loads(msgspec.json.encode(parse('models = [{name="m",pools=[{name="a",role="decode"}]}]', "x")))
-    )
+    effective = file_table(parse('models = [{name="m",pools=[{name="a",role="decode"}]}]', "x"))
+    check.validate(json.loads(msgspec.json.encode(effective)))
     for broken in (
         {},
         body | {"natz": {}},

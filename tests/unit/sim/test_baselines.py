@@ -21,7 +21,11 @@ POOLS = (
     PoolKnobs("decode", "decode", replicas_min=3, replicas_max=20),
 )
 MODEL = ModelKnobs(
-    "llama", POOLS, gpu_budget_max=30, hpa=HpaKnobs(tolerance=0.5), guardrails=GuardrailKnobs(step_up_max=1)
+    "llama",
+    POOLS,
+    gpu_budget_max=30,
+    planner_knobs={"hpa": HpaKnobs(tolerance=0.5)},
+    guardrails=GuardrailKnobs(step_up_max=1),
 )
 SETTINGS = Settings("agent", "all", (replace(MODEL, name="other"), MODEL))
 FLEET = SimulatedFleetKnobs(
@@ -53,13 +57,15 @@ def test_a_baseline_keeps_fleet_bounds_and_budget_and_the_guard_stands_aside(nam
     steps = {guard.pop("step_up_max"), guard.pop("step_down_max")}
     assert min(steps) > max(pool.replicas_max for pool in POOLS)
     assert set(guard.values()) == {0}
-    assert model.hpa == (HpaKnobs() if name == "hpa" else MODEL.hpa)  # its known settings, not those of the user
+    assert model.knobs_of("hpa") == (
+        HpaKnobs() if name == "hpa" else MODEL.knobs_of("hpa")
+    )  # its known settings, not those of the user
 
 
 def test_static_peak_has_workers_for_the_busiest_minute() -> None:
     # 600 prompts of a second each arrive within a minute: 14 workers, which are busy for 0.71 of it.
     replicas = (
-        baseline("static-peak", SETTINGS, FLEET, busy((0.0, 60), (100.0, 300), (150.0, 300))).models[1].static.replicas
+        baseline("static-peak", SETTINGS, FLEET, busy((0.0, 60), (100.0, 300), (150.0, 300))).models[1].knobs.replicas
     )
     assert replicas == {"prefill": 14, "decode": 3}  # decode has nearly nothing to do, but a least count
 
@@ -68,7 +74,7 @@ def test_static_peak_has_workers_for_the_busiest_minute() -> None:
 def test_kpa_asks_for_no_more_requests_at_a_worker_than_its_cache_holds(kv_blocks: int, full: float) -> None:
     pools = tuple(replace(pool, kv_blocks=kv_blocks) for pool in FLEET.pools)
     found = baseline("kpa", SETTINGS, replace(FLEET, pools=pools), busy((0.0, 60)))
-    assert found.models[1].kpa.target_concurrency == full  # requests of 1001 tokens, in blocks of 16
+    assert found.models[1].knobs.target_concurrency == full  # requests of 1001 tokens, in blocks of 16
 
 
 def test_static_peak_keeps_within_the_bounds() -> None:

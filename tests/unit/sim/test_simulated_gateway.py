@@ -28,7 +28,9 @@ def unlike(small: int, large: int) -> Setup:
     pools = tuple(PoolKnobs(name, "aggregated", replicas_min=0, replicas_max=4) for name in ("small", "large"))
     threshold = ThresholdKnobs(adjustment_interval_ms=3_600_000)
     settings = Settings(
-        "agent", "all", (ModelKnobs("m", pools, planner="threshold", guardrails=GUARD, threshold=threshold),)
+        "agent",
+        "all",
+        (ModelKnobs("m", pools, planner="threshold", guardrails=GUARD, planner_knobs={"threshold": threshold}),),
     )
     return settings, SimulatedFleetKnobs((pool_fleet("small", small), pool_fleet("large", large, kv_blocks=4_000)))
 

@@ -5,7 +5,7 @@ from typing import Final
 from loadline.core.handlers.decisions import within_bounds
 from loadline.core.handlers.turn import Turn
 from loadline.core.planning.planners import Planner
-from loadline.core.state.agent_state import AgentState, knobs_of, new_planner
+from loadline.core.state.agent_state import AgentState, new_planner
 from loadline.core.state.model_state import ModelState, accelerator_of, engine_of, hard_limits, new_model, new_pool
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
@@ -91,5 +91,5 @@ def _planner(state: AgentState, planner: Planner | None, settings: Settings, kno
         planner = new_planner(settings, knobs)
         planner.follow(state.forecast_requests.get(knobs.name, 0))
         return planner
-    planner.obey(knobs_of(knobs))
+    planner.obey(knobs.knobs)
     return planner

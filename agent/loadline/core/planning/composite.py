@@ -1,10 +1,12 @@
 """Two planners that one is made of: the first looks at the traffic to come, the other at the workers."""
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import msgspec
 
-from loadline.core.planning.planner import ForecastRequest, Planner
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.planner import Finding, ForecastRequest, ModelSettings, Planner
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import History
 
@@ -17,6 +19,18 @@ class CompositePlanner(Planner):
 
     parts: Any = None
     """A Struct of the two; None until it is made."""
+
+    @classmethod
+    def check(cls, knobs: Any, model: ModelSettings, place: str) -> Iterator[Finding]:
+        """Yield findings of each part."""
+        for part in cls.composed_of:
+            yield from part.check(getattr(knobs, part.name), model, f"{place}.{part.name}")
+
+    @classmethod
+    def describe(cls, knobs: Any, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
+        """Yield the sentences of each part."""
+        for part in cls.composed_of:
+            yield from part.describe(getattr(knobs, part.name), model, pool)
 
     @property
     def _each(self) -> dict[str, Planner]:

@@ -1,13 +1,62 @@
-"""What a planner is."""
+"""The interface of planners: what one is, what it needs and how it describes itself."""
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from loadline.core.fleet.fleet import Model
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.fleet.fleet import FleetKnobs, Model
+from loadline.core.fleet.pool import PoolKnobs
+from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import ForecastQuery, History
 from loadline.core.vocabulary.reasons import Recommendation
+
+
+class NoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of a planner that has none."""
+
+
+class Needs(Struct, frozen=True):
+    """Inputs of a planner, and the objectives that it sizes for."""
+
+    traffic: bool = False
+    """Reports of frontends; without them it holds."""
+    history: bool = False
+    """A trace of the load before the start, from which its first forecasts are made; see ``Planner.traffic_knobs``."""
+    profiles: Literal["no", "optional", "required"] = "no"
+    """Engine profiles; optional: pools without one are learned from the iterations of their workers."""
+    objectives: frozenset[str] = frozenset()
+    """Keys of the objectives that it sizes for."""
+    shares_role_load: bool = False
+    """It shares the load of a role among its pools, so a pool of it may be empty and grow again."""
+
+
+class ModelSettings(Struct, frozen=True):
+    """Settings of a model that the checks and the description of its planner consult."""
+
+    pools: tuple[PoolKnobs, ...]
+    objectives: ObjectiveKnobs
+    fleet: FleetKnobs
+
+
+class KnobProblem(Struct, frozen=True):
+    """Knobs that contradict each other: the configuration is refused."""
+
+    place: str
+    problem: str
+    remedy: str
+
+
+class KnobWarning(Struct, frozen=True):
+    """Knobs that are legal and hardly meant."""
+
+    place: str
+    text: str
+
+
+Finding = KnobProblem | KnobWarning
 
 
 class ForecastRequest(Struct, frozen=True):
@@ -25,11 +74,38 @@ class Planner(Struct):
     """
 
     name: ClassVar[str] = ""
+    """Name of the planner in a configuration, and of the section that has its knobs."""
+
+    summary: ClassVar[str] = ""
+    """One sentence for people."""
+
+    Knobs: ClassVar[type[Struct]] = NoKnobs
+    """Type of its knobs; every field has a default."""
+
+    needs: ClassVar[Needs] = Needs()
+
+    composed_of: ClassVar[tuple[type["Planner"], ...]] = ()
+    """Planners that are its parts; its knobs have a section for each, by its name."""
 
     by_pool: ClassVar[tuple[str, ...]] = ()
     """Names of its fields that hold something for each pool."""
 
     knobs: Any
+
+    @classmethod
+    def check(cls, knobs: Any, model: ModelSettings, place: str) -> Iterator[Finding]:  # noqa: ARG003 - an interface
+        """Yield contradictions and mistakes in its knobs, which are written at ``place``."""
+        yield from ()
+
+    @classmethod
+    def describe(cls, knobs: Any, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003 - as above
+        """Yield sentences on the way it sizes a pool with these knobs."""
+        yield from ()
+
+    @classmethod
+    def traffic_knobs(cls, knobs: Any) -> TrafficKnobs | None:  # noqa: ARG003 - an interface
+        """Return the knobs by which it divides the traffic into intervals; None if it needs no history."""
+        return None
 
     def obey(self, knobs: Any) -> None:
         """Go by these knobs from now on. What was seen is kept, as far as it still means the same."""

@@ -7,7 +7,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.migration.outcomes import MigrationCode, PolicyReport
 from loadline.core.migration.status import drained_workers, migration_status, policy_reports
 from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
-from loadline.core.planning.planners import BY_OBJECTIVE, BY_TRAFFIC, FITTED
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
 from loadline.core.state.agent_state import AgentState, limited
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -70,7 +70,8 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
 
 def _obeyed(knobs: ModelKnobs) -> dict[str, float]:
     """The objectives that the planner of a model sizes for: those that are said, and that ask for something."""
-    said = {key: getattr(knobs.objectives, key) for key, planners in BY_OBJECTIVE.items() if knobs.planner in planners}
+    sized_for = PLANNERS[knobs.planner].needs.objectives
+    said = {key: getattr(knobs.objectives, key) for key in knobs.objectives.__struct_fields__ if key in sized_for}
     return {key: value for key, value in said.items() if value is not None and (value or key == "attainment")}
 
 
@@ -84,12 +85,12 @@ def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
         for pool in model.pools.values()
         if not pool.ready and (wanted[pool.name] or not (asleep or pool.knobs.role in served))
     ]
-    by_traffic = knobs.planner in BY_TRAFFIC
-    if (by_traffic or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
+    needs = PLANNERS[knobs.planner].needs
+    if (needs.traffic or knobs.scale_to_zero_after_ms) and not model.traffic.is_reporting(now):
         found.append(f"{model.name}: no frontend reports traffic")
-    fitted = knobs.planner in FITTED  # to them only a profile that is broken is one that is missing
-    profiled = [pool for pool in model.pools.values() if by_traffic and (pool.engine.problem or not fitted)]
-    problems = [profile_problem(pool) for pool in profiled]
+    optional = needs.profiles == "optional"  # then only a profile that is broken is one that is missing
+    profiled = [pool for pool in model.pools.values() if pool.engine.problem or not optional]
+    problems = [profile_problem(pool) for pool in profiled if needs.profiles != "no"]
     return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 
 

@@ -1,7 +1,5 @@
 """Everything that a controller knows, as one encodable Struct: a snapshot of it is where a replay begins."""
 
-from typing import Any
-
 from msgspec import Struct, field
 
 from loadline.core.decisions.drains import Drains
@@ -133,12 +131,7 @@ def initial_planners(settings: Settings) -> dict[str, Planner]:
 
 def new_planner(settings: Settings, knobs: ModelKnobs) -> Planner:
     """Return the planner of a model, warmed up where there is a history."""
-    planner = PLANNERS[knobs.planner](knobs_of(knobs))
+    planner = PLANNERS[knobs.planner](knobs.knobs)
     if knobs.name in settings.histories:
         planner.warm(settings.histories[knobs.name])
     return planner
-
-
-def knobs_of(model: ModelKnobs) -> Any:
-    """Return the knobs of a model's planner."""
-    return getattr(model, model.planner)

@@ -1,8 +1,9 @@
 """All knobs that the core reads, as one Struct: journalled with every snapshot, so that a replay needs nothing else."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
+from msgspec.structs import force_setattr, replace
 
 from loadline.core.decisions.drains import DrainKnobs
 from loadline.core.decisions.leadership import LeadershipKnobs
@@ -16,22 +17,14 @@ from loadline.core.fleet.schedule_windows import ZoneOffsets
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Quota
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
-from loadline.core.planning.planners.hpa import HpaKnobs
-from loadline.core.planning.planners.hybrid import HybridKnobs
-from loadline.core.planning.planners.kpa import KpaKnobs
-from loadline.core.planning.planners.load import LoadKnobs
-from loadline.core.planning.planners.queueing import QueueingKnobs
-from loadline.core.planning.planners.saturation import SaturationKnobs
-from loadline.core.planning.planners.sla import SlaKnobs
-from loadline.core.planning.planners.static import StaticKnobs
-from loadline.core.planning.planners.threshold import ThresholdKnobs
-from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.planning.planner import ModelSettings
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.vocabulary.forecasts import History
 from loadline.core.vocabulary.scalars import Name
 
 
 class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """A served model: its pools, its planner and its rails. A planner's knobs are the field of the planner's name."""
+    """A served model: its pools, its planner and its guardrails."""
 
     name: Annotated[Name, Meta(description="Name of the model as its workers and frontends report it.")]
     pools: Annotated[tuple[PoolKnobs, ...], Meta(min_length=1, max_length=64, description="Its pools.")]
@@ -44,7 +37,9 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     service_class: Annotated[
         str, Meta(max_length=100, description="One of [[service_classes]]: objectives and priority; empty: none.")
     ] = ""
-    planner: Annotated[str, Meta(description="Which planner decides.")] = "saturation"
+    planner: Annotated[str, Meta(description="Name of the planner; the section of that name has its knobs.")] = (
+        "saturation"
+    )
     scale_to_zero_after_ms: Annotated[
         int,
         Meta(
@@ -65,7 +60,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             max_length=4_096,
             description="Trace of the load before the agent starts, so that the first forecast has a past; from this"
-            " file on. For the planners throughput, sla, queueing and hybrid.",
+            " file on. For planners that forecast.",
         ),
     ] = ""
     load_predictor_warmup_end: Annotated[
@@ -78,30 +73,37 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     guardrails: GuardrailKnobs = GuardrailKnobs()
     migration: MigrationKnobs = MigrationKnobs()
-    saturation: SaturationKnobs = SaturationKnobs()
-    threshold: ThresholdKnobs = ThresholdKnobs()
-    static: StaticKnobs = StaticKnobs()
-    hpa: HpaKnobs = HpaKnobs()
-    kpa: KpaKnobs = KpaKnobs()
-    throughput: ThroughputKnobs = ThroughputKnobs()
-    load: LoadKnobs = LoadKnobs()
-    sla: SlaKnobs = SlaKnobs()
-    queueing: QueueingKnobs = QueueingKnobs()
-    hybrid: HybridKnobs = HybridKnobs()
+    planner_knobs: dict[str, Any] = {}
+    """Knobs of its planner, and of others where they are set, by the name of the planner: sections in a file."""
+
+    def __post_init__(self) -> None:
+        known = {name: knobs for name in PLANNERS if (knobs := self._known_knobs(name)) is not None}
+        unknown = {name: knobs for name, knobs in self.planner_knobs.items() if name not in PLANNERS}
+        force_setattr(self, "planner_knobs", dict(sorted((known | unknown).items())))
+
+    def _known_knobs(self, name: str) -> Any:
+        """Return the knobs of a planner; None if they are those that it has without any."""
+        kind, knobs = PLANNERS[name].Knobs, self.planner_knobs.get(name, {})
+        typed = knobs if isinstance(knobs, kind) else convert(knobs, kind, str_keys=True)
+        return typed if name == self.planner or typed != kind() else None
 
     @property
-    def by_traffic(self) -> tuple[str, ThroughputKnobs]:
-        """The knobs by which the planner of the model looks at traffic, and where they are written.
+    def knobs(self) -> Any:
+        """Knobs of its planner."""
+        return self.planner_knobs[self.planner]
 
-        For planners of ``BY_TRAFFIC``; of others it is the section that most of them have in common.
-        """
-        if self.planner == "sla":
-            return "sla.throughput", self.sla.throughput
-        if self.planner == "hybrid":
-            return "hybrid.queueing", self.hybrid.queueing
-        if self.planner == "queueing":
-            return "queueing", self.queueing
-        return "throughput", self.throughput
+    def knobs_of(self, planner: str) -> Any:
+        """Return the knobs of a registered planner, as they are set or by default."""
+        knobs = self.planner_knobs.get(planner)
+        return PLANNERS[planner].Knobs() if knobs is None else knobs
+
+    def with_planner(self, planner: str, knobs: Any) -> "ModelKnobs":
+        """Return the same model with another planner."""
+        return replace(self, planner=planner, planner_knobs=self.planner_knobs | {planner: knobs})
+
+    def for_planner(self, fleet: FleetKnobs) -> ModelSettings:
+        """Return what the checks and the description of its planner consult."""
+        return ModelSettings(self.pools, self.objectives, fleet)
 
 
 class Settings(Struct, frozen=True):

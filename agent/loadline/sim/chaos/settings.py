@@ -68,7 +68,7 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
                 planner="threshold",
                 gpu_budget_max=11,
                 guardrails=guard,
-                threshold=threshold,
+                planner_knobs={"threshold": threshold},
                 migration=moving,
             ),
             ModelKnobs(
@@ -79,7 +79,7 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
                 planner="hpa",
                 gpu_budget_min=3,
                 guardrails=guard,
-                hpa=hpa,
+                planner_knobs={"hpa": hpa},
                 migration=moving,
             ),
         ),

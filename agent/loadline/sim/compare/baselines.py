@@ -83,11 +83,11 @@ def _busiest(arrived_s: np.ndarray, seconds: np.ndarray) -> float:
 def _static_peak(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
     pools = pools_of(fleet, model)
     replicas = peak_replicas(pools, model, trace, objectives_of(fleet, model))
-    return replace(model, planner="static", static=StaticKnobs(replicas))
+    return model.with_planner("static", StaticKnobs(replicas))
 
 
 def _hpa(model: ModelKnobs, _fleet: SimulatedFleetKnobs, _trace: Trace) -> ModelKnobs:
-    return replace(model, planner="hpa", hpa=HpaKnobs())
+    return model.with_planner("hpa", HpaKnobs())
 
 
 def _kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKnobs:
@@ -101,7 +101,7 @@ def _kpa(model: ModelKnobs, fleet: SimulatedFleetKnobs, trace: Trace) -> ModelKn
         if pool.role != "prefill"
     ]
     full = max(min(knobs.target_concurrency, *held), 1.0)
-    return replace(model, planner="kpa", kpa=replace(knobs, target_concurrency=full))
+    return model.with_planner("kpa", replace(knobs, target_concurrency=full))
 
 
 BASELINES: Final[dict[str, Callable[[ModelKnobs, SimulatedFleetKnobs, Trace], ModelKnobs]]] = {

@@ -21,10 +21,10 @@ from typing import Annotated, ClassVar, Final
 from msgspec import Meta, Struct, field
 
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
-from loadline.core.planning.planner import Planner
+from loadline.core.planning.planner import Finding, KnobProblem, ModelSettings, Planner
 from loadline.core.planning.recommendation import (
     NOTHING_YET,
     WAKE_MS,
@@ -35,6 +35,7 @@ from loadline.core.planning.recommendation import (
     samples_within,
     without_data,
 )
+from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 Target = Annotated[float, Meta(ge=0, le=1_000_000)]
@@ -99,13 +100,45 @@ class HpaHistory(Struct):
 class HpaPlanner(Planner):
     """See the module."""
 
-    name: ClassVar[str] = "hpa"
+    name = "hpa"
+    summary = "Kubernetes' Horizontal Pod Autoscaler: brings the mean of each metric to its target."
+    Knobs = HpaKnobs
     by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: HpaKnobs
     watches: dict[str, HpaHistory] = field(default_factory=dict)
     next_sync_ms: int = 0
     next_look_ms: int = 0
+
+    @classmethod
+    def check(cls, knobs: HpaKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
+        """Yield roles that are left without a metric."""
+        roles = {pool.role for pool in model.pools}
+        for role, key, targets in (
+            ("prefill", "prefill_requests_target", (knobs.prefill_requests_target,)),
+            ("decode", "kv_usage_target", (knobs.kv_usage_target,)),
+            ("aggregated", "kv_usage_target", (knobs.kv_usage_target, knobs.waiting_requests_target)),
+        ):
+            if role in roles and not any(targets):
+                yield KnobProblem(f"{place}.{key}", f"0 leaves {role} workers without a metric", "Set it above 0.")
+
+    @classmethod
+    def describe(cls, knobs: HpaKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
+        """Yield the targets of a pool, and the limits of a step."""
+        targets = {
+            "KV usage": knobs.kv_usage_target if pool.role != "prefill" else 0,
+            "waiting requests": knobs.waiting_requests_target if pool.role == "aggregated" else 0,
+            "requests in flight": knobs.prefill_requests_target if pool.role == "prefill" else 0,
+        }
+        yield (
+            f"Every {duration(knobs.sync_interval_ms)}, sizes for these means per worker (tolerance "
+            f"{knobs.tolerance:.0%}): "
+            f"{', '.join(f'{name} {target:g}' for name, target in targets.items() if target)}."
+        )
+        yield (
+            f"Scales down to the highest recommendation of the last {duration(knobs.down_stabilisation_ms)}; "
+            "scales up by 100% or 4 workers at a time, whichever is more."
+        )
 
     def adapt(self, before: HpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
         """What was recommended stands until a sync, which is due at once."""

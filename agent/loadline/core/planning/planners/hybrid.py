@@ -11,15 +11,18 @@ both. What differs from the original, beside that both parts are others:
   would take itself. There it is safe for one, and goes down to 0.
 """
 
-from typing import ClassVar, Final
+from collections.abc import Iterator
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.arbitration import Arbitration, arbitrate
 from loadline.core.planning.composite import CompositePlanner
+from loadline.core.planning.demand.knobs import TrafficKnobs
+from loadline.core.planning.planner import Finding, KnobProblem, ModelSettings, Needs
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, opinion
@@ -45,11 +48,46 @@ class Sides(Struct):
 class HybridPlanner(CompositePlanner):
     """See the module."""
 
-    name: ClassVar[str] = "hybrid"
-    first: ClassVar[str] = "queueing"
+    name = "hybrid"
+    summary = "The queueing planner leads; the saturation planner vetoes shrinks that are not safe."
+    Knobs = HybridKnobs
+    needs = Needs(
+        traffic=True,
+        history=True,
+        profiles="optional",
+        objectives=frozenset({"ttft_ms", "itl_ms", "tokens_per_s", "attainment"}),
+        shares_role_load=True,
+    )
+    composed_of = (QueueingPlanner, SaturationPlanner)
+    first = "queueing"
 
     knobs: HybridKnobs
     parts: Sides | None = field(default=None)
+
+    @classmethod
+    def check(cls, knobs: HybridKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
+        """Yield findings of its parts, and rules that cannot tell whether a shrink is safe."""
+        yield from super().check(knobs, model, place)
+        if knobs.saturation.profile == "upstream":
+            yield KnobProblem(
+                f"{place}.saturation.profile",
+                '"upstream" does not say whether a shrink is safe',
+                'Leave it out, or set planner = "saturation".',
+            )
+
+    @classmethod
+    def describe(cls, knobs: HybridKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
+        """Yield the sentences of its parts, and how they are combined."""
+        yield from super().describe(knobs, model, pool)
+        yield (
+            "The queueing planner leads; the saturation planner adds workers where queueing adds none, and vetoes an "
+            "unsafe scale-down."
+        )
+
+    @classmethod
+    def traffic_knobs(cls, knobs: HybridKnobs) -> TrafficKnobs:
+        """Return those of the queueing planner."""
+        return knobs.queueing
 
     def __post_init__(self) -> None:
         if self.parts is None:

@@ -15,14 +15,15 @@ scales to zero.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, Struct, field
 
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
-from loadline.core.planning.planner import Planner
+from loadline.core.planning.planner import ModelSettings, Planner
 from loadline.core.planning.recommendation import (
     NOTHING_YET,
     WAKE_MS,
@@ -32,7 +33,9 @@ from loadline.core.planning.recommendation import (
     samples_within,
     without_data,
 )
+from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
+from loadline.core.vocabulary.scalars import Role
 
 Concurrency = Annotated[float, Meta(ge=0.01, le=1_000_000)]
 Rate = Annotated[float, Meta(gt=1, le=1_000_000)]
@@ -81,6 +84,11 @@ class KpaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
         """Length of the panic window."""
         return round(self.stable_window_ms * self.panic_window_ratio)
 
+    def target(self, role: Role) -> float:
+        """Return the requests in flight to aim for at a worker of this role."""
+        full = self.prefill_target_concurrency if role == "prefill" else self.target_concurrency
+        return full * self.target_utilization
+
 
 class KpaHistory(Struct):
     """What the planner remembers of one pool."""
@@ -109,13 +117,27 @@ class KpaHistory(Struct):
 class KpaPlanner(Planner):
     """See the module."""
 
-    name: ClassVar[str] = "kpa"
+    name = "kpa"
+    summary = "Knative's autoscaler: brings the requests in flight per worker to a target concurrency."
+    Knobs = KpaKnobs
     by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: KpaKnobs
     watches: dict[str, KpaHistory] = field(default_factory=dict)
     next_sample_ms: int = 0
     next_tick_ms: int = 0
+
+    @classmethod
+    def describe(cls, knobs: KpaKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
+        """Yield the target of a pool, and the threshold of a panic."""
+        yield (
+            f"Every {duration(knobs.tick_interval_ms)}, sizes for {knobs.target(pool.role):g} requests in flight per "
+            f"worker, averaged over {duration(knobs.stable_window_ms)}."
+        )
+        yield (
+            f"Panics when the last {duration(knobs.panic_window_ms)} need {knobs.panic_threshold:g} times the ready "
+            f"workers: does not scale down for {duration(knobs.stable_window_ms)}."
+        )
 
     def adapt(self, before: KpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
         """What was wanted stands until a tick, which is due at once."""
@@ -156,8 +178,7 @@ class KpaPlanner(Planner):
 
     def _tick(self, pool: Pool, watch: KpaHistory, now: int) -> PoolRecommendation:
         knobs = self.knobs
-        full = knobs.prefill_target_concurrency if pool.knobs.role == "prefill" else knobs.target_concurrency
-        target = full * knobs.target_utilization
+        target = knobs.target(pool.knobs.role)
         stable, panic = watch.means(knobs.panic_window_ms, now)
         stable_wanted, panic_wanted = (math.ceil(round(mean / target, _DIGITS)) for mean in (stable, panic))
         self._mind_panic(watch, panic_wanted / pool.ready, now)

@@ -24,12 +24,13 @@ from msgspec import Meta, Struct, field
 
 from loadline.core.engines.regression import SAMPLES_MIN
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
-from loadline.core.planning.planner import Planner
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.planning.planner import ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, opinion
 from loadline.core.planning.sizing.load_sizing import Job, PrefillJob
 from loadline.core.planning.sizing.load_steps import SENSITIVITY, either_up_both_down, load_step
 from loadline.core.planning.sizing.worker_loads import LoadMean, Loads
+from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 
@@ -57,12 +58,24 @@ class LoadDecision(Struct, frozen=True):
 class LoadPlanner(Planner):
     """See the module."""
 
-    name: ClassVar[str] = "load"
+    name = "load"
+    summary = "Meets TTFT and ITL by the latency that each worker's load is observed to give."
+    Knobs = LoadKnobs
+    needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}))
     by_pool: ClassVar[tuple[str, ...]] = ("loads",)
 
     knobs: LoadKnobs
     loads: dict[str, Loads] = field(default_factory=dict)
     next_ms: int = 0
+
+    @classmethod
+    def describe(cls, knobs: LoadKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
+        """Yield the conditions of a change, and its pace."""
+        yield (
+            "Scales up to what the load needs, at most to twice the count, when every worker exceeds the objective; "
+            "removes one worker when the others can take its load; changes at most once every "
+            f"{duration(knobs.load_adjustment_interval_ms)}."
+        )
 
     def adapt(self, before: LoadKnobs) -> None:  # noqa: ARG002 - the means follow whatever they were
         """Means are over the interval. What is known of latencies stays known."""

@@ -12,6 +12,7 @@ queueing model. What differs from the original:
 - engines that nobody has profiled are fitted to the iterations that their workers report.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -21,9 +22,10 @@ from msgspec.structs import replace
 from loadline.core.engines.lengths import LengthDistribution
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingMax
 from loadline.core.planning.demand.intervals import Outlook
+from loadline.core.planning.planner import ModelSettings, Needs
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from loadline.core.planning.recommendation import PoolRecommendation
 from loadline.core.planning.sizing.online_fits import NO_LINES, EngineLines, PoolFit
@@ -31,6 +33,7 @@ from loadline.core.planning.sizing.replacements import kept_of
 from loadline.core.planning.sizing.role_shares import RoleShare
 from loadline.core.planning.sizing.sizing_by_profile import Demand, Sizing, profile_problem
 from loadline.core.planning.sizing.sizing_by_queue import WorkerThroughput, served_by
+from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import Role
 
@@ -64,13 +67,22 @@ class Taught(Struct, frozen=True):
 class QueueingPlanner(ThroughputPlanner):
     """See the module."""
 
-    name: ClassVar[str] = "queueing"
+    name = "queueing"
+    summary = "Forecasts the traffic and sizes each role at least cost by a queueing model of its engines."
+    Knobs = QueueingKnobs
+    needs = Needs(
+        traffic=True,
+        history=True,
+        profiles="optional",
+        objectives=frozenset({"ttft_ms", "itl_ms", "tokens_per_s", "attainment"}),
+        shares_role_load=True,
+    )
     by_pool: ClassVar[tuple[str, ...]] = (*ThroughputPlanner.by_pool, "served", "highest", "fits", "lines")
 
     knobs: QueueingKnobs
     served: dict[str, WorkerThroughput] = field(default_factory=dict)
     """What one worker of each pool serves, since the last sizing."""
-    needs: dict[Role, RoleDemand] = field(default_factory=dict)
+    role_needs: dict[Role, RoleDemand] = field(default_factory=dict)
     fits: dict[str, PoolFit] = field(default_factory=dict)
     lines: dict[str, EngineLines] = field(default_factory=dict)
     """What was learned of the engines of each pool, here or before."""
@@ -83,13 +95,21 @@ class QueueingPlanner(ThroughputPlanner):
     highest: dict[str, RollingMax] = field(default_factory=dict)
     """What each pool was sized to of late."""
 
+    @classmethod
+    def describe(cls, knobs: QueueingKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # type: ignore[override]
+        """Yield the objective that a pool is sized for, how often, and what becomes of a backlog."""
+        yield from super().describe(knobs, model, pool)
+        yield (
+            "Chooses the cheapest mix of the pools of a role, with enough workers to serve a backlog within "
+            f"{duration(knobs.drain_ms)}."
+        )
+
     def forget(self, pool: str) -> None:
         """It serves of no demand any more."""
         super().forget(pool)
-        for role, need in self.needs.items():
-            self.needs[role] = replace(
-                need, capacities={name: one for name, one in need.capacities.items() if name != pool}
-            )
+        for role, need in self.role_needs.items():
+            capacities = {name: rate for name, rate in need.capacities.items() if name != pool}
+            self.role_needs[role] = replace(need, capacities=capacities)
 
     def learned(self) -> bytes | None:
         """The times of the engines, and how they differ from their profiles."""
@@ -111,7 +131,7 @@ class QueueingPlanner(ThroughputPlanner):
     def plan(self, model: Model, now: int) -> Recommendation:
         """As the throughput planner; and what is demanded of each role."""
         found = super().plan(model, now)
-        needs = [_standing(need, model, now) if self.is_over(model, now) else need for need in self.needs.values()]
+        needs = [_standing(need, model, now) if self.is_over(model, now) else need for need in self.role_needs.values()]
         return replace(found, demands=tuple(needs))
 
     def observe(self, model: Model, now: int) -> None:
@@ -126,7 +146,7 @@ class QueueingPlanner(ThroughputPlanner):
         super().observe(model, now)
         if self.outlook is None or now < self.behind_at_ms or not model.traffic.is_reporting(now):
             return
-        if any(self._is_behind(model, need) for need in self.needs.values()):
+        if any(self._is_behind(model, need) for need in self.role_needs.values()):
             self.behind_at_ms = now + self.knobs.surge_window_ms
             self._size(self.outlook, model, now, surge=True)
 
@@ -138,7 +158,7 @@ class QueueingPlanner(ThroughputPlanner):
         """What is demanded of the role, what the pool takes of it, what a worker serves, and what bounds that."""
         one, role = self.served[pool.name], pool.knobs.role
         more = {
-            "requests_per_s": self.needs[role].demand - self.backlogs[role],
+            "requests_per_s": self.role_needs[role].demand - self.backlogs[role],
             "backlog_requests_per_s": self.backlogs[role],
             "takes": numbers["busy"] * one.saturated_requests_per_s,
             "serves": one.requests_per_s,
@@ -187,7 +207,7 @@ class QueueingPlanner(ThroughputPlanner):
     def _kept(self, model: Model, pool: Pool, wanted: int, now: int) -> int:
         """Workers that stay because those of the other pools of the role that are ready do not carry its load alone."""
         counts = {name: self.sized[name].replicas if name in self.sized else 0 for name in model.pools}
-        kept = kept_of(model.pools, self.needs[pool.knobs.role], counts | {pool.name: wanted}, now)
+        kept = kept_of(model.pools, self.role_needs[pool.knobs.role], counts | {pool.name: wanted}, now)
         return kept.get(pool.name, wanted)
 
     def _fit(self, pool: Pool, now: int) -> None:
@@ -230,7 +250,7 @@ class QueueingPlanner(ThroughputPlanner):
             whole, ours = arriving + self.backlogs[role], [pool for pool in pools if pool.knobs.role == role]
             self.served |= served_by(ours, objectives, demand, whole, self.lines)
             shares.append(RoleShare(role, ours, self.served, whole))
-        self.needs = {share.role: share.need for share in shares}
+        self.role_needs = {share.role: share.need for share in shares}
         hours = self.knobs.switching_cost_hours
         return lambda times: {name: size for share in shares for name, size in share.sizes(times, hours).items()}
 

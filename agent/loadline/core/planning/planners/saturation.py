@@ -13,7 +13,7 @@ does. Its own way differs where that one fails:
 Pools of a role serve together: the one that serves most for its cost grows, the dearest shrinks.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -27,14 +27,15 @@ from loadline.core.engines.token_capacity import (
     request_tokens,
 )
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
-from loadline.core.planning.planner import Planner
+from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, opinion, without_data
 from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, resize
 from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
 from loadline.core.planning.sizing.saturation_rules import Thresholds
 from loadline.core.planning.sizing.wva_saturation import Spare
+from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from loadline.core.vocabulary.scalars import Role
 
@@ -90,7 +91,10 @@ class PoolOccupancy(Struct, frozen=True):
 class SaturationPlanner(Planner):
     """See the module."""
 
-    name: ClassVar[str] = "saturation"
+    name = "saturation"
+    summary = "Keeps headroom in the workers' KV caches and queues, whatever the engines are."
+    Knobs = SaturationKnobs
+    needs = Needs(shares_role_load=True)
     by_pool: ClassVar[tuple[str, ...]] = ("pools", "safe")
 
     knobs: SaturationKnobs
@@ -100,6 +104,39 @@ class SaturationPlanner(Planner):
     safe: dict[str, bool] = field(default_factory=dict)
     """Whether one worker less of a pool would do, as of the last look."""
     next_ms: int = 0
+
+    @classmethod
+    def check(cls, knobs: SaturationKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:  # noqa: ARG003
+        """Yield thresholds without a gap or without headroom, and a capacity that has no effect."""
+        if knobs.scale_up_threshold <= knobs.scale_down_boundary:
+            problem = f"{knobs.scale_up_threshold:g} is not above scale_down_boundary {knobs.scale_down_boundary:g}"
+            yield KnobProblem(f"{place}.scale_up_threshold", problem, "Keep a gap, or the fleet will swing.")
+        if knobs.kv_spare_trigger > knobs.kv_cache_threshold:
+            problem = f"{knobs.kv_spare_trigger:g} is above kv_cache_threshold {knobs.kv_cache_threshold:g}"
+            yield KnobProblem(f"{place}.kv_spare_trigger", problem, "Lower it: so much is never spare.")
+        if knobs.profile == "upstream" and knobs.capacity == "tokens":
+            yield KnobWarning(
+                f"{place}.capacity",
+                '"tokens" has no effect, as profile = "upstream" goes by KV usage and queues. Leave one of the two '
+                "out.",
+            )
+
+    @classmethod
+    def describe(cls, knobs: SaturationKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
+        """Yield the capacity of a worker, and the thresholds of its role."""
+        if knobs.profile == "upstream":
+            yield (
+                f"Adds or removes one worker every {duration(knobs.optimization_interval_ms)}, by the headroom below "
+                f"KV usage {knobs.kv_cache_threshold:g} and {knobs.queue_length_threshold:g} waiting requests."
+            )
+            return
+        full = {"prefill": "while it computes", "decode": f"at KV usage {knobs.kv_cache_threshold:g}"}
+        both = f"at KV usage {knobs.kv_cache_threshold:g} or {knobs.queue_length_threshold:g} waiting requests"
+        yield (
+            f"A worker is full {full.get(pool.role, both)}. Scales up above {knobs.scale_up_threshold:.0%} "
+            f"utilisation; scales down when the remaining workers stay below {knobs.scale_down_boundary:.0%} at their "
+            f"{duration(knobs.scale_down_window_ms)} peak."
+        )
 
     def adapt(self, before: SaturationKnobs) -> None:
         """The windows follow. What was held in other units, or by other rules, is seen anew."""

@@ -6,13 +6,13 @@ floor, and nothing shrinks while it is not known. A floor that cannot be reached
 reported and not waited for: the load planner goes on from the workers that there are.
 """
 
-from typing import ClassVar
-
 from msgspec import Struct, field
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.planning.composite import CompositePlanner
+from loadline.core.planning.demand.knobs import TrafficKnobs
+from loadline.core.planning.planner import Needs
 from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, opinion
@@ -36,11 +36,26 @@ class Parts(Struct):
 class SlaPlanner(CompositePlanner):
     """See the module."""
 
-    name: ClassVar[str] = "sla"
-    first: ClassVar[str] = "throughput"
+    name = "sla"
+    summary = "Dynamo's SLA planner: the throughput planner sets a floor, the load planner works above it."
+    Knobs = SlaKnobs
+    needs = Needs(
+        traffic=True,
+        history=True,
+        profiles="required",
+        objectives=frozenset({"ttft_ms", "itl_ms"}),
+        shares_role_load=True,
+    )
+    composed_of = (ThroughputPlanner, LoadPlanner)
+    first = "throughput"
 
     knobs: SlaKnobs
     parts: Parts | None = field(default=None)
+
+    @classmethod
+    def traffic_knobs(cls, knobs: SlaKnobs) -> TrafficKnobs:
+        """Return those of the throughput planner."""
+        return knobs.throughput
 
     def __post_init__(self) -> None:
         if self.parts is None:

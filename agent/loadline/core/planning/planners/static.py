@@ -3,13 +3,14 @@
 With the counts of the peak it is the fleet that never misses and always pays: the upper end of any comparison.
 """
 
-from typing import Annotated, ClassVar
+from collections.abc import Iterator
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
-from loadline.core.planning.planner import Planner
+from loadline.core.fleet.pool import Pool, PoolKnobs
+from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, held, opinion, recommended
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Name
@@ -27,10 +28,32 @@ class StaticKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 class StaticPlanner(Planner):
     """See the module."""
 
-    name: ClassVar[str] = "static"
+    name = "static"
+    summary = "A fixed count for each pool, whatever the load."
+    Knobs = StaticKnobs
 
     knobs: StaticKnobs
     next_look_ms: int = 0
+
+    @classmethod
+    def check(cls, knobs: StaticKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
+        """Yield counts of no pool or out of its bounds, and that there are none."""
+        pools = {pool.name: pool for pool in model.pools}
+        for name, count in knobs.replicas.items():
+            pool, here = pools.get(name), f"{place}.replicas.{name}"
+            if pool is None:
+                yield KnobProblem(here, "is no pool of this model", f"Known are: {', '.join(sorted(pools))}.")
+            elif not pool.replicas_min <= count <= pool.replicas_max:
+                bounds = f"replicas_min {pool.replicas_min} and replicas_max {pool.replicas_max}"
+                yield KnobProblem(here, f"{count} is not between {bounds}", "Change it or the bounds of the pool.")
+        if not knobs.replicas:
+            yield KnobWarning(f"{place}.replicas", "no pool has a count, so nothing changes. Write one for each.")
+
+    @classmethod
+    def describe(cls, knobs: StaticKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
+        """Yield the count of a pool."""
+        count = knobs.replicas.get(pool.name)
+        yield "No fixed count: the current target is kept." if count is None else f"Fixed at {count} workers."
 
     def next_wake(self) -> int:
         """It has nothing to look at; the freshness of workers has."""

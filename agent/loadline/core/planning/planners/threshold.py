@@ -9,15 +9,17 @@ Both means are kept twice, as a lower and an upper bound: a worker that does not
 counts as empty when growing and as full when shrinking.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
-from loadline.core.planning.planner import Planner
+from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Planner
+from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 Threshold = Annotated[float, Meta(ge=0)]
@@ -91,12 +93,50 @@ class ThresholdDecision(Struct, frozen=True):
 class ThresholdPlanner(Planner):
     """See the module."""
 
-    name: ClassVar[str] = "threshold"
+    name = "threshold"
+    summary = "Dynamo's load planner: one worker more or less as mean queue and KV load cross thresholds."
+    Knobs = ThresholdKnobs
     by_pool: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: ThresholdKnobs
     watches: dict[str, ThresholdHistory] = field(default_factory=dict)
     next_pull_ms: int = 0
+
+    @classmethod
+    def check(cls, knobs: ThresholdKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
+        """Yield thresholds without a gap, and those that no load ever crosses."""
+        for signal, up, down in (
+            ("prefill_queue", knobs.prefill_queue_scale_up_threshold, knobs.prefill_queue_scale_down_threshold),
+            ("decode_kv", knobs.decode_kv_scale_up_threshold, knobs.decode_kv_scale_down_threshold),
+        ):
+            if up <= down:
+                problem = f"{up:g} is not above {signal}_scale_down_threshold {down:g}"
+                yield KnobProblem(
+                    f"{place}.{signal}_scale_up_threshold", problem, "Keep a gap, or the fleet will swing."
+                )
+        yield from _interval_warnings(knobs, model, place)
+        yield from _threshold_warnings(knobs, model, place)
+
+    @classmethod
+    def describe(cls, knobs: ThresholdKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003
+        """Yield the thresholds of a pool, and the windows of its means."""
+        interval_ms = knobs.adjustment_interval_ms
+        if pool.role != "decode":
+            yield (
+                f"Adds one worker when the mean prefill queue is above {knobs.prefill_queue_scale_up_threshold:g} and "
+                f"its trend stays above for {duration(knobs.prefill_queue_trend_intervals * interval_ms)}; "
+                f"removes one below {knobs.prefill_queue_scale_down_threshold:g}."
+            )
+        if pool.role != "prefill":
+            yield (
+                f"Adds one worker when the mean KV load is above {knobs.decode_kv_scale_up_threshold:g}; removes one "
+                f"below {knobs.decode_kv_scale_down_threshold:g}, but not within "
+                f"{duration(knobs.new_decode_worker_grace_intervals * interval_ms)} of an addition."
+            )
+        if pool.role == "aggregated":
+            yield "Either signal adds a worker; removing one needs both."
+        window, sampling = duration(interval_ms), duration(knobs.metric_pulling_interval_ms)
+        yield f"Signals are averaged over {window}, sampled every {sampling}; changes are at least {window} apart."
 
     def adapt(self, before: ThresholdKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
         """The windows are as long as the interval, and sampled at once."""
@@ -256,3 +296,49 @@ def _either_up_both_down(queue: ThresholdDecision, kv: ThresholdDecision) -> Thr
     if queue.step < 0 and kv.step < 0:
         return kv
     return kv if queue.step < 0 else queue
+
+
+def _interval_warnings(knobs: ThresholdKnobs, model: ModelSettings, place: str) -> Iterator[KnobWarning]:
+    """Yield intervals that are too short for a second sample."""
+    pulling_ms, adjustment_ms = knobs.metric_pulling_interval_ms, knobs.adjustment_interval_ms
+    if adjustment_ms < pulling_ms:
+        yield KnobWarning(
+            f"{place}.adjustment_interval_ms",
+            f"a window of {adjustment_ms} ms holds no second sample, as one is taken every {pulling_ms} ms. "
+            "Set it to several times metric_pulling_interval_ms.",
+        )
+    if model.fleet.stale_after_ms < pulling_ms:
+        yield KnobWarning(
+            "fleet.stale_after_ms",
+            f"{model.fleet.stale_after_ms} ms is less than metric_pulling_interval_ms {pulling_ms}, so workers go "
+            "stale between two samples. Set it to several times the interval of the workers' reports.",
+        )
+
+
+def _threshold_warnings(knobs: ThresholdKnobs, model: ModelSettings, place: str) -> Iterator[KnobWarning]:
+    """Yield thresholds that no load ever crosses."""
+    roles = {pool.role for pool in model.pools}
+    if roles & {"decode", "aggregated"}:
+        up, each = knobs.decode_kv_scale_up_threshold, knobs.waiting_request_kv_ratio
+        if each == 0 and up >= 1:
+            yield KnobWarning(
+                f"{place}.decode_kv_scale_up_threshold",
+                f"KV load is at most 1 while waiting_request_kv_ratio is 0, so {up:g} never fires. Set 0.9 or so, or a "
+                "ratio above 0.",
+            )
+        elif up > 1:
+            yield KnobWarning(
+                f"{place}.decode_kv_scale_up_threshold",
+                f"{up:g} fires only with {(up - 1) / each:.0f} requests waiting at every worker whose KV cache is "
+                "full. Set 0.9 or so.",
+            )
+        if knobs.decode_kv_scale_down_threshold == 0:
+            yield KnobWarning(
+                f"{place}.decode_kv_scale_down_threshold",
+                "KV load is never below 0, so the pool never shrinks. Set 0.5 or so.",
+            )
+    if roles & {"prefill", "aggregated"} and knobs.prefill_queue_scale_down_threshold == 0:
+        yield KnobWarning(
+            f"{place}.prefill_queue_scale_down_threshold",
+            "a queue is never below 0, so the pool never shrinks. Set 0.2 or so.",
+        )

@@ -10,24 +10,28 @@ each pool for the busiest interval until those of the next look are there, and s
 - a forecast moves a pool by at most ``replicas_step_max``, in all looks; what was measured may move it further.
 """
 
-from typing import Annotated, ClassVar, Final, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Final
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from loadline.core.engines.lengths import LengthDistribution, constant_length
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import Pool
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.traffic import RecentArrivals
+from loadline.core.planning.demand.checks import traffic_findings
 from loadline.core.planning.demand.intervals import Intervals, Outlook
+from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.demand.pending_forecast import PendingForecast
-from loadline.core.planning.planner import ForecastRequest, Planner
+from loadline.core.planning.planner import Finding, ForecastRequest, ModelSettings, Needs, Planner
 from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, PoolSize, opinion, shrink_later
 from loadline.core.planning.sizing.correction import Correction
 from loadline.core.planning.sizing.forecast_steps import STEP_MAX, bounded
 from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, Sizing, profile_problem, sizing
+from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
-from loadline.core.vocabulary.forecasts import ForecastKnobs, History
+from loadline.core.vocabulary.forecasts import History
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 _SPARE: Final = 1.1
@@ -37,52 +41,38 @@ _LOOK_LEAST_MS: Final = 10_000
 _NONE: Final = constant_length(0.0)
 
 
-class ThroughputKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+class ThroughputKnobs(TrafficKnobs, frozen=True, forbid_unknown_fields=True):
     """Knobs of the throughput planner; names of Dynamo's, units added."""
 
-    throughput_adjustment_interval_ms: Annotated[
-        int,
-        Meta(
-            ge=10_000,
-            le=86_400_000,
-            description="The interval of the forecasts, and the longest time between two looks: workers that come"
-            " sooner are planned for as often as they come, but not within 10 s.",
-        ),
-    ] = 180_000
-    busiest_ms: Annotated[
-        int,
-        Meta(
-            ge=2_000, le=60_000, description="An interval counts as busy as this long a part of it was at its busiest."
-        ),
-    ] = 30_000
-    surge_window_ms: Annotated[
-        int, Meta(ge=2_000, le=60_000, description="More traffic than planned for is noticed over this time.")
-    ] = 10_000
-    start_up_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="Time that a worker takes to come, until that was observed.")
-    ] = 60_000
     replicas_step_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Most workers by which one forecast moves a pool.")
+        int, Meta(ge=1, le=10_000, description="Most workers by which one forecast changes a pool.")
     ] = STEP_MAX
     attainment: Annotated[
         float,
         Meta(
-            ge=0, le=0.999, description="Share of requests that is to be in time; 0: sized for the mean, as upstream."
+            ge=0,
+            le=0.999,
+            description="Fraction of requests that must meet the objectives; 0 targets means, as Dynamo does.",
         ),
     ] = 0.95
-    demand: Annotated[
-        Literal["mean", "upper"], Meta(description="Size for the mean forecast of requests, or for its upper quantile.")
-    ] = "mean"
     no_correction: Annotated[
-        bool, Meta(description="Take the profiles as they are; false: scale them by what is observed.")
+        bool, Meta(description="Use the profiles as they are; false: scale them by observed latencies.")
     ] = True
-    forecast: ForecastKnobs = ForecastKnobs()
 
 
 class ThroughputPlanner(Planner):
     """See the module."""
 
-    name: ClassVar[str] = "throughput"
+    name = "throughput"
+    summary = "Dynamo's throughput planner: forecasts the traffic and sizes each pool by engine profiles."
+    Knobs = ThroughputKnobs
+    needs = Needs(
+        traffic=True,
+        history=True,
+        profiles="required",
+        objectives=frozenset({"ttft_ms", "itl_ms"}),
+        shares_role_load=True,
+    )
     by_pool: ClassVar[tuple[str, ...]] = ("sized", "problems", "infeasible", "foreseen_at")
 
     knobs: ThroughputKnobs
@@ -104,6 +94,28 @@ class ThroughputPlanner(Planner):
     look_at_ms: int = 0
     """When the forecasts are to be looked at again."""
     next_ms: int = 0
+
+    @classmethod
+    def check(cls, knobs: ThroughputKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
+        """Yield windows and seasons that would see nothing."""
+        yield from traffic_findings(knobs, model, place)
+
+    @classmethod
+    def describe(cls, knobs: ThroughputKnobs, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
+        """Yield the objective that a pool is sized for, and how often."""
+        objectives = model.objectives
+        ttft, itl = f"TTFT {objectives.ttft_ms:g} ms", f"ITL {objectives.itl_ms:g} ms"
+        target = {"prefill": ttft, "decode": itl}.get(pool.role, f"{ttft} and {itl}")
+        yield (
+            f"At least every {duration(knobs.throughput_adjustment_interval_ms)}, sizes for the forecast of the "
+            f"{knobs.forecast.predictor} predictor within {target}; reacts at once to a surge over "
+            f"{duration(knobs.surge_window_ms)}."
+        )
+
+    @classmethod
+    def traffic_knobs(cls, knobs: ThroughputKnobs) -> TrafficKnobs:
+        """Return its own knobs: they include those."""
+        return knobs
 
     def __post_init__(self) -> None:
         if self.start_up_ms < 0:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger
 from loadline.core.planning.conditions import conditions
 from loadline.core.planning.guardrails.proposal import Proposal
-from loadline.core.planning.planners import BY_TRAFFIC, Planner
+from loadline.core.planning.planners import Planner
 from loadline.core.rounds.reconciliation import reconcile
 from loadline.core.rounds.scaling import gate
 from loadline.core.rounds.scaling.allocate import allocate, forget_wait, record_wait, wake_waiting, without_allocation
@@ -124,5 +124,5 @@ class ScalingPipeline:
             model.conditions,
             now,
             fleet=state.fleet.knobs,
-            by_traffic=knobs.planner in BY_TRAFFIC,
+            by_traffic=self._context.planners[model.name].needs.traffic,
         )

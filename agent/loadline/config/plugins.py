@@ -1,0 +1,67 @@
+"""Planners of installed packages, found by the entry points of the group ``loadline.planners``."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Final
+
+from loadline.config.names import did_you_mean
+from loadline.core.planning.planners import PLANNERS, register
+
+GROUP: Final = "loadline.planners"
+"""Group of the entry points; the name of each is that of its planner."""
+
+
+def discover() -> Mapping[str, str]:
+    """Register the planners of installed packages.
+
+    Packages are imported once for each ``sys.path``.
+
+    Returns:
+        Problems of those that cannot be used, by the name of the planner.
+    """
+    return _discover(tuple(sys.path))
+
+
+def plugin_warnings() -> Iterator[str]:
+    """Yield a sentence for each planner of an installed package that cannot be used."""
+    for name, problem in discover().items():
+        yield f"planner {name}: {problem} Models that do not use it are not affected."
+
+
+def unknown_planner(name: str) -> tuple[str, str]:
+    """Return problem and remedy for a planner that is not registered."""
+    problem = discover().get(name)
+    if problem is not None:
+        return f"{name!r} cannot be used: {problem}", "Repair or remove the package."
+    close = did_you_mean(name, PLANNERS)
+    known = "" if close.startswith("Known") else f" Known are: {', '.join(sorted(PLANNERS))}."
+    return (
+        f"{name!r} is no planner that is installed",
+        f"{close}{known} Packages add planners by entry points of the group {GROUP}.",
+    )
+
+
+@cache
+def _discover(path: tuple[str, ...]) -> Mapping[str, str]:  # noqa: ARG001 - the key of the cache
+    problems: dict[str, str] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        problem = _register(point)
+        if problem:
+            package = point.dist.name if point.dist is not None else "an unnamed package"
+            problems[point.name] = f"{point.value} of {package} cannot be loaded: {problem}."
+    return MappingProxyType(problems)
+
+
+def _register(point: EntryPoint) -> str:
+    """Load and register a planner; return the problem if that fails."""
+    try:
+        kind = point.load()
+        if getattr(kind, "name", point.name) != point.name:
+            return f"its name is {kind.name!r}, not that of the entry point"
+        register(kind)
+    except Exception as error:  # noqa: BLE001 - a package may fail in any way, and must not stop the agent
+        return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+    return ""
