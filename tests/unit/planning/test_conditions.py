@@ -56,7 +56,9 @@ def test_workers_that_never_reported_are_missing_and_workers_that_fell_silent_ar
     world.run(10, only={"p1", "p2"})
     missing = seen(world)["MetricsAvailable"]
     assert (missing.status, missing.reason) == (False, "MetricsMissing")
-    assert "0 of 2 ready workers of pool decode report, and none ever did: see whether they run" in missing.message
+    assert (
+        "0 of 2 ready workers of pool decode report, and none has ever reported: check that they run" in missing.message
+    )
     world.run(10)
     assert said(world)["MetricsAvailable"] == (True, "MetricsFound")
     fell_silent_at = world.now
@@ -83,7 +85,7 @@ def test_a_paused_model_is_skipped_although_nothing_is_wanted() -> None:
     world.tell(PausesRead({"m": "ada"}))
     found = seen(world)["OptimizationReady"]
     assert (found.status, found.reason, found.since_ms) == (False, "SkippedProcessing", world.now)
-    assert found.message == "the model is paused: loadline resume MODEL"
+    assert found.message == "the model is paused: resume it with `loadline resume MODEL`"
     world.tell(PausesRead({}))
     assert said(world)["OptimizationReady"] == (True, "OptimizationSucceeded")
 
@@ -191,7 +193,7 @@ def test_a_pool_that_is_to_be_empty_lacks_nothing() -> None:
     empty = conditions(model, opinion, (), lacking, world.now, fleet=fleet, by_traffic=False)
     assert [one.reason for one in empty] == ["MetricsFound", "OptimizationSucceeded"]
     by_traffic = conditions(model, opinion, (), (), world.now, fleet=fleet, by_traffic=True)
-    assert by_traffic[0].message.startswith("no frontend reports traffic: see")
+    assert by_traffic[0].message.startswith("no frontend reports traffic: check")
 
 
 class TwoModels:
@@ -268,6 +270,6 @@ def test_people_read_it_in_a_line() -> None:
         ),
         (
             "OptimizationReady=False since 2023-11-14T22:13:50+00:00: SkippedProcessing: the model is paused: "
-            "loadline resume MODEL"
+            "resume it with `loadline resume MODEL`"
         ),
     ]

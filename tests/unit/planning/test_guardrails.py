@@ -184,7 +184,7 @@ def test_a_step_is_smaller_than_what_the_window_allows() -> None:
 def test_a_rail_says_what_was_wanted_and_what_is_allowed() -> None:
     (reason,) = Track(A, step_up_max=2).apply(a=8).limits
     assert (reason.code, reason.numbers) == (ReasonCode.STEP_UP, {"wanted": 8.0, "allowed": 6.0})
-    assert reason.sentence() == "a: 8 cut to 6: the largest step up"
+    assert reason.sentence() == "a: 8 limited to 6: the largest step up"
 
 
 # -- whatever is proposed ----------------------------------------------------------------------------------------------

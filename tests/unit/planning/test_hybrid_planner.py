@@ -109,7 +109,7 @@ def test_what_one_side_does_not_know_of_one_pool_it_may_know_of_another() -> Non
 def test_the_row_and_both_opinions_are_in_the_explanation() -> None:
     found = Table().plan({"a": 8}, {"a": 7})
     assert found.reasons[0] == Reason(ReasonCode.QUEUEING_LEADS, "a", {"saturation": 7.0, "queueing": 8.0})
-    assert found.reasons[0].sentence() == "a: the queueing model wants 8, saturation 7"
+    assert found.reasons[0].sentence() == "a: the queueing model recommends 8, saturation 7"
     assert [reason.detail for reason in found.reasons[1:3]] == ["queues", "workers"]
     assert found.reasons[-1].code is ReasonCode.FORECAST_FALLBACK, "what is said of the model"
     assert found.inputs == {"requests_per_s": 7.0, "a.held_low": 1.0}

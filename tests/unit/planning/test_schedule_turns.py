@@ -95,7 +95,9 @@ def test_it_is_said_what_a_schedule_asks_for_and_until_when() -> None:
     said = format_status(status(world.settings, world.controller.state, "0", world.now, world.now))
     assert "schedule: decode at least 5 until 2023-11-14T22:30:00+00:00" in said
     decided = world.controller.state.explanations[-1]
-    assert "decode: 1 raised to 5: a schedule asks for it, for 600000 ms more" in [r.sentence() for r in decided.limits]
+    assert "decode: 1 raised to 5: the minimum of a schedule that ends in 600000 ms" in [
+        r.sentence() for r in decided.limits
+    ]
 
 
 def test_a_controller_that_is_restored_in_a_window_goes_on_with_it() -> None:

@@ -179,7 +179,7 @@ def test_a_hold_is_told_when_a_model_was_looked_at_and_only_then(stepper: Steppe
     (hold,) = stepper.step(StepInput(6_000, [load("w", 1)])).holds
     assert (hold.model, hold.at_ms, hold.targets) == ("llama", 6_000, {"engine": 1})
     assert [(reason.code, reason.pool) for reason in hold.reasons] == [(ReasonCode.SATURATION_WITHIN, "engine")]
-    assert hold.reasons[0].sentence == "engine: the load fills 0.87 of 1 workers: as many are needed"
+    assert hold.reasons[0].sentence == "engine: load needs 0.87 of 1 workers, within the thresholds"
     assert stepper.step(StepInput(6_000)).holds == []
 
 

@@ -1,7 +1,7 @@
-"""Whether a model can be planned well: two conditions, each a yes or a no with a reason, as Kubernetes has them.
+"""Conditions of a model, in the style of Kubernetes: a status, a reason and a message.
 
-``MetricsAvailable``: enough is heard of its workers, and of its traffic where its planner goes by that.
-``OptimizationReady``: its counts are those that its planner wants, as far as the rails let it.
+``MetricsAvailable``: enough workers report, and frontends do if the planner needs traffic.
+``OptimizationReady``: the targets are those of the planner, within the guardrails.
 """
 
 from collections.abc import Sequence
@@ -17,75 +17,75 @@ _BY_CODE: Final[tuple[tuple[ConditionReason, bool, dict[ReasonCode, str]], ...]]
         "SkippedProcessing",
         False,
         {
-            ReasonCode.NOT_LEADER: "ask the agent that leads",
-            ReasonCode.NOT_SETTLED: "wait; if it lasts, see whether etcd is reached",
+            ReasonCode.NOT_LEADER: "query the leader",
+            ReasonCode.NOT_SETTLED: "if this persists, check the connection to etcd",
             ReasonCode.STOPPING: "another agent takes over",
-            ReasonCode.PAUSED: "loadline resume MODEL",
-            ReasonCode.BUS_DOWN: "see whether NATS is reached",
+            ReasonCode.PAUSED: "resume it with `loadline resume MODEL`",
+            ReasonCode.BUS_DOWN: "check the connection to NATS",
         },
     ),
-    ("OptimizationFailed", False, {ReasonCode.PLANNER_FAILED: "scale by hand meanwhile, or take another planner"}),
+    ("OptimizationFailed", False, {ReasonCode.PLANNER_FAILED: "scale manually or select another planner meanwhile"}),
     (
         "InvalidConfiguration",
         False,
         {
             ReasonCode.PROFILE_UNUSABLE: "",
             ReasonCode.SLA_INFEASIBLE: "",
-            ReasonCode.KV_CACHE_TOO_SMALL: "mend max_kv_tokens, or use workers with a larger cache",
+            ReasonCode.KV_CACHE_TOO_SMALL: "correct max_kv_tokens, or use workers with a larger cache",
         },
     ),
     (
         "MetricsUnavailable",
         False,
         {
-            ReasonCode.NO_WORKERS: "see why no worker starts",
-            ReasonCode.NO_DATA: "see whether workers reach NATS, and what is refused",
-            ReasonCode.TRAFFIC_UNKNOWN: "see whether frontends report",
+            ReasonCode.NO_WORKERS: "find out why no worker starts",
+            ReasonCode.NO_DATA: "check that workers reach NATS, and the rejected samples",
+            ReasonCode.TRAFFIC_UNKNOWN: "check that frontends report",
             ReasonCode.ENGINE_LEARNING: "",
-            ReasonCode.LOAD_LEARNING: "wait until workers have reported some latencies",
-            ReasonCode.NO_OPINION: "see what the other reasons lack",
+            ReasonCode.LOAD_LEARNING: "wait until workers have reported more latencies",
+            ReasonCode.NO_OPINION: "see the reasons of both",
         },
     ),
     (
         "ResourceConstrained",
         False,
         {
-            ReasonCode.CAPACITY_LIMITED: "add GPUs and raise allocation.capacity, or let other models have fewer",
-            ReasonCode.QUOTA_LIMITED: "raise the gpu_quota of its namespace, or let its other models have fewer",
+            ReasonCode.CAPACITY_LIMITED: "add GPUs and raise allocation.capacity, or reduce other models",
+            ReasonCode.QUOTA_LIMITED: "raise the gpu_quota of the namespace, or reduce its other models",
             ReasonCode.GIVES_WAY: "add GPUs, or change a priority",
             ReasonCode.GPU_BUDGET_MAX: "raise gpu_budget_max, or wait for drains",
-            ReasonCode.GPU_BUDGET_GUARD_HOLD: "widen the band of gpu_budget_min and gpu_budget_max",
+            ReasonCode.GPU_BUDGET_GUARD_HOLD: "widen the band between gpu_budget_min and gpu_budget_max",
             ReasonCode.GPU_BUDGET_RECONCILE: "raise gpu_budget_max",
-            ReasonCode.FLEET_GPU_BUDGET_MAX: "raise fleet.gpu_budget_max, or wait for other models to shrink",
+            ReasonCode.FLEET_GPU_BUDGET_MAX: "raise fleet.gpu_budget_max, or wait for other models to scale down",
         },
     ),
     (
         "ResourceConstrained",
         False,
-        {ReasonCode.GPUS_OCCUPIED: "wait for workers that drain; if it lasts, add GPUs, or change a priority"},
+        {ReasonCode.GPUS_OCCUPIED: "wait for draining workers; if this persists, add GPUs or change a priority"},
     ),
-    ("SkippedProcessing", True, {ReasonCode.ADVISE_ONLY: "set no_operation = false to have it done"}),
+    ("SkippedProcessing", True, {ReasonCode.ADVISE_ONLY: "set no_operation = false to execute decisions"}),
     (
         "CapacitySafetyOverride",
         True,
         {
-            ReasonCode.NO_DATA_NO_SHRINK: "see why workers are silent",
-            ReasonCode.METRIC_MISSING: "see why no worker reports the other metric",
-            ReasonCode.SATURATION_VETO: "nothing to do, or recalibrate the queueing model",
-            ReasonCode.SHRINK_UNSAFE: "nothing to do",
-            ReasonCode.REPLACEMENT_NOT_READY: "nothing to do, or see why the others do not start",
+            ReasonCode.NO_DATA_NO_SHRINK: "find out why workers are silent",
+            ReasonCode.METRIC_MISSING: "find out why workers do not report the other metrics",
+            ReasonCode.SATURATION_VETO: "no action needed; if frequent, recalibrate the queueing model",
+            ReasonCode.SHRINK_UNSAFE: "no action needed",
+            ReasonCode.REPLACEMENT_NOT_READY: "if this persists, find out why the other workers do not start",
         },
     ),
-    ("CapacityOnlyMode", True, {ReasonCode.SATURATION_ALONE: "see what the queueing model lacks"}),
+    ("CapacityOnlyMode", True, {ReasonCode.SATURATION_ALONE: "see the reasons of the queueing model"}),
 )
-"""What a reason makes of ``OptimizationReady``, the worst first, and what to do where the sentence does not say it."""
+"""Effect of reason codes on ``OptimizationReady``, most severe first, with a remedy unless the sentence names one."""
 _VERDICTS: Final[dict[ReasonCode, tuple[int, ConditionReason, bool, str]]] = {
     code: (rank, reason, status, remedy)
     for rank, (reason, status, remedies) in enumerate(_BY_CODE)
     for code, remedy in remedies.items()
 }
 _ONE_SIDE_LEADS: Final = frozenset({ReasonCode.SATURATION_ALONE, ReasonCode.QUEUEING_ALONE})
-"""Of two planners one leads: what the other lacks is no failure."""
+"""Codes by which one of two planners leads; the missing inputs of the other are then no failure."""
 _LACKS: Final = frozenset({"InvalidConfiguration", "MetricsUnavailable"})
 
 
@@ -99,16 +99,16 @@ def conditions(
     fleet: FleetKnobs,
     by_traffic: bool,
 ) -> tuple[Condition, ...]:
-    """Both conditions of a model at ``now`` (ms).
+    """Return both conditions of a model.
 
     Args:
-        model: What is believed of it.
-        opinion: What its planner has just said.
-        rails: What bounded or held that.
-        before: The conditions until now: a status that stays keeps its time.
+        model: State of the model.
+        opinion: Newest recommendation of its planner.
+        rails: Limits that were applied to the recommendation.
+        before: Previous conditions; an unchanged status keeps its ``since_ms``.
         now: Unix time in ms.
-        fleet: When a worker is silent, and how many must not be.
-        by_traffic: Whether its planner needs its traffic.
+        fleet: Staleness and quorum of workers.
+        by_traffic: True if the planner needs traffic.
     """
     since = {one.name: (one.status, one.since_ms) for one in before}
 
@@ -124,36 +124,36 @@ def conditions(
 
 
 def _metrics(model: Model, now: int, fleet: FleetKnobs, *, by_traffic: bool) -> tuple[bool, ConditionReason, str]:
-    """Whether enough is heard: the first pool that is silent, or the traffic."""
+    """Return the status, reason and message of ``MetricsAvailable``."""
     for pool in model.pools.values():
         silent = _silence(pool, fleet, now)
         if silent is not None:
             return False, *silent
     if by_traffic and not model.traffic.is_reporting(now):
-        return False, "MetricsMissing", "no frontend reports traffic: see whether frontends run and reach NATS"
+        return False, "MetricsMissing", "no frontend reports traffic: check that frontends run and reach NATS"
     return True, "MetricsFound", "enough ready workers of every pool report"
 
 
 def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, str] | None:
-    """What is not heard of a pool; None: enough is, or nothing is expected of it."""
+    """Return why too few workers of a pool report; None if enough do or none is expected."""
     if not pool.ready:
         if not pool.effective_target(now):
             return None
-        return "MetricsMissing", f"no worker of pool {pool.name} is ready: see why none starts"
+        return "MetricsMissing", f"no worker of pool {pool.name} is ready: find out why none starts"
     if pool.fresh and pool.has_quorum(fleet.quorum_ratio):
         return None
     heard = any(worker.seen_at_ms >= 0 for worker in pool.workers.values() if worker.counted_as == "ready")
-    remedy = "see whether they run, reach NATS, and what is refused"
+    remedy = "check that they run and reach NATS, and the rejected samples"
     few = f"{pool.fresh} of {pool.ready} ready workers of pool {pool.name} report"
     if heard:
-        return "MetricsStale", f"{few}, the others have been silent for {fleet.stale_after_ms} ms or more: {remedy}"
-    return "MetricsMissing", f"{few}, and none ever did: {remedy}"
+        return "MetricsStale", f"{few}; the others have been silent for at least {fleet.stale_after_ms} ms: {remedy}"
+    return "MetricsMissing", f"{few}, and none has ever reported: {remedy}"
 
 
 def _optimization(
     model: Model, opinion: Recommendation, rails: Sequence[Reason], now: int
 ) -> tuple[bool, ConditionReason, str]:
-    """Whether what the planner wants is done: the worst of what was said."""
+    """Return the status, reason and message of ``OptimizationReady``: the most severe reason decides."""
     worst: tuple[int, ConditionReason, bool, str] | None = None
     why: Reason | None = opinion.reasons[0] if opinion.reasons else None
     led = any(reason.code in _ONE_SIDE_LEADS for reason in opinion.reasons)
@@ -176,11 +176,11 @@ def _optimization(
 
 
 def _lacks_workers(reason: Reason) -> bool:
-    """Whether a rail left fewer workers than were wanted: some of them raise counts too."""
+    """Return True if a limit lowered the count; some limits raise it."""
     return reason.numbers["allowed"] < reason.numbers["wanted"]
 
 
 def _expects_nothing(model: Model, reason: Reason, now: int) -> bool:
-    """Whether a pool has no workers because it is to have none."""
+    """Return True if a pool has no workers because its target is 0."""
     pool = model.pools.get(reason.pool)
     return reason.code is ReasonCode.NO_WORKERS and pool is not None and pool.effective_target(now) == 0

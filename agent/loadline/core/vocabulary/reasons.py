@@ -1,4 +1,4 @@
-"""Why something was done or not: explanations, and the closed list of reasons."""
+"""Reasons for decisions and holds: a closed list of codes, their sentences, and the explanations made of them."""
 
 from enum import StrEnum
 
@@ -8,9 +8,9 @@ from loadline.core.vocabulary.scalars import Role
 
 
 class ReasonCode(StrEnum):
-    """Why something was proposed, bounded or held. Append only: people and programs match on these words."""
+    """Reason for a recommendation, a limit or a hold. Append only: programs match on the values."""
 
-    # planners: why a change
+    # planners: reasons for a change
     PREFILL_QUEUE_HIGH = "prefill_queue_high"
     PREFILL_QUEUE_LOW = "prefill_queue_low"
     KV_USAGE_HIGH = "kv_usage_high"
@@ -32,7 +32,7 @@ class ReasonCode(StrEnum):
     SATURATION_HIGH = "saturation_high"
     SATURATION_LOW = "saturation_low"
     SPARE_CAPACITY = "spare_capacity"
-    # planners: why none
+    # planners: reasons for no change
     SATURATION_WITHIN = "saturation_within"
     WITHIN_THRESHOLDS = "within_thresholds"
     NO_WORKERS = "no_workers"
@@ -55,12 +55,12 @@ class ReasonCode(StrEnum):
     LOAD_WITHIN = "load_within"
     CONSOLIDATION_REFUSED = "consolidation_refused"
     PLANNER_FAILED = "planner_failed"
-    # planners: what bounds their own recommendation
+    # planners: limits on their own recommendation
     HIGHEST_RECOMMENDATION = "highest_recommendation"
     PEAK_OVER = "peak_over"
     SCALE_UP_LIMIT = "scale_up_limit"
     SCALE_RATE = "scale_rate"
-    # whose count counts where saturation and the queueing model both look
+    # hybrid planner: arbitration between saturation and the queueing model
     SATURATION_VETO = "saturation_veto"
     SHRINK_UNSAFE = "shrink_unsafe"
     SATURATION_LEADS = "saturation_leads"
@@ -72,14 +72,14 @@ class ReasonCode(StrEnum):
     ENGINE_LEARNING = "engine_learning"
     SHRINK_STEPWISE = "shrink_stepwise"
     REPLACEMENT_NOT_READY = "replacement_not_ready"
-    # who gets what is short
+    # allocation of limited GPUs
     CAPACITY_LIMITED = "capacity_limited"
     QUOTA_LIMITED = "quota_limited"
     GIVES_WAY = "gives_way"
     SERVED_BY_ANOTHER_POOL = "served_by_another_pool"
     SERVES_FOR_ANOTHER_POOL = "serves_for_another_pool"
     GPUS_OCCUPIED = "gpus_occupied"
-    # rails of the guard
+    # guardrails
     REPLICAS_MIN = "replicas_min"
     REPLICAS_MAX = "replicas_max"
     GPU_BUDGET_MAX = "gpu_budget_max"
@@ -99,7 +99,7 @@ class ReasonCode(StrEnum):
     IDLE = "idle"
     LAST_WORKER = "last_worker"
     SCHEDULE_FLOOR = "schedule_floor"
-    # why nothing may be decided now
+    # obstacles to any decision
     NOT_LEADER = "not_leader"
     NOT_SETTLED = "not_settled"
     PAUSED = "paused"
@@ -112,178 +112,207 @@ class ReasonCode(StrEnum):
 
 SENTENCES: dict[ReasonCode, str] = {
     ReasonCode.PREFILL_QUEUE_HIGH: (
-        "mean prefill queue {mean:.2f} is above {threshold:g}, and still {predicted:.2f} when a new worker is of use"
+        "mean prefill queue {mean:.2f} exceeds {threshold:g}, and {predicted:.2f} are forecast for when a new worker "
+        "can help"
     ),
     ReasonCode.PREFILL_QUEUE_LOW: "mean prefill queue {mean:.2f} is below {threshold:g}",
-    ReasonCode.KV_USAGE_HIGH: "mean KV load {mean:.2f} is above {threshold:g}",
+    ReasonCode.KV_USAGE_HIGH: "mean KV load {mean:.2f} exceeds {threshold:g}",
     ReasonCode.KV_USAGE_LOW: "mean KV load {mean:.2f} is below {threshold:g}",
     ReasonCode.ASKED_AGAIN: (
-        "what stands is decided again: a scaler asked, a worker is to go, or there are too few or many"
+        "the target is decided again: a scaler requested it, a worker must drain, or the number of workers differs "
+        "from the target"
     ),
-    ReasonCode.FIXED_COUNT: ("the configuration says {replicas:g}"),
-    ReasonCode.KV_USAGE_TARGET: "KV usage is {value:.2f} a worker and its target {target:g}: {wanted:g} workers",
+    ReasonCode.FIXED_COUNT: "the configured count is {replicas:g}",
+    ReasonCode.KV_USAGE_TARGET: "KV usage per worker is {value:.2f}, target {target:g}: {wanted:g} workers needed",
     ReasonCode.WAITING_REQUESTS_TARGET: (
-        "{value:.2f} requests wait a worker, the target is {target:g}: {wanted:g} workers"
+        "{value:.2f} requests wait per worker, target {target:g}: {wanted:g} workers needed"
     ),
     ReasonCode.PREFILL_REQUESTS_TARGET: (
-        "{value:.2f} prefills are in flight a worker, the target is {target:g}: {wanted:g} workers"
+        "{value:.2f} prefills are in flight per worker, target {target:g}: {wanted:g} workers needed"
     ),
-    ReasonCode.CONCURRENCY_TARGET: "{concurrency:.2f} requests are in flight, {target:g} a worker: {wanted:g} workers",
+    ReasonCode.CONCURRENCY_TARGET: (
+        "{concurrency:.2f} requests are in flight, target {target:g} per worker: {wanted:g} workers needed"
+    ),
     ReasonCode.PANIC: (
-        "panic: {concurrency:.2f} requests are in flight, {target:g} a worker; not below {allowed:g} workers "
-        "for {left_ms:g} ms"
+        "panic mode: {concurrency:.2f} requests are in flight, target {target:g} per worker; at least {allowed:g} "
+        "workers for {left_ms:g} ms"
     ),
     ReasonCode.THROUGHPUT_TARGET: (
-        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens keep {busy:.2f} workers busy: "
-        "{wanted:g} workers, {allowed:g} by this look"
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens occupy "
+        "{busy:.2f} workers: {wanted:g} workers needed, {allowed:g} in this interval"
     ),
     ReasonCode.TRAFFIC_SURGE: (
-        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens are more than planned for, "
-        "and keep {busy:.2f} workers busy: {wanted:g} workers"
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens exceed the "
+        "forecast and occupy {busy:.2f} workers: {wanted:g} workers needed"
     ),
     ReasonCode.FIRST_WORKER: (
-        "{wanted:g} raised to {allowed:g}: nothing serves the role and {under_way:g} requests are under way; the "
-        "planner says how many more"
+        "{wanted:g} raised to {allowed:g}: {under_way:g} requests are outstanding and no worker serves the role"
     ),
     ReasonCode.LOAD_HIGH: (
-        "every worker has more than the load of {target:.0f} that gives {latency_ms:g} ms; the least has {least:.0f}"
+        "the load of every worker exceeds {target:.0f}, which gives {latency_ms:g} ms; the lowest is {least:.0f}"
     ),
-    ReasonCode.LOAD_LOW: "loads of workers are below {target:.0f}, at {most:.0f}: one less would do",
-    ReasonCode.THROUGHPUT_FLOOR: "{wanted:g} raised to {allowed:g}: what the traffic to come needs",
+    ReasonCode.LOAD_LOW: "worker loads are at most {most:.0f}, below {target:.0f}: one worker fewer suffices",
+    ReasonCode.THROUGHPUT_FLOOR: "{wanted:g} raised to {allowed:g}: the forecast traffic needs it",
     ReasonCode.QUEUEING_TARGET: (
-        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} and {osl_tokens:.0f} tokens are planned for, and "
-        "{backlog_requests_per_s:.2f} that wait too long; of these the pool takes {takes:.2f}, a worker serves "
-        "{serves:.2f}, and {busy:.2f} are busy: "
-        "{wanted:g} workers, {allowed:g} by this look"
+        "{requests_per_s:.2f} requests/s of {isl_tokens:.0f} input and {osl_tokens:.0f} output tokens are expected, "
+        "and {backlog_requests_per_s:.2f} requests/s of backlog; the pool gets {takes:.2f} of these, one worker serves "
+        "{serves:.2f}, and {busy:.2f} workers are busy: {wanted:g} workers needed, {allowed:g} in this interval"
     ),
     ReasonCode.SATURATION_HIGH: (
-        "the load fills {held:.2f} of {workers:g} workers, above {threshold:g} of them: {wanted:g} workers"
+        "load needs {held:.2f} of {workers:g} workers, above a utilisation of {threshold:g}: {wanted:g} workers needed"
     ),
     ReasonCode.SATURATION_LOW: (
-        "the load fills {held:.2f} of {workers:g} workers, below {threshold:g} of fewer: {wanted:g} workers"
+        "load needs {held:.2f} of {workers:g} workers at its recent peak, below a utilisation of {threshold:g} with "
+        "fewer: {wanted:g} workers needed"
     ),
     ReasonCode.SPARE_CAPACITY: (
-        "{unsaturated:g} of {workers:g} workers are not saturated, with KV usage {kv:.2f} and {waiting:.1f} waiting "
-        "requests to spare each: {wanted:g} workers"
+        "{unsaturated:g} of {workers:g} workers are not saturated, with a headroom of {kv:.2f} KV usage and "
+        "{waiting:.1f} waiting requests each: {wanted:g} workers needed"
     ),
-    ReasonCode.SATURATION_WITHIN: "the load fills {held:.2f} of {workers:g} workers: as many are needed",
-    ReasonCode.WITHIN_THRESHOLDS: "signals are between their thresholds",
+    ReasonCode.SATURATION_WITHIN: ("load needs {held:.2f} of {workers:g} workers, within the thresholds"),
+    ReasonCode.WITHIN_THRESHOLDS: "all signals are within their thresholds",
     ReasonCode.NO_WORKERS: "no worker is ready",
-    ReasonCode.NO_DATA: "{fresh:g} of {ready:g} workers report, {known:g} of them what the pool is judged by",
-    ReasonCode.ADJUSTMENT_INTERVAL: "the last change was {age_ms:g} ms ago, the next may be after {interval_ms:g} ms",
-    ReasonCode.WORKERS_PENDING: "{pending:g} workers are on their way",
-    ReasonCode.QUEUE_TREND_FALLING: (
-        "mean prefill queue {mean:.2f} is above {threshold:g}, "
-        "but it will be {predicted:.2f} when a new worker is of use"
+    ReasonCode.NO_DATA: (
+        "{fresh:g} of {ready:g} ready workers report, {known:g} of them the metrics that the planner needs"
     ),
-    ReasonCode.NEW_WORKER_GRACE: "a worker was added {age_ms:g} ms ago, none is taken away for {grace_ms:g} ms",
-    ReasonCode.NO_FIXED_COUNT: "no count is configured: what stands stays",
-    ReasonCode.WITHIN_TOLERANCE: "{value:.2f} a worker is within {tolerance:g} of the target {target:g}",
-    ReasonCode.UNKNOWN_WORKERS: "{missing:g} silent workers and {starting:g} on their way leave no sure direction",
-    ReasonCode.METRIC_MISSING: "{known:g} of {metrics:g} metrics are known: no shrink to {wanted:g}",
+    ReasonCode.ADJUSTMENT_INTERVAL: (
+        "the last change was {age_ms:g} ms ago; the next one is possible after {interval_ms:g} ms"
+    ),
+    ReasonCode.WORKERS_PENDING: "{pending:g} workers are pending",
+    ReasonCode.QUEUE_TREND_FALLING: (
+        "mean prefill queue {mean:.2f} exceeds {threshold:g}, but only {predicted:.2f} are forecast for when a new "
+        "worker can help"
+    ),
+    ReasonCode.NEW_WORKER_GRACE: (
+        "a worker was added {age_ms:g} ms ago; scale-down is possible {grace_ms:g} ms after that"
+    ),
+    ReasonCode.NO_FIXED_COUNT: "no count is configured: the current target is kept",
+    ReasonCode.WITHIN_TOLERANCE: "{value:.2f} per worker is within {tolerance:g} of the target {target:g}",
+    ReasonCode.UNKNOWN_WORKERS: (
+        "the load of {missing:g} silent and {starting:g} pending workers could reverse the decision"
+    ),
+    ReasonCode.METRIC_MISSING: "{known:g} of {metrics:g} metrics are known: no scale-down to {wanted:g}",
     ReasonCode.PROFILE_UNUSABLE: "the engine profile cannot be used",
     ReasonCode.SLA_INFEASIBLE: (
-        "even one request alone takes {best_ms:.1f} ms, the objective is {objective_ms:g} ms: raise it, or use "
-        "engines that are faster"
+        "a single request takes {best_ms:.1f} ms, above the objective of {objective_ms:g} ms: raise the objective or "
+        "use faster engines"
     ),
     ReasonCode.KV_CACHE_TOO_SMALL: (
-        "a request holds {context_tokens:.0f} tokens on average and the KV cache of a worker {max_kv_tokens:g}: not "
-        "even one fits"
+        "a request holds {context_tokens:.0f} tokens on average, more than the KV cache of a worker "
+        "({max_kv_tokens:g} tokens)"
     ),
-    ReasonCode.TRAFFIC_UNKNOWN: "the traffic is not known",
-    ReasonCode.TRAFFIC_INCOMPLETE: "a frontend that was heard a minute ago is silent: nothing shrinks",
-    ReasonCode.FORECAST_FALLBACK: "the forecast could not be had, the last value stands in",
-    ReasonCode.LOAD_LEARNING: "{known:g} samples of load and latency are known, {needed:g} are needed",
-    ReasonCode.LOAD_WITHIN: "loads are between {least:.0f} and {most:.0f}, and {target:.0f} gives {latency_ms:g} ms",
-    ReasonCode.CONSOLIDATION_REFUSED: "with one worker less the others would miss {latency_ms:g} ms",
-    ReasonCode.PLANNER_FAILED: "the planner has a fault, what stands stays: report it with the journal",
+    ReasonCode.TRAFFIC_UNKNOWN: "the traffic is unknown",
+    ReasonCode.TRAFFIC_INCOMPLETE: "a frontend has stopped reporting: no scale-down",
+    ReasonCode.FORECAST_FALLBACK: "the forecast failed and the last value is used",
+    ReasonCode.LOAD_LEARNING: "{known:g} of {needed:g} required samples of load and latency are available",
+    ReasonCode.LOAD_WITHIN: (
+        "worker loads are between {least:.0f} and {most:.0f}; a load of {target:.0f} gives {latency_ms:g} ms"
+    ),
+    ReasonCode.CONSOLIDATION_REFUSED: "with one worker fewer, the others would exceed {latency_ms:g} ms",
+    ReasonCode.PLANNER_FAILED: "the planner failed and the current target is kept; report this with the journal",
     ReasonCode.PEAK_OVER: (
-        "{wanted:g} held at {allowed:g}: that is for a peak, and less than half of it has come for {window_ms:g} ms"
+        "{wanted:g} held at {allowed:g}: less than half of the forecast peak has arrived for {window_ms:g} ms"
     ),
-    ReasonCode.HIGHEST_RECOMMENDATION: "{wanted:g} held at {allowed:g}: the highest recommendation of {window_ms:g} ms",
-    ReasonCode.SCALE_UP_LIMIT: "{wanted:g} cut to {allowed:g}: the most that one sync may reach",
+    ReasonCode.HIGHEST_RECOMMENDATION: (
+        "{wanted:g} held at {allowed:g}: the highest recommendation of the last {window_ms:g} ms"
+    ),
+    ReasonCode.SCALE_UP_LIMIT: "{wanted:g} limited to {allowed:g}: the largest scale-up of one sync",
     ReasonCode.SCALE_RATE: (
-        "{wanted:g} bounded to {allowed:g}: the most that a tick may change {ready:g} ready workers to"
+        "{wanted:g} limited to {allowed:g}: the largest change of {ready:g} ready workers in one tick"
     ),
     ReasonCode.SATURATION_VETO: (
-        "the queueing model wants {queueing:g} and saturation {saturation:g}: what is saturated does not shrink"
+        "the queueing model recommends {queueing:g} and saturation {saturation:g}: a saturated pool is not scaled down"
     ),
-    ReasonCode.SHRINK_UNSAFE: "the queueing model wants {queueing:g}, but with one less the others would be saturated",
-    ReasonCode.SATURATION_LEADS: "saturation wants {saturation:g}, the queueing model no more than {queueing:g}",
-    ReasonCode.QUEUEING_LEADS: "the queueing model wants {queueing:g}, saturation {saturation:g}",
-    ReasonCode.QUEUEING_STAYS: "the queueing model needs all {queueing:g}, saturation wants {saturation:g}",
-    ReasonCode.SATURATION_ALONE: "the queueing model has no opinion, saturation wants {saturation:g}",
-    ReasonCode.QUEUEING_ALONE: "saturation has no opinion, the queueing model wants {queueing:g}",
-    ReasonCode.NO_OPINION: "neither saturation nor the queueing model has an opinion",
-    ReasonCode.ENGINE_LEARNING: "no profile says what an engine takes, and its iterations do not yet",
+    ReasonCode.SHRINK_UNSAFE: (
+        "the queueing model recommends {queueing:g}, but one worker fewer would saturate the others"
+    ),
+    ReasonCode.SATURATION_LEADS: ("saturation recommends {saturation:g}, the queueing model no more than {queueing:g}"),
+    ReasonCode.QUEUEING_LEADS: "the queueing model recommends {queueing:g}, saturation {saturation:g}",
+    ReasonCode.QUEUEING_STAYS: (
+        "the queueing model needs all {queueing:g} workers, saturation recommends {saturation:g}"
+    ),
+    ReasonCode.SATURATION_ALONE: ("the queueing model has no recommendation, saturation recommends {saturation:g}"),
+    ReasonCode.QUEUEING_ALONE: ("saturation has no recommendation, the queueing model recommends {queueing:g}"),
+    ReasonCode.NO_OPINION: "neither saturation nor the queueing model has a recommendation",
+    ReasonCode.ENGINE_LEARNING: "no engine profile is configured, and too few iterations have been measured",
     ReasonCode.REPLACEMENT_NOT_READY: (
-        "{wanted:g} held at {allowed:g}: the workers of the other pools that are ready do not carry the load alone"
+        "{wanted:g} held at {allowed:g}: the ready workers of the other pools cannot carry the load"
     ),
-    ReasonCode.SHRINK_STEPWISE: "{wanted:g} raised to {allowed:g}: more less is not known to be safe",
-    ReasonCode.CAPACITY_LIMITED: "{wanted:g} cut to {allowed:g}: not more of {limit:g} GPUs are left for it",
-    ReasonCode.QUOTA_LIMITED: "{wanted:g} cut to {allowed:g}: the quota of its namespace is {limit:g} GPUs",
-    ReasonCode.GIVES_WAY: "{wanted:g} cut to {allowed:g}: GPUs are short, it gives way to others",
-    ReasonCode.SERVED_BY_ANOTHER_POOL: "{wanted:g} cut to {allowed:g}: GPUs are short, another pool serves for it",
-    ReasonCode.SERVES_FOR_ANOTHER_POOL: "{wanted:g} raised to {allowed:g}: GPUs are short, it serves for another pool",
-    ReasonCode.GPUS_OCCUPIED: ("{wanted:g} cut to {allowed:g}: {free:g} GPUs are free for it now"),
+    ReasonCode.SHRINK_STEPWISE: "{wanted:g} raised to {allowed:g}: a larger scale-down is not known to be safe",
+    ReasonCode.CAPACITY_LIMITED: "{wanted:g} limited to {allowed:g}: models share {limit:g} GPUs",
+    ReasonCode.QUOTA_LIMITED: "{wanted:g} limited to {allowed:g}: the quota of the namespace is {limit:g} GPUs",
+    ReasonCode.GIVES_WAY: "{wanted:g} limited to {allowed:g}: GPUs are short and other models take precedence",
+    ReasonCode.SERVED_BY_ANOTHER_POOL: (
+        "{wanted:g} limited to {allowed:g}: GPUs are short and another pool serves the load"
+    ),
+    ReasonCode.SERVES_FOR_ANOTHER_POOL: (
+        "{wanted:g} raised to {allowed:g}: GPUs are short and the pool serves the load of another"
+    ),
+    ReasonCode.GPUS_OCCUPIED: "{wanted:g} limited to {allowed:g}: {free:g} GPUs are free",
     ReasonCode.REPLICAS_MIN: "{wanted:g} raised to replicas_min {allowed:g}",
-    ReasonCode.REPLICAS_MAX: "{wanted:g} cut to replicas_max {allowed:g}",
-    ReasonCode.GPU_BUDGET_MAX: "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}",
+    ReasonCode.REPLICAS_MAX: "{wanted:g} limited to replicas_max {allowed:g}",
+    ReasonCode.GPU_BUDGET_MAX: (
+        "{wanted:g} limited to {allowed:g}: {gpus:g} GPUs would exceed gpu_budget_max {budget:g}"
+    ),
     ReasonCode.GPU_BUDGET_MIN: (
         "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs would be below gpu_budget_min {budget:g}"
     ),
     ReasonCode.GPU_BUDGET_GUARD_HOLD: (
-        "{wanted:g} held at {allowed:g}: {gpus:g} GPUs stand, the budget allows no such step"
+        "{wanted:g} held at {allowed:g}: the GPU budget allows no step from {gpus:g} GPUs"
     ),
-    ReasonCode.GPU_BUDGET_RECONCILE: "{wanted:g} set to {allowed:g}: {gpus:g} GPUs stood out of the budget or bounds",
+    ReasonCode.GPU_BUDGET_RECONCILE: (
+        "{wanted:g} set to {allowed:g}: {gpus:g} GPUs are outside the GPU budget or the bounds of a pool"
+    ),
     ReasonCode.GPU_BUDGET_GIVES_WAY: "{wanted:g} set to {allowed:g}: another model waits for GPUs",
     ReasonCode.FLEET_GPU_BUDGET_MAX: (
-        "{wanted:g} cut to {allowed:g}: {gpus:g} GPUs of all models are taken or promised, fleet.gpu_budget_max is "
-        "{budget:g}"
+        "{wanted:g} limited to {allowed:g}: {gpus:g} GPUs of all models are occupied or reserved, "
+        "fleet.gpu_budget_max is {budget:g}"
     ),
     ReasonCode.FLEET_GPU_BUDGET_MIN: (
-        "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs of all models are taken or promised, fleet.gpu_budget_min is "
-        "{budget:g}"
+        "{wanted:g} raised to {allowed:g}: {gpus:g} GPUs of all models are occupied or reserved, "
+        "fleet.gpu_budget_min is {budget:g}"
     ),
-    ReasonCode.NO_DATA_NO_SHRINK: "{wanted:g} held at {allowed:g}: {fresh:g} of {ready:g} workers report",
-    ReasonCode.STEP_UP: "{wanted:g} cut to {allowed:g}: the largest step up",
+    ReasonCode.NO_DATA_NO_SHRINK: "{wanted:g} held at {allowed:g}: only {fresh:g} of {ready:g} ready workers report",
+    ReasonCode.STEP_UP: "{wanted:g} limited to {allowed:g}: the largest step up",
     ReasonCode.STEP_DOWN: "{wanted:g} raised to {allowed:g}: the largest step down",
     ReasonCode.STABILISATION: "{wanted:g} held at {allowed:g}: the highest proposal of the last {window_ms:g} ms",
     ReasonCode.WARM_UP: (
-        "{wanted:g} held at {allowed:g}: full data for {age_ms:g} ms, {needed_ms:g} ms are needed before a shrink"
+        "{wanted:g} held at {allowed:g}: data has been complete for {age_ms:g} ms, scale-down needs {needed_ms:g} ms"
     ),
     ReasonCode.COOLDOWN: (
-        "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, cooldown is {cooldown_ms:g} ms"
+        "{wanted:g} held at {allowed:g}: the last change was {age_ms:g} ms ago, the cooldown is {cooldown_ms:g} ms"
     ),
-    ReasonCode.PENDING_UNREACHED: "{missing:g} workers asked for did not come in time",
-    ReasonCode.IDLE: "{wanted:g} cut to {allowed:g}: for {idle_ms:g} ms nobody has asked anything of the model",
+    ReasonCode.PENDING_UNREACHED: "{missing:g} requested workers are not ready within their deadline",
+    ReasonCode.IDLE: "{wanted:g} limited to {allowed:g}: the model has had no requests for {idle_ms:g} ms",
     ReasonCode.LAST_WORKER: (
-        "{wanted:g} raised to {allowed:g}: the last worker of a role stays while the model is awake"
+        "{wanted:g} raised to {allowed:g}: each role keeps a worker until the model scales to zero"
     ),
-    ReasonCode.SCHEDULE_FLOOR: "{wanted:g} raised to {allowed:g}: a schedule asks for it, for {left_ms:g} ms more",
-    ReasonCode.NOT_LEADER: "this agent does not lead, or is about to lose its lease",
+    ReasonCode.SCHEDULE_FLOOR: (
+        "{wanted:g} raised to {allowed:g}: the minimum of a schedule that ends in {left_ms:g} ms"
+    ),
+    ReasonCode.NOT_LEADER: "this agent is not the leader, or its lease is about to expire",
     ReasonCode.NOT_SETTLED: "the registry or the decisions have not been read yet",
     ReasonCode.PAUSED: "the model is paused",
-    ReasonCode.BUS_DOWN: "the bus is away",
+    ReasonCode.BUS_DOWN: "NATS is unreachable",
     ReasonCode.DECISION_IN_FLIGHT: "a decision is being committed",
-    ReasonCode.RETRY_BACKOFF: "the last decision was not applied, the next may be in {left_ms:g} ms",
-    ReasonCode.ADVISE_ONLY: "no_operation is set: this is what would be done",
+    ReasonCode.RETRY_BACKOFF: "the last decision was not applied; the next attempt is in {left_ms:g} ms",
+    ReasonCode.ADVISE_ONLY: "no_operation is set: the decision is not executed",
     ReasonCode.STOPPING: "the agent is stopping",
 }
-"""One sentence for each code, filled from the numbers of the reason."""
+"""Sentence of each code: a format string over ``Reason.numbers``."""
 
 
 class Rejection(StrEnum):
-    """Why something from outside was refused. Append only, like ``ReasonCode``."""
+    """Reason for refusing external input. Append only, as ``ReasonCode``."""
 
-    # by the codec, before anything is believed
+    # by the codec
     OVERSIZED = "oversized"
     MALFORMED = "malformed"
     INVALID = "invalid"
     TOO_DEEP = "too_deep"
     SUBJECT_UNKNOWN = "subject_unknown"
     SUBJECT_MISMATCH = "subject_mismatch"
-    # by the fleet, against what is believed
+    # by the fleet, compared with its state
     UNKNOWN_MODEL = "unknown_model"
     UNKNOWN_POOL = "unknown_pool"
     UNKNOWN_WORKER = "unknown_worker"
@@ -300,7 +329,7 @@ class Rejection(StrEnum):
 
 
 class Reason(Struct, frozen=True, omit_defaults=True):
-    """A code, the pool that it is about (empty: the model), the numbers that led to it, and what numbers cannot say."""
+    """A code with the numbers behind it; ``pool`` is empty for a reason of the whole model."""
 
     code: ReasonCode
     pool: str = ""
@@ -309,39 +338,39 @@ class Reason(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, code: ReasonCode, pool: str = "", **numbers: float) -> "Reason":
-        """A reason whose numbers are floats, so that it survives a round trip through the journal unchanged."""
+        """Return a reason with its numbers as floats, so that a round trip through the journal leaves it unchanged."""
         return cls(code, pool, {name: float(value) for name, value in numbers.items()})
 
     def sentence(self) -> str:
-        """For a person: the pool and the filled sentence."""
+        """Return the sentence of the code with its numbers, preceded by the pool and followed by the detail."""
         text = SENTENCES[self.code].format(**self.numbers)
         text = f"{text}: {self.detail}" if self.detail else text
         return f"{self.pool}: {text}" if self.pool else text
 
 
 class RoleDemand(Struct, frozen=True):
-    """What is demanded of the pools of one role together, and how much of it a worker of each can serve."""
+    """Demand on the pools of one role, and the capacity of one worker of each pool."""
 
     role: Role
     demand: float
-    """In any unit, such as requests a second; 0: nothing."""
+    """Demand in any unit, such as requests per second; at least 0."""
     capacities: dict[str, float]
-    """By pool, in the same unit; a pool that cannot meet the objectives is not in it."""
+    """Demand that one worker serves, by pool; pools that cannot meet the objectives are absent."""
 
 
 class Recommendation(Struct, frozen=True):
-    """What one planner thinks: targets by pool, or none to hold. Always with reasons."""
+    """Result of a planner: targets by pool, with reasons. A pool without a target keeps its current one."""
 
     planner: str
     targets: dict[str, int]
     reasons: tuple[Reason, ...]
     inputs: dict[str, float]
     demands: tuple[RoleDemand, ...] = ()
-    """By role, of a planner that knows what one pool can do in the place of another."""
+    """Demands by role, from planners that can express one pool's capacity in terms of another's."""
 
 
 class Explanation(Struct, frozen=True):
-    """How a decision, or a hold, came about: what was seen, what was proposed, which rails bit, what came out."""
+    """Derivation of a decision or a hold: inputs, recommendations, applied limits and resulting targets."""
 
     model: str
     at_ms: int

@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from loadline.core.engines.token_capacity import (
     ObservedCapacity,
@@ -287,6 +288,9 @@ class SaturationPlanner(Planner):
                 threshold=threshold,
                 wanted=count,
             )
+            if not step and held.falling > held.rising:
+                window_s, peak = self.knobs.scale_down_window_ms / 1_000, held.falling / capacity
+                reason = replace(reason, detail=f"the peak of the last {window_s:g} s is {peak:.2f}")
             missing = pool.missing_workers(now)
             late = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
             if step > 0:  # what is late is not given up for what is needed
