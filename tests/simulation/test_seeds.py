@@ -51,7 +51,7 @@ def test_much_happens_in_these_hours(plays: Plays) -> None:
     for verdict in verdicts:
         total.update(verdict.counts)
     least = {"decisions": 1_500, "lives": 250, "SendDrain": 500, "samples_replayed": 50, "RevokeWorkerLease": 5}
-    least |= {"requests": 150_000, "begun again": 5_000, "moves switched": 7_000, "moves aborted": 2_000}
+    least |= {"requests": 150_000, "restarted": 5_000, "migrations switched": 7_000, "migrations aborted": 2_000}
     assert {what: total[what] for what in least if total[what] < least[what]} == {}
 
 

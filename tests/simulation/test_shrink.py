@@ -57,9 +57,9 @@ def test_a_kept_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{", "not a kept plan"),
-        (b"\xff", "not a kept plan"),
-        (b"[" * 100_000, "not a kept plan"),
+        (b"{", "not a saved plan"),
+        (b"\xff", "not a saved plan"),
+        (b"[" * 100_000, "not a saved plan"),
         (b'{"violated":"","detail":"","plan":{"seed":1,"more":2}}', "more"),
         (b'{"violated":"","detail":"","plan":{"seed":1,"faults":[{"kind":"flood","at_ms":0}]}}', "there is no fault"),
     ],

@@ -1,1 +1,1 @@
-"""A world in which everything fails, and what must hold all the same: fault plans, invariants, and their play."""
+"""Chaos testing in virtual time: fault plans, fault injection, and the invariants that must hold under them."""

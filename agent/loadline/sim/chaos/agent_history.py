@@ -1,4 +1,4 @@
-"""What is remembered of one life of an agent, to judge it by: made of what it was told, not of what it believes."""
+"""Record of one agent's lifetime from its inputs and effects alone, as a reference for checks of its state."""
 
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -19,7 +19,7 @@ _NEVER: Final = -(2**60)
 
 
 class AgentHistory:
-    """One life of one agent. All times are those of its own clock, in ms."""
+    """Inputs and effects of one lifetime of an agent. Times are those of the agent's own clock, in ms."""
 
     def __init__(self, agent: SimulatedAgent) -> None:
         self.agent = agent
@@ -32,69 +32,69 @@ class AgentHistory:
         # leadership
         self.epoch = self.lease_id = 0
         self.lease_requested_ms = _NEVER
-        """When the lease that it holds was last asked for, with success."""
+        """Request time of the newest successful grant or renewal of its lease."""
         self.led_epoch = 0
-        """The term that it led at the end of the last turn; 0: none."""
+        """Epoch that it led at the end of the last turn; 0: none."""
         self.deposed_epoch = 0
-        """The term that it heard in this turn to be over."""
+        """Epoch that this turn's events reported to be over; 0: none."""
         self.campaigns = 0
         self.renewals: dict[int, int] = {}
-        """Lease -> renewals that were not answered."""
-        # what it has read
+        """Lease -> renewals without an answer."""
+        # reads
         self.registry_read = self.decisions_read = self.acting = False
-        """``acting``: it has read the decisions in this term, be it that it has to read them again."""
+        """``acting``: it has read the decisions in this epoch, even if it must read them again."""
         self.first_read_request = 0
-        """The first read that was asked for in this term; 0: none yet."""
+        """First read that it requested in this epoch; 0: none yet."""
         self.acting_since_ms = _NEVER
         # commits
         self.in_flight: dict[tuple[str, int], Decision] = {}
-        """(model, epoch) -> what is being committed."""
+        """(model, epoch) -> decision whose commit has no answer yet."""
         self.unknown: dict[str, tuple[str, int]] = {}
-        """Model -> decision of unknown outcome, and the read that must be answered first; 0: not asked for yet."""
+        """Model -> decision of unknown outcome, and the read that resolves it; 0: not requested yet."""
         self.tried: dict[tuple[str, int], int] = {}
-        """(model, epoch) -> highest sequence that it tried."""
+        """(model, epoch) -> highest sequence that it tried to commit."""
         self.backoff_until_ms: dict[str, int] = {}
         # planning
         self.proposals: dict[PoolKey, deque[tuple[int, int]]] = {}
         self.quorate_since_ms: dict[PoolKey, int] = {}
-        # what follows
+        # decisions and drains
         self.announced: dict[str, tuple[str, int]] = {}
-        """Model -> decision, and when it was last announced or its acceptance was heard."""
+        """Model -> decision, and the time of its newest announcement or of its acceptance."""
         self.answers: list[ev.DecisionAnswered] = []
-        """Those of this turn."""
+        """Answers of this turn."""
         self.ledger_states: dict[str, tuple[str, str]] = {}
-        """Model -> decision and its state at the end of the last turn."""
+        """Model -> decision and its ledger state at the end of the last turn."""
         self.draining: dict[str, tuple[int, int]] = {}
         """Drain -> incarnation and deadline."""
         self.last_finished: FinishedDrain | None = None
-        """The newest drain that had ended at the end of the last turn."""
+        """Newest drain that had finished at the end of the last turn."""
         self.drained_workers: set[tuple[str, str, str]] = set()
-        """Workers that said in this turn that they are empty."""
+        """Workers that reported in this turn that they are drained."""
         self.newest_samples: dict[str, tuple[int, int]] = {}
-        """Worker -> incarnation, and sequence of its newest sample when that was last looked at."""
+        """Worker -> incarnation, and sequence of its newest sample, as of the last check of totals."""
         self.totals_checked_ms = _NEVER
         self.drain_requested_ms: dict[str, int] = {}
         self.drain_failures: dict[str, int] = {}
         self.migrations = OutstandingMigrations()
-        """Its moves of this term."""
+        """Migrations of this epoch."""
 
     @property
     def deadline_ms(self) -> int:
-        """When it must not commit any more."""
+        """Time from which it must not commit: the lease's end less the margin."""
         knobs = self.settings.leadership
         return self.lease_requested_ms + knobs.lease_ttl_s * 1_000 - knobs.margin_ms
 
-    # -- what it is told -----------------------------------------------------------------------------------------------
+    # -- inputs --------------------------------------------------------------------------------------------------------
 
     def record_events(self, events: Sequence[ev.AnyEvent], now: int) -> None:
-        """Remember the events of a turn."""
+        """Record the events of a turn."""
         self.answers.clear()
         self.drained_workers.clear()
         self.deposed_epoch = 0
         for event in events:
             match event:
                 case ev.LoadReported():
-                    pass  # nearly all there are
+                    pass  # the bulk of all events
                 case ev.DecisionAnswered():
                     self.answers.append(event)
                 case ev.WorkerDrained(model=model, pool=pool, worker=worker):
@@ -154,7 +154,7 @@ class AgentHistory:
         request = event.request
         if 0 < self.first_read_request <= request:
             self.decisions_read = self.acting = True
-        # What is there has been committed, whether its own answer has come yet or not.
+        # A decision that was read has been committed, even if the answer to its own commit is still to come.
         there = {stored.decision.decision_id for stored in event.decisions}
         self.in_flight = {key: one for key, one in self.in_flight.items() if one.decision_id not in there}
         for model, (_, asked) in list(self.unknown.items()):
@@ -169,17 +169,17 @@ class AgentHistory:
                 if ours and isinstance(event, ev.CommitUnknown):
                     self.unknown[event.model] = (event.decision_id, 0)
                 elif ours and isinstance(event, ev.CommitRefused) and event.fenced:
-                    self.decisions_read, self.first_read_request = False, 0  # what it believes of the store is wrong
+                    self.decisions_read, self.first_read_request = False, 0  # its view of the store is outdated
 
     def _record_drain_answer(self, event: ev.DrainAnswered) -> None:
         key = f"{event.model}\0{event.pool}\0{event.worker}"
         if not event.accepted and self.bus_connected and key in self.draining:
             self.drain_failures[key] = self.drain_failures.get(key, 0) + 1
 
-    # -- what it does --------------------------------------------------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------------------------------
 
     def record_effects(self, effects: Sequence[AnyEffect]) -> None:
-        """Remember what is under way."""
+        """Record the requests that the effects of a turn start."""
         for effect in effects:
             match effect:
                 case Campaign():
@@ -195,21 +195,21 @@ class AgentHistory:
                     self.tried[key] = max(decision.sequence, self.tried.get(key, 0))
 
     def record_quorum(self, pool: PoolKey, quorate: bool, now: int) -> None:  # noqa: FBT001 - a fact
-        """Remember since when there is data."""
+        """Record since when a pool has a quorum of fresh workers."""
         if not quorate:
             self.quorate_since_ms.pop(pool, None)
         else:
             self.quorate_since_ms.setdefault(pool, now)
 
     def _retain_models(self, models: Collection[str]) -> None:
-        """A model that was taken out begins anew when it comes back."""
+        """Forget all models but these: a model that returns to the settings starts anew."""
         by_pool: tuple[dict[PoolKey, Any], ...] = (self.proposals, self.quorate_since_ms)
         for remembered in by_pool:
             for pool in [pool for pool in remembered if pool[0] not in models]:
                 del remembered[pool]
 
     def record_proposal(self, pool: PoolKey, count: int, now: int) -> None:
-        """Remember what was proposed for a pool."""
+        """Record the count proposed for a pool."""
         held = self.proposals.setdefault(pool, deque())
         if not held or held[-1][1] != count:
             held.append((now, count))
@@ -218,5 +218,5 @@ class AgentHistory:
             held.popleft()
 
     def highest_proposal(self, pool: PoolKey) -> int:
-        """The highest proposal of the window, the newest one included."""
+        """Return the highest proposal of the stabilisation window, the newest included."""
         return max((count for _, count in self.proposals.get(pool, ())), default=0)

@@ -1,4 +1,4 @@
-"""Watches every turn of every agent and every write of the store, and judges them. Liveness has a file of its own."""
+"""Checks of the safety invariants at every turn of every agent and every write of the store."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,8 +20,8 @@ from loadline.ports import Change
 from loadline.runtime import record
 from loadline.sim.chaos import state_checks as beliefs
 from loadline.sim.chaos.agent_history import AgentHistory
-from loadline.sim.chaos.commit_checks import CommitCheck, Report, quorate
-from loadline.sim.chaos.invariants import Findings
+from loadline.sim.chaos.commit_checks import CommitCheck, quorate
+from loadline.sim.chaos.invariants import Findings, ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.migration_checks import EpochCheck, MigrationCheck
 from loadline.sim.chaos.world import ChaosWorld
@@ -29,25 +29,25 @@ from loadline.sim.world.agent import SimulatedAgent, TurnObserver
 from loadline.wire.codec import decode_decision
 from loadline.wire.keys import Keys
 
-_BACK_OFF_AFTER = frozenset({"commit_refused", "decision_refused", "decision_expired"})
-"""Alarms that tell of a decision that came to nothing."""
+_BACKOFF_ALARMS = frozenset({"commit_refused", "decision_refused", "decision_expired"})
+"""Alarms after which the next decision of the model must back off."""
 
 
 class InvariantChecker(TurnObserver):
-    """The invariants of safety.
+    """Checker of the safety invariants; ``liveness`` has the others.
 
     Args:
-        world: What is watched.
+        world: World to observe.
     """
 
     def __init__(self, world: ChaosWorld) -> None:
         self.findings = Findings()
         self.decisions: dict[str, Decision] = {}
-        """All decisions that were ever committed, by id."""
+        """All decisions ever committed, by id."""
         self.counts: dict[str, int] = {}
-        """Turns, lives of agents and effects of each kind."""
+        """Turns, agent lifetimes and effects by kind."""
         self.samples = 0
-        """Parts of journals that were replayed."""
+        """Journal samples that were replayed."""
         self._world = world
         self._histories: dict[int, AgentHistory] = {}
         self._highest_numbers: dict[str, tuple[int, int]] = {}
@@ -58,10 +58,10 @@ class InvariantChecker(TurnObserver):
         world.on_journal = self._on_journal
         world.on_violation = self.report
         world.on_migration_phase.append(EpochCheck(self.report).on_phase)
-        world.on_migration_phase.append(lambda _worker, phase, _command: self._count(f"moves {phase}"))
+        world.on_migration_phase.append(lambda _worker, phase, _command: self._count(f"migrations {phase}"))
 
     def history_of(self, agent: SimulatedAgent) -> AgentHistory:
-        """What is remembered of a life."""
+        """Return the history of an agent's current lifetime."""
         known = self._histories.get(id(agent))
         if known is None or known.agent is not agent:
             known = self._histories[id(agent)] = AgentHistory(agent)
@@ -69,34 +69,34 @@ class InvariantChecker(TurnObserver):
         return known
 
     def report(self, name: str, detail: str) -> None:
-        """Something does not hold now."""
+        """Record a violation at the current virtual time."""
         self.findings.add(name, self._world.timeline.now_ms, detail)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def before_turn(self, agent: SimulatedAgent, events: Sequence[AnyEvent], now: int) -> None:
-        """Remember what it is told."""
+        """Record the inputs of a turn."""
         self._count("turns")
         self.history_of(agent).record_events(events, now)
 
     def after_turn(
         self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
-        """Judge what it believes and what it does."""
-        memory = self.history_of(agent)
-        report: Report = partial(self._report_for, agent)
-        self._record_proposals(memory, now)
+        """Check the state of an agent after a turn, and the effects of the turn."""
+        history = self.history_of(agent)
+        report: ReportViolation = partial(self._report_for, agent)
+        self._record_proposals(history, now)
         for effect in effects:
-            self._check_effect(memory, effect, now, report)
-        memory.record_effects(effects)
-        beliefs.check_turn(memory, now, report)
+            self._check_effect(history, effect, now, report)
+        history.record_effects(effects)
+        beliefs.check_turn(history, now, report)
         if events and agent.turns.count % 16 == 0:
-            beliefs.check_totals(memory, now, report)
+            beliefs.check_totals(history, now, report)
         if self._world.scaler_bus.regression:
             self.report("I2-applied", self._world.scaler_bus.regression)
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
-        """Count it."""
+        """Count an effect by its kind."""
         del agent
         self._count(type(effect).__name__)
 
@@ -106,71 +106,69 @@ class InvariantChecker(TurnObserver):
     def _report_for(self, agent: SimulatedAgent, name: str, detail: str) -> None:
         self.report(name, f"{agent.name}: {detail}")
 
-    def _check_effect(self, memory: AgentHistory, effect: AnyEffect, now: int, report: Report) -> None:
+    def _check_effect(self, history: AgentHistory, effect: AnyEffect, now: int, report: ReportViolation) -> None:
         match effect:
             case CommitDecision(decision=decision):
-                CommitCheck(memory, decision, now, report).run(self._rivals(memory.agent))
+                CommitCheck(history, decision, now, report).run(self._rivals(history.agent))
             case AnnounceDecision(decision=decision, ttl_ms=ttl_ms):
-                memory.announced[decision.model] = (decision.decision_id, now)
+                history.announced[decision.model] = (decision.decision_id, now)
                 if self.decisions.get(decision.decision_id) != decision:
-                    report("I15-expiry", f"{decision.decision_id} was never committed")
-                if now >= decision.expires_at_ms or not 0 < ttl_ms <= memory.settings.decisions.ttl_ms:
-                    report("I15-expiry", f"{ttl_ms} ms left, {decision.expires_at_ms - now} ms by the decision")
+                    report("I15-expiry", f"{decision.decision_id} is not committed")
+                if now >= decision.expires_at_ms or not 0 < ttl_ms <= history.settings.decisions.ttl_ms:
+                    report("I15-expiry", f"TTL {ttl_ms} ms, {decision.expires_at_ms - now} ms until the expiry")
             case SendDrain():
-                memory.drain_requested_ms[effect.drain_id + effect.worker] = now
+                history.drain_requested_ms[effect.drain_id + effect.worker] = now
             case SendMigrate():
-                self._check_migration(memory, effect, now, report)
+                self._check_migration(history, effect, now, report)
             case Resign():
-                beliefs.check_resignation(memory, report)
-            case RaiseAlarm(kind=kind, model=model) if kind in _BACK_OFF_AFTER:
-                memory.backoff_until_ms[model] = now + memory.settings.decisions.retry_backoff_ms
+                beliefs.check_resignation(history, report)
+            case RaiseAlarm(kind=kind, model=model) if kind in _BACKOFF_ALARMS:
+                history.backoff_until_ms[model] = now + history.settings.decisions.retry_backoff_ms
             case _:
                 pass
 
-    def _check_migration(self, memory: AgentHistory, effect: SendMigrate, now: int, report: Report) -> None:
-        move, state = effect.migration, memory.agent.controller.state
-        if not state.leading or memory.epoch != move.epoch or now >= memory.deadline_ms:
-            report("I21-fence", f"epoch {move.epoch}, {now - memory.deadline_ms} ms after the deadline")
-        if memory.stopping:
-            report("I19-quiet", f"requests of {move.source.worker} are to move")
-        knobs = memory.models[move.model].migration
-        MigrationCheck(state, knobs, move, report).run(memory.migrations.others_of(move, state.fleet, now))
-        memory.migrations.add(effect, now)
+    def _check_migration(self, history: AgentHistory, effect: SendMigrate, now: int, report: ReportViolation) -> None:
+        migration, state = effect.migration, history.agent.controller.state
+        if not state.leading or history.epoch != migration.epoch or now >= history.deadline_ms:
+            report("I21-fence", f"epoch {migration.epoch}, {now - history.deadline_ms} ms after the deadline")
+        if history.stopping:
+            report("I19-quiet", f"a migration from {migration.source.worker}")
+        knobs = history.models[migration.model].migration
+        MigrationCheck(state, knobs, migration, report).run(history.migrations.others_of(migration, state.fleet, now))
+        history.migrations.add(effect, now)
 
     def _rivals(self, agent: SimulatedAgent) -> list[SimulatedAgent]:
-        """The other agents, but for those that cannot know that their term is over; of one that cannot itself, none."""
+        """Return the other agents that can know whether their epoch is over; none for an agent that cannot itself."""
         known = [one for one in self._world.agents.values() if _epoch(one) not in self._world.deposed_epochs]
         return [one for one in known if one is not agent] if agent in known else []
 
-    def _record_proposals(self, memory: AgentHistory, now: int) -> None:
-        """Remember what was proposed in this turn, and whether there was data: as the explanations tell."""
-        state = memory.agent.controller.state
-        if not (state.leading and memory.registry_read and memory.acting):
-            memory.acting_since_ms = now
-            memory.proposals.clear()
-            memory.quorate_since_ms.clear()
+    def _record_proposals(self, history: AgentHistory, now: int) -> None:
+        """Record the proposals of this turn and the quorum of each pool, as the explanations tell."""
+        state = history.agent.controller.state
+        if not (state.leading and history.registry_read and history.acting):
+            history.acting_since_ms = now
+            history.proposals.clear()
+            history.quorate_since_ms.clear()
             return
-        fleet = memory.settings.fleet
-        for told in chain(
-            state.explanations[-len(memory.models) :],
-            (model.hold for model in state.fleet.models.values() if model.hold is not None),
-        ):
-            if told.at_ms != now:
+        fleet = history.settings.fleet
+        holds = (model.hold for model in state.fleet.models.values() if model.hold is not None)
+        for explanation in chain(state.explanations[-len(history.models) :], holds):
+            if explanation.at_ms != now:
                 continue
-            if not (told.limits or any(opinion.reasons for opinion in told.recommendations)):
-                self._report_for(memory.agent, "I18-reasons", f"{told.outcome} {told.model}")
-            for pool in state.fleet.models[told.model].pools.values():
-                key = told.model, pool.name
-                memory.record_quorum(key, quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now), now)
-                if _was_guarded(told):
-                    memory.record_proposal(
-                        key, told.recommendations[0].targets.get(pool.name, told.current[pool.name]), now
+            if not (explanation.limits or any(opinion.reasons for opinion in explanation.recommendations)):
+                self._report_for(history.agent, "I18-reasons", f"{explanation.outcome} {explanation.model}")
+            for pool in state.fleet.models[explanation.model].pools.values():
+                key = explanation.model, pool.name
+                history.record_quorum(key, quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now), now)
+                if _was_guarded(explanation):
+                    history.record_proposal(
+                        key, explanation.recommendations[0].targets.get(pool.name, explanation.current[pool.name]), now
                     )
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
     def _on_write(self, changes: list[Change]) -> None:
-        """Judge the truth at the moment at which it becomes true."""
+        """Check committed decisions at the moment of the write."""
         for change in changes:
             if change.entry is None or not change.key.startswith(self._keys.decisions):
                 continue
@@ -179,8 +177,8 @@ class InvariantChecker(TurnObserver):
                 continue
             leader = self._world.store.keys.get(self._keys.leader("all"))
             if leader is None or leader.create_revision != decision.epoch:
-                term = leader.create_revision if leader else "nobody's"
-                self.report("I2-fence", f"{decision.model}: epoch {decision.epoch} in the term {term}")
+                current = leader.create_revision if leader else "none"
+                self.report("I2-fence", f"{decision.model}: epoch {decision.epoch}, the current one is {current}")
             number, highest = (decision.epoch, decision.sequence), self._highest_numbers.get(decision.model, (0, 0))
             if number <= highest or (decision.model, decision.sequence) in self._sequences:
                 self.report("I1-order", f"{decision.model}: {number} after {highest}")
@@ -194,7 +192,7 @@ class InvariantChecker(TurnObserver):
         journal.on_sample = partial(self._replay, agent)
 
     def _replay(self, agent: SimulatedAgent, segments: list[tuple[str, list[bytes]]]) -> None:
-        """From the beginning of the sample, and from the beginning of its last segment."""
+        """Replay a sample from its beginning, and from the beginning of its last segment."""
         self.samples += 1
         for begin in {0, len(segments) - 1}:
             found = record.replay(segments[begin:])
@@ -206,6 +204,6 @@ def _epoch(agent: SimulatedAgent) -> int:
     return agent.controller.state.leadership.epoch
 
 
-def _was_guarded(told: Explanation) -> bool:
-    """Whether the rails saw the proposal: what comes to nothing before that is no proposal."""
-    return not told.limits or told.limits[0].code not in {ReasonCode.NOT_LEADER, ReasonCode.NOT_SETTLED}
+def _was_guarded(explanation: Explanation) -> bool:
+    """Return whether the proposal reached the guardrails; one that was held before is not in their window."""
+    return not explanation.limits or explanation.limits[0].code not in {ReasonCode.NOT_LEADER, ReasonCode.NOT_SETTLED}

@@ -1,6 +1,4 @@
-"""What must hold of a decision in the turn in which an agent begins to commit it."""
-
-from collections.abc import Callable
+"""Checks of a decision in the turn in which an agent starts to commit it."""
 
 from loadline.core.fleet.pool import Pool
 from loadline.core.state.agent_state import limited
@@ -8,17 +6,15 @@ from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.decisions import Decision, PoolTarget
 from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.sim.chaos.agent_history import AgentHistory
+from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.world.agent import SimulatedAgent
 
-Report = Callable[[str, str], None]
-"""Takes the name of an invariant that does not hold, and what was seen."""
-
 FRESH_SLACK_MS = 3_000
-"""Silent workers are noticed when the planner next looks, once in 2 s, and that turn may come late."""
+"""Slack for silent workers: the planner runs every 2 s and its turn may come late."""
 
 
 def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
-    """Whether enough of the ready workers report, counted anew; in case of doubt they do."""
+    """Return whether enough ready workers report, from a count of its own that allows for slack."""
     ready = fresh = 0
     for worker in pool.workers.values():
         if worker.availability == "ready":
@@ -28,27 +24,31 @@ def quorate(pool: Pool, stale_after_ms: int, ratio: float, now: int) -> bool:
 
 
 class CommitCheck:
-    """Judges one commit.
+    """Checks of one commit.
 
     Args:
-        memory: Of the agent that commits.
-        decision: What it commits.
-        now: By its clock.
-        report: Takes what does not hold.
+        history: History of the committing agent.
+        decision: Decision to commit.
+        now: Time of the agent's clock, in ms.
+        report: Receives violations.
     """
 
-    def __init__(self, memory: AgentHistory, decision: Decision, now: int, report: Report) -> None:
-        self.history = memory
+    def __init__(self, history: AgentHistory, decision: Decision, now: int, report: ReportViolation) -> None:
+        self.history = history
         self.decision = decision
         self.now = now
         self.report = report
-        self.model: ModelKnobs = memory.models[decision.model]
-        state = memory.agent.controller.state
+        self.model: ModelKnobs = history.models[decision.model]
+        state = history.agent.controller.state
         self.state = state
         self.pools = state.fleet.models[decision.model].pools
 
     def run(self, others: list[SimulatedAgent]) -> None:
-        """All of it."""
+        """Run all checks.
+
+        Args:
+            others: Agents that must not be able to commit at this time.
+        """
         self._check_leadership(others)
         self._check_timing()
         for target in self.decision.targets:
@@ -62,40 +62,41 @@ class CommitCheck:
         self._check_capacity()
 
     def _check_leadership(self, others: list[SimulatedAgent]) -> None:
-        memory, now, decision = self.history, self.now, self.decision
-        if memory.epoch != decision.epoch or now >= memory.deadline_ms:
-            self.report("I3-lease", f"epoch {decision.epoch}, {now - memory.deadline_ms} ms after the deadline")
+        history, now, decision = self.history, self.now, self.decision
+        if history.epoch != decision.epoch or now >= history.deadline_ms:
+            self.report("I3-lease", f"epoch {decision.epoch}, {now - history.deadline_ms} ms after the deadline")
         for other in others:
             if other.controller.state.leadership.may_commit(other.clock.now_ms()):
-                self.report("I3-alone", f"{memory.agent.name} and {other.name}")
-        if memory.stopping:
-            self.report("I19-quiet", f"sequence {decision.sequence} is committed")
-        if not (memory.registry_read and memory.decisions_read):
-            self.report("I9-settled", f"registry {memory.registry_read}, decisions {memory.decisions_read}")
+                self.report("I3-alone", f"{history.agent.name} and {other.name}")
+        if history.stopping:
+            self.report("I19-quiet", f"commit of sequence {decision.sequence}")
+        if not (history.registry_read and history.decisions_read):
+            self.report("I9-settled", f"registry {history.registry_read}, decisions {history.decisions_read}")
         if not decision.reasons:
-            self.report("I18-reasons", f"sequence {decision.sequence} has none")
+            self.report("I18-reasons", f"sequence {decision.sequence}")
 
     def _check_timing(self) -> None:
-        memory, now, decision = self.history, self.now, self.decision
+        history, now, decision = self.history, self.now, self.decision
         model = decision.model
-        if model in memory.paused:
+        if model in history.paused:
             self.report("P5-paused", model)
-        if not memory.bus_connected:
+        if not history.bus_connected:
             self.report("P6-bus", model)
-        if model in memory.unknown:
-            self.report("I17-truth", f"{memory.unknown[model]} before sequence {decision.sequence}")
-        if (model, decision.epoch) in memory.in_flight:
-            self.report("I14-one", f"sequences {memory.in_flight[model, decision.epoch].sequence}, {decision.sequence}")
-        if decision.sequence <= memory.tried.get((model, decision.epoch), 0):
+        if model in history.unknown:
+            self.report("I17-truth", f"{history.unknown[model]} before sequence {decision.sequence}")
+        if (model, decision.epoch) in history.in_flight:
+            first = history.in_flight[model, decision.epoch].sequence
+            self.report("I14-one", f"sequences {first}, {decision.sequence}")
+        if decision.sequence <= history.tried.get((model, decision.epoch), 0):
             self.report("I17-used", f"sequence {decision.sequence} in epoch {decision.epoch}")
-        if now < memory.backoff_until_ms.get(model, now):
-            self.report("P2-back-off", f"{memory.backoff_until_ms[model] - now} ms too early")
-        young_ms = now - memory.acting_since_ms
-        if young_ms < memory.settings.fleet.stale_after_ms and any(p.desired is None for p in self.pools.values()):
+        if now < history.backoff_until_ms.get(model, now):
+            self.report("P2-back-off", f"{history.backoff_until_ms[model] - now} ms too early")
+        young_ms = now - history.acting_since_ms
+        if young_ms < history.settings.fleet.stale_after_ms and any(p.desired is None for p in self.pools.values()):
             self.report("I9-young", f"{model} after {young_ms} ms")
 
     def _has_reason(self, pool: Pool, *codes: ReasonCode) -> bool:
-        """Whether a stronger rail is named as the reason of what a pool got."""
+        """Return whether one of the codes is a reason of the pool's count, so that weaker limits did not apply."""
         return any(f"{pool.name}:{code}" in self.decision.reasons for code in codes)
 
     def _check_replicas(self, pool: Pool, target: PoolTarget) -> None:
@@ -104,12 +105,12 @@ class CommitCheck:
         drains = self.state.drains.open.values()
         leaving = {d.worker for d in drains if (d.model, d.pool) == (self.model.name, pool.name)}
         if not leaving <= {victim.worker for victim in target.victims}:
-            self.report("I16-named", f"{sorted(leaving)}, named are {[v.worker for v in target.victims]}")
+            self.report("I16-named", f"{sorted(leaving)} are leaving, {[v.worker for v in target.victims]} are named")
 
     def _check_growth(self, pool: Pool, target: PoolTarget) -> None:
         guard = self.model.guardrails
         if self._has_reason(pool, ReasonCode.REPLICAS_MIN, ReasonCode.GPU_BUDGET_RECONCILE):
-            return  # bounds are stronger
+            return  # bounds take precedence over the step
         if target.replicas > target.previous + guard.step_up_max:
             self.report("I5-step", f"{pool.name} from {target.previous} to {target.replicas}")
         self._check_cooldown(pool, guard.cooldown_up_ms)
@@ -120,19 +121,19 @@ class CommitCheck:
             self.report("P3-cooldown", f"{pool.name} again after {self.now - changed_ms} ms")
 
     def _check_shrink(self, pool: Pool, target: PoolTarget) -> None:
-        memory, now, guard, fleet = self.history, self.now, self.model.guardrails, self.history.settings.fleet
+        history, now, guard, fleet = self.history, self.now, self.model.guardrails, self.history.settings.fleet
         key = self.model.name, pool.name
-        said = f"{pool.name} from {target.previous} to {target.replicas}"
+        change = f"{pool.name} from {target.previous} to {target.replicas}"
         if not quorate(pool, fleet.stale_after_ms, fleet.quorum_ratio, now):
-            self.report("I6-data", f"{said} with {pool.fresh} of {pool.ready} fresh")
+            self.report("I6-data", f"{change} with {pool.fresh} of {pool.ready} fresh")
         if target.replicas < min(target.previous, pool.scaling_base(now)) - guard.step_down_max:
-            self.report("I5-step", said)
+            self.report("I5-step", change)
         yields = self._has_reason(pool, ReasonCode.GIVES_WAY, ReasonCode.CAPACITY_LIMITED, ReasonCode.QUOTA_LIMITED)
-        if target.replicas < min(target.previous, memory.highest_proposal(key)) and not yields:
-            self.report("I8-window", f"{said}, the highest proposal is {memory.highest_proposal(key)}")
-        warm_ms = now - max(memory.acting_since_ms, memory.quorate_since_ms.get(key, now))
+        if target.replicas < min(target.previous, history.highest_proposal(key)) and not yields:
+            self.report("I8-window", f"{change}, the highest proposal is {history.highest_proposal(key)}")
+        warm_ms = now - max(history.acting_since_ms, history.quorate_since_ms.get(key, now))
         if warm_ms < guard.warm_up_ms:
-            self.report("I9-warm-up", f"{said} after {warm_ms} ms of data")
+            self.report("I9-warm-up", f"{change} after {warm_ms} ms of data")
         self._check_cooldown(pool, guard.cooldown_down_ms)
 
     def _check_budget(self) -> None:
@@ -141,7 +142,7 @@ class CommitCheck:
         total = sum(target.replicas * pool.knobs.gpus_per_worker for pool, target in targets)
         occupied = any(
             self._has_reason(pool, ReasonCode.GPUS_OCCUPIED) for pool, _ in targets
-        )  # no floor puts two on one GPU
+        )  # a minimum cannot place two workers on one GPU
         if (total < least and not occupied) or (most is not None and total > most):
             self.report("I4-budget", f"{total} GPUs")
         grows = any(target.replicas > max(target.previous, pool.knobs.replicas_min) for pool, target in targets)
@@ -152,10 +153,10 @@ class CommitCheck:
             for pool, target in targets
         )
         if total + leaving > most:
-            self.report("I4-occupied", f"{total} GPUs, {leaving} are still being left")
+            self.report("I4-occupied", f"{total} GPUs, and {leaving} occupied by leaving workers")
 
     def _check_capacity(self) -> None:
-        """What all models have, if this is committed, of the supplies of which this model takes more."""
+        """Check the supplies of which this model takes more against the use by all models after this commit."""
         settings, fleet = self.history.settings, self.state.fleet
         supplies = limited(settings, fleet)
         targets = {target.pool: target for target in self.decision.targets}
@@ -170,10 +171,10 @@ class CommitCheck:
             taken = 0
             for name, model in fleet.models.items():
                 chosen = pending.get(name, {})
-                there_are = {
+                occupied = {
                     pool.name: max(pool.occupied_workers(self.now), chosen.get(pool.name, 0) + pool.draining_workers())
                     for pool in model.pools.values()
                 }
-                taken += supplies.taken(name, there_are).get(supply, 0)
+                taken += supplies.taken(name, occupied).get(supply, 0)
             if taken > supplies.limits[supply]:
                 self.report("I4-capacity", f"{taken} of {supplies.limits[supply]} GPUs of {supply}")

@@ -1,4 +1,4 @@
-"""Carries out what goes wrong: what is undone in time, and traps for agents that are about to do something."""
+"""Fault injection: faults that are undone after a time, and faults that wait for an effect or a migration phase."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,48 +14,48 @@ from loadline.wire.messages import MigrateCommand
 T = TypeVar("T")
 Undo = Callable[[], object]
 MigrationTrap = Callable[[SimulatedWorker, SimulatedWorker], object]
-"""Takes the source and the destination of a move."""
+"""Called with the source and the destination of a migration."""
 _COMMANDS_KEPT: Final = 8
 
 
 def no_undo() -> None:
-    """There is nothing to undo."""
+    """Do nothing: the fault needs no undo."""
 
 
 def pick(those: Sequence[T], level: float) -> list[T]:
-    """One of them, by the level 0..1; none of none."""
+    """Return one of the items in a list, by a level of 0 to 1; an empty list if there are none."""
     return [those[int(level * len(those)) % len(those)]] if those else []
 
 
 class FaultInjector(TurnObserver):
-    """Strikes a world.
+    """Injector of faults into a world.
 
     Args:
-        world: What is struck.
+        world: World to disturb.
     """
 
     def __init__(self, world: ChaosWorld) -> None:
         self.world = world
         self.injected: dict[str, int] = {}
-        """How often each kind was carried out."""
+        """Injected faults by kind."""
         self._undos: dict[int, Undo] = {}
         self._injections = 0
         self._traps: list[tuple[type[AnyEffect] | None, Callable[[SimulatedAgent], object]]] = []
         self._migration_traps: list[tuple[str, MigrationTrap]] = []
         self.recent_commands: deque[MigrateCommand] = deque(maxlen=_COMMANDS_KEPT)
-        """The newest ones that were begun."""
+        """Newest migrate commands that a worker has started."""
         world.observers.append(self)
         world.on_migration_phase.append(self._on_migration_phase)
 
     def undo_after(self, wait_ms: float, undo: Undo) -> None:
-        """Undo it then, or when everything is healed."""
+        """Undo a fault after a time, or at the next ``undo_all``."""
         if undo is not no_undo:
             self._injections += 1
             self._undos[self._injections] = undo
             self.world.timeline.call_later(wait_ms, partial(self._undo, self._injections))
 
     def undo_all(self) -> None:
-        """Undo everything that is left, at once."""
+        """Undo all faults and drop all traps now."""
         for number in list(self._undos):
             self._undo(number)
         self._traps.clear()
@@ -65,11 +65,11 @@ class FaultInjector(TurnObserver):
         self._undos.pop(number, no_undo)()
 
     def on_next_effect(self, kind: type[AnyEffect] | None, do: Callable[[SimulatedAgent], object]) -> None:
-        """Do it to the next agent that is about to perform an effect of this kind; None: of any kind."""
+        """Call ``do`` with the next agent that is about to perform an effect of this kind; None: of any kind."""
         self._traps.append((kind, do))
 
     def on_next_migration(self, phase: str, do: MigrationTrap) -> None:
-        """Do it to the source and the destination of the next move that comes to this phase."""
+        """Call ``do`` with the source and the destination of the next migration that reaches this phase."""
         self._migration_traps.append((phase, do))
 
     def _on_migration_phase(self, source: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
@@ -81,10 +81,10 @@ class FaultInjector(TurnObserver):
             if destination is not None:
                 trap[1](source, destination)
 
-    # -- as a watcher --------------------------------------------------------------------------------------------------
+    # -- observer ------------------------------------------------------------------------------------------------------
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
-        """Spring the traps that wait for this."""
+        """Run the traps that wait for this effect."""
         for trap in [trap for trap in self._traps if trap[0] is None or isinstance(effect, trap[0])]:
             self._traps.remove(trap)
             trap[1](agent)

@@ -1,7 +1,7 @@
-"""A frontend of the fault world: users' requests, which worker has each, and a new start where one is lost.
+"""Frontend of the chaos world: user requests, their owners, and restarts of lost requests.
 
-It hears nothing of a worker but what the network brings. One that does not answer three times is given up, and what it
-had starts again elsewhere, under the next hop; the worker may go on with it, and nothing comes of that.
+It knows of a worker only what the network delivers. After three unanswered requests it gives a worker up and starts
+its requests again elsewhere, under the next hop. The worker may continue them; their results are ignored.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from loadline.client.ownership import RequestOwners
 from loadline.errors import BusUnavailable
+from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.request_client import (
     HeldRequests,
     HeldRequestsQuery,
@@ -29,15 +30,15 @@ from loadline.sim.world.peers import Claim, Owned, Said
 from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
 
-EVERY_MS: Final = 1_000.0
-"""Mean time between two requests."""
-SHORTEST_MS: Final = 2_000.0
-LONGEST_MS: Final = 20_000.0
-"""A drain may take 25 s."""
+ARRIVAL_INTERVAL_MS: Final = 1_000.0
+"""Mean time between two arrivals."""
+REQUEST_MS_MIN: Final = 2_000.0
+REQUEST_MS_MAX: Final = 20_000.0
+"""Longer requests would outlast a drain, which may take 25 s."""
 _PROMPT_TOKENS: Final = (300, 1_500)
-_LOOK_MS: Final = 5_000.0
+_POLL_MS: Final = 5_000.0
 _TRIES: Final = 3
-_AGAIN_MS: Final = 500.0
+_RETRY_MS: Final = 500.0
 
 PoolKey = tuple[str, str]
 
@@ -49,7 +50,7 @@ class OpenRequest(Struct):
     request: Request
     arrived_ms: float
     assigned_ms: float = 0.0
-    """When its owner got it."""
+    """Time at which its owner got it."""
 
 
 class ChaosFrontend:
@@ -57,10 +58,10 @@ class ChaosFrontend:
 
     Args:
         timeline: Virtual time.
-        network: Between workers and frontends.
-        pools: All pools that requests are for.
-        serving: Gives the workers of a pool that may be given requests.
-        report: Takes the name of an invariant that does not hold, and what was seen.
+        network: Bus between workers and frontends.
+        pools: Pools that receive requests.
+        serving: Returns the workers of a pool that accept requests.
+        report: Receives violations of invariants.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class ChaosFrontend:
         network: VirtualBus,
         pools: Sequence[PoolKey],
         serving: Callable[[PoolKey], list[WorkerLife]],
-        report: Callable[[str, str], None],
+        report: ReportViolation,
     ) -> None:
         self.connection = network.connection()
         self.owners = RequestOwners()
         self.runs = RequestRuns(self.owners, report)
         self.open: dict[str, OpenRequest] = {}
-        """By id."""
-        self.counts = {"requests": 0, "ended": 0, "begun again": 0}
+        """Open requests by id."""
+        self.counts = {"requests": 0, "ended": 0, "restarted": 0}
         self._timeline = timeline
         self._pools = pools
         self._serving = serving
@@ -87,42 +88,42 @@ class ChaosFrontend:
             VirtualTask(self.connection.answer(peers.claims_of(model), peers.answering(Claim, self._answer_claim)))
             VirtualTask(self.connection.answer(ended_subject(model), peers.answering(RequestEnded, self._answer_ended)))
         self._schedule_arrival()
-        timeline.call_later(_LOOK_MS, self._poll_workers)
+        timeline.call_later(_POLL_MS, self._poll_workers)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _schedule_arrival(self) -> None:
-        self._timeline.call_later(self._rng.expovariate(1.0 / EVERY_MS), self._arrive)
+        self._timeline.call_later(self._rng.expovariate(1.0 / ARRIVAL_INTERVAL_MS), self._arrive)
 
     def _arrive(self) -> None:
         rng = self._rng
         self.counts["requests"] += 1
-        name, tokens = f"r{self.counts['requests']}", rng.uniform(SHORTEST_MS, LONGEST_MS) / TOKEN_MS
+        name, tokens = f"r{self.counts['requests']}", rng.uniform(REQUEST_MS_MIN, REQUEST_MS_MAX) / TOKEN_MS
         request = Request(name, rng.randint(*_PROMPT_TOKENS), int(tokens))
         self.open[name] = OpenRequest(rng.choice(self._pools), request, self._timeline.now_ms)
         self._assign(name)
         self._schedule_arrival()
 
     def _assign(self, name: str) -> None:
-        """Give it to a worker; where there is none it waits."""
+        """Assign a request to a worker; without a serving worker it waits for the next poll."""
         one = self.open[name]
         serving = self._serving(one.pool)
         if serving:
             life = self._rng.choice(serving)
             hop = self.owners.assign(name, *life)
             self.runs.record_assignment(name, hop)
-            self.counts["begun again"] += hop > 0
+            self.counts["restarted"] += hop > 0
             one.assigned_ms = self._timeline.now_ms
             VirtualTask(self._submit(life, Request(name, one.request.isl_tokens, one.request.osl_tokens, hop=hop)))
 
     async def _submit(self, life: WorkerLife, request: Request) -> None:
-        """Say it until it is heard; who does not answer does not get it."""
+        """Submit a request until the worker acknowledges it; after the last try assign it to another worker."""
         worker, incarnation = life
         for _ in range(_TRIES):
             try:
                 await peers.ask(self.connection, submit_subject(worker), SubmitRequest(request, incarnation), Said)
             except BusUnavailable:
-                await sleep(self._timeline, _AGAIN_MS)
+                await sleep(self._timeline, _RETRY_MS)
             else:
                 return
         if self.owners.accepts(request.request_id, request.hop):
@@ -148,8 +149,8 @@ class ChaosFrontend:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def _poll_workers(self) -> None:
-        """Give those that wait, and ask all workers what they have."""
-        self._timeline.call_later(_LOOK_MS, self._poll_workers)
+        """Assign waiting requests and ask all owners which requests they hold."""
+        self._timeline.call_later(_POLL_MS, self._poll_workers)
         if not self.connection.connected:
             return
         lives: dict[WorkerLife, None] = {}
@@ -165,7 +166,7 @@ class ChaosFrontend:
                 VirtualTask(self._poll(life))
 
     async def _poll(self, life: WorkerLife) -> None:
-        """Ask one which requests it has. What it has not, all where it never answers, is given to another."""
+        """Ask a worker which requests it holds, and reassign those it lacks; all of them after the last miss."""
         worker, incarnation = life
         asked_ms = self._timeline.now_ms
         self._polling.add(life)

@@ -1,4 +1,4 @@
-"""A journal in memory that keeps samples: some segments, each of a few hundred turns, to be replayed when they end."""
+"""In-memory journal that keeps samples of a few hundred turns each, to be replayed when they are complete."""
 
 import random
 from collections.abc import Callable
@@ -6,33 +6,33 @@ from typing import Final
 
 _SEGMENT_RECORDS: Final = 150
 _SEGMENTS: Final = 2
-"""Segments of a sample: the second goes on where the first one ended, so the seam between them is replayed too."""
+"""Segments of a sample: the second continues the first, so that the boundary between them is replayed too."""
 _PAUSE_RECORDS_MAX: Final = 1_500
 
 
 class SampledJournal:
-    """``ports.Journal``.
+    """Implementation of ``ports.Journal``.
 
     Args:
-        seed: Decides how many records there are between two samples.
+        seed: Seed of the number of records between two samples.
     """
 
     def __init__(self, seed: int) -> None:
         self.on_sample: Callable[[list[tuple[str, list[bytes]]]], None] = lambda _segments: None
-        """Given every sample when it is complete."""
+        """Called with every sample when it is complete."""
         self.lost = 0
-        self._rng = random.Random(seed)  # noqa: S311 - repeatable, no secret
+        self._rng = random.Random(seed)  # noqa: S311 - reproducible, no secret
         self._segments: list[tuple[str, list[bytes]]] = []
         self._left = 0
         self._pause = self._rng.randrange(_PAUSE_RECORDS_MAX)
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether a segment begins."""
+        """Whether the next record starts a segment."""
         return self._left <= 0 and self._pause <= 0
 
     def append(self, record: bytes) -> None:
-        """Keep it, or count it among those between two samples."""
+        """Keep a record of the current sample, or count one between two samples."""
         if self._segments:
             self._segments[-1][1].append(record)
             self._left -= 1
@@ -42,12 +42,12 @@ class SampledJournal:
             self._pause -= 1
 
     def begin(self, snapshot: Callable[[bool], bytes]) -> None:
-        """Begin a segment."""
+        """Begin a segment with a snapshot."""
         self._segments.append((f"segment {len(self._segments)}", [snapshot(bool(self._segments))]))
         self._left = _SEGMENT_RECORDS
 
     def close(self) -> None:
-        """The sample ends here."""
+        """End the current sample."""
         segments, self._segments = self._segments, []
         self._left, self._pause = 0, self._rng.randrange(_PAUSE_RECORDS_MAX)
         if segments:

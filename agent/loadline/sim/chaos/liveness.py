@@ -1,7 +1,6 @@
-"""What must come right once nothing fails any more: L1 to L5, judged in the calm at the end of every cycle."""
+"""Checks of the liveness invariants L1 to L6 in the calm phase at the end of every cycle."""
 
 import math
-from collections.abc import Callable
 from typing import Final
 
 from loadline.core.decisions.ledger import OPEN
@@ -9,15 +8,14 @@ from loadline.core.fleet.pool import Pool
 from loadline.core.state.agent_state import limited
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.reasons import ReasonCode
+from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.plan import CALM_MS
-from loadline.sim.chaos.world import IDLE, ChaosWorld
+from loadline.sim.chaos.world import IDLE_BELOW, ChaosWorld
 from loadline.sim.world.agent import SimulatedAgent
 from loadline.wire.keys import Keys
 
-Report = Callable[[str, str], None]
-
 LEADER_AFTER_MS: Final = 13_000.0
-"""The ttl of 10 s and the 2 s that a new leader may take, and 1 s until everybody is connected again."""
+"""The lease's TTL of 10 s, 2 s for a new leader, and 1 s until all are connected again."""
 _OBSTACLES: Final = frozenset(
     {
         ReasonCode.NOT_LEADER,
@@ -29,37 +27,37 @@ _OBSTACLES: Final = frozenset(
         ReasonCode.STOPPING,
     }
 )
-_ASLEEP_MS_MAX: Final = 3_000
-"""The planners want to look once in a second."""
+_WAKE_SLACK_MS: Final = 3_000
+"""Slack of wake-ups; planners run once a second."""
 
 
-def check_leader(world: ChaosWorld, report: Report) -> None:
-    """L1: one agent leads, and the store says the same."""
+def check_leader(world: ChaosWorld, report: ReportViolation) -> None:
+    """Check L1: exactly one agent leads, and the store agrees."""
     leaders = [agent for agent in world.agents.values() if agent.controller.leading]
     entry = world.store.keys.get(Keys("default").leader("all"))
     term = entry.create_revision if entry else 0
     if len(leaders) != 1 or leaders[0].controller.state.leadership.epoch != term:
         epochs = {agent.name: agent.controller.state.leadership.epoch for agent in leaders}
-        report("L1-leader", f"in the term {term} these lead: {epochs}")
+        report("L1-leader", f"the epoch is {term}, leaders are {epochs}")
 
 
-def check_calm_end(world: ChaosWorld, report: Report) -> None:
-    """L2 to L5: the counts are right, the fleet is what was decided, and everybody goes on."""
+def check_calm_end(world: ChaosWorld, report: ReportViolation) -> None:
+    """Check L1 to L6 at the end of a calm phase."""
     check_leader(world, report)
-    _judge_requests(world, report)
+    _check_requests(world, report)
     for agent in world.agents.values():
         wake_ms = agent.controller.next_wake()
         late_ms = agent.clock.now_ms() - (wake_ms or 0)
-        if wake_ms is None or abs(late_ms) > _ASLEEP_MS_MAX:
-            report("L5-turning", f"{agent.name} wants to wake {-late_ms} ms from now")
+        if wake_ms is None or abs(late_ms) > _WAKE_SLACK_MS:
+            report("L5-turning", f"the next wake-up of {agent.name} is in {-late_ms} ms")
     leader = world.leader
     if leader is not None:
         for model in world.models.values():
-            _judge_model(world, leader, model, report)
+            _check_model(world, leader, model, report)
 
 
-def _judge_requests(world: ChaosWorld, report: Report) -> None:
-    """What came before the calm has ended: nothing was lost on the way."""
+def _check_requests(world: ChaosWorld, report: ReportViolation) -> None:
+    """Check L6: every request that arrived before the calm phase has ended."""
     calm_ms = world.timeline.now_ms - CALM_MS
     late = [
         (name, world.frontend.owners.owner(name))
@@ -67,25 +65,25 @@ def _judge_requests(world: ChaosWorld, report: Report) -> None:
         if one.arrived_ms < calm_ms
     ]
     if late:
-        report("L6-served", f"{len(late)} requests have not ended: {late[:3]}")
+        report("L6-served", f"{len(late)} requests are open: {late[:3]}")
 
 
-def _judge_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, report: Report) -> None:
+def _check_model(world: ChaosWorld, leader: SimulatedAgent, model: ModelKnobs, report: ReportViolation) -> None:
     state = leader.controller.state
     held = state.fleet.models[model.name].hold
     if held is None or (held.limits and held.limits[0].code in _OBSTACLES):
-        report("L4-hold", f"{model.name}: {held.limits[0] if held and held.limits else 'was never held'}")
+        report("L4-hold", f"{model.name}: {held.limits[0] if held and held.limits else 'no hold yet'}")
     entry = state.ledger.entries.get(model.name)
     if entry is not None and (entry.state in OPEN or entry.pending is not None):
         report("L3-applied", f"the decision of {model.name} is {entry.state}, pending is {entry.pending}")
     pools = state.fleet.models[model.name].pools
     total = sum((pool.desired or pool.ready) * pool.knobs.gpus_per_worker for pool in pools.values())
     for pool in pools.values():
-        _judge_pool(world, model, pool, total, report, scarce=_is_scarce(leader, model, pool))
+        _check_pool(world, model, pool, total, report, scarce=_is_scarce(leader, model, pool))
 
 
 def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
-    """Whether there are no GPUs for one worker more, even where models that come later gave all that they can."""
+    """Return whether GPUs lack for one more worker, even if models of lower priority shrank to their minimum."""
     settings, fleet = leader.controller.settings, leader.controller.state.fleet
     supplies = limited(settings, fleet)
     for supply, gpus in supplies.takes.get(model.name, {}).get(pool.name, {}).items():
@@ -102,27 +100,27 @@ def _is_scarce(leader: SimulatedAgent, model: ModelKnobs, pool: Pool) -> bool:
     return False
 
 
-def _judge_pool(
-    world: ChaosWorld, model: ModelKnobs, pool: Pool, total_gpus: int, report: Report, *, scarce: bool
+def _check_pool(
+    world: ChaosWorld, model: ModelKnobs, pool: Pool, total_gpus: int, report: ReportViolation, *, scarce: bool
 ) -> None:
     key = model.name, pool.name
-    there_are = world.workers_of(key)
-    serving = sum(worker.serving for worker in there_are)
+    workers = world.workers_of(key)
+    serving = sum(worker.serving for worker in workers)
     desired = serving if pool.desired is None else pool.desired
-    if serving != desired or len(there_are) != desired:
-        report("L3-applied", f"{desired} of {key} are decided, {len(there_are)} there are, {serving} serve")
+    if serving != desired or len(workers) != desired:
+        report("L3-applied", f"{key}: {desired} decided, {len(workers)} running, {serving} serving")
         return
-    least, most = expected_workers(world.demand[key], pool)
+    low, high = expected_workers(world.demand[key], pool)
     budget = model.gpu_budget_max
     full = scarce or (budget is not None and total_gpus + pool.knobs.gpus_per_worker > budget)
-    alone = desired if full else max(least, 0)
-    filled = desired if model.gpu_budget_min >= total_gpus else most
-    if not alone <= desired <= filled:
-        report("L2-reference", f"{desired} of {key} for a demand of {world.demand[key]}: {least} to {most} expected")
+    lower = desired if full else max(low, 0)
+    upper = desired if model.gpu_budget_min >= total_gpus else high
+    if not lower <= desired <= upper:
+        report("L2-reference", f"{key}: {desired} for a demand of {world.demand[key]}, {low} to {high} expected")
 
 
 def expected_workers(demand: float, pool: Pool) -> tuple[int, int]:
-    """The fewest and the most workers that are right for a demand: nobody is overloaded, and nobody is idle."""
-    least, most = math.ceil(demand), math.floor(demand / IDLE) + 1
+    """Return the fewest and the most workers for a demand: none overloaded, none idle, within the bounds."""
+    low, high = math.ceil(demand), math.floor(demand / IDLE_BELOW) + 1
     bounds = pool.knobs.replicas_min, pool.knobs.replicas_max
-    return min(max(least, bounds[0]), bounds[1]), min(max(most, bounds[0]), bounds[1])
+    return min(max(low, bounds[0]), bounds[1]), min(max(high, bounds[0]), bounds[1])

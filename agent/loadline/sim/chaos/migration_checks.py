@@ -1,11 +1,9 @@
-"""What must hold of a move: in the turn in which an agent asks for it, and at the worker that begins it."""
-
-from collections.abc import Callable
+"""Checks of a migration: when an agent commands it, and when a worker starts it."""
 
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.state.agent_state import AgentState
 from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
-from loadline.sim.chaos.commit_checks import Report
+from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.outstanding_migrations import OutstandingMigration
 from loadline.sim.chaos.request_runs import WorkerLife
 from loadline.sim.world.worker import SimulatedWorker
@@ -13,54 +11,54 @@ from loadline.wire.messages import MigrateCommand
 
 
 class MigrationCheck:
-    """Judges a move that an agent asks for.
+    """Checks of a migration that an agent commands.
 
     Args:
-        state: What the agent believes.
-        knobs: How many it may move.
-        move: The move.
-        report: Takes what does not hold.
+        state: State of the agent.
+        knobs: Limits of migration.
+        migration: The migration.
+        report: Receives violations.
     """
 
-    def __init__(self, state: AgentState, knobs: MigrationKnobs, move: Migration, report: Report) -> None:
+    def __init__(self, state: AgentState, knobs: MigrationKnobs, migration: Migration, report: ReportViolation) -> None:
         self._state = state
         self._knobs = knobs
-        self._migration = move
+        self._migration = migration
         self._report = report
 
     def run(self, others: list[OutstandingMigration]) -> None:
-        """All but the fence, given what else is in flight."""
+        """Run all checks but the fence, given the other migrations in flight."""
         self._check_endpoints()
         self._check_chain([one.migration for one in others])
         self._check_bounds(others)
 
     def _check_endpoints(self) -> None:
-        its = self._migration
-        if its.source.worker == its.destination.worker:
-            self._report("I21-where", f"{its.source.worker} to itself")
-        for end in (its.source, its.destination):
-            pool = self._state.fleet.models[its.model].pools.get(end.pool)
+        migration = self._migration
+        if migration.source.worker == migration.destination.worker:
+            self._report("I21-where", f"{migration.source.worker} to itself")
+        for end in (migration.source, migration.destination):
+            pool = self._state.fleet.models[migration.model].pools.get(end.pool)
             worker = None if pool is None else pool.workers.get(end.worker)
             if worker is None or worker.record.incarnation != end.incarnation:
-                self._report("I21-where", f"{end.worker} of incarnation {end.incarnation} is not known")
-            elif end is its.destination and worker.availability != "ready":
-                self._report("I21-where", f"{end.worker} is to take requests in and is {worker.availability}")
+                self._report("I21-where", f"{end.worker} of incarnation {end.incarnation} is unknown")
+            elif end is migration.destination and worker.availability != "ready":
+                self._report("I21-where", f"the destination {end.worker} is {worker.availability}")
 
     def _check_chain(self, others: list[Migration]) -> None:
         sources = {_life(one.source) for one in others}
         destinations = {_life(one.destination) for one in others}
         if _life(self._migration.destination) in sources or _life(self._migration.source) in destinations:
-            self._report("I21-chain", f"{self._migration}, beside {others}")
+            self._report("I21-chain", f"{self._migration} with {others} in flight")
 
     def _check_bounds(self, others: list[OutstandingMigration]) -> None:
-        knobs, its = self._knobs, self._migration
-        requests = its.requests_max + sum(one.requests for one in others)
+        knobs, migration = self._knobs, self._migration
+        requests = migration.requests_max + sum(one.requests for one in others)
         if requests > knobs.migrations_max:
-            self._report("I21-bounds", f"{requests} requests of {its.model}")
-        for end in (its.source, its.destination):
+            self._report("I21-bounds", f"{requests} requests of {migration.model}")
+        for end in (migration.source, migration.destination):
             mine = sum(one.requests for one in others if end in {one.migration.source, one.migration.destination})
-            if mine + its.requests_max > knobs.migrations_per_worker_max:
-                self._report("I21-bounds", f"{mine + its.requests_max} requests of {end.worker}")
+            if mine + migration.requests_max > knobs.migrations_per_worker_max:
+                self._report("I21-bounds", f"{mine + migration.requests_max} requests of {end.worker}")
 
 
 def _life(end: MigrationEndpoint) -> WorkerLife:
@@ -68,20 +66,20 @@ def _life(end: MigrationEndpoint) -> WorkerLife:
 
 
 class EpochCheck:
-    """The highest term of which each worker began a move.
+    """Check of the epochs of the migrations that each worker starts.
 
     Args:
-        report: Takes what does not hold.
+        report: Receives violations.
     """
 
-    def __init__(self, report: Callable[[str, str], None]) -> None:
+    def __init__(self, report: ReportViolation) -> None:
         self._report = report
         self._highest: dict[WorkerLife, int] = {}
 
     def on_phase(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
-        """A step of a move."""
+        """Record a phase of a migration at its source."""
         life = worker.record.worker, worker.record.incarnation
         highest = self._highest.get(life, 0)
         if phase == "accepted" and command.epoch < highest:
-            self._report("I21-stale", f"{life} obeys epoch {command.epoch} after {highest}")
+            self._report("I21-stale", f"{life} accepts epoch {command.epoch} after {highest}")
         self._highest[life] = max(highest, command.epoch)

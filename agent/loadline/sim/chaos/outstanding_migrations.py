@@ -1,4 +1,4 @@
-"""The moves that an agent has asked for and of which it heard no end."""
+"""Migrations that an agent has commanded and whose end it has not seen."""
 
 from collections.abc import Collection
 
@@ -11,70 +11,72 @@ from loadline.core.vocabulary.migrations import Migration, MigrationEndpoint
 
 
 class OutstandingMigration(Struct):
-    """A move that an agent asked for."""
+    """A migration that an agent has commanded."""
 
     migration: Migration
     requests: int
-    """That may still be under way: as many as it allows, then what the source has chosen and not done."""
+    """Requests that may be in flight: first the command's limit, then those that the source has not finished."""
     until_ms: int
 
 
 class OutstandingMigrations:
-    """The moves of which an agent must believe that they are in flight: it asked for them, and heard of no end."""
+    """Migrations that an agent must count as in flight."""
 
     def __init__(self) -> None:
         self._migrations: dict[str, OutstandingMigration] = {}
 
     def record(self, event: ev.MigrationAnswered | ev.MigrationReported) -> None:
-        """What an agent is told of a move. One that was not answered may be in flight or not: it may think either."""
-        flight = self._migrations.get(event.command_id)
-        if flight is None:
+        """Record an answer or a report. Before the first answer either belief about a command is correct."""
+        outstanding = self._migrations.get(event.command_id)
+        if outstanding is None:
             return
         if isinstance(event, ev.MigrationAnswered):
-            flight.requests = event.requests if event.accepted else 0
+            outstanding.requests = event.requests if event.accepted else 0
         else:
-            flight.requests = event.requests - event.moved - event.failed
-        if flight.requests <= 0:
+            outstanding.requests = event.requests - event.moved - event.failed
+        if outstanding.requests <= 0:
             del self._migrations[event.command_id]
 
     def clear(self) -> None:
-        """Another term: nothing is known."""
+        """Forget all migrations, at the start of an epoch."""
         self._migrations.clear()
 
     def add(self, effect: SendMigrate, now: int) -> None:
-        """It asks for a move."""
-        move = effect.migration
-        self._migrations[move.command_id] = OutstandingMigration(move, move.requests_max, now + effect.ttl_ms)
+        """Add a migration that the agent commands."""
+        migration = effect.migration
+        self._migrations[migration.command_id] = OutstandingMigration(
+            migration, migration.requests_max, now + effect.ttl_ms
+        )
 
     def drop_worker(self, pool: str, worker: str) -> None:
-        """A worker is gone, if only for a moment, and with it its moves."""
+        """Drop the migrations of a worker that has left, even if it returns."""
         gone = (pool, worker)
         self._migrations = {name: one for name, one in self._migrations.items() if gone not in _ends(one.migration)}
 
-    def retain_workers(self, there: Collection[tuple[str, str]]) -> None:
-        """There are only these workers, by pool and name."""
+    def retain_workers(self, workers: Collection[tuple[str, str]]) -> None:
+        """Keep only migrations between these workers, given by pool and name."""
         self._migrations = {
-            name: one for name, one in self._migrations.items() if all(end in there for end in _ends(one.migration))
+            name: one for name, one in self._migrations.items() if all(end in workers for end in _ends(one.migration))
         }
 
-    def others_of(self, move: Migration, fleet: Fleet, now: int) -> list[OutstandingMigration]:
-        """The other moves of that model that are in flight now. With either of its workers a move is over."""
+    def others_of(self, migration: Migration, fleet: Fleet, now: int) -> list[OutstandingMigration]:
+        """Return the model's other migrations in flight; a migration ends with either of its workers."""
         self._migrations = {
             name: one
             for name, one in self._migrations.items()
             if now < one.until_ms and _known(fleet, one.migration, one.migration.source, one.migration.destination)
         }
-        flights = (one for name, one in self._migrations.items() if name != move.command_id)
-        return [one for one in flights if one.migration.model == move.model]
+        others = (one for name, one in self._migrations.items() if name != migration.command_id)
+        return [one for one in others if one.migration.model == migration.model]
 
 
-def _ends(move: Migration) -> list[tuple[str, str]]:
-    return [(end.pool, end.worker) for end in (move.source, move.destination)]
+def _ends(migration: Migration) -> list[tuple[str, str]]:
+    return [(end.pool, end.worker) for end in (migration.source, migration.destination)]
 
 
-def _known(fleet: Fleet, move: Migration, *ends: MigrationEndpoint) -> bool:
-    """Whether these are workers of the fleet still."""
-    model = fleet.models.get(move.model)
+def _known(fleet: Fleet, migration: Migration, *ends: MigrationEndpoint) -> bool:
+    """Return whether all these endpoints are current workers of the fleet."""
+    model = fleet.models.get(migration.model)
     pools = {} if model is None else model.pools
     found = ((end, pools[end.pool].workers.get(end.worker)) for end in ends if end.pool in pools)
     return sum(worker is not None and worker.record.incarnation == end.incarnation for end, worker in found) == len(

@@ -1,7 +1,7 @@
-"""What goes wrong, and when: a plan is drawn from a seed, and can be kept, cut down and played again.
+"""Fault plans: drawn from a seed, saved to files, shrunk and run again.
 
-Swarm style: in each plan only some of the faults are active, so that one cannot hide another in every run. Time goes in
-cycles: faults first, then calm, in which everything has to come right.
+Swarm testing: each plan activates only some of the faults, so that one fault cannot mask another in every run. Time
+goes in cycles of a faulty and a calm phase; in the calm phase the system must recover.
 """
 
 import random
@@ -15,16 +15,16 @@ from loadline.sim.world.store import StoreFaults
 
 CYCLE_MS: Final = 900_000.0
 CALM_MS: Final = 180_000.0
-"""The calm end of a cycle. A drain may take 25 s, a worker that never comes 30 s, and a decision 40 s."""
+"""Calm phase of a cycle. A drain may take 25 s, a worker that never starts 30 s, and a decision 40 s."""
 HOUR_MS: Final = 3_600_000.0
 _SEEDS_WITHOUT_LIMIT: Final = 40
-"""The first seeds, by which rails are proven to matter, have as many GPUs as anybody wants."""
+"""First seeds, which the safeguard mutations use, without a GPU limit."""
 _ACTIVE: Final = 0.5
-"""Share of the faults that are active in a plan."""
+"""Probability that a fault is active in a plan."""
 
 
 class FaultKind(Struct, frozen=True):
-    """One kind of fault: how often in an hour at most, and how long it lasts."""
+    """Frequency and duration of one kind of fault."""
 
     hourly_max: int
     duration_ms_min: float
@@ -44,7 +44,7 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "agent_off_bus": FaultKind(10, 1_000, 60_000),
     "agent_off_store": FaultKind(10, 500, 40_000),
     "agent_off_both": FaultKind(6, 500, 40_000),
-    "agent_hears_late": FaultKind(20, 1_000, 15_000),
+    "agent_watch_delayed": FaultKind(20, 1_000, 15_000),
     "bus_down": FaultKind(6, 500, 60_000),
     "bus_worse": FaultKind(8, 5_000, 60_000),
     "store_down": FaultKind(8, 500, 40_000),
@@ -58,10 +58,10 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "worker_off_store": FaultKind(12, 1_000, 40_000),
     "worker_revoked": FaultKind(12, 0, 0),
     "worker_flaps": FaultKind(8, 10_000, 60_000),
-    "worker_of_old": FaultKind(8, 5_000, 40_000),
+    "worker_old_incarnation": FaultKind(8, 5_000, 40_000),
     "workers_hang": FaultKind(8, 20_000, 120_000),
-    "workers_never_come": FaultKind(6, 10_000, 60_000),
-    "nonsense": FaultKind(30, 0, 0),
+    "workers_never_ready": FaultKind(6, 10_000, 60_000),
+    "invalid_messages": FaultKind(30, 0, 0),
     "scaler_slow": FaultKind(8, 5_000, 60_000),
     "scaler_mute": FaultKind(8, 5_000, 60_000),
     "scaler_refuses": FaultKind(8, 5_000, 60_000),
@@ -70,24 +70,36 @@ FAULT_KINDS: Final[dict[str, FaultKind]] = {
     "scaler_repeats": FaultKind(8, 5_000, 60_000),
     "scaler_off_bus": FaultKind(6, 1_000, 40_000),
     "model_paused": FaultKind(8, 2_000, 60_000),
-    "worker_sent_home": FaultKind(12, 0, 0),
-    "scaler_asks": FaultKind(12, 0, 0),
+    "worker_drain_requested": FaultKind(12, 0, 0),
+    "announcement_requested": FaultKind(12, 0, 0),
     "demand": FaultKind(60, 0, 0),
     "agent_reloads": FaultKind(12, 1_000, 60_000),
     "frontend_off": FaultKind(6, 1_000, 40_000),
     "peers_down": FaultKind(4, 500, 30_000),
     "peers_worse": FaultKind(8, 5_000, 60_000),
     "worker_off_peers": FaultKind(12, 1_000, 40_000),
-    "moves_hang": FaultKind(8, 5_000, 60_000),
-    "moves_refused": FaultKind(6, 5_000, 60_000),
+    "migrations_hang": FaultKind(8, 5_000, 60_000),
+    "migrations_refused": FaultKind(6, 5_000, 60_000),
     "source_dies": FaultKind(16, 0, 0),
     "destination_dies": FaultKind(16, 0, 0),
     "source_cut": FaultKind(16, 500, 20_000),
     "destination_cut": FaultKind(16, 500, 20_000),
     "frontend_cut": FaultKind(16, 500, 20_000),
-    "commands_of_old": FaultKind(30, 0, 0),
+    "stale_migrate_commands": FaultKind(30, 0, 0),
 }
-"""Every kind of fault there is, by name. Times in ms."""
+"""All kinds of faults by name. Durations in ms."""
+_RNG_STREAMS: Final = {
+    "agent_watch_delayed": "agent_hears_late",
+    "worker_drain_requested": "worker_sent_home",
+    "announcement_requested": "scaler_asks",
+    "invalid_messages": "nonsense",
+    "worker_old_incarnation": "worker_of_old",
+    "stale_migrate_commands": "commands_of_old",
+    "workers_never_ready": "workers_never_come",
+    "migrations_hang": "moves_hang",
+    "migrations_refused": "moves_refused",
+}
+"""Random streams of kinds that have been renamed: a new name must not change the plan of a seed."""
 
 
 class Fault(Struct, frozen=True):
@@ -97,21 +109,21 @@ class Fault(Struct, frozen=True):
     at_ms: float
     duration_ms: float = 0.0
     level: float = 0.5
-    """0..1: which one is hit, or how hard."""
+    """Target or severity, 0..1."""
 
 
 class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that goes wrong in one play."""
+    """All faults of one run."""
 
     seed: int
-    """Where all other rng comes from."""
+    """Seed of all other randomness."""
     hours: float = 1.0
     agents: int = 2
     gpus: int | None = None
-    """That there are; None: as many as anybody wants."""
+    """Size of the GPU supply; None: unlimited."""
     bus: BusFaults = BusFaults()
     peers: BusFaults = BusFaults()
-    """Of the way between workers and frontends."""
+    """Faults of the bus between workers and frontends."""
     store: StoreFaults = StoreFaults()
     clock_skew_ms_max: float = 0.0
     clock_drift_max: float = 0.0
@@ -119,13 +131,13 @@ class FaultPlan(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def ends_ms(self) -> float:
-        """When the play is over."""
+        """End of the run."""
         return self.hours * HOUR_MS
 
 
 def draw(seed: int, hours: float = 1.0) -> FaultPlan:
-    """The plan of a seed."""
-    rng = random.Random(f"{seed}:plan")  # noqa: S311 - repeatable, no secret
+    """Draw the plan of a seed."""
+    rng = random.Random(f"{seed}:plan")  # noqa: S311 - reproducible, no secret
 
     def some(most: float) -> float:
         return round(rng.uniform(0.0, most), 4) if rng.random() < _ACTIVE else 0.0
@@ -154,24 +166,25 @@ def draw(seed: int, hours: float = 1.0) -> FaultPlan:
 
 
 def _peers(seed: int) -> BusFaults:
-    rng = random.Random(f"{seed}:peers")  # noqa: S311 - repeatable, no secret
+    rng = random.Random(f"{seed}:peers")  # noqa: S311 - reproducible, no secret
     loss, duplicate, late = (round(rng.uniform(0.0, 0.1), 4) if rng.random() < _ACTIVE else 0.0 for _ in range(3))
     return BusFaults(loss, duplicate, late, round(rng.uniform(100, 5_000)))
 
 
 def _gpus(seed: int) -> int | None:
-    rng = random.Random(f"{seed}:gpus")  # noqa: S311 - repeatable, no secret
+    rng = random.Random(f"{seed}:gpus")  # noqa: S311 - reproducible, no secret
     return None if seed < _SEEDS_WITHOUT_LIMIT else rng.choice([None, 9, 12, 14])
 
 
 def calm_from_ms(at_ms: float) -> float:
-    """When the calm of the cycle begins that this time belongs to."""
+    """Return the start of the calm phase of the cycle that contains a time."""
     return (at_ms // CYCLE_MS + 1.0) * CYCLE_MS - CALM_MS
 
 
 def _draw_faults(name: str, hours: float, seed: int) -> list[Fault]:
-    """Some of one kind, spread over the times that are not calm. A new kind changes nothing of the others."""
-    kind, rng = FAULT_KINDS[name], random.Random(f"{seed}:{name}")  # noqa: S311 - repeatable, no secret
+    """Draw the faults of one kind outside the calm phases, from a stream of its own."""
+    kind = FAULT_KINDS[name]
+    rng = random.Random(f"{seed}:{_RNG_STREAMS.get(name, name)}")  # noqa: S311 - reproducible, no secret
     if name != "demand" and rng.random() >= _ACTIVE:
         return []
     found = []
@@ -185,10 +198,10 @@ def _draw_faults(name: str, hours: float, seed: int) -> list[Fault]:
 
 
 def check(plan: FaultPlan, name: str) -> None:
-    """Look through a plan that comes from a file.
+    """Validate a plan from a file.
 
     Raises:
-        DataError: It names a fault that there is not.
+        DataError: A kind of fault is unknown.
     """
     for fault in plan.faults:
         if fault.kind not in FAULT_KINDS:

@@ -1,4 +1,4 @@
-"""A worker's side of the frontend: takes requests, says which it has, and that one has ended until that is heard."""
+"""Worker-side client of the frontend: accepts requests, lists held requests and announces ends until acknowledged."""
 
 from typing import Final
 
@@ -13,64 +13,64 @@ from loadline.sim.world.timeline import Timeline
 from loadline.sim.world.worker import SimulatedWorker
 from loadline.wire.subjects import encode_token
 
-_AGAIN_MS: Final = 1_000.0
+_RETRY_MS: Final = 1_000.0
 
 
 class SubmitRequest(Struct, frozen=True):
-    """Run this request."""
+    """Command to run a request."""
 
     request: Request
     incarnation: int
-    """Of the worker."""
+    """Incarnation of the addressed worker."""
 
 
 class HeldRequestsQuery(Struct, frozen=True):
-    """Which requests do you have?"""
+    """Query for the requests that a worker holds."""
 
     incarnation: int
 
 
 class HeldRequests(Struct, frozen=True):
-    """These."""
+    """Answer to ``HeldRequestsQuery``."""
 
     request_ids: list[str]
 
 
 class RequestEnded(Struct, frozen=True):
-    """A request has its last token."""
+    """Announcement of a request's end."""
 
     request_id: str
     hop: int
 
 
 def submit_subject(worker: str) -> str:
-    """Where a worker is given requests."""
+    """Return the subject on which a worker accepts requests."""
     return f"sim.submit.{encode_token(worker)}"
 
 
 def held_subject(worker: str) -> str:
-    """Where a worker is asked what it has."""
-    return f"sim.look.{encode_token(worker)}"
+    """Return the subject on which a worker lists its requests."""
+    return f"sim.held.{encode_token(worker)}"
 
 
 def ended_subject(model: str) -> str:
-    """Where the frontend of a model hears what has ended."""
+    """Return the subject on which the frontend of a model acknowledges ended requests."""
     return f"sim.ended.{encode_token(model)}"
 
 
 class RequestClient:
-    """The desk of one life of a worker.
+    """Client of one lifetime of a worker.
 
     Args:
         timeline: Virtual time.
-        worker: Its process.
+        worker: The worker.
     """
 
     def __init__(self, timeline: Timeline, worker: SimulatedWorker) -> None:
         self._timeline = timeline
         self._worker = worker
         self._unacknowledged: dict[str, int] = {}
-        """Of the requests that have ended and of which that was not heard yet."""
+        """Hops of ended requests without an acknowledgement."""
         self._tasks: list[VirtualTask] = []
         port, name = worker.peers, worker.record.worker
         for subject, answer in {
@@ -80,12 +80,12 @@ class RequestClient:
             VirtualTask(port.answer(subject, answer))
 
     def close(self) -> None:
-        """The worker is gone."""
+        """Stop all announcements, since the worker is gone."""
         for task in self._tasks:
             task.kill()
 
     def on_engine_event(self, event: EngineEvent) -> None:
-        """Something happened to a request."""
+        """Announce the end of a request."""
         hop = self._worker.holds.hop(event.request_id)
         if event.kind == "finished" and hop is not None:
             self._unacknowledged[event.request_id] = hop
@@ -97,17 +97,17 @@ class RequestClient:
             try:
                 await peers.ask(self._worker.peers, ended_subject(self._worker.record.model), ended, Said)
             except BusUnavailable:
-                await sleep(self._timeline, _AGAIN_MS)
+                await sleep(self._timeline, _RETRY_MS)
             else:
                 break
         self._unacknowledged.pop(ended.request_id, None)
 
-    async def _answer_submit(self, submission: SubmitRequest) -> Said | None:
-        if submission.incarnation != self._worker.record.incarnation:
+    async def _answer_submit(self, command: SubmitRequest) -> Said | None:
+        if command.incarnation != self._worker.record.incarnation:
             return None
-        return Said(self._worker.submit(submission.request))
+        return Said(self._worker.submit(command.request))
 
-    async def _answer_held(self, look: HeldRequestsQuery) -> HeldRequests | None:
-        if look.incarnation != self._worker.record.incarnation:
+    async def _answer_held(self, query: HeldRequestsQuery) -> HeldRequests | None:
+        if query.incarnation != self._worker.record.incarnation:
             return None
         return HeldRequests([*self._worker.held, *self._unacknowledged])

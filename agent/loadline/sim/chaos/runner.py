@@ -1,4 +1,4 @@
-"""A play: a plan is carried out on a world, and every invariant is watched until the first one breaks."""
+"""Chaos run: injects the faults of a plan into a world and checks all invariants until the first violation."""
 
 from functools import partial
 from hashlib import sha256
@@ -20,31 +20,31 @@ from loadline.sim.world.store import StoreFaults
 from loadline.wire.keys import Keys
 
 STEP_MS: Final = 1_000.0
-"""How often it is asked whether anything was found."""
-_PAUSES_OVER_MS: Final = 20_000.0
-"""Until then a pause that was asked for before may still be written."""
+"""Interval at which the run looks for a violation."""
+_PAUSES_WRITTEN_MS: Final = 20_000.0
+"""Time for earlier pause requests to reach the store."""
 
 
 class ChaosResult(Struct, frozen=True):
-    """What came of a play."""
+    """Result of a run."""
 
     seed: int
     hours: float
-    """Simulated."""
+    """Simulated hours."""
     violation: Violation | None
     digest: str
-    """Hash of all that was decided and done: the same for the same plan, always."""
+    """Hash of all decisions and effects; equal for equal plans."""
     counts: dict[str, int]
-    """What happened: turns, decisions, effects by kind, endings of drains."""
+    """Turns, decisions, effects by kind, requests and migration phases."""
     injected: dict[str, int]
-    """Faults that were carried out, by kind."""
+    """Injected faults by kind."""
 
 
 class ChaosRun:
-    """One play.
+    """One run.
 
     Args:
-        plan: What goes wrong.
+        plan: The faults.
     """
 
     def __init__(self, plan: FaultPlan) -> None:
@@ -63,22 +63,22 @@ class ChaosRun:
             timeline.call_at(
                 calm_ms + liveness.LEADER_AFTER_MS, partial(liveness.check_leader, self.world, self.report)
             )
-            timeline.call_at(calm_ms + _PAUSES_OVER_MS, self._clear_pauses)
+            timeline.call_at(calm_ms + _PAUSES_WRITTEN_MS, self._clear_pauses)
             cycle_ms += CYCLE_MS
             timeline.call_at(cycle_ms, partial(liveness.check_calm_end, self.world, self.report))
 
     def report(self, name: str, detail: str) -> None:
-        """Something does not hold."""
+        """Record a violation."""
         self.checker.report(name, detail)
 
     def run(self) -> ChaosResult:
-        """Play until the end or the first violation."""
+        """Run until the end or the first violation."""
         timeline = self.world.timeline
         self.world.start()
         try:
             while timeline.now_ms < self.plan.ends_ms and self.checker.findings.first is None:
                 timeline.run_until(timeline.now_ms + STEP_MS)
-        except Exception as error:  # noqa: BLE001 - whatever is raised is what the play is for to find
+        except Exception as error:  # noqa: BLE001 - any exception is a finding
             self.report("X-raises", f"{type(error).__name__}: {error}")
         return self._result()
 
@@ -87,7 +87,7 @@ class ChaosRun:
         self.world.peer_bus.faults = self.plan.peers
 
     def _start_calm(self) -> None:
-        """Nothing fails from now on; who was away comes back."""
+        """Stop all faults and restart agents that are down."""
         self.injector.undo_all()
         self.world.bus.faults, self.world.store.faults = BusFaults(), StoreFaults()
         self.world.peer_bus.faults = BusFaults()
@@ -119,5 +119,5 @@ class ChaosRun:
 
 
 def run_plan(seed: int, hours: float = 1.0, plan: FaultPlan | None = None) -> ChaosResult:
-    """Play the plan of a seed, or one that was kept."""
+    """Run the plan of a seed, or a given plan."""
     return ChaosRun(plan or draw(seed, hours)).run()

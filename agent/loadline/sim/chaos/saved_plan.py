@@ -1,4 +1,4 @@
-"""Plans that once broke something, kept in files, so that it never breaks again."""
+"""Files of fault plans that once violated an invariant, as regression tests."""
 
 from pathlib import Path
 
@@ -10,32 +10,32 @@ from loadline.sim.chaos.plan import FaultPlan, check
 
 
 class SavedPlan(Struct, frozen=True, forbid_unknown_fields=True):
-    """One file."""
+    """A saved plan and the violation that it found."""
 
     violated: str
-    """The invariant that broke when it was found."""
+    """Invariant that the plan violated."""
     detail: str
-    """How."""
+    """Detail of the violation."""
     plan: FaultPlan
 
 
-def write(kept: SavedPlan, path: Path) -> None:
-    """Write a file; JSON, for people too."""
+def write(saved: SavedPlan, path: Path) -> None:
+    """Write a plan as indented JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n")
 
 
 def read(path: Path) -> SavedPlan:
-    """Read a file.
+    """Read a saved plan.
 
     Raises:
-        DataError: It cannot be read, is no kept plan, or names a fault that there is not.
+        DataError: The file cannot be read, is not a saved plan, or names an unknown fault.
     """
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=SavedPlan)
+        saved = msgspec.json.decode(path.read_bytes(), type=SavedPlan)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}. Name a file that is there.") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror}. Name an existing file.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{path}: not a kept plan: {error}. Give one that tools/chaos.py has written.") from error
-    check(kept.plan, str(path))
-    return kept
+        raise DataError(f"{path}: not a saved plan: {error}. Name a file that tools/chaos.py has written.") from error
+    check(saved.plan, str(path))
+    return saved

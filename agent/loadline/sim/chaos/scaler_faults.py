@@ -1,4 +1,4 @@
-"""A scaler's connection to the bus in its moods: what it hears comes late, what it says is kept back or untrue."""
+"""Bus connection of a scaler with faults: delayed input, and suppressed, false or repeated answers."""
 
 from functools import partial
 from typing import Final, Literal
@@ -10,48 +10,48 @@ from loadline.sim.world.bus import BusConnection, VirtualBus
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
 
-ScalerFault = Literal["good", "slow", "mute", "refuses", "lies", "contradicts", "repeats"]
+ScalerFault = Literal["none", "slow", "silent", "refuses", "false_done", "wrong_counts", "repeats"]
 _SLOW_MS: Final = 6_000.0
-_KEPT: Final = 8
+_SENT_KEPT: Final = 8
 
 
 class FaultyScalerConnection(BusConnection):
-    """What stands between a scaler that conforms and the bus."""
+    """Connection of a conforming scaler that can be made to misbehave."""
 
     def __init__(self, bus: VirtualBus) -> None:
         super().__init__(bus)
-        self.fault: ScalerFault = "good"
+        self.fault: ScalerFault = "none"
         self.decisions: dict[str, ScalingDecision] = {}
-        """The newest decision of each model that was heard."""
+        """Newest decision of each model that it received."""
         self.accepted: dict[str, tuple[int, int]] = {}
-        """The newest (epoch, sequence) of each model that it said it had accepted."""
+        """Newest (epoch, sequence) of each model that the scaler accepted."""
         self.regression = ""
-        """How it once accepted what was older than what it had accepted; empty: it never did."""
+        """Description of an acceptance older than an earlier one; empty: none."""
         self._sent: list[tuple[str, bytes]] = []
 
     async def subscribe(self, subject: str, offer: Offer) -> None:
-        """Hand every frame on, later when it is slow."""
+        """Subscribe; deliver late while the fault is ``slow``."""
 
-        def hear(subject: str, payload: bytes) -> None:
-            heard = decode_as(ScalingDecision, payload)
-            if not isinstance(heard, Rejected):
-                self.decisions[heard.model] = heard
+        def receive(subject: str, payload: bytes) -> None:
+            decision = decode_as(ScalingDecision, payload)
+            if not isinstance(decision, Rejected):
+                self.decisions[decision.model] = decision
             wait_ms = _SLOW_MS if self.fault == "slow" else 0.0
             self._bus.timeline.call_later(wait_ms, partial(offer, subject, payload))
 
-        await super().subscribe(subject, hear)
+        await super().subscribe(subject, receive)
 
     def publish_now(self, subject: str, payload: bytes) -> None:
-        """Say what the mood makes of it."""
+        """Publish an answer as the current fault changes it."""
         self._check_order(payload)
-        self._sent = [*self._sent[-_KEPT:], (subject, payload)]
+        self._sent = [*self._sent[-_SENT_KEPT:], (subject, payload)]
         match self.fault:
-            case "mute":
+            case "silent":
                 return
             case "refuses":
                 super().publish_now(subject, _with(payload, status="refused", detail="no capacity"))
                 return
-            case "lies" | "contradicts":
+            case "false_done" | "wrong_counts":
                 super().publish_now(subject, payload)
                 super().publish_now(subject, self._false_answer(payload))
                 return
@@ -71,12 +71,12 @@ class FaultyScalerConnection(BusConnection):
         self.accepted[answer.model] = max(number, before)
 
     def _false_answer(self, payload: bytes) -> bytes:
-        """It is done, says one who has done nothing; or that it is done and something else was."""
+        """Return an answer ``done`` without the work, with the decided or with wrong counts."""
         answer = decode_as(DecisionApplied, payload)
         decision = None if isinstance(answer, Rejected) else self.decisions.get(answer.model)
         targets = decision.targets if decision else ()
-        wrong = int(self.fault == "contradicts")
-        return _with(payload, status="done", observed={target.pool: target.replicas + wrong for target in targets})
+        error = int(self.fault == "wrong_counts")
+        return _with(payload, status="done", observed={target.pool: target.replicas + error for target in targets})
 
 
 def _with(payload: bytes, **changes: object) -> bytes:

@@ -1,8 +1,8 @@
-"""What the agents of the fault world are told: two models under quick rails, so that much happens in an hour.
+"""Settings of the agents in the chaos world: two models with short intervals, so that an hour holds many decisions.
 
-Every span is a few seconds. One model is disaggregated, with a GPU budget that is smaller than its pools' bounds and a
-planner that takes single steps; the other is aggregated, with a planner that jumps and a budget to be filled. Where
-GPUs are limited the other one comes first, within a quota.
+All intervals are a few seconds. One model is disaggregated, with a GPU budget below its pools' bounds and a planner
+of single steps. The other is aggregated, with a planner of large steps and a minimum GPU budget. With a limited GPU
+supply the other has priority, within a quota.
 """
 
 from loadline.core.decisions.drains import DrainKnobs
@@ -25,7 +25,7 @@ QUOTA_GPUS = 6
 
 
 def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
-    """What the agent of this name is told, where there are so many GPUs; None: they are not limited."""
+    """Return the settings of an agent, for a GPU supply of this size; None: unlimited."""
     guard = GuardrailKnobs(
         step_up_max=2, stabilisation_ms=12_000, warm_up_ms=8_000, cooldown_up_ms=1_500, cooldown_down_ms=2_500
     )
@@ -39,7 +39,7 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
         prefill_queue_scale_down_threshold=0.5,
         new_decode_worker_grace_intervals=1,
     )
-    moving = MigrationKnobs(
+    migration = MigrationKnobs(
         enabled=True,
         interval_ms=2_000,
         decode_load_metric="decode_batch_size",
@@ -69,7 +69,7 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
                 gpu_budget_max=11,
                 guardrails=guard,
                 planner_knobs={"threshold": threshold},
-                migration=moving,
+                migration=migration,
             ),
             ModelKnobs(
                 "whole",
@@ -80,7 +80,7 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
                 gpu_budget_min=3,
                 guardrails=guard,
                 planner_knobs={"hpa": hpa},
-                migration=moving,
+                migration=migration,
             ),
         ),
         fleet=FleetKnobs(stale_after_ms=5_000, surplus_after_ms=20_000),

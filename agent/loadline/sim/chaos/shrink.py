@@ -1,4 +1,4 @@
-"""Cuts a plan that breaks an invariant down to a short one that breaks the same."""
+"""Shrinking of a fault plan to a short one that violates the same invariant."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +11,8 @@ from loadline.sim.chaos.plan import HOUR_MS, FaultPlan
 from loadline.sim.world.bus import BusFaults
 from loadline.sim.world.store import StoreFaults
 
-Try = Callable[[FaultPlan], Violation | None]
-"""Plays a plan; gives what it broke."""
+RunPlan = Callable[[FaultPlan], Violation | None]
+"""Runs a plan and returns its violation."""
 
 TRIES_MAX: Final = 300
 _SLACK_MS: Final = 2_000.0
@@ -20,22 +20,22 @@ _SHORTEST_MS: Final = 250.0
 
 
 class Shrinker:
-    """Shrinks one plan.
+    """Shrinker of one plan.
 
     Args:
-        play: Plays a plan.
-        broke: The invariant that has to break.
-        tries_max: Most plays.
+        run_plan: Runs a plan.
+        violated: Invariant that the shrunk plan must violate.
+        tries_max: Limit of runs.
     """
 
-    def __init__(self, play: Try, broke: str, tries_max: int = TRIES_MAX) -> None:
+    def __init__(self, run_plan: RunPlan, violated: str, tries_max: int = TRIES_MAX) -> None:
         self.tries = 0
-        self._run_plan = play
-        self._violated = broke
+        self._run_plan = run_plan
+        self._violated = violated
         self._tries_max = tries_max
 
     def shrink(self, plan: FaultPlan) -> FaultPlan:
-        """The shortest plan that was found; the one given, where it breaks nothing of that name."""
+        """Return the shortest plan found; the given one if it does not violate the invariant."""
         best = self._attempt(plan)
         if best is None:
             return plan
@@ -44,7 +44,7 @@ class Shrinker:
         return best
 
     def _attempt(self, plan: FaultPlan) -> FaultPlan | None:
-        """The plan, ended where it breaks; None where it does not, or when it was tried often enough."""
+        """Return the plan, cut at its violation; None without the violation or after the last try."""
         if self.tries >= self._tries_max:
             return None
         self.tries += 1
@@ -56,7 +56,7 @@ class Shrinker:
         return replace(plan, hours=min(plan.hours, round(ends_ms / HOUR_MS, 6)), faults=faults)
 
     def _fewer_faults(self, plan: FaultPlan) -> FaultPlan:
-        """Leave out halves, then quarters, down to single faults."""
+        """Remove halves, then quarters, down to single faults."""
         size = len(plan.faults)
         while size >= 1:
             begin = 0
@@ -71,14 +71,14 @@ class Shrinker:
         return plan
 
     def _fewer_fault_sources(self, plan: FaultPlan) -> FaultPlan:
-        """Let bus, store and clocks be good, and the other agents be absent."""
-        for simplify in _SIMPLER:
+        """Remove the faults of bus, store and clocks, and all but one agent."""
+        for simplify in _SIMPLIFICATIONS:
             changed = simplify(plan)
             plan = (changed != plan and self._attempt(changed)) or plan
         return plan
 
     def _shorter_faults(self, plan: FaultPlan) -> FaultPlan:
-        """Halve how long each fault lasts, as often as possible."""
+        """Halve the duration of each fault as often as possible."""
         index = 0
         while index < len(plan.faults):
             one = plan.faults[index]
@@ -101,7 +101,7 @@ def _without_bus_fault(name: str, plan: FaultPlan) -> FaultPlan:
     return replace(plan, bus=replace(plan.bus, **{name: 0.0}))
 
 
-_SIMPLER: Final[tuple[Callable[[FaultPlan], FaultPlan], ...]] = (
+_SIMPLIFICATIONS: Final[tuple[Callable[[FaultPlan], FaultPlan], ...]] = (
     lambda plan: replace(plan, bus=BusFaults()),
     lambda plan: replace(plan, store=StoreFaults()),
     *(partial(_without_store_fault, name) for name in ("refused", "unknown", "slow", "compacted")),
@@ -110,4 +110,4 @@ _SIMPLER: Final[tuple[Callable[[FaultPlan], FaultPlan], ...]] = (
     lambda plan: replace(plan, agents=min(plan.agents, 2)),
     lambda plan: replace(plan, agents=1),
 )
-"""Each makes a plan a little simpler."""
+"""Simplifications of a plan."""

@@ -1,7 +1,7 @@
-"""An engine of which thousands of hours are played: how busy it is comes from outside, and its requests only take time.
+"""Stub engine for thousands of simulated hours: its load is given from outside, and requests only take time.
 
-Its load is the demand of its pool, shared among the workers that serve. A request has a token every 50 ms, whoever else
-is there.
+The load is the pool's demand, divided among the serving workers. A request gets a token every 50 ms, regardless of
+the batch.
 """
 
 from collections.abc import Callable
@@ -18,30 +18,30 @@ from loadline.sim.profiles import LinearProfile
 
 TOKEN_MS: Final = 50.0
 _BLOCKS: Final = 1_000
-_OTHERS: Final = 10
-"""Requests of which nothing is known but that a busy worker has so many."""
-_CHANGING: Final = 100
+_ANONYMOUS_REQUESTS: Final = 10
+"""Anonymous requests of a fully busy worker."""
+_TOKENS_MODULO: Final = 100
 _TIMING: Final = LinearProfile(10.0, 1.0, 10.0, 0.01)
 
 
 class WorkShare(Struct, frozen=True):
-    """What one worker has of the work of its pool."""
+    """Share of a pool's work on one worker."""
 
     busy: float
-    """Work for each worker that serves, in workers' worth: above 1 they cannot do it all."""
+    """Work for each serving worker, in workers' worth; above 1 it is overloaded."""
     waiting: int
-    """Requests that wait at it."""
+    """Requests waiting at this worker."""
 
 
 class RunObserver(Protocol):
-    """Whoever is told which requests run in an engine."""
+    """Observer of the requests that run in an engine."""
 
     def started(self, request: Request) -> None:
-        """It runs here now."""
+        """Record the start of a request."""
         ...
 
     def stopped(self, request: Request) -> None:
-        """It does so no more."""
+        """Record the end of a request."""
         ...
 
 
@@ -59,49 +59,49 @@ class _RunningRequest(Struct):
 
 
 class StubEngine(SimulatedEngine):
-    """Stands in for an engine.
+    """Engine whose load is given from outside.
 
     Args:
-        role: Its worker's role.
-        share: Gives its share of the work.
-        watch: Is told of its requests.
+        role: Role of its worker.
+        share: Returns its share of the work.
+        observer: Observes its requests.
     """
 
-    def __init__(self, role: Role, share: Callable[[], WorkShare], watch: RunObserver) -> None:
+    def __init__(self, role: Role, share: Callable[[], WorkShare], observer: RunObserver) -> None:
         super().__init__(EngineKnobs(role, _BLOCKS), _TIMING)
         self._work_share = share
-        self._observer = watch
+        self._observer = observer
         self._busy = True
         self._empty_at_ms: float | None = None
         self._running: dict[str, _RunningRequest] = {}
 
     @property
     def held(self) -> list[str]:
-        """Its requests, and something more until it has wound down."""
+        """Ids of its requests, and a placeholder until its other work is done."""
         return ["work", *self._running] if self._busy else list(self._running)
 
-    def empty_at(self, empty_ms: float) -> None:
-        """No new work comes: it is empty then, but for its requests."""
-        self._empty_at_ms = empty_ms
+    def empty_at(self, at_ms: float) -> None:
+        """Finish the work other than its requests at this time; no new work arrives."""
+        self._empty_at_ms = at_ms
 
     def kv_tokens(self, request_id: str) -> int:
-        """Tokens of a request; 0 when it is not inside."""
+        """Return the KV tokens of a request; 0 when it is not inside."""
         one = self._running.get(request_id)
         return one.request.isl_tokens + one.generated(self._now_ms) if one else 0
 
     def fits(self, kv_tokens: int, kv_tokens_max: int) -> bool:
-        """Always: how full it is only stands for the work of others."""
+        """Return True: its cache usage stands for the work of others only."""
         del kv_tokens, kv_tokens_max
         return True
 
     def submit(self, request: Request, now_ms: float) -> None:
-        """It runs at once."""
+        """Start a request at once."""
         self._now_ms = max(self._now_ms, now_ms)
         self._running[request.request_id] = _RunningRequest(request, self._now_ms)
         self._observer.started(request)
 
     def abort(self, request_id: str, now_ms: float) -> bool:
-        """Drop a request at once. False when it is not inside."""
+        """Drop a request at once; False when it is not inside."""
         self._now_ms = max(self._now_ms, now_ms)
         one = self._running.pop(request_id, None)
         if one is not None:
@@ -109,7 +109,7 @@ class StubEngine(SimulatedEngine):
         return one is not None
 
     def detach(self, request_id: str, now_ms: float) -> Request | None:
-        """Take a request out at once, to submit it to another engine; None when it is not inside, or is at its end."""
+        """Remove a request at once, for submission to another engine; None when it is not inside or at its end."""
         one = self._running.get(request_id)
         generated = one.generated(now_ms) if one else 0
         if one is None or generated == one.request.osl_tokens or not self.abort(request_id, now_ms):
@@ -118,7 +118,7 @@ class StubEngine(SimulatedEngine):
         return replace(one.request, generated_tokens=generated)
 
     def advance(self, now_ms: float) -> list[EngineEvent]:
-        """Requests end when their time is over, and so does a drain."""
+        """Finish requests whose time is over, and the drain if it is due."""
         self._now_ms = max(self._now_ms, now_ms)
         if self._empty_at_ms is not None and now_ms >= self._empty_at_ms:
             self._busy, self._empty_at_ms = False, None
@@ -129,22 +129,22 @@ class StubEngine(SimulatedEngine):
         return [*taken, *(EngineEvent("finished", name, now_ms) for name in over)]
 
     def next_event_ms(self) -> float | None:
-        """When the next request ends, or it is empty."""
+        """Return the end of the next request or of the drain."""
         times = [one.ends_ms for one in self._running.values()]
         return min(times if self._empty_at_ms is None else [*times, self._empty_at_ms], default=None)
 
     def migratable_requests(self) -> list[MigratableRequest]:
-        """Its requests, in the order in which they came."""
+        """Return its requests in the order of submission."""
         return [
             MigratableRequest(name, one.request.isl_tokens, one.generated(self._now_ms), hops=one.request.migrations)
             for name, one in self._running.items()
         ]
 
     def load(self) -> WorkerSample:
-        """Its share of the work, and what its requests take."""
+        """Return a load sample: its share of the work, and its requests."""
         share, requests = self._work_share(), len(self._running)
         full = min(1.0, share.busy)
-        others = int(_OTHERS * full)
+        others = int(_ANONYMOUS_REQUESTS * full)
         return WorkerSample(
             sequence=0,
             timestamp_ms=0,
@@ -152,7 +152,8 @@ class StubEngine(SimulatedEngine):
             kv_blocks_total=_BLOCKS,
             waiting_requests=share.waiting,
             running_requests=others + requests,
-            decode_tokens=sum(self.kv_tokens(name) for name in self._running) + int(others * self._now_ms) % _CHANGING,
+            decode_tokens=sum(self.kv_tokens(name) for name in self._running)
+            + int(others * self._now_ms) % _TOKENS_MODULO,
             decode_batch_requests=requests,
             waiting_to_decode_requests=0,
             unmovable_requests=others + share.waiting,

@@ -1,4 +1,4 @@
-"""Agents, workers and a scaler around a bus and a store, all in virtual time, and what can be done to them."""
+"""The chaos world: agents, workers, a scaler and a frontend around a bus and a store in virtual time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,6 +9,7 @@ from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.sim.chaos.frontend import ChaosFrontend, PoolKey
+from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.journal import SampledJournal
 from loadline.sim.chaos.plan import FaultPlan
 from loadline.sim.chaos.request_client import RequestClient
@@ -28,61 +29,61 @@ from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
 from loadline.wire.messages import MigrateCommand
 
 TURN_SPACING_MS: Final = 50.0
-HAND_OVER_MS: Final = 10_000.0
-"""A process that was asked to stop ends when all is handed over, and after so long at the latest."""
-_JOURNALLED: Final = 0.25
-"""Share of the lives of agents that write a journal: to encode it takes as long as to decide."""
+SHUTDOWN_TIMEOUT_MS: Final = 10_000.0
+"""Deadline of an agent's shutdown."""
+_JOURNAL_RATIO: Final = 0.25
+"""Fraction of agent lifetimes with a journal; encoding a turn takes as long as handling it."""
 
 _NEVER_MS: Final = 1e12
-IDLE: Final = 0.4
-"""A pool whose workers are busy for less of the time than this has nobody waiting."""
+IDLE_BELOW: Final = 0.4
+"""Utilisation below which a pool has no waiting requests."""
 _OVERLOADED_WAITING: Final = 12.0
-"""Requests that wait at each worker where there is twice the work that they can do."""
+"""Waiting requests at each worker under twice the work that it can do."""
 
-# A GB in a second, 2 MB a token: from half a second to 3 s for a request.
+# 1 GB/s and 2 MB per token: 0.5 to 3 s for a request.
 _LINK: Final = TransferLink(1.0, 50.0, 2_000_000)
 
 
 class ChaosWorld(TurnObserver):
-    """All of it. ``watchers`` see every turn and every effect of every agent.
+    """All processes. ``observers`` see every turn and every effect of every agent.
 
     Args:
-        plan: Its seed, and how bad bus, store and clocks are when nothing worse is going on.
-        told: What the agent of a name is told, where there are so many GPUs.
+        plan: Seed, and the base fault rates of bus, store and clocks.
+        settings_of: Returns the settings of an agent by its name and the GPU supply.
     """
 
-    def __init__(self, plan: FaultPlan, told: Callable[[str, int | None], Settings] = chaos_settings) -> None:
+    def __init__(self, plan: FaultPlan, settings_of: Callable[[str, int | None], Settings] = chaos_settings) -> None:
         self.plan = plan
         self.timeline = Timeline(plan.seed)
         self.bus = VirtualBus(self.timeline, faults=plan.bus)
         self.peer_bus = VirtualBus(self.timeline, faults=plan.peers, purpose="peers")
-        """Between workers and frontends: another network, which fails by itself."""
+        """Bus between workers and frontends, with faults of its own."""
         self.store = VirtualStore(self.timeline, faults=plan.store)
-        self.models: dict[str, ModelKnobs] = {model.name: model for model in told("", plan.gpus).models}
+        self.models: dict[str, ModelKnobs] = {model.name: model for model in settings_of("", plan.gpus).models}
         self.observers: list[TurnObserver] = []
         self.on_journal: Callable[[SimulatedAgent, SampledJournal], None] = lambda _agent, _journal: None
-        """Told of every journal that begins."""
+        """Called with every new journal."""
         self.on_migration_phase: list[Callable[[SimulatedWorker, str, MigrateCommand], object]] = []
-        """Told of every step of every move."""
-        self.on_violation: Callable[[str, str], None] = lambda _name, _detail: None
-        """Told of an invariant of requests that does not hold."""
+        """Called with every phase of every migration."""
+        self.on_violation: ReportViolation = lambda _name, _detail: None
+        """Called with violations of the request invariants."""
         self.agents: dict[str, SimulatedAgent] = {}
         self.workers: dict[str, SimulatedWorker] = {}
         self.deposed_epochs: set[int] = set()
-        """Terms that an operator ended: their leaders cannot know it at once."""
+        """Epochs that an operator ended; their leaders cannot know at once."""
         self.demand: dict[PoolKey, float] = {}
         self.new_workers_start = True
-        """Whether a worker that starts ever becomes ready."""
+        """Whether new workers ever become ready."""
         self.drains_hang = False
-        """Whether a worker that drains never becomes empty."""
+        """Whether draining workers never become empty."""
         self.copies_hang = False
-        """Whether no copy of a cache ever ends."""
+        """Whether KV copies never end."""
         self.migrations_refused = False
-        """Whether no worker takes in what others move."""
+        """Whether all workers refuse incoming migrations."""
         self.scaler_bus = FaultyScalerConnection(self.bus)
         self.rogue = self.bus.connection()
-        """The connection of somebody who says what is not so."""
-        self.settings_of: Callable[[str], Settings] = lambda name: told(name, plan.gpus)
+        """Connection of a client that publishes false messages."""
+        self.settings_of: Callable[[str], Settings] = lambda name: settings_of(name, plan.gpus)
         self._rng = self.timeline.rng("world")
         self._serving: dict[PoolKey, list[str]] = {}
         self._started = 0
@@ -98,7 +99,7 @@ class ChaosWorld(TurnObserver):
         self.scaler = SimulatedScaler(self.timeline, pools, self.scaler_bus, self.start_worker)
 
     def start(self) -> None:
-        """Start the agents, and the workers that were there before any decision."""
+        """Start the agents and the initial workers."""
         for model in self.models.values():
             for pool in model.pools:
                 self.demand[model.name, pool.name] = 1.5
@@ -111,11 +112,11 @@ class ChaosWorld(TurnObserver):
     # -- agents --------------------------------------------------------------------------------------------------------
 
     def start_agent(self, name: str) -> SimulatedAgent:
-        """A life of an agent begins; its clock is off by another amount than in the life before."""
+        """Start an agent; each lifetime has another clock skew and drift."""
         plan, rng = self.plan, self._rng
         skew_ms = rng.uniform(-plan.clock_skew_ms_max, plan.clock_skew_ms_max)
         drift = rng.uniform(-plan.clock_drift_max, plan.clock_drift_max)
-        journal = SampledJournal(rng.randrange(2**32)) if rng.random() < _JOURNALLED else None
+        journal = SampledJournal(rng.randrange(2**32)) if rng.random() < _JOURNAL_RATIO else None
         agent = SimulatedAgent(
             self.timeline,
             self.settings_of(name),
@@ -132,54 +133,54 @@ class ChaosWorld(TurnObserver):
         return agent
 
     def restart_agent(self, name: str) -> None:
-        """The agent of this name is started again, unless it runs."""
+        """Start an agent again, unless it runs."""
         if name not in self.agents:
             self.start_agent(name)
 
     def kill_agent(self, agent: SimulatedAgent) -> None:
-        """The process is gone."""
+        """Kill an agent's process."""
         if agent.alive:
             agent.kill()
             del self.agents[agent.name]
 
     def stop_agent(self, agent: SimulatedAgent) -> None:
-        """Ask it to end; it does when it has handed over, or after its time."""
+        """Ask an agent to shut down, and kill it at the deadline."""
         agent.stop()
-        self.timeline.call_later(HAND_OVER_MS, partial(self.kill_agent, agent))
+        self.timeline.call_later(SHUTDOWN_TIMEOUT_MS, partial(self.kill_agent, agent))
 
     @property
     def leader(self) -> SimulatedAgent | None:
-        """An agent that believes that it leads; the first by name."""
+        """First agent by name that believes to lead."""
         return next((one for _, one in sorted(self.agents.items()) if one.controller.leading), None)
 
-    # -- what agents do is seen ----------------------------------------------------------------------------------------
+    # -- observers -----------------------------------------------------------------------------------------------------
 
     def before_turn(self, agent: SimulatedAgent, events: Sequence[AnyEvent], now: int) -> None:
-        """Show it."""
+        """Forward to all observers."""
         for watcher in self.observers:
             watcher.before_turn(agent, events, now)
 
     def after_turn(
         self, agent: SimulatedAgent, events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
-        """Show it."""
+        """Forward to all observers."""
         for watcher in self.observers:
             watcher.after_turn(agent, events, effects, now)
 
     def before_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
-        """Show it."""
+        """Forward to all observers."""
         for watcher in self.observers:
             watcher.before_effect(agent, effect)
 
     def after_effect(self, agent: SimulatedAgent, effect: AnyEffect) -> None:
-        """Show it."""
+        """Forward to all observers."""
         for watcher in self.observers:
             watcher.after_effect(agent, effect)
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def start_worker(self, model: str, pool: str, name: str = "", incarnation: int | None = None) -> SimulatedWorker:
-        """Start a worker; without a name it gets a new one."""
+        """Start a worker, under a new name if none is given."""
         knobs = next(one for one in self.models[model].pools if one.name == pool)
         self._started += 1
         record = WorkerRecord(
@@ -190,12 +191,12 @@ class ChaosWorld(TurnObserver):
             incarnation=START_MS + int(self.timeline.now_ms) if incarnation is None else incarnation,
             gpus=knobs.gpus_per_worker,
         )
-        watch = WorkerRuns(self.frontend.runs, (record.worker, record.incarnation))
+        observer = WorkerRuns(self.frontend.runs, (record.worker, record.incarnation))
         start_ms = self._rng.uniform(500.0, 12_000.0) if self.new_workers_start else _NEVER_MS
         worker = SimulatedWorker(
             self.timeline,
             record,
-            StubEngine(knobs.role, partial(self._work_share, (model, pool), record.worker), watch),
+            StubEngine(knobs.role, partial(self._work_share, (model, pool), record.worker), observer),
             self.bus.connection(),
             self.store.connection(),
             peers=self.peer_bus.connection(),
@@ -214,8 +215,8 @@ class ChaosWorld(TurnObserver):
         self._request_clients[worker].on_engine_event(event)
 
     def _on_migration_phase(self, worker: SimulatedWorker, phase: str, command: MigrateCommand) -> None:
-        for watch in self.on_migration_phase:
-            watch(worker, phase, command)
+        for callback in self.on_migration_phase:
+            callback(worker, phase, command)
 
     def _report_violation(self, name: str, detail: str) -> None:
         self.on_violation(name, detail)
@@ -224,20 +225,20 @@ class ChaosWorld(TurnObserver):
         return [(one.record.worker, one.record.incarnation) for one in self.workers_of(pool) if one.serving]
 
     def workers_of(self, pool: PoolKey) -> list[SimulatedWorker]:
-        """The living workers of a pool."""
+        """Return the live workers of a pool."""
         return [one for one in self.workers.values() if (one.record.model, one.record.pool) == pool]
 
     def _work_share(self, pool: PoolKey, name: str) -> WorkShare:
-        """The demand of a pool is shared among the workers that serve.
+        """Return a worker's share of its pool's demand, which is divided among the serving workers.
 
-        In a pool that is neither idle nor overloaded one request waits, at one worker: that is between the thresholds
-        of the planner, so the count can come to rest.
+        In a pool that is neither idle nor overloaded one request waits, at one worker. That lies between the planner's
+        thresholds, so the count converges.
         """
         serving = self._serving[pool]
         busy = self.demand[pool] / max(1, len(serving))
         if busy > 1.0:
             return WorkShare(busy, 1 + int(_OVERLOADED_WAITING * (busy - 1.0)))
-        return WorkShare(busy, int(busy > IDLE and serving[:1] == [name]))
+        return WorkShare(busy, int(busy > IDLE_BELOW and serving[:1] == [name]))
 
     def _on_worker_changed(self, worker: SimulatedWorker) -> None:
         pool = worker.record.model, worker.record.pool

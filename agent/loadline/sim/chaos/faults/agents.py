@@ -1,4 +1,4 @@
-"""What happens to the processes of agents, and to their connections."""
+"""Faults of agents and of their connections."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,43 +17,43 @@ from loadline.sim.world.agent import SimulatedAgent
 
 
 def agent_paused(injector: FaultInjector, fault: Fault) -> Undo:
-    """One stands still, as when its host is suspended."""
+    """Suspend one agent, as with its host."""
     return _pause(injector.world, pick(_all(injector), fault.level), fault)
 
 
 def agents_paused(injector: FaultInjector, fault: Fault) -> Undo:
-    """All stand still."""
+    """Suspend all agents."""
     return _pause(injector.world, _all(injector), fault)
 
 
 def agent_paused_at_commit(injector: FaultInjector, fault: Fault) -> Undo:
-    """Whoever decides next stands still before it is committed."""
+    """Suspend the next agent that decides, before its commit."""
     return _pause_at(injector, CommitDecision, fault)
 
 
 def agent_paused_at_effect(injector: FaultInjector, fault: Fault) -> Undo:
-    """Whoever does anything next stands still before it is done."""
+    """Suspend the next agent that performs any effect, before that effect."""
     return _pause_at(injector, None, fault)
 
 
 def agent_killed(injector: FaultInjector, fault: Fault) -> Undo:
-    """One is killed, and started again later."""
+    """Kill one agent and restart it later."""
     return _kill(injector.world, pick(_all(injector), fault.level))
 
 
 def agents_killed(injector: FaultInjector, fault: Fault) -> Undo:
-    """All are killed."""
+    """Kill all agents and restart them later."""
     del fault
     return _kill(injector.world, _all(injector))
 
 
 def agent_stopped(injector: FaultInjector, fault: Fault) -> Undo:
-    """One is asked to stop (SIGTERM)."""
+    """Ask one agent to shut down (SIGTERM)."""
     return _stop(injector.world, pick(_all(injector), fault.level))
 
 
 def agent_stopped_at_commit(injector: FaultInjector, fault: Fault) -> Undo:
-    """Whoever decides next is asked to stop before it is committed."""
+    """Ask the next agent that decides to shut down, before its commit."""
 
     def stop(agent: SimulatedAgent) -> None:
         injector.undo_after(fault.duration_ms, _stop(injector.world, [agent]))
@@ -63,7 +63,7 @@ def agent_stopped_at_commit(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def agent_joins(injector: FaultInjector, fault: Fault) -> Undo:
-    """There is one more for a while."""
+    """Run one more agent for a while."""
     del fault
     if "agent-more" in injector.world.agents:
         return no_undo
@@ -71,29 +71,29 @@ def agent_joins(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def agent_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
-    """One sees the store and not the bus."""
+    """Partition one agent from the bus."""
     return _cut(pick(_all(injector), fault.level), bus=True, store=False)
 
 
 def agent_off_store(injector: FaultInjector, fault: Fault) -> Undo:
-    """One sees the bus and not the store."""
+    """Partition one agent from the store."""
     return _cut(pick(_all(injector), fault.level), bus=False, store=True)
 
 
 def agent_off_both(injector: FaultInjector, fault: Fault) -> Undo:
-    """One sees neither."""
+    """Partition one agent from bus and store."""
     return _cut(pick(_all(injector), fault.level), bus=True, store=True)
 
 
-def agent_hears_late(injector: FaultInjector, fault: Fault) -> Undo:
-    """What changes in the store is told to one only later, in order."""
+def agent_watch_delayed(injector: FaultInjector, fault: Fault) -> Undo:
+    """Delay the store's watch of one agent, in order."""
     for agent in pick(_all(injector), fault.level):
         agent.store.delay_watches(fault.duration_ms)
     return no_undo
 
 
 def agent_reloads(injector: FaultInjector, fault: Fault) -> Undo:
-    """One is told other settings: the same again, other planners, or a model less; and later its own."""
+    """Reload one agent with the same settings, other planners or a model less; later with its own."""
     agents = pick(_all(injector), fault.level)
     change = _SETTINGS[int(fault.duration_ms) % len(_SETTINGS)]
 
@@ -127,7 +127,7 @@ def _all(injector: FaultInjector) -> list[SimulatedAgent]:
 
 
 def _pause(world: ChaosWorld, agents: Sequence[SimulatedAgent], fault: Fault) -> Undo:
-    """A pause cannot be undone, so it ends when the calm begins."""
+    """Suspend agents until the end of the fault or the start of the calm phase, as a suspension cannot be undone."""
     now_ms = world.timeline.now_ms
     for agent in agents:
         agent.suspend(min(now_ms + fault.duration_ms, calm_from_ms(now_ms)))
@@ -153,7 +153,7 @@ def _stop(world: ChaosWorld, agents: Sequence[SimulatedAgent]) -> Undo:
 
 def _start_again(world: ChaosWorld, agents: Sequence[SimulatedAgent]) -> None:
     for agent in agents:
-        world.kill_agent(agent)  # it may be stopping still
+        world.kill_agent(agent)  # it may still be shutting down
         world.restart_agent(agent.name)
 
 

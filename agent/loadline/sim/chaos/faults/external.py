@@ -1,4 +1,4 @@
-"""What comes from outside: operators, users, a scaler that asks, and somebody who says what is not so."""
+"""Faults from outside: operators, demand, announcement requests and invalid messages."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,7 +15,7 @@ from loadline.wire.keys import Keys
 from loadline.wire.messages import DecisionApplied, DrainReport, LoadReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
-_BY: Final = "nemesis"
+_BY: Final = "fault-injector"
 _KEYS: Final = Keys("default")
 _SUBJECTS: Final = Subjects("loadline")
 _DEMANDS: Final = (0.0, 0.1, 0.7, 1.5, 2.5, 3.5, 6.0, 12.0)
@@ -23,43 +23,43 @@ _HUGE: Final = WorkerSample(0, 0, kv_blocks_used=2**50, kv_blocks_total=1, waiti
 
 
 def model_paused(injector: FaultInjector, fault: Fault) -> Undo:
-    """An operator pauses a model for a while."""
+    """Pause a model for a while."""
     world = injector.world
     model = pick(sorted(world.models), fault.level)[0]
     _tell_all(injector, PauseRequested(model, paused=True, by=_BY))
 
     def resume() -> None:
         _tell_all(injector, PauseRequested(model, paused=False, by=_BY))
-        if world.store.available:  # agents that are away write nothing
+        if world.store.available:  # agents without a store write nothing
             world.store.commit([], [Write(_KEYS.pause(model), None)])
 
     return resume
 
 
-def worker_sent_home(injector: FaultInjector, fault: Fault) -> Undo:
-    """An operator wants one worker emptied."""
+def worker_drain_requested(injector: FaultInjector, fault: Fault) -> Undo:
+    """Request the drain of one worker."""
     for _, worker in pick(sorted(injector.world.workers.items()), fault.level):
         record = worker.record
         _tell_all(injector, DrainRequested(record.model, record.pool, record.worker, _BY))
     return no_undo
 
 
-def scaler_asks(injector: FaultInjector, fault: Fault) -> Undo:
-    """A scaler wants to hear what stands."""
+def announcement_requested(injector: FaultInjector, fault: Fault) -> Undo:
+    """Request an announcement of a model's decision."""
     _tell_all(injector, AnnouncementRequested(pick(sorted(injector.world.models), fault.level)[0], "scaler"))
     return no_undo
 
 
 def demand(injector: FaultInjector, fault: Fault) -> Undo:
-    """The demand of one pool jumps."""
+    """Change the demand of one pool."""
     pools = sorted(injector.world.demand)
     place = fault.level * len(pools)
     injector.world.demand[pools[int(place) % len(pools)]] = pick(_DEMANDS, place % 1.0)[0]
     return no_undo
 
 
-def nonsense(injector: FaultInjector, fault: Fault) -> Undo:
-    """Frames and records that are well-formed, or not, and untrue."""
+def invalid_messages(injector: FaultInjector, fault: Fault) -> Undo:
+    """Publish invalid frames and records, well-formed and malformed."""
     world = injector.world
     for _, worker in pick(sorted(world.workers.items()), fault.level) if world.rogue.connected else ():
         for subject, payload in _untrue_of_worker(worker.record):
@@ -73,7 +73,7 @@ def nonsense(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def _untrue_of_worker(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
-    """Of another life, of a rank that it has not, of a pool or model that there is not, and no message at all."""
+    """Yield reports of another incarnation, rank, pool or model, and a malformed frame."""
     model, pool, name, incarnation = record.model, record.pool, record.worker, record.incarnation
     subject = _SUBJECTS.load(model, pool, name)
     yield subject, b"{" * 1_000
@@ -86,7 +86,7 @@ def _untrue_of_worker(record: WorkerRecord) -> Iterator[tuple[str, bytes]]:
 
 
 def _untrue_of_decision(decision: ScalingDecision) -> Iterator[DecisionApplied]:
-    """To a decision that there is not, of another term or number, and of pools that there are not."""
+    """Yield answers to an unknown decision, to another epoch or sequence, and with unknown pools."""
     numbers = decision.decision_id, decision.model, decision.epoch, decision.sequence
     done = DecisionApplied(*numbers, "rogue", "done")
     yield replace(done, decision_id="f" * 16)
@@ -96,7 +96,7 @@ def _untrue_of_decision(decision: ScalingDecision) -> Iterator[DecisionApplied]:
 
 
 def _strange_records(record: WorkerRecord) -> Iterator[Write]:
-    """A worker of the wrong role, a record that is none, and somebody else's key."""
+    """Yield a worker of the wrong role, a malformed record and a foreign key."""
     yield Write(_KEYS.worker("whole", "both", "strange"), encode(replace(record, worker="strange", role="prefill")))
     yield Write(_KEYS.worker("whole", "both", "garbage"), b"\x00not a record")
     yield Write(f"{_KEYS.prefix}somebody/else", b"1")

@@ -1,4 +1,4 @@
-"""What happens to requests while they move, and to the network on which they do."""
+"""Faults of migrations and of the network between workers and frontends."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ _PHASES: Final = ("admitted", "copying", "switching", "switching", "switched")
 
 
 def frontend_off(injector: FaultInjector, fault: Fault) -> Undo:
-    """The frontend is cut off from all workers."""
+    """Partition the frontend from all workers."""
     del fault
     port = injector.world.frontend.connection
     port.set_partitioned(partitioned=True)
@@ -29,25 +29,25 @@ def frontend_off(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def peers_down(injector: FaultInjector, fault: Fault) -> Undo:
-    """No worker reaches another, or the frontend."""
+    """Stop the bus between workers and frontends."""
     del fault
     injector.world.peer_bus.set_available(available=False)
     return partial(injector.world.peer_bus.set_available, available=True)
 
 
 def peers_worse(injector: FaultInjector, fault: Fault) -> Undo:
-    """What they say is lost, doubled and late some times as often."""
+    """Raise the loss, duplication and delay of the bus between workers and frontends."""
     del fault
     return worsen(injector.world.peer_bus)
 
 
 def worker_off_peers(injector: FaultInjector, fault: Fault) -> Undo:
-    """A worker sees bus and store, and neither the frontend nor the others."""
+    """Partition a worker from the other workers and the frontend."""
     return _cut(pick([one for _, one in sorted(injector.world.workers.items())], fault.level))
 
 
-def moves_hang(injector: FaultInjector, fault: Fault) -> Undo:
-    """No copy that begins now ever ends."""
+def migrations_hang(injector: FaultInjector, fault: Fault) -> Undo:
+    """Let no KV copy end."""
     del fault
     world = injector.world
 
@@ -60,8 +60,8 @@ def moves_hang(injector: FaultInjector, fault: Fault) -> Undo:
     return partial(set_all, hangs=False)
 
 
-def moves_refused(injector: FaultInjector, fault: Fault) -> Undo:
-    """No worker has room for what others move."""
+def migrations_refused(injector: FaultInjector, fault: Fault) -> Undo:
+    """Let all workers refuse incoming migrations."""
     del fault
     world = injector.world
 
@@ -75,31 +75,31 @@ def moves_refused(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def source_dies(injector: FaultInjector, fault: Fault) -> Undo:
-    """The source of the next move dies in the middle of it."""
+    """Kill the source of the next migration in the middle of it."""
     return _in_a_move(injector, fault, lambda source, _destination: source.kill())
 
 
 def destination_dies(injector: FaultInjector, fault: Fault) -> Undo:
-    """The destination of the next move dies in the middle of it."""
+    """Kill the destination of the next migration in the middle of it."""
     return _in_a_move(injector, fault, lambda _source, destination: destination.kill())
 
 
 def source_cut(injector: FaultInjector, fault: Fault) -> Undo:
-    """The source of the next move is cut off in the middle of it, for a while."""
+    """Partition the source of the next migration in the middle of it."""
     return _in_a_move(
         injector, fault, lambda source, _destination: injector.undo_after(fault.duration_ms, _cut([source]))
     )
 
 
 def destination_cut(injector: FaultInjector, fault: Fault) -> Undo:
-    """The destination of the next move is cut off in the middle of it, for a while."""
+    """Partition the destination of the next migration in the middle of it."""
     return _in_a_move(
         injector, fault, lambda _source, destination: injector.undo_after(fault.duration_ms, _cut([destination]))
     )
 
 
 def frontend_cut(injector: FaultInjector, fault: Fault) -> Undo:
-    """The frontend is cut off in the middle of the next move, for a while."""
+    """Partition the frontend in the middle of the next migration."""
     return _in_a_move(
         injector,
         fault,
@@ -107,8 +107,8 @@ def frontend_cut(injector: FaultInjector, fault: Fault) -> Undo:
     )
 
 
-def commands_of_old(injector: FaultInjector, fault: Fault) -> Undo:
-    """A command that was heard comes again: as it was, of an earlier term, or for an earlier life."""
+def stale_migrate_commands(injector: FaultInjector, fault: Fault) -> Undo:
+    """Repeat an earlier command: unchanged, of an earlier epoch, and for an earlier incarnation."""
     world = injector.world
     if world.rogue.connected:
         for command in pick(list(injector.recent_commands), fault.level):
@@ -130,7 +130,7 @@ async def _say(injector: FaultInjector, command: MigrateCommand) -> None:
 
 
 def _in_a_move(injector: FaultInjector, fault: Fault, do: Callable[[SimulatedWorker, SimulatedWorker], object]) -> Undo:
-    """At which phase, the level says."""
+    """Call ``do`` at the migration phase that the fault's level selects."""
     injector.on_next_migration(pick(_PHASES, fault.level)[0], do)
     return no_undo
 

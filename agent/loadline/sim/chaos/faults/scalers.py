@@ -1,4 +1,4 @@
-"""What happens to the scaler: its moods, and the way to it."""
+"""Faults of the scaler and of its connection."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,41 +8,41 @@ from loadline.sim.chaos.fault_injector import FaultInjector, Undo
 from loadline.sim.chaos.plan import Fault
 from loadline.sim.chaos.scaler_faults import ScalerFault
 
-_OBEDIENT: Final[frozenset[ScalerFault]] = frozenset({"good", "slow", "mute", "repeats"})
+_APPLYING: Final[frozenset[ScalerFault]] = frozenset({"none", "slow", "silent", "repeats"})
 
 
-def _feels(mood: ScalerFault) -> Callable[[FaultInjector, Fault], Undo]:
-    """It has this mood for a while."""
+def _scaler_fault(scaler_fault: ScalerFault) -> Callable[[FaultInjector, Fault], Undo]:
+    """Return an injection that sets this fault of the scaler for a while."""
 
-    def fault(injector: FaultInjector, _strike: Fault) -> Undo:
+    def inject(injector: FaultInjector, _fault: Fault) -> Undo:
         world = injector.world
 
-        def feel(mood: ScalerFault) -> None:
-            world.scaler_bus.fault = mood
-            world.scaler.applies_decisions = mood in _OBEDIENT
+        def set_fault(scaler_fault: ScalerFault) -> None:
+            world.scaler_bus.fault = scaler_fault
+            world.scaler.applies_decisions = scaler_fault in _APPLYING
 
-        feel(mood)
-        return partial(feel, "good")
+        set_fault(scaler_fault)
+        return partial(set_fault, "none")
 
-    return fault
+    return inject
 
 
-scaler_slow = _feels("slow")
-"""It hears of decisions late."""
-scaler_mute = _feels("mute")
-"""It answers nothing."""
-scaler_refuses = _feels("refuses")
-"""It refuses every decision."""
-scaler_lies = _feels("lies")
-"""It says that all is done, and does nothing."""
-scaler_contradicts = _feels("contradicts")
-"""It says that it is done, with other counts."""
-scaler_repeats = _feels("repeats")
-"""It says what it said before again, with everything that it says."""
+scaler_slow = _scaler_fault("slow")
+"""Decisions arrive late."""
+scaler_mute = _scaler_fault("silent")
+"""No answer is published."""
+scaler_refuses = _scaler_fault("refuses")
+"""All decisions are refused."""
+scaler_lies = _scaler_fault("false_done")
+"""Decisions are answered ``done`` and not applied."""
+scaler_contradicts = _scaler_fault("wrong_counts")
+"""Decisions are answered ``done`` with wrong counts."""
+scaler_repeats = _scaler_fault("repeats")
+"""Earlier answers are repeated with each new one."""
 
 
 def scaler_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
-    """It is cut off."""
+    """Partition the scaler from the bus."""
     del fault
     injector.world.scaler_bus.set_partitioned(partitioned=True)
     return partial(injector.world.scaler_bus.set_partitioned, partitioned=False)

@@ -1,4 +1,4 @@
-"""What happens to the bus and to the store."""
+"""Faults of the bus and of the store."""
 
 from functools import partial
 from typing import Final
@@ -15,38 +15,38 @@ _LEAST: Final = 0.1
 _MOST: Final = 0.9
 _HEARD_LATE: Final = 0.5
 _LATE_MS: Final = 6_000.0
-"""Longer than it takes until the lease is to be renewed, which tells it too."""
+"""Watch delay beyond the next renewal, which reports the loss of the lease as well."""
 
 
 def bus_down(injector: FaultInjector, fault: Fault) -> Undo:
-    """Nobody reaches the bus."""
+    """Stop the bus."""
     del fault
     injector.world.bus.set_available(available=False)
     return partial(injector.world.bus.set_available, available=True)
 
 
 def store_down(injector: FaultInjector, fault: Fault) -> Undo:
-    """Nobody reaches the store."""
+    """Stop the store."""
     del fault
     injector.world.store.set_available(available=False)
     return partial(injector.world.store.set_available, available=True)
 
 
 def bus_worse(injector: FaultInjector, fault: Fault) -> Undo:
-    """Frames are lost, doubled and late some times as often."""
+    """Raise the loss, duplication and delay of the bus."""
     del fault
     return worsen(injector.world.bus)
 
 
 def worsen(bus: VirtualBus) -> Undo:
-    """Have a bus lose, double and delay frames some times as often."""
+    """Raise the loss, duplication and delay of a bus."""
     usual = bus.faults
     bus.faults = replace(usual, loss=_worse(usual.loss), duplicate=_worse(usual.duplicate), late=_worse(usual.late))
     return lambda: setattr(bus, "faults", usual)
 
 
 def store_worse(injector: FaultInjector, fault: Fault) -> Undo:
-    """Calls are refused, slow and of unknown outcome some times as often."""
+    """Raise the rates of refused, slow and unknown calls of the store."""
     del fault
     store = injector.world.store
     usual = store.faults
@@ -55,7 +55,7 @@ def store_worse(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def leader_revoked(injector: FaultInjector, fault: Fault) -> Undo:
-    """An operator revokes the leader's lease; of every second time that is heard of late."""
+    """Revoke the leader's lease; in half of the cases all watches are delayed."""
     store = injector.world.store
     for agent in injector.world.agents.values() if fault.level > _HEARD_LATE else ():
         agent.store.delay_watches(_LATE_MS)

@@ -1,4 +1,4 @@
-"""What happens to workers, and what they do wrong."""
+"""Faults of workers."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,37 +15,37 @@ _OLDER_MS: Final = 10_000
 
 
 def worker_dies(injector: FaultInjector, fault: Fault) -> Undo:
-    """One dies."""
+    """Kill one worker."""
     return _end(pick(_all(injector), fault.level))
 
 
 def workers_die(injector: FaultInjector, fault: Fault) -> Undo:
-    """Every second one dies."""
+    """Kill every second worker."""
     return _end(_half(injector, fault))
 
 
 def worker_mute(injector: FaultInjector, fault: Fault) -> Undo:
-    """One reports nothing."""
+    """Stop the load reports of one worker."""
     return _mute(injector.world, pick(_all(injector), fault.level), fault)
 
 
 def workers_mute(injector: FaultInjector, fault: Fault) -> Undo:
-    """Every second one reports nothing."""
+    """Stop the load reports of every second worker."""
     return _mute(injector.world, _half(injector, fault), fault)
 
 
 def worker_off_bus(injector: FaultInjector, fault: Fault) -> Undo:
-    """One sees the store and not the bus."""
+    """Partition one worker from the bus."""
     return _cut(pick(_all(injector), fault.level), bus=True)
 
 
 def worker_off_store(injector: FaultInjector, fault: Fault) -> Undo:
-    """One sees the bus and not the store: its lease may run out."""
+    """Partition one worker from the store, so that its lease may expire."""
     return _cut(pick(_all(injector), fault.level), bus=False)
 
 
 def worker_revoked(injector: FaultInjector, fault: Fault) -> Undo:
-    """An operator revokes a worker's lease."""
+    """Revoke one worker's lease."""
     store = injector.world.store
     entries = [entry for key, entry in sorted(store.keys.items()) if "/workers/" in key and entry.lease_id]
     for entry in pick(entries, fault.level) if store.available else ():
@@ -54,7 +54,7 @@ def worker_revoked(injector: FaultInjector, fault: Fault) -> Undo:
 
 
 def worker_flaps(injector: FaultInjector, fault: Fault) -> Undo:
-    """One leaves and joins every 2 s; the scaler takes it for dead after the first time, and replaces it."""
+    """Let one worker leave and join every 2 s; the scaler replaces it after the first time."""
     world = injector.world
     flapping = pick(_all(injector), fault.level)
 
@@ -75,15 +75,15 @@ def worker_flaps(injector: FaultInjector, fault: Fault) -> Undo:
     return stop
 
 
-def worker_of_old(injector: FaultInjector, fault: Fault) -> Undo:
-    """One dies, and an earlier life of it comes back for a while."""
+def worker_old_incarnation(injector: FaultInjector, fault: Fault) -> Undo:
+    """Kill one worker and run an earlier incarnation of it for a while."""
     struck = pick(_all(injector), fault.level)
     _end(struck)
     return partial(_end, [_again(injector.world, one, max(0, one.record.incarnation - _OLDER_MS)) for one in struck])
 
 
 def workers_hang(injector: FaultInjector, fault: Fault) -> Undo:
-    """Who drains never becomes empty."""
+    """Let draining workers never become empty."""
     del fault
 
     def set_all(*, hangs: bool) -> None:
@@ -96,8 +96,8 @@ def workers_hang(injector: FaultInjector, fault: Fault) -> Undo:
     return partial(set_all, hangs=False)
 
 
-def workers_never_come(injector: FaultInjector, fault: Fault) -> Undo:
-    """Who starts now never becomes ready; in the end somebody ends these processes."""
+def workers_never_ready(injector: FaultInjector, fault: Fault) -> Undo:
+    """Let new workers never become ready; kill them at the end."""
     del fault
     world = injector.world
     known = set(world.workers)
