@@ -103,10 +103,10 @@ def as_many_as_they_say() -> Iterator[None]:
     """Who has slots has them all filled."""
 
     def free_in(view: LoadView) -> Any:
-        return np.where(view.moving(SENDING) > 0.0, 0.0, view.measure(SLOTS_IN) - view.moving(IN_SLOTS))
+        return np.where(view.in_flight(SENDING) > 0.0, 0.0, view.measure(SLOTS_IN) - view.in_flight(IN_SLOTS))
 
     def free_out(view: LoadView) -> Any:
-        return np.where(view.moving(RECEIVING) > 0.0, 0.0, view.measure(SLOTS_OUT) - view.moving(OUT_SLOTS))
+        return np.where(view.in_flight(RECEIVING) > 0.0, 0.0, view.measure(SLOTS_OUT) - view.in_flight(OUT_SLOTS))
 
     with _slots(free_in, free_out):
         yield
@@ -117,10 +117,10 @@ def no_chains_looked_for() -> Iterator[None]:
     """Who gives requests away takes some in, and the other way round."""
 
     def free_in(view: LoadView) -> Any:
-        return np.minimum(view.measure(SLOTS_IN), view.knobs.migrations_per_worker_max) - view.moving(IN_SLOTS)
+        return np.minimum(view.measure(SLOTS_IN), view.knobs.migrations_per_worker_max) - view.in_flight(IN_SLOTS)
 
     def free_out(view: LoadView) -> Any:
-        return np.minimum(view.measure(SLOTS_OUT), view.knobs.migrations_per_worker_max) - view.moving(OUT_SLOTS)
+        return np.minimum(view.measure(SLOTS_OUT), view.knobs.migrations_per_worker_max) - view.in_flight(OUT_SLOTS)
 
     with _slots(free_in, free_out):
         yield
@@ -129,7 +129,7 @@ def no_chains_looked_for() -> Iterator[None]:
 def _slots(free_in: Any, free_out: Any) -> contextlib.ExitStack:
     """Have the slots that workers have reckoned in another way."""
     stack = contextlib.ExitStack()
-    for name, value in (("free_in", property(free_in)), ("free_out", property(free_out)), ("take", _take_nothing)):
+    for name, value in (("free_in", property(free_in)), ("free_out", property(free_out)), ("reserve", _take_nothing)):
         stack.enter_context(patch.object(LoadView, name, value))
     return stack
 
@@ -147,7 +147,7 @@ RAILS: dict[str, Rail] = {
     "worker: earlier terms": Rail(instead(EpochFence, "hear", value=True), 3, "I21-stale"),
     "frontend: looks for what is lost": Rail(around(ChaosFrontend, "_poll_workers", look_away), 0, "L6-served"),
     "planner: only a leader, within its lease": Rail(
-        both(instead(MigrationPipeline, "_may", value=True), around(MigrationPipeline, "plan", plan_always)),
+        both(instead(MigrationPipeline, "_may_command", value=True), around(MigrationPipeline, "plan", plan_always)),
         0,
         "I21-fence",
     ),

@@ -248,8 +248,7 @@ class Toy(TurnObserver):
     def commands(self) -> Counter[str]:
         """What became of the commands, by outcome and reason."""
         found: Counter[str] = Counter()
-        tally = self.agent.controller.state.migration.tallies.get("m")
-        for name, count in ({} if tally is None else tally.commands).items():
+        for name, count in self.agent.controller.state.migration.model("m").tally.commands.items():
             found[name.partition(":")[2]] += count
         return found
 

@@ -116,8 +116,8 @@ def drained(*, moves: bool = True, also: tuple[str, ...] = ()) -> Drained:
 
     def over() -> bool:
         nonlocal most
-        flights = toy.agent.controller.state.migration.flights.of_model("m")
-        coming = Counter(one.move.destination.worker for one in flights for _ in range(one.slots))
+        flights = toy.agent.controller.state.migration.in_flight.of_model("m")
+        coming = Counter(one.command.destination.worker for one in flights for _ in range(one.slots))
         most = max(most, *coming.values()) if coming else most
         return not toy.decode["decode-00"].held
 

@@ -95,8 +95,8 @@ class Looked:
         self.world, self._asked = world, [one["id"] for one in instances]
         self.own, self.struck, self.serving, self.of_role = set(), set(), set(), {}
         for group in groups(world):
-            own = found.own[group.name]
-            struck = found.domains.struck(group.table, own)
+            own = found.failed[group.name]
+            struck = found.domains.affected(group.table, own)
             view = view_of(world, group, struck)
             self.own |= self._of(names(group, own))
             self.struck |= self._of(names(group, struck))
@@ -238,12 +238,12 @@ def loop(case: dict[str, Any]) -> dict[str, Any]:
     given = case["given"]
     only(given, "interval_ms", "run_ms")
     world = Movers(MigrationKnobs(interval_ms=given["interval_ms"]))
-    memory = world.controller.state.migration
-    dues = [memory.due["m"]]
+    memory = world.controller.state.migration.model("m")
+    dues = [memory.due_ms]
     while (world.controller.next_wake() or world.now) < START + given["run_ms"]:
         world.now = max(world.controller.next_wake() or 0, world.now + 1)
         world.tell()
-        dues.append(memory.due["m"])
+        dues.append(memory.due_ms)
     cycles = sum(before != after for before, after in pairwise(dues))
     return {"cycles": cycles}
 
@@ -296,7 +296,7 @@ def _outcome(given: dict[str, Any]) -> dict[str, Any]:
     accepted = says[given["servers"]]
     for move in asked:
         world.answer(move, accepted=accepted, reason=None if accepted is not False else "nothing_to_move")
-    noted = world.controller.state.migration.tally("m").commands
+    noted = world.controller.state.migration.model("m").tally.commands
     outcomes = [what.split(":")[1] for what, count in noted.items() for _ in range(count) if ":planned" not in what]
     unanswered = "unanswered" in outcomes
     return {"results": len(outcomes), "error": "unanswered" if unanswered else None, "success": accepted}

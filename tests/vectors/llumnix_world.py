@@ -89,8 +89,8 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
         _report(world, one, times)
     world.now = end
     memory = world.controller.state.migration
-    memory.due["m"] = end  # all of it is looked at as soon as it is no more paused
-    memory.last_turn_at_ms, memory.hearing_since_ms = end, -1  # and it was listened to all the time
+    memory.model("m").due_ms = end  # all of it is looked at as soon as it is no more paused
+    memory.last_turn_at_ms, memory.listening_since_ms = end, -1  # and it was listened to all the time
     return world
 
 
@@ -143,17 +143,17 @@ def groups(world: Movers) -> list[MigrationGroup]:
 def view_of(world: Movers, group: MigrationGroup, failing: Mask | None = None) -> LoadView:
     """A look at a group as it was before anything moved."""
     state = world.controller.state
-    group.table.load([])
+    group.table.apply_in_flight([])
     nobody = np.zeros(len(group.table), dtype=np.bool_)
     return LoadView(
         group.table,
         world.knobs,
-        failing=nobody if failing is None else failing,
+        failed=nobody if failing is None else failing,
         leaving=nobody,
         tpot=group.table.tpot,
         itl_ms=state.fleet.models["m"].objectives.itl_ms,
         fresh_after_ms=world.now - state.fleet.knobs.stale_after_ms,
-        left_ms=lambda: None,
+        remaining_ms=lambda: None,
         now=world.now,
     )
 

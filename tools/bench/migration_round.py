@@ -73,10 +73,10 @@ def fleet(workers: int, migrations_max: int) -> Movers:
 
 def pass_ms(world: Movers) -> float:
     """A turn in which all workers are due, with nothing in flight."""
-    state = world.controller.state.migration
-    state.flights = InFlightMigrations()
+    memory = world.controller.state.migration
+    memory.in_flight = InFlightMigrations()
     world.now += 1
-    state.due["m"] = world.now
+    memory.model("m").due_ms = world.now
     began_s = time.perf_counter()
     world.controller.handle([], world.now)
     return (time.perf_counter() - began_s) * 1e3
@@ -118,7 +118,7 @@ def main() -> None:
             world = fleet(workers, migrations_max)
             for _ in range(rounds):
                 passes.append(looks(pass_ms, world, times))
-                pairs = len(world.controller.state.migration.flights.open)
+                pairs = len(world.controller.state.migration.in_flight.open)
                 samples.append(looks(sample_ms, world, 3 * times))
                 plain.append(percentile(looks(plain_ms, world, 5), 0.5))
             for what, found in (("pass", passes), ("one sample", samples)):

@@ -293,9 +293,10 @@ class Simulation:
 
     def _migration_totals(self) -> MigrationTotals:
         """What the agent has counted."""
-        tally = self.agent.controller.state.migration.tallies.get(self._model.name)
-        if tally is None:
+        memory = self.agent.controller.state.migration.models.get(self._model.name)
+        if memory is None:
             return MigrationTotals()
+        tally = memory.tally
         outcomes = Counter[str]()
         for what, count in tally.commands.items():
             outcomes[what.split(":")[1]] += count

@@ -197,7 +197,7 @@ class Stepper:
         command = msgspec.json.decode(payload, type=MigrateCommand)
         self._output.migrations.append(command)
         # The simulator chooses when it reads this: until it reports, as much is believed to move as was thought.
-        thought = self.controller.state.migration.flights.open[command.command_id]
+        thought = self.controller.state.migration.in_flight.open[command.command_id]
         return encode(MigrateReply(command.command_id, accepted=True, requests=thought.requests, tokens=thought.tokens))
 
     def _reject(self, rejected: Rejected) -> None:

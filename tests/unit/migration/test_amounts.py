@@ -36,7 +36,7 @@ def asked(knobs: MigrationKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> l
 
 def last_look(world: Movers) -> PolicyReport:
     """What was seen when loads were last looked at."""
-    return world.controller.state.migration.looks["m\0decode\0decode_load"]
+    return world.controller.state.migration.model("m").groups["decode"].reports["decode_load"]
 
 
 def test_half_of_what_they_are_apart_moves() -> None:
@@ -134,7 +134,7 @@ def test_what_ends_sooner_than_it_is_copied_stays() -> None:
     assert world.join("hot", 900, 9) == []  # 100 tokens take 1 s, and a request has 1 s left
     look = last_look(world)
     assert look.code is MigrationCode.FINISHES_SOONER
-    assert "takes 1000 ms, and it has 1000 ms left" in sentence(look.code, look.numbers)
+    assert "takes 1000 ms, and it completes in 1000 ms" in sentence(look.code, look.numbers)
     assert world.tell(world.report("hot", 990, 99)) != []  # these are shorter
 
 
@@ -154,7 +154,7 @@ def test_who_only_advises_says_what_it_would_do() -> None:
     world.join("cold", 0)
     assert world.join("hot", 900, 9) == []
     assert last_look(world).code is MigrationCode.ADVISED
-    assert world.controller.state.migration.flights.open == {}
+    assert world.controller.state.migration.in_flight.open == {}
 
 
 def test_all_pools_of_a_role_are_one_where_that_is_said() -> None:

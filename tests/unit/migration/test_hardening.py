@@ -36,7 +36,7 @@ def asked() -> tuple[Movers, Migration]:
 
 
 def open_flights(world: Movers) -> dict[str, InFlightMigration]:
-    return world.controller.state.migration.flights.open
+    return world.controller.state.migration.in_flight.open
 
 
 def report(command_id: str = "c", *, epoch: int = 7, source: str = "a", incarnation: int = 1) -> MigrationReported:
@@ -77,7 +77,7 @@ def test_who_moves_nothing_follows_nothing() -> None:
     other = Controller(replace(world.settings, models=(still,)))
     there = [world.worker("a").worker, world.worker("b").worker]
     other.handle([BusConnectionChanged(connected=True), RegistryRead(there), report()], world.now)
-    assert other.state.migration.flights.open == {}
+    assert other.state.migration.in_flight.open == {}
     wake = other.state.migration.next_wake()
     assert wake is None
 
@@ -118,22 +118,22 @@ def test_a_worker_that_was_emptied_has_not_vanished_whoever_leads() -> None:
 def test_nobody_is_remembered_as_failing_while_nothing_may_be_asked() -> None:
     world = domain()
     world.tell(world.said("a0", schedulable=False))
-    failing = world.controller.state.migration.failing
-    assert len(failing["m"]) == 1
+    memory = world.controller.state.migration.model("m")
+    assert len(memory.failed) == 1
     world.tell(BusConnectionChanged(connected=False))
     world.wait(2_000)
-    assert failing == {}
+    assert memory.failed == []
 
 
 def test_of_policies_that_are_gone_nothing_is_kept() -> None:
     world = domain()
     world.tell(world.said("a0", schedulable=False))
-    looks = world.controller.state.migration.looks
-    assert looks.keys() == {"m\0decode\0drain", "m\0decode\0decode_failover"}
+    group = world.controller.state.migration.model("m").groups["decode"]
+    assert group.reports.keys() == {"drain", "decode_failover"}
     model = world.settings.models[0]
     settings = replace(world.settings, models=(replace(model, migration=replace(LOAD, enabled=True)),))
     world.tell(SettingsChanged(Raw(encode(settings))))
-    assert not any(key.endswith("failover") for key in looks)
+    assert not any(name.endswith("failover") for name in group.reports)
 
 
 def test_a_move_of_the_leader_before_is_followed_for_as_long_as_moves_are_given() -> None:
@@ -228,7 +228,7 @@ def test_moves_of_one_source_that_never_ended_are_one_alarm() -> None:
         world.join(name, 10, 2)
     world.tell(*(many(f"of-old-{number}", 1) for number in range(5)))
     world.wait(world.knobs.ttl_ms + 3_000)
-    assert [alarm.text for alarm in world.alarms] == ["a never said how 5 moves of it ended"]
+    assert [alarm.text for alarm in world.alarms] == ["a did not report the end of 5 of its migrations"]
 
 
 def test_a_fault_holds_the_moves_of_its_model_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

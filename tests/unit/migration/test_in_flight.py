@@ -29,11 +29,11 @@ def moved(knobs: MigrationKnobs = LOAD) -> tuple[Movers, str]:
 
 
 def flight(world: Movers, command_id: str) -> InFlightMigration | None:
-    return world.controller.state.migration.flights.open.get(command_id)
+    return world.controller.state.migration.in_flight.open.get(command_id)
 
 
 def outcomes(world: Movers) -> dict[str, int]:
-    return world.controller.state.migration.tally("m").commands
+    return world.controller.state.migration.model("m").tally.commands
 
 
 def test_nothing_is_asked_twice() -> None:
@@ -57,7 +57,7 @@ def test_who_takes_in_gives_nothing_away_and_who_gives_away_takes_nothing_in() -
 @pytest.mark.parametrize("accepted", [True, None])
 def test_an_answer_changes_nothing_of_that(*, accepted: bool | None) -> None:
     world, command_id = moved()
-    (move,) = (one.move for one in world.controller.state.migration.flights.open.values())
+    (move,) = (one.command for one in world.controller.state.migration.in_flight.open.values())
     assert world.answer(move, accepted=accepted, requests=4, tokens=400) == []
     assert flight(world, command_id) is not None
     assert world.wait(20_000) == []
@@ -67,7 +67,7 @@ def test_a_refusal_frees_both_and_the_source_is_asked_again_when_it_has_reported
     world, command_id = moved()
     found = flight(world, command_id)
     assert found is not None
-    assert world.answer(found.move, accepted=False, requests=0, reason="no_slots") == []
+    assert world.answer(found.command, accepted=False, requests=0, reason="no_slots") == []
     assert flight(world, command_id) is None
     world.now += 1
     assert world.tell(world.said("cold")) == []
@@ -79,15 +79,15 @@ def test_slots_are_those_of_requests_that_are_still_under_way() -> None:
     world, command_id = moved()
     found = flight(world, command_id)
     assert found is not None
-    assert found.slots == found.move.requests_max
-    world.answer(found.move, requests=4, tokens=400)
+    assert found.slots == found.command.requests_max
+    world.answer(found.command, requests=4, tokens=400)
     assert found.slots == 4
-    world.phase(found.move, "admitted", requests=4)
-    world.phase(found.move, "switched", moved=1, tokens=100, requests=4)
+    world.phase(found.command, "admitted", requests=4)
+    world.phase(found.command, "switched", moved=1, tokens=100, requests=4)
     assert found.slots == 3
-    world.phase(found.move, "copying", moved=1, failed=1, requests=4)
+    world.phase(found.command, "copying", moved=1, failed=1, requests=4)
     assert found.slots == 2
-    world.phase(found.move, "done", moved=3, failed=1, tokens=300, requests=4)
+    world.phase(found.command, "done", moved=3, failed=1, tokens=300, requests=4)
     assert (found.slots, found.ended) == (0, True)
 
 
@@ -121,13 +121,13 @@ def test_a_move_ends_once_however_often_it_is_said(phase: MigrationReportPhase, 
     world, command_id = moved()
     found = flight(world, command_id)
     assert found is not None
-    world.answer(found.move, requests=1, tokens=100)
+    world.answer(found.command, requests=1, tokens=100)
     for _ in range(3):
         done = int(phase == "done")
         reason = "" if done else "finished"
-        world.phase(found.move, phase, moved=done, failed=1 - done, tokens=100 * done, reason=reason)  # type: ignore[arg-type]  # one of the two
+        world.phase(found.command, phase, moved=done, failed=1 - done, tokens=100 * done, reason=reason)  # type: ignore[arg-type]  # one of the two
     assert outcomes(world)[f"decode_load:{outcome}"] == 1
-    tally = world.controller.state.migration.tally("m")
+    tally = world.controller.state.migration.model("m").tally
     assert tally.requests == ({"decode_load": 1} if done else {})
     assert tally.tokens == ({"decode_load": 100} if done else {})
 
@@ -136,9 +136,9 @@ def test_what_has_moved_counts_until_both_have_reported() -> None:
     world, command_id = moved()
     found = flight(world, command_id)
     assert found is not None
-    world.answer(found.move, requests=4, tokens=400)
+    world.answer(found.command, requests=4, tokens=400)
     world.now += 100
-    assert world.phase(found.move, "done", moved=4, tokens=400, requests=4) == []
+    assert world.phase(found.command, "done", moved=4, tokens=400, requests=4) == []
     world.now += 100
     assert world.tell(world.report("hot", 400, 4)) == []  # cold still says that it is empty
     assert world.tell(world.report("cold", 400, 4)) == []
@@ -162,8 +162,8 @@ def test_reports_come_faster_than_the_answer() -> None:
     world, command_id = moved()
     found = flight(world, command_id)
     assert found is not None
-    world.phase(found.move, "admitted", requests=2)
-    world.answer(found.move, requests=2, tokens=200)
+    world.phase(found.command, "admitted", requests=2)
+    world.answer(found.command, requests=2, tokens=200)
     assert found.phase == "admitted"
     assert found.slots == 2
 
@@ -184,7 +184,7 @@ def test_a_source_that_is_only_cut_off_from_the_store_says_how_its_move_ends() -
     assert found is not None
     world.leave("hot")
     world.wait(2 * world.knobs.suspect_after_ms)
-    world.phase(found.move, "done", moved=1, tokens=50)
+    world.phase(found.command, "done", moved=1, tokens=50)
     assert outcomes(world)["decode_load:done"] == 1
 
 
@@ -198,10 +198,10 @@ def test_a_move_whose_destination_is_gone_is_ended_by_its_source() -> None:
     world, command_id = moved()
     found = flight(world, command_id)
     assert found is not None
-    world.answer(found.move, requests=4, tokens=400)
+    world.answer(found.command, requests=4, tokens=400)
     world.leave("cold")
     assert flight(world, command_id) is found
-    world.phase(found.move, "aborted", failed=4, reason="destination_lost", requests=4)
+    world.phase(found.command, "aborted", failed=4, reason="destination_lost", requests=4)
     assert found.ended
 
 
@@ -244,4 +244,4 @@ def spread() -> list[Migration]:
 def test_snapshots_hold_what_is_in_flight() -> None:
     world, command_id = moved()
     snapshot = msgspec.json.decode(world.controller.snapshot())
-    assert list(snapshot["state"]["migration"]["flights"]["open"]) == [command_id]
+    assert list(snapshot["state"]["migration"]["in_flight"]["open"]) == [command_id]

@@ -68,9 +68,9 @@ def test_an_explanation_has_every_pair_that_was_looked_at_and_why() -> None:
     world.join("b", 100, 1)
     (look,) = query.explain_migrations(world.controller.state, "", "")
     assert format_policy_report(look).splitlines()[1:] == [
-        "  up to 3 requests, some 150 tokens, are asked to move",
+        "  a migration of up to 3 requests, about 150 tokens, was commanded",
         "  possible sources: 1, possible destinations: 1",
-        "    a -> b: up to 3 requests, some 150 tokens, are asked to move",
+        "    a -> b: a migration of up to 3 requests, about 150 tokens, was commanded",
     ]
 
 
@@ -109,7 +109,7 @@ def test_the_command_prints_what_policies_saw_where_nothing_was_decided(
     if as_json:
         assert msgspec.json.decode(printed, type=ExplainReply) == reply
     else:
-        assert "    a\\u001b[2J -> b: a move between the two is in flight" in printed.splitlines()
+        assert "    a\\u001b[2J -> b: a migration between the two workers is in flight" in printed.splitlines()
 
 
 def test_a_reply_of_an_agent_that_knows_of_no_moves_is_read() -> None:

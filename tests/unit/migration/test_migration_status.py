@@ -166,7 +166,7 @@ def test_who_does_not_lead_follows_moves_counts_none_and_keeps_none() -> None:
     assert said(other) == MigrationStatus(0, (), {}, {}, {}, {}, 0, ())
     other.handle([report(command_id="d")], world.now)
     other.handle([], world.now + 60_000)
-    assert other.state.migration.flights.open == {}
+    assert other.state.migration.in_flight.open == {}
 
 
 def test_the_end_of_a_move_that_is_said_again_is_no_refusal() -> None:
@@ -205,4 +205,4 @@ def test_workers_that_were_emptied_are_counted_with_the_time_that_it_took() -> N
     (model,) = world.controller.settings.models
     gone = replace(world.controller.settings, models=(replace(model, name="n"),))
     world.tell(SettingsChanged(Raw(encode(gone))))
-    assert world.controller.state.migration.tallies == {}
+    assert world.controller.state.migration.models == {}

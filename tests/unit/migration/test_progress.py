@@ -24,11 +24,11 @@ def table(world: Movers) -> WorkerTable:
     return next(group.table for group in groups if group.name == "decode")
 
 
-def moving(world: Movers, name: str, *what: int) -> list[float]:
-    """What moves in flight mean for a worker."""
+def in_flight(world: Movers, name: str, *rows: int) -> list[float]:
+    """Return effects of the migrations in flight on a worker."""
     its = table(world)
-    its.load(world.controller.state.migration.flights.of_model("m"))
-    return [float(its.columns.moving[one, its.rows["decode", name]]) for one in what]
+    its.apply_in_flight(world.controller.state.migration.in_flight.of_model("m"))
+    return [float(its.columns.in_flight[row, its.rows["decode", name]]) for row in rows]
 
 
 def four_of_eight() -> tuple[Movers, Migration]:
@@ -42,26 +42,26 @@ def four_of_eight() -> tuple[Movers, Migration]:
 
 def test_what_has_switched_counts_until_a_worker_has_told_of_it() -> None:
     world, move = four_of_eight()
-    assert moving(world, "cold", IN_REQUESTS, IN_TOKENS) == [4.0, 400.0]
+    assert in_flight(world, "cold", IN_REQUESTS, IN_TOKENS) == [4.0, 400.0]
     world.now += 100
     world.phase(move, "switched", moved=3, tokens=300, requests=4)
-    assert moving(world, "cold", IN_REQUESTS, IN_TOKENS) == [4.0, 400.0]
+    assert in_flight(world, "cold", IN_REQUESTS, IN_TOKENS) == [4.0, 400.0]
     world.now += 100
     world.tell(world.report("cold", 300, 3))
-    assert moving(world, "cold", IN_REQUESTS, IN_TOKENS) == [1.0, 100.0]
-    assert moving(world, "hot", OUT_REQUESTS, OUT_TOKENS) == [4.0, 400.0]
+    assert in_flight(world, "cold", IN_REQUESTS, IN_TOKENS) == [1.0, 100.0]
+    assert in_flight(world, "hot", OUT_REQUESTS, OUT_TOKENS) == [4.0, 400.0]
     world.tell(world.report("hot", 500, 5))
-    assert moving(world, "hot", OUT_REQUESTS, OUT_TOKENS) == [1.0, 100.0]
+    assert in_flight(world, "hot", OUT_REQUESTS, OUT_TOKENS) == [1.0, 100.0]
 
 
 def test_what_has_failed_counts_no_more() -> None:
     world, move = four_of_eight()
     world.now += 100
     world.phase(move, "switched", moved=1, failed=2, tokens=100, requests=4)
-    assert moving(world, "cold", IN_REQUESTS, IN_TOKENS) == [2.0, 200.0]
+    assert in_flight(world, "cold", IN_REQUESTS, IN_TOKENS) == [2.0, 200.0]
     world.now += 100
     world.tell(world.report("cold", 100, 1))
-    assert moving(world, "cold", IN_REQUESTS) == [1.0]
+    assert in_flight(world, "cold", IN_REQUESTS) == [1.0]
 
 
 def test_a_failing_worker_goes_on_giving_while_one_of_its_copies_hangs() -> None:
@@ -88,7 +88,7 @@ def test_phases_are_as_long_as_the_first_request_was_in_them() -> None:
         world.phase(move, "switched", moved=moved, tokens=100 * moved, requests=4)
     world.now += 50
     world.phase(move, "done", moved=4, tokens=400, requests=4)
-    tally = world.controller.state.migration.tally("m")
+    tally = world.controller.state.migration.model("m").tally
     assert tally.phases == {"asked": 1, "accepted": 1, "admitted": 1, "copying": 1, "switched": 1}
     assert (tally.phases_ms["copying"], tally.phases_ms["switched"]) == (400, 50)
 
@@ -133,7 +133,7 @@ def test_where_all_who_should_give_do_so_already_that_is_said() -> None:
     world.join("a", 0, 0)
     world.join("ill", 80, 8, migration_slots_out=0)
     world.tell(world.said("ill", schedulable=False))
-    look = world.controller.state.migration.looks["m\0decode\0decode_failover"]
+    look = world.controller.state.migration.model("m").groups["decode"].reports["decode_failover"]
     assert look.code is MigrationCode.NO_SLOTS
 
 
@@ -142,18 +142,18 @@ def test_who_does_not_say_its_load_is_told_of() -> None:
     world.join("a", 900, 9, kv_blocks_total=None)
     world.join("b", 0, 0, kv_blocks_total=None)
     world.wait(1_000)
-    look = world.controller.state.migration.looks["m\0decode\0decode_load"]
+    look = world.controller.state.migration.model("m").groups["decode"].reports["decode_load"]
     assert (look.code, look.numbers) == (MigrationCode.LOAD_UNKNOWN, {"unknown": 2.0, "workers": 2.0})
 
 
 def test_what_is_told_of_idle_policies_is_of_now() -> None:
     world = Movers(FAILOVER)
     world.join("a", 0, 0)
-    looks = world.controller.state.migration.looks
+    reports = world.controller.state.migration.model("m").group("decode").reports
     world.wait(3_000)
-    first = looks["m\0decode\0decode_failover"]
+    first = reports["decode_failover"]
     world.join("b", 0, 0)
     world.wait(3_000)
-    second = looks["m\0decode\0decode_failover"]
+    second = reports["decode_failover"]
     assert (first.destinations, second.destinations) == (1, 2)
     assert second.at_ms == world.now

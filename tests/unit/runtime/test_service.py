@@ -159,8 +159,9 @@ def test_an_explanation_has_what_the_policies_last_saw_and_fits_into_a_message()
     async def scenario(runtime: Runtime, service: Service) -> None:
         pair = PairReport("a" * 64, "b" * 64, MigrationCode.NO_ROOM, {"tokens": 1.5, "room": 0.5})
         look = PolicyReport("m", "decode_load", "decode", 1, MigrationCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16)
-        looks = runtime.controller.state.migration.looks
-        looks.update({f"m\0{number:04}\0decode_load": look for number in range(2 * EXPLANATIONS_MAX)})
+        memory = runtime.controller.state.migration.model("m")
+        for number in range(2 * EXPLANATIONS_MAX):
+            memory.group(f"{number:04}").reports["decode_load"] = look
         answer = await service._explain(encode(ExplainRequest(model="m")))
         assert msgspec.json.decode(answer, type=ExplainReply) == ExplainReply([], [look] * EXPLANATIONS_MAX)
         assert len(answer) < 1_000_000

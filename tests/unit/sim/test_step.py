@@ -198,7 +198,7 @@ def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_sa
     answer = unbalanced(stepper)
     (command,) = answer.migrations
     assert (command.source.worker, command.destination.worker, command.trigger) == ("full", "empty", "neutral_load")
-    (flight,) = stepper.controller.state.migration.flights.open.values()
+    (flight,) = stepper.controller.state.migration.in_flight.open.values()
     assert (flight.phase, flight.tokens, flight.requests) == ("accepted", 400, 4)
     reports = [moved(command, "admitted"), moved(command, "copying")]
     answer = stepper.step(StepInput(1_500, [*reports, moved(command, "switched", moved=1)]))
@@ -207,7 +207,7 @@ def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_sa
     after = [fill("full", 1, 800, 8), fill("empty", 1, 200, 2)]
     answers = [stepper.step(StepInput(2_000, [moved(command, "done", moved=1, tokens=100), *after]))]
     answers += [stepper.step(StepInput(2_500, [fill("full", 2, 800, 8), fill("empty", 2, 200, 2)]))]
-    tally = stepper.controller.state.migration.tallies["llama"]
+    tally = stepper.controller.state.migration.model("llama").tally
     assert (tally.requests, tally.tokens) == ({"neutral_load": 1}, {"neutral_load": 100})
     assert [one.source.worker for answer in answers for one in answer.migrations] == ["full"], "it has too much still"
 
@@ -346,7 +346,7 @@ def test_every_kind_of_subject_that_an_agent_hears_is_read() -> None:
     stepper = moving()
     (command,) = unbalanced(stepper).migrations
     assert stepper.step(StepInput(1_000, [moved(command, "done", moved=1)])).rejected == []
-    assert stepper.controller.state.migration.tallies["llama"].requests == {"neutral_load": 1}
+    assert stepper.controller.state.migration.model("llama").tally.requests == {"neutral_load": 1}
     assert kinds == set(FRAME_KINDS) - {"traffic", "migration"}
     stepper = Stepper(settings())
     sample = {"sequence": 1, "interval_ms": 1_000, "arrivals": 3}

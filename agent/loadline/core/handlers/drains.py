@@ -1,6 +1,6 @@
 """Workers on their way out: the victims of decisions, and those that an operator wants emptied."""
 
-from loadline.core.handlers import migrations as moves
+from loadline.core.handlers import migrations
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.decisions import Decision, Victim
 from loadline.core.vocabulary.effects import Effect
@@ -17,7 +17,7 @@ def drain_answered(turn: Turn, event: DrainAnswered) -> list[Effect]:
 def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     """A worker is empty: its drain is over."""
     state = turn.state
-    moves.left(turn, event)
+    migrations.record_drained(turn, event)
     if state.fleet.external_drains or not state.leading:
         pool = state.fleet.find_pool(event.model, event.pool)
         worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
@@ -29,7 +29,7 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     why = state.drains.drained(event, state.fleet, turn.now)
     if why is None:
         state.count("workers_drained")
-        state.migration.tally(event.model).empty(state.drains.finished[-1].took_ms)
+        state.migration.model(event.model).tally.count_drain(state.drains.finished[-1].took_ms)
         turn.change(event.model)
     # An unknown drain is a repeat of the report: it says so until its process ends.
 

@@ -1,7 +1,6 @@
 """What workers and frontends say, and who is in the registry."""
 
-from loadline.core.handlers import drains
-from loadline.core.handlers import migrations as moves
+from loadline.core.handlers import drains, migrations
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
 from loadline.core.vocabulary.events import (
@@ -18,7 +17,7 @@ def load_reported(turn: Turn, event: LoadReported) -> None:
     """Believe what is new of a worker's samples."""
     refused, why = turn.state.fleet.ingest(event, turn.now)
     if why is Rejection.UNKNOWN_WORKER:
-        moves.heard_of(turn, event)
+        migrations.record_unregistered_report(turn, event)
     if why is not None:
         turn.state.reject(why, refused)
     if refused < len(event.samples):
@@ -42,9 +41,9 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
     refused = state.fleet.replace_registry(event.workers, turn.now)
     for (model, pool), known in before.items():
         there = state.fleet.models[model].pools[pool].workers
-        moves.vanish(turn, model, [worker for name, worker in known.items() if name not in there])
+        migrations.record_vanished(turn, model, [worker for name, worker in known.items() if name not in there])
     for registered in event.workers:
-        moves.come_back(turn, registered.record.model, registered.record.pool, registered.record.worker)
+        migrations.record_registration(turn, registered.record.model, registered.record.pool, registered.record.worker)
     for why in refused:
         state.reject(why)
     state.registry_read = True
@@ -61,7 +60,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
     """Count a worker, or take over what changed in its record."""
     record = event.worker.record
     why = turn.state.fleet.register(event.worker, turn.now)
-    moves.come_back(turn, record.model, record.pool, record.worker)
+    migrations.record_registration(turn, record.model, record.pool, record.worker)
     if why is None:
         drains.go_on_with(turn, record)
         turn.change(record.model)
@@ -76,6 +75,6 @@ def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:
     worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
     why = turn.state.fleet.deregister(event.model, event.pool, event.worker, turn.now)
     if worker is not None and not worker.registered:
-        moves.vanish(turn, event.model, [worker])
+        migrations.record_vanished(turn, event.model, [worker])
     if why is None:
         turn.change(event.model)

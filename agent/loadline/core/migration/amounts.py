@@ -1,4 +1,4 @@
-"""How much a move between two workers takes, and whether it pays: gain, time to copy, what is left to do, and room."""
+"""Amounts: how much to migrate between two workers, if it pays, by gain, copy time, remaining time and room."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,150 +9,146 @@ from msgspec.structs import replace
 from loadline.core.engines.tpot import predicted_tpot
 from loadline.core.migration.columns import Numbers
 from loadline.core.migration.knobs import MetricName
-from loadline.core.migration.load_metrics import NEED, TOTAL
+from loadline.core.migration.load_metrics import KV_NEEDED, KV_TOTAL
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.outcomes import MigrationAmount, MigrationCode, NotPlanned
 from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, MigrationRule
 
 Sizer = Callable[[LoadView, int, int], MigrationAmount | NotPlanned]
-"""What a move from one row to another takes, or why there is none."""
+"""Sizes a migration from one row to another, or says why there is none."""
 
 TOKENS_MAX: Final = 1e12
-"""No worker has so many: what says so is bounded before it is sent."""
+"""More than any worker has: the bound for values that are sent."""
 SOON_MS: Final = 2_000.0
-"""A move takes about so long until it is felt: a worker that is ready sooner takes what comes, and it stays."""
-_COPY_SHARE: Final = 0.5
-"""Of the time that a request has left: to copy for longer is to move what is nearly over."""
+"""About the time until a migration has an effect: a worker that is ready sooner takes new requests instead."""
+_COPY_RATIO_MAX: Final = 0.5
+"""Longest copy time in proportion to the remaining time of a request: more would migrate what is nearly complete."""
 _KV: Final = "kv_cache_usage_ratio_projected"
 _ROUNDING: Final = 1e-9
-"""Of a difference of loads: 1.0 less 0.3 is to be 0.7."""
+"""Tolerance of differences of loads, since 1.0 - 0.3 is less than 0.7."""
 
 
 def slots_between(view: LoadView, source: int, destination: int) -> int:
-    """Requests that may move between two workers at a time."""
-    return int(min(view.free_out[source], view.free_in[destination], view.movable[source], view.share))
+    """Return the most requests that may migrate between two workers at a time."""
+    free_out, free_in = view.free_out[source], view.free_in[destination]
+    return int(min(free_out, free_in, view.movable[source], view.pair_requests_max))
 
 
-def free_tokens(view: LoadView, row: int, most: float = 1.0) -> float:
-    """Tokens that a worker can take until its KV cache is so full (0..1); NaN where that is not known."""
-    return min(float(view.measure(TOTAL)[row] * most - view.measure(NEED)[row] - view.tokens_moving[row]), TOKENS_MAX)
+def free_tokens(view: LoadView, row: int, usage_max: float = 1.0) -> float:
+    """Return the tokens that fit into the KV cache of a worker up to a usage (0..1); NaN if unknown."""
+    needed, in_flight = view.measure(KV_NEEDED)[row], view.tokens_in_flight[row]
+    return min(float(view.measure(KV_TOTAL)[row] * usage_max - needed - in_flight), TOKENS_MAX)
 
 
 def size_for_balance(metric: MetricName, threshold: float) -> Sizer:
-    """Half of what two workers are apart, so that they end up alike; the destination stays below the threshold."""
+    """Size for half the load gap, so that both loads become equal and the destination stays below the threshold."""
 
-    def fits(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-        load, knobs = view.metric(metric), view.knobs
-        each, apart = view.tokens_per_request(source), float(load[source] - load[destination])
-        total = float(view.measure(TOTAL)[[source, destination]].min())
-        tokens = _tokens(metric, apart, each, total)
-        if apart < knobs.load_balance_threshold - _ROUNDING or tokens <= each:
-            least = max(knobs.load_balance_threshold, apart * each / tokens)
+    def size(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
+        load, gap_min = view.metric(metric), view.knobs.load_balance_threshold
+        each, gap = view.tokens_per_request(source), float(load[source] - load[destination])
+        total = float(view.measure(KV_TOTAL)[[source, destination]].min())
+        tokens = _tokens(metric, gap, each, total)
+        if gap < gap_min - _ROUNDING or tokens <= each:
+            needed = max(gap_min, gap * each / tokens)
             loads = {"source": float(load[source]), "destination": float(load[destination])}
-            return NotPlanned.of(MigrationCode.GAP_TOO_SMALL, **loads, least=least)
-        why = _waits(view) or _hardly_pays(view, each)
-        if why is not None:
-            return why
-        by_kv = metric == _KV
-        most = threshold if by_kv and 0.0 < threshold < 1.0 else 1.0
-        space = free_tokens(view, destination, most)
+            return NotPlanned.of(MigrationCode.GAP_TOO_SMALL, **loads, least=needed)
+        obstacle = _worker_soon_ready(view) or _finishes_sooner(view, each)
+        if obstacle is not None:
+            return obstacle
+        usage_max = threshold if metric == _KV and 0.0 < threshold < 1.0 else 1.0
+        space = free_tokens(view, destination, usage_max)
         if space < each:
             return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(space, 0.0))
         count = slots_between(view, source, destination)
-        least = _tokens(metric, knobs.load_balance_threshold, each, total)
-        return _sized(view, source, tokens, min(least, tokens), space, count)
+        tokens_min = min(_tokens(metric, gap_min, each, total), tokens)
+        return _half_of(view, source, tokens, tokens_min, space, count)
 
-    return fits
+    return size
 
 
-def _tokens(metric: MetricName, apart: float, each: float, total: float) -> float:
-    """A difference of loads, in tokens of caches of ``total``. Of times none is known: two requests, so one moves."""
+def _tokens(metric: MetricName, gap: float, each: float, total: float) -> float:
+    """Return a gap between loads in tokens, for caches of ``total``; two requests for a time, so that one migrates."""
     if metric == "predicted_tpot":
         return 2.0 * each
     if metric == _KV:
-        return min(apart * total, TOKENS_MAX)
+        return min(gap * total, TOKENS_MAX)
     in_tokens = metric.endswith("tokens_num") or metric == "num_tokens"
-    return min(apart * (1.0 if in_tokens else each), TOKENS_MAX)
+    return min(gap * (1.0 if in_tokens else each), TOKENS_MAX)
 
 
-def _sized(view: LoadView, source: int, apart: float, least_apart: float, space: float, count: int) -> MigrationAmount:  # noqa: PLR0917 - one argument for each fact
-    """Half of so many tokens that two workers are ``apart``, or the least amount that is asked for.
+def _half_of(view: LoadView, source: int, gap: float, gap_min: float, space: float, count: int) -> MigrationAmount:  # noqa: PLR0917 - one argument for each fact
+    """Return half of a gap in tokens, or the configured minimum if that is more.
 
-    That least takes no more than leaves the two less than ``least_apart`` the other way round: else it would come back.
+    The minimum must not open a gap of ``gap_min`` in the other direction, which would be migrated back.
     """
-    knobs, total, each = view.knobs, float(view.measure(TOTAL)[source]), view.tokens_per_request(source)
-    rule, order, least = (
-        knobs.req_select_rule,
-        knobs.req_select_order,
-        knobs.req_select_value,
-    )
+    knobs, total, each = view.knobs, float(view.measure(KV_TOTAL)[source]), view.tokens_per_request(source)
+    rule, order, minimum = knobs.req_select_rule, knobs.req_select_order, knobs.req_select_value
     tokens_max = None if np.isnan(space) else int(space)
-    most = (apart + least_apart) / 2.0 - each
+    limit = (gap + gap_min) / 2.0 - each
     if rule == "NUM_REQ":
-        count = min(count, max(int(most / each), 1), count if least < 0.0 else max(int(least), 1))
-        return MigrationAmount(rule, order, least, count, int(each * count), tokens_max)
-    if rule == "RATIO" and not view.table.reports_capacity(
-        source
-    ):  # it knows no share of a cache that it does not know
-        rule, least = "TOKEN", 0.0
-    floor = least * total if rule == "RATIO" else least
-    tokens = min(max(apart / 2.0, min(floor, most)), np.inf if np.isnan(space) else space)
+        count = min(count, max(int(limit / each), 1), count if minimum < 0.0 else max(int(minimum), 1))
+        return MigrationAmount(rule, order, minimum, count, int(each * count), tokens_max)
+    if rule == "RATIO" and not view.table.reports_capacity(source):  # the source cannot compute a share of it
+        rule, minimum = "TOKEN", 0.0
+    floor = minimum * total if rule == "RATIO" else minimum
+    tokens = min(max(gap / 2.0, min(floor, limit)), np.inf if np.isnan(space) else space)
     value = tokens / total if rule == "RATIO" else tokens
-    # Orders that take short ones first take more of them: twice as many as there are on average.
+    # Orders that take short requests first take more of them: twice as many as of mean length.
     count = min(count, max(int(np.ceil(2.0 * tokens / each)), 1))
     return MigrationAmount(rule, order, value, count, int(min(tokens, each * count)), tokens_max)
 
 
-def _waits(view: LoadView) -> NotPlanned | None:
-    soon_ms = view.next_ready_ms
-    if soon_ms is None or soon_ms > SOON_MS:
+def _worker_soon_ready(view: LoadView) -> NotPlanned | None:
+    ready_ms = view.next_ready_ms
+    if ready_ms is None or ready_ms > SOON_MS:
         return None
-    return NotPlanned.of(MigrationCode.WORKER_SOON_READY, left_ms=soon_ms)
+    return NotPlanned.of(MigrationCode.WORKER_SOON_READY, left_ms=ready_ms)
 
 
-def _hardly_pays(view: LoadView, tokens: float) -> NotPlanned | None:
-    """Why a request of so many tokens is better left where it is; None: it is not."""
-    left_ms, copy_ms = view.left_ms, view.knobs.copy_ms(tokens)
-    if left_ms is None or copy_ms <= _COPY_SHARE * left_ms:
+def _finishes_sooner(view: LoadView, tokens: float) -> NotPlanned | None:
+    """Return why a request of so many tokens is better left where it is; None if it is not."""
+    remaining_ms, copy_ms = view.remaining_ms, view.knobs.copy_ms(tokens)
+    if remaining_ms is None or copy_ms <= _COPY_RATIO_MAX * remaining_ms:
         return None
-    return NotPlanned.of(MigrationCode.FINISHES_SOONER, copy_ms=copy_ms, left_ms=left_ms)
+    return NotPlanned.of(MigrationCode.FINISHES_SOONER, copy_ms=copy_ms, left_ms=remaining_ms)
 
 
 def size_for_evacuation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """All requests that there are slots and room for, those that wait first: the source has to be empty."""
-    found = _counted(view, source, destination, "LR", slots_between(view, source, destination))
+    """Size for all requests that have slots and room, waiting ones first, so that the source becomes empty."""
+    found = _by_count(view, source, destination, "LR", slots_between(view, source, destination))
     return found if isinstance(found, NotPlanned) else replace(found, value=ALL_REQUESTS)
 
 
 def size_for_drain(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """The same of a worker that could finish them by itself: where that is sooner, it does."""
-    return _hardly_pays(view, view.tokens_per_request(source)) or size_for_evacuation(view, source, destination)
+    """Size as for an evacuation, unless the source completes its requests sooner than they can be copied."""
+    obstacle = _finishes_sooner(view, view.tokens_per_request(source))
+    return obstacle or size_for_evacuation(view, source, destination)
 
 
 def size_for_mitigation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """As many as bring the source within the time per output token, and leave the destination within it."""
-    each, most = view.tokens_per_request(source), slots_between(view, source, destination)
-    over = np.flatnonzero(~(_tpot_with(view, source, -each, -1.0, most) < _within_ms(view)))
-    return _packed(view, source, destination, min(len(over) + 1, most))
+    """Size so that the source meets the time per output token, and the destination still does."""
+    each, limit = view.tokens_per_request(source), slots_between(view, source, destination)
+    over = np.flatnonzero(~(_tpot_with(view, source, -each, -1.0, limit) < _tpot_max_ms(view)))
+    return _by_tpot(view, source, destination, min(len(over) + 1, limit))
 
 
 def size_for_consolidation(view: LoadView, source: int, destination: int) -> MigrationAmount | NotPlanned:
-    """As many as leave the destination within the time per output token."""
-    return _packed(view, source, destination, slots_between(view, source, destination))
+    """Size for as many requests as let the destination meet the time per output token."""
+    return _by_tpot(view, source, destination, slots_between(view, source, destination))
 
 
-def _packed(view: LoadView, source: int, destination: int, most: int) -> MigrationAmount | NotPlanned:
+def _by_tpot(view: LoadView, source: int, destination: int, limit: int) -> MigrationAmount | NotPlanned:
     each = view.tokens_per_request(source)
-    why = _waits(view) or _hardly_pays(view, each)
-    if why is not None:
-        return why
-    takes = requests_within_slo(view, destination, each, most)
-    if takes < 1:
+    obstacle = _worker_soon_ready(view) or _finishes_sooner(view, each)
+    if obstacle is not None:
+        return obstacle
+    count = requests_within_slo(view, destination, each, limit)
+    if count < 1:
         return NotPlanned.of(MigrationCode.NO_ROOM, tokens=each, room=max(free_tokens(view, destination), 0.0))
-    return _counted(view, source, destination, "LCR", takes)
+    return _by_count(view, source, destination, "LCR", count)
 
 
-def _counted(
+def _by_count(
     view: LoadView, source: int, destination: int, order: MigrationOrder, count: int
 ) -> MigrationAmount | NotPlanned:
     each, space = view.tokens_per_request(source), free_tokens(view, destination)
@@ -164,21 +160,21 @@ def _counted(
     return MigrationAmount(rule, order, float(count), count, int(each * count), int(space) if known else None)
 
 
-def requests_within_slo(view: LoadView, row: int, each: float, most: int) -> int:
-    """Requests of so many tokens, at most ``most``, that a worker can take and stay within its time per token."""
-    fit = np.flatnonzero(_tpot_with(view, row, each, 1.0, most) < _within_ms(view))
-    count = int(fit[-1]) + 1 if len(fit) else 0
+def requests_within_slo(view: LoadView, row: int, each: float, limit: int) -> int:
+    """Return how many requests of so many tokens a worker can receive and still meet the time per output token."""
+    within = np.flatnonzero(_tpot_with(view, row, each, 1.0, limit) < _tpot_max_ms(view))
+    count = int(within[-1]) + 1 if len(within) else 0
     space = free_tokens(view, row)
     return count if np.isnan(space) else min(count, int(space // each))
 
 
-def _within_ms(view: LoadView) -> float:
+def _tpot_max_ms(view: LoadView) -> float:
     return view.knobs.tpot_slo_dispatch_threshold * view.tpot_slo_ms
 
 
-def _tpot_with(view: LoadView, row: int, tokens: float, requests: float, most: int) -> Numbers:
-    """Time per output token with 1, 2, ... ``most`` requests of so many tokens more (or less), in ms."""
-    more = np.arange(1.0, max(most, 1) + 1.0)
-    batch = view.metric("decode_batch_size")[row] + requests * more
-    held = view.metric("all_decodes_tokens_num")[row] + tokens * more
-    return predicted_tpot(view.tpot, batch, np.maximum(held, 0.0))
+def _tpot_with(view: LoadView, row: int, tokens: float, requests: float, limit: int) -> Numbers:
+    """Return the time per output token in ms with 1, 2, ... ``limit`` more (or fewer) requests of so many tokens."""
+    count = np.arange(1.0, max(limit, 1) + 1.0)
+    batch = view.metric("decode_batch_size")[row] + requests * count
+    total = view.metric("all_decodes_tokens_num")[row] + tokens * count
+    return predicted_tpot(view.tpot, batch, np.maximum(total, 0.0))

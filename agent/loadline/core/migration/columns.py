@@ -1,4 +1,4 @@
-"""What is known of many workers, in columns: what concerns all of them takes some vector operations."""
+"""Numbers about many workers in columns, so that policies evaluate all of them with vector operations."""
 
 from typing import Any, Final, Self
 
@@ -15,52 +15,53 @@ Codes = NDArray[np.int32]
 Rows = NDArray[np.intp]
 
 IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING = range(8)
-"""Rows of ``moving``: slots are those of requests still under way. Who ``RECEIVING`` or ``SENDING`` is surely at it."""
-_MOVING: Final = 8
+"""Rows of ``in_flight``. ``RECEIVING`` and ``SENDING`` count migrations that have not ended."""
+_IN_FLIGHT: Final = 8
 
 
 class WorkerColumns(Struct):
-    """One place a worker in each. Times in ms of our clock."""
+    """One place for each worker. Times in ms of the agent's clock."""
 
     measures: Numbers
-    """As ``measures.measure`` gives them, but with the slots that there are where it has those that are free."""
-    moving: Numbers
-    """What moves in flight take from each worker, and bring to it."""
+    """Measures in the order of ``load_metrics``, with slots in total in the place of free slots."""
+    in_flight: Numbers
+    """Effect of the migrations in flight on each worker."""
     alive: Mask
-    """Ready, and neither draining nor gone."""
+    """Registered and ready, and not draining."""
     draining: Mask
-    """On its way out, and not empty yet."""
+    """Draining, and not empty yet."""
     schedulable: Mask
-    """It says that it may be given work."""
+    """Accepts new requests, by its samples."""
     excluded: Mask
-    """It refused a command, and has not reported since."""
+    """Refused a command and has not reported since."""
     parallel: Mask
     """One of several data-parallel ranks."""
     reserved: Codes
-    """What it is kept for, as of ``RESERVED``."""
+    """Role that it is reserved for, by ``RESERVED_CODES``."""
     node: Codes
+    """Code of its node; -1 if its record names none."""
     unit: Codes
-    """Numbers of its node and its unit; -1: it names none."""
+    """Code of its data-parallel unit; -1 if its record names none."""
     seen_at_ms: Times
-    """When it last reported."""
+    """Time of its last report."""
     changed_at_ms: Times
-    """When its samples last differed from those before, or it had nothing to do."""
+    """Time when its measures last changed, or it last had nothing to do."""
     last_assigned_at_ms: Times
-    """When it last was given a request by whoever routes."""
+    """Time when its requests last increased other than by a migration."""
     breaker_open_until_ms: Times
-    """It is not asked before that."""
+    """Time until which it gets no commands."""
     tpot_ms: Numbers
-    """Predicted time per output token, without what moves in flight mean."""
+    """Predicted time per output token, without the migrations in flight."""
 
     @classmethod
     def of(cls, size: int) -> Self:
-        """Columns with so many places."""
+        """Return columns with ``size`` places."""
         flags: list[Any] = [np.zeros(size, dtype=np.bool_) for _ in range(5)]
         codes: list[Any] = [np.zeros(size, dtype=np.int32) for _ in range(3)]
         times: list[Any] = [np.zeros(size, dtype=np.int64) for _ in range(4)]
         columns: list[Any] = [
             np.zeros((MEASURES, size)),
-            np.zeros((_MOVING, size)),
+            np.zeros((_IN_FLIGHT, size)),
             *flags,
             *codes,
             *times,
@@ -69,17 +70,17 @@ class WorkerColumns(Struct):
         return cls(*columns)
 
     def first(self, count: int) -> Self:
-        """The first places, of these very columns."""
-        return type(self)(*(column[..., :count] for column in self._all()))
+        """Return views of the first ``count`` places."""
+        return type(self)(*(column[..., :count] for column in self._columns()))
 
     def doubled(self) -> Self:
-        """A copy with twice the places."""
-        return type(self)(*(np.concatenate((column, np.zeros_like(column)), axis=-1) for column in self._all()))
+        """Return a copy with twice the places."""
+        return type(self)(*(np.concatenate((column, np.zeros_like(column)), axis=-1) for column in self._columns()))
 
-    def move(self, row: int, to: int) -> None:
-        """One place takes what another has."""
-        for column in self._all():
+    def copy_row(self, row: int, to: int) -> None:
+        """Copy one place to another."""
+        for column in self._columns():
             column[..., to] = column[..., row]
 
-    def _all(self) -> list[Any]:
+    def _columns(self) -> list[Any]:
         return [getattr(self, name) for name in self.__struct_fields__]

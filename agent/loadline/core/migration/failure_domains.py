@@ -1,9 +1,9 @@
-"""Who fails together with workers that fail.
+"""Failure domains: the workers that fail together with failed workers.
 
-``instance``: nobody. ``node``: all on its node. ``instance-unit``: all data-parallel ranks of its unit. ``node-unit``:
-all on its node, and all ranks of the units that these belong to. A worker that names no node or no unit fails alone:
-nobody knows what it shares. Whether there are ranks is read from each worker itself, so a fleet of all kinds has one
-answer.
+``instance``: none. ``node``: all on the same node. ``instance-unit``: all data-parallel ranks of the same unit.
+``node-unit``: all on the same node, and all ranks of the units that these belong to. A worker whose record names no
+node or no unit fails alone. Whether a worker is one of several ranks is read from its own record, so the rules hold for
+mixed fleets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,22 +21,25 @@ BY_UNIT: Final[frozenset[FailoverDomain]] = frozenset({"instance-unit", "node-un
 
 
 class DomainMember(Struct, frozen=True):
-    """A worker that has vanished: numbers of its node and its unit (-1: it named none), and whether that has ranks."""
+    """A failed worker that is in none of the tables."""
 
     node: int
+    """Code of its node; -1 if its record names none."""
     unit: int
+    """Code of its unit; -1 if its record names none."""
     parallel: bool
+    """It is one of several data-parallel ranks."""
 
 
 class FailedDomains(Struct, frozen=True):
-    """What fails, by number."""
+    """Codes of failed nodes and units."""
 
     nodes: frozenset[int] = frozenset()
     units: frozenset[int] = frozenset()
 
-    def struck(self, table: WorkerTable, own: Mask) -> Mask:
-        """Who of a board fails: by itself (``own``), or with its node or unit."""
-        columns, found = table.columns, own.copy()
+    def affected(self, table: WorkerTable, failed: Mask) -> Mask:
+        """Return the workers that failed themselves (``failed``) or whose node or unit failed."""
+        columns, found = table.columns, failed.copy()
         if self.nodes:
             found |= np.isin(columns.node, sorted(self.nodes), kind="table")
         if self.units:
@@ -48,35 +51,37 @@ NO_FAILED_DOMAINS: Final = FailedDomains()
 
 
 def failed_domains(
-    boards: Sequence[tuple[WorkerTable, Mask]], vanished: Iterable[DomainMember], domain: FailoverDomain
+    tables: Sequence[tuple[WorkerTable, Mask]], elsewhere: Iterable[DomainMember], domain: FailoverDomain
 ) -> FailedDomains:
-    """The nodes and units that fail.
+    """Return the nodes and units that failed.
 
     Args:
-        boards: All workers, and who of them fails by itself.
-        vanished: Workers that fail and are on no board.
-        domain: What fails together.
+        tables: Tables of workers, each with the workers that failed themselves.
+        elsewhere: Failed workers that are in none of the tables.
+        domain: The failure domain.
     """
-    members = list(vanished)
+    members = list(elsewhere)
     nodes: set[int] = set()
     if domain in BY_NODE:
-        nodes = {member.node for member in members}.union(*(_codes(table.columns.node[own]) for table, own in boards))
+        nodes = {member.node for member in members}.union(
+            *(_codes(table.columns.node[failed]) for table, failed in tables)
+        )
     units: set[int] = set()
     if domain in BY_UNIT:
         units = {member.unit for member in members if member.parallel}
-        reached = FailedDomains(frozenset(nodes - {-1}))
-        for table, own in boards:
-            columns, struck = table.columns, reached.struck(table, own)
-            units |= _codes(columns.unit[struck & columns.parallel])
+        by_node = FailedDomains(frozenset(nodes - {-1}))
+        for table, failed in tables:
+            columns, affected = table.columns, by_node.affected(table, failed)
+            units |= _codes(columns.unit[affected & columns.parallel])
     return FailedDomains(frozenset(nodes - {-1}), frozenset(units - {-1}))
 
 
-def without_domain(table: WorkerTable, own: Mask, domain: FailoverDomain) -> Mask:
-    """Those that fail and do not name what they would fail with, so that they fail alone."""
+def without_domain(table: WorkerTable, failed: Mask, domain: FailoverDomain) -> Mask:
+    """Return the failed workers whose record does not name their failure domain, so that they fail alone."""
     columns, none = table.columns, np.zeros(len(table), dtype=np.bool_)
     without_node = columns.node < 0 if domain in BY_NODE else none
     without_unit = (columns.unit < 0) & columns.parallel if domain in BY_UNIT else none
-    found: Mask = own & (without_node | without_unit)
+    found: Mask = failed & (without_node | without_unit)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Who may give requests away, and who may take them in: small conditions on all workers at once, to be put together."""
+"""Filters of workers that may send or receive requests: small conditions over all workers, to be combined."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -11,44 +11,44 @@ from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.worker_table import RESERVED_CODES
 
 Filter = Callable[[LoadView], Mask]
-"""Who passes."""
+"""Workers that pass."""
 Metric = Callable[[MigrationKnobs], MetricName]
 Threshold = Callable[[LoadView], float]
 
 
 def all_of(*filters: Filter) -> Filter:
-    """Who passes all of them."""
+    """Pass workers that pass all filters."""
     return lambda view: reduce(np.logical_and, (one(view) for one in filters))
 
 
 def healthy(view: LoadView) -> Mask:
-    """Serves, and fails neither by itself nor with its node or unit."""
-    return view.sound
+    """Pass workers that serve and are not affected by a failure."""
+    return view.healthy
 
 
 def failed(view: LoadView) -> Mask:
-    """Ready, and failing, by itself or with its node or unit."""
-    found: Mask = view.failing & view.columns.alive
+    """Pass ready workers that are affected by a failure."""
+    found: Mask = view.failed & view.columns.alive
     return found
 
 
 def draining(view: LoadView) -> Mask:
-    """On its way out and not empty."""
+    """Pass workers that drain and are not empty."""
     return view.columns.draining
 
 
 def below(metric: Metric, threshold: Threshold) -> Filter:
-    """Has less of a metric. Who has none is not below."""
+    """Pass workers with less than ``threshold`` of a metric; workers without the metric do not pass."""
     return lambda view: view.metric(metric(view.knobs)) < threshold(view)
 
 
 def at_least(metric: Metric, threshold: Threshold) -> Filter:
-    """Has as much of a metric, or more. Who has none has not."""
+    """Pass workers with ``threshold`` or more of a metric; workers without the metric do not pass."""
     return lambda view: view.metric(metric(view.knobs)) >= threshold(view)
 
 
 def unreserved(*roles: str) -> Filter:
-    """Not kept for any of these roles."""
+    """Pass workers that are reserved for none of these roles."""
     codes = [RESERVED_CODES[role] for role in roles]
     return lambda view: reduce(
         np.logical_and, (view.columns.reserved != code for code in codes), np.ones_like(view.columns.alive)

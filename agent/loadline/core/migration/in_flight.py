@@ -1,11 +1,11 @@
-"""The moves that are in flight: what was asked, how far it is, and what it means for the load of both workers.
+"""The ledger of migrations in flight: what was commanded, how far it is, and its effect on the load of both workers.
 
     asked --accepted--> admitted --> copying --> switched ... --> done | aborted
-      |--refused: dropped, and the source is asked again when it has reported
-      +--no answer: unknown, until a report of it comes or its time is over
+      |--refused: removed; the source is excluded until its next report
+      +--no answer: unknown, until a report arrives or its time is over
 
-A move counts at both workers from the moment it is asked for, until both have reported after its end: else what they
-said before would have it planned again.
+A migration counts at both workers from its command until both have reported after its end. Otherwise their last
+reports, which do not show it yet, would cause the same migration again.
 """
 
 import hashlib
@@ -20,136 +20,153 @@ MigrationPhase = Literal["asked", "unknown", "accepted", "admitted", "copying", 
 _PHASES: Final[tuple[MigrationPhase, ...]] = get_args(MigrationPhase)
 ENDED: Final[frozenset[MigrationPhase]] = frozenset({"done", "aborted"})
 ENDED_RETENTION_MS: Final = 5_000
-"""An ended move counts no longer than this at a worker that does not report."""
+"""Longest time for which an ended migration counts at a worker that does not report."""
 _GRACE_MS: Final = 2_000
-"""A source's last report may take so long: it counts its time from when the command arrived."""
+"""Delay allowed for the last report of a source, whose deadline runs from when the command arrived."""
 _DIGITS: Final = 16
 
 
 class InFlightMigration(Struct):
-    """One move. Times in ms of our clock."""
+    """One migration. Times in ms of the agent's clock."""
 
-    move: Migration
+    command: Migration
     requests: int
-    """That are thought to move: first an estimate, then what the source has chosen."""
+    """Requests that are expected to migrate: first an estimate, then the source's choice."""
     tokens: int
+    """Tokens that are expected to migrate, likewise."""
     sent_at_ms: int
     ends_by_ms: int
     phase: MigrationPhase = "asked"
-    """The furthest that one of its requests has come."""
+    """The furthest phase that one of its requests has reached."""
     moved: int = 0
+    """Requests that the destination has now."""
     failed: int = 0
+    """Requests that stay at the source after all."""
     since_ms: int = 0
-    """When it came into its phase."""
+    """Start of the phase."""
     ended_at_ms: int = -1
     adopted: bool = False
-    """A leader of before began it, as far as its source says."""
-    steps: list[tuple[int, int, int]] = field(default_factory=list)
-    """When more had moved, how many in all, and with how many tokens."""
+    """An earlier leader sent the command, according to the source."""
+    progress: list[tuple[int, int, int]] = field(default_factory=list)
+    """Time, moved requests and moved tokens so far, whenever more had moved."""
 
     @property
     def slots(self) -> int:
-        """Slots that it takes at both workers: of what is not known yet, as many as it may."""
+        """Migration slots occupied at both workers; as many as the command allows until the source has chosen."""
         if self.ended or self.phase == "unknown":
-            return 0  # what does not answer would else take the slots of all others for as long as its time is
+            return 0  # else a worker that does not answer would block others' slots for the whole time to live
         if self.phase == "asked":
-            return self.move.requests_max
+            return self.command.requests_max
         return max(self.requests - self.moved - self.failed, 0)
 
     @property
     def slots_freed_at_ms(self) -> int:
-        """When slots were last free again."""
-        return max(self.ended_at_ms, self.steps[-1][0] if self.steps else -1)
-
-    def unobserved(self, seen_at_ms: int) -> tuple[int, int]:
-        """Requests and tokens that a worker which was last heard then has not told of yet, be it as come or as gone."""
-        if not (self.steps or self.failed):
-            return self.requests, self.tokens
-        moved, copied = next(((step[1], step[2]) for step in reversed(self.steps) if step[0] < seen_at_ms), (0, 0))
-        there = self.requests - moved
-        left, tokens = there - self.failed, max(self.tokens - copied, 0)
-        return left, tokens if self.ended or not there else tokens * left // there
+        """Time when it last released slots; -1: never."""
+        return max(self.ended_at_ms, self.progress[-1][0] if self.progress else -1)
 
     @property
     def ended(self) -> bool:
-        """Whether it is over, and counts only until both workers have reported."""
+        """It is over, and counts only until both workers have reported."""
         return self.ended_at_ms >= 0
 
+    def unobserved(self, seen_at_ms: int) -> tuple[int, int]:
+        """Return requests and tokens that a worker's report of ``seen_at_ms`` does not show as migrated yet."""
+        if not (self.progress or self.failed):
+            return self.requests, self.tokens
+        moved, copied = next(((step[1], step[2]) for step in reversed(self.progress) if step[0] < seen_at_ms), (0, 0))
+        remaining = self.requests - moved
+        expected, tokens = remaining - self.failed, max(self.tokens - copied, 0)
+        return expected, tokens if self.ended or not remaining else tokens * expected // remaining
+
     def is_duplicate(self, event: MigrationReported) -> bool:
-        """Whether a report says nothing new, or is of another move under its id."""
-        its = self.move
-        ends = (its.model, its.epoch, its.source, its.destination)
-        so_far = (self.phase, self.moved, self.failed)
-        told = (event.phase, event.moved, event.failed)
-        return told == so_far or (event.model, event.epoch, event.source, event.destination) != ends
+        """Return whether a report says nothing new, or is about another migration under the same id."""
+        command = self.command
+        identity = (command.model, command.epoch, command.source, command.destination)
+        state = (self.phase, self.moved, self.failed)
+        reported = (event.phase, event.moved, event.failed)
+        return reported == state or (event.model, event.epoch, event.source, event.destination) != identity
 
 
 class InFlightMigrations(Struct):
-    """All moves of all models."""
+    """The migrations in flight of all models."""
 
     number: int = 0
-    """Of commands, so far."""
+    """Commands sent so far."""
     open: dict[str, InFlightMigration] = field(default_factory=dict)
+    """Migrations by command id, oldest first."""
 
     def of_model(self, model: str) -> list[InFlightMigration]:
-        """Those of a model, oldest first."""
-        return [flight for flight in self.open.values() if flight.move.model == model]
+        """Return the migrations of a model, oldest first."""
+        return [migration for migration in self.open.values() if migration.command.model == model]
 
     def next_id(self, model: str, epoch: int) -> str:
-        """An id that no other command has."""
+        """Return an id that no other command has."""
         self.number += 1
         return hashlib.sha256(f"{model}\0{epoch}\0move\0{self.number}".encode()).hexdigest()[:_DIGITS]
 
-    def begin(self, move: Migration, requests: int, tokens: int, ttl_ms: int, now: int) -> None:
-        """A command is sent."""
-        self.open[move.command_id] = InFlightMigration(
-            move, requests, tokens, now, now + ttl_ms + _GRACE_MS, since_ms=now
+    def start(self, command: Migration, requests: int, tokens: int, ttl_ms: int, now: int) -> None:
+        """Add a migration whose command is sent now."""
+        self.open[command.command_id] = InFlightMigration(
+            command, requests, tokens, now, now + ttl_ms + _GRACE_MS, since_ms=now
         )
 
-    def answered(self, event: MigrationAnswered, now: int) -> InFlightMigration | None:
-        """A source answered, or did not; gives the move if that is news. One that is refused is open no more."""
-        flight = self.open.get(event.command_id)
-        if flight is None or flight.phase not in {"asked", "unknown"}:
-            return None  # its reports were faster
+    def record_answer(self, event: MigrationAnswered, now: int) -> InFlightMigration | None:
+        """Record the answer to a command, or that none came. A refused migration is removed.
+
+        Returns:
+            The migration; None if it is unknown or its reports came before the answer.
+        """
+        migration = self.open.get(event.command_id)
+        if migration is None or migration.phase not in {"asked", "unknown"}:
+            return None
         if event.accepted is False:
             del self.open[event.command_id]
         elif event.accepted is None:
-            flight.phase, flight.since_ms = "unknown", now
+            migration.phase, migration.since_ms = "unknown", now
         else:
-            flight.phase, flight.since_ms = "accepted", now
-            flight.requests = min(event.requests, flight.move.requests_max)
-            flight.tokens = event.tokens
-        return flight
+            migration.phase, migration.since_ms = "accepted", now
+            migration.requests = min(event.requests, migration.command.requests_max)
+            migration.tokens = event.tokens
+        return migration
 
-    def reported(self, event: MigrationReported, ttl_ms: int, requests_max: int, now: int) -> InFlightMigration | None:
-        """A source reported; gives the move if that is news.
+    def record_report(
+        self, event: MigrationReported, ttl_ms: int, requests_max: int, now: int
+    ) -> InFlightMigration | None:
+        """Record the progress of a migration, and adopt one that an earlier leader started.
 
-        One that a leader of before began is followed all the same, for the ``ttl_ms`` that moves are given. So a source
-        can make up moves, but of no more than the ``requests_max`` that it may give away at a time.
+        Args:
+            event: The report of the source.
+            ttl_ms: Time to live of adopted migrations.
+            requests_max: Most requests that a source may give away at a time. It bounds what a source that invents
+                migrations can occupy.
+            now: Time in ms.
+
+        Returns:
+            The migration; None if the report says nothing new.
         """
-        flight = self.open.get(event.command_id)
+        migration = self.open.get(event.command_id)
         over = event.phase in ENDED
-        if flight is None:
-            said = (one for one in self.open.values() if one.move.source == event.source and not one.ended)
-            left = requests_max - sum(one.requests for one in said)
-            if over or left < 1:
+        if migration is None:
+            others = (one for one in self.open.values() if one.command.source == event.source and not one.ended)
+            allowed = requests_max - sum(one.requests for one in others)
+            if over or allowed < 1:
                 return None
-            flight = self._adopt(event, ttl_ms, min(left, max(event.requests, 1)), now)
-        elif flight.ended or flight.is_duplicate(event):
+            migration = self._adopt(event, ttl_ms, min(allowed, max(event.requests, 1)), now)
+        elif migration.ended or migration.is_duplicate(event):
             return None
-        if _PHASES.index(event.phase) > _PHASES.index(flight.phase):
-            flight.phase, flight.since_ms = event.phase, now
-        flight.requests = min(event.requests, flight.move.requests_max)
-        moved, flight.moved = flight.moved, min(event.moved, flight.requests)
-        flight.failed = min(event.failed, flight.requests - flight.moved)
-        if flight.moved > moved:
-            flight.steps.append((now, flight.moved, event.tokens))
+        if _PHASES.index(event.phase) > _PHASES.index(migration.phase):
+            migration.phase, migration.since_ms = event.phase, now
+        migration.requests = min(event.requests, migration.command.requests_max)
+        moved, migration.moved = migration.moved, min(event.moved, migration.requests)
+        migration.failed = min(event.failed, migration.requests - migration.moved)
+        if migration.moved > moved:
+            migration.progress.append((now, migration.moved, event.tokens))
         if over:
-            flight.ended_at_ms, flight.tokens = now, event.tokens
-        return flight
+            migration.ended_at_ms, migration.tokens = now, event.tokens
+        return migration
 
     def _adopt(self, event: MigrationReported, ttl_ms: int, requests_max: int, now: int) -> InFlightMigration:
-        move = Migration(
+        command = Migration(
             event.command_id,
             event.model,
             event.epoch,
@@ -162,23 +179,23 @@ class InFlightMigrations(Struct):
             requests_max=requests_max,
         )
         ends_by_ms = now + ttl_ms + _GRACE_MS
-        flight = self.open[event.command_id] = InFlightMigration(
-            move, requests_max, event.tokens, now, ends_by_ms, "accepted", since_ms=now, adopted=True
+        migration = self.open[event.command_id] = InFlightMigration(
+            command, requests_max, event.tokens, now, ends_by_ms, "accepted", since_ms=now, adopted=True
         )
-        return flight
+        return migration
 
     def expire(self, now: int) -> list[InFlightMigration]:
-        """Forget those whose time is over, and those that ended long ago; gives the ones that never ended."""
+        """Remove migrations past their deadline and those that ended long ago; return the former."""
         lost: list[InFlightMigration] = []
-        for command_id, flight in list(self.open.items()):
-            if flight.ended and now - flight.ended_at_ms >= ENDED_RETENTION_MS:
+        for command_id, migration in list(self.open.items()):
+            if migration.ended and now - migration.ended_at_ms >= ENDED_RETENTION_MS:
                 del self.open[command_id]
-            elif not flight.ended and now >= flight.ends_by_ms:
+            elif not migration.ended and now >= migration.ends_by_ms:
                 del self.open[command_id]
-                lost.append(flight)
+                lost.append(migration)
         return lost
 
     def next_wake(self) -> int | None:
-        """When the next of them is over."""
-        ends = (f.ended_at_ms + ENDED_RETENTION_MS if f.ended else f.ends_by_ms for f in self.open.values())
+        """Return when ``expire`` next removes one; None if there is none."""
+        ends = (one.ended_at_ms + ENDED_RETENTION_MS if one.ended else one.ends_by_ms for one in self.open.values())
         return min(ends, default=None)

@@ -1,4 +1,4 @@
-"""What the rescheduler of a model goes by. Keys that Llumnix has too are named, and preset, as its flags are."""
+"""Knobs of migration. Keys of Llumnix keep its defaults, and its names without the prefix ``rescheduling_``."""
 
 from typing import Annotated, Final, Literal
 
@@ -27,58 +27,63 @@ MetricName = Literal[
 ]
 FailoverDomain = Literal["instance", "node", "instance-unit", "node-unit"]
 
+DRAIN: Final = "drain"
+"""The policy that empties draining workers. It precedes all others."""
 PACKING: Final[tuple[PolicyName, ...]] = ("binpacking_consolidation", "binpacking_mitigation")
-"""What ``enable_adaptive_pd`` adds."""
+"""Policies that ``enable_adaptive_pd`` adds."""
 _ANSWER_MS: Final = 5_000
-"""For a command, where ``llumlet_grpc_timeout_seconds`` does not say."""
+"""Timeout of a command if ``llumlet_grpc_timeout_seconds`` sets none."""
 
 
 class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which requests move between workers, and when."""
+    """Which requests migrate between workers, and when."""
 
-    enabled: Annotated[bool, Meta(description="Whether requests of this model move between workers.")] = False
+    enabled: Annotated[bool, Meta(description="Migrate requests of this model between its workers.")] = False
     policies: Annotated[
         tuple[PolicyName, ...],
-        Meta(max_length=16, description="What moves requests; of two that want a worker, the first."),
+        Meta(max_length=16, description="Migration policies; if two need the same worker, the first gets it."),
     ] = ("decode_load", "prefill_failover", "decode_failover", "neutral_failover")
     interval_ms: Annotated[
         int,
-        Meta(
-            ge=10, le=3_600_000, description="How often all workers are looked at; a new sample has its own looked at."
-        ),
+        Meta(ge=10, le=3_600_000, description="Interval of rounds over all workers; a report is acted on at once."),
     ] = 500
-    decode_load_metric: Annotated[MetricName, Meta(description="Load of decode workers.")] = (
+    decode_load_metric: Annotated[MetricName, Meta(description="Load metric of decode workers.")] = (
         "kv_cache_usage_ratio_projected"
     )
     decode_load_threshold: Annotated[
         float,
-        Meta(ge=0, le=1e12, description="decode_load moves from workers at or above it to workers below; 0: any."),
+        Meta(ge=0, le=1e12, description="decode_load migrates from workers at or above it to workers below; 0: any."),
     ] = 1.0
     prefill_load_metric: Annotated[
-        MetricName, Meta(description="Load of prefill workers: of those that can take over, the least loaded do.")
+        MetricName,
+        Meta(description="Load metric of prefill workers; the least loaded replace failed ones."),
     ] = "kv_cache_usage_ratio_projected"
-    neutral_load_metric: Annotated[MetricName, Meta(description="Load of aggregated workers.")] = (
+    neutral_load_metric: Annotated[MetricName, Meta(description="Load metric of aggregated workers.")] = (
         "kv_cache_usage_ratio_projected"
     )
     neutral_load_threshold: Annotated[
         float,
-        Meta(ge=0, le=1e12, description="neutral_load moves from workers at or above it to workers below; 0: any."),
+        Meta(ge=0, le=1e12, description="neutral_load migrates from workers at or above it to workers below; 0: any."),
     ] = 1.0
     load_balance_threshold: Annotated[
-        float, Meta(ge=0, le=1e12, description="Least difference of load between the two workers of a move by load.")
+        float, Meta(ge=0, le=1e12, description="Smallest load gap between two workers that load policies act on.")
     ] = 0.7
     load_balance_scope: Annotated[
-        Literal["cluster", "unit"], Meta(description="Whether load moves between all workers, or within each unit.")
+        Literal["cluster", "unit"], Meta(description="Balance load between all workers, or within each unit.")
     ] = "cluster"
-    req_select_rule: Annotated[MigrationRule, Meta(description="What req_select_value counts, of moves by load.")] = (
+    req_select_rule: Annotated[MigrationRule, Meta(description="Unit of req_select_value, for load policies.")] = (
         "TOKEN"
     )
     req_select_order: Annotated[
-        MigrationOrder, Meta(description="Who goes first of the requests of a worker, in moves by load.")
+        MigrationOrder, Meta(description="Order in which requests of a worker migrate, for load policies.")
     ] = "SR"
     req_select_value: Annotated[
         float,
-        Meta(ge=-1, le=1e12, description="Least that a move by load takes; of tokens and ratios up to half the gap."),
+        Meta(
+            ge=-1,
+            le=1e12,
+            description="Minimum that a load policy migrates; TOKEN and RATIO migrate up to half the load gap.",
+        ),
     ] = 1024.0
     failover_domain: Annotated[
         FailoverDomain,
@@ -86,71 +91,74 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "instance-unit"
     instance_staleness_seconds: Annotated[
         int,
-        Meta(
-            ge=1, le=86_400, description="A worker that has requests and whose samples do not change for so long hangs."
-        ),
+        Meta(ge=1, le=86_400, description="A worker with requests fails if its samples stay the same for this time."),
     ] = 60
     suspect_after_ms: Annotated[
         int,
-        Meta(ge=100, le=3_600_000, description="A worker that is silent for so long is failing, where most are heard."),
+        Meta(ge=100, le=3_600_000, description="A worker that is silent for this time fails, unless most are silent."),
     ] = 4_000
     enable_adaptive_pd: Annotated[
         bool, Meta(description="Add binpacking_consolidation and binpacking_mitigation to the policies.")
     ] = False
     tpot_slo: Annotated[
         Annotated[float, Meta(gt=0, le=1e6)] | None,
-        Meta(description="Time per output token that bin packing fills workers up to, in ms; none: objectives.itl_ms."),
+        Meta(description="Time per output token in ms that bin packing keeps to; none: objectives.itl_ms."),
     ] = None
     tpot_slo_dispatch_threshold: Annotated[
-        float, Meta(gt=0, le=1, description="Share of tpot_slo below which a worker may take requests.")
+        float, Meta(gt=0, le=1, description="Share of tpot_slo below which a worker may receive requests.")
     ] = 0.85
     tpot_migrate_out_ceil_threshold: Annotated[
-        float, Meta(gt=0, le=10, description="Share of tpot_slo from which a worker gives requests away.")
+        float, Meta(gt=0, le=10, description="Share of tpot_slo from which a worker sends requests.")
     ] = 0.95
     tpot_migrate_out_floor_threshold: Annotated[
         float,
-        Meta(ge=0, le=1, description="Share of tpot_slo below which a worker is emptied, where others hold it all."),
+        Meta(ge=0, le=1, description="Share of tpot_slo below which a worker is emptied, if all its requests fit."),
     ] = 0.60
     tpot_profiling_data_path: Annotated[
         str,
         Meta(
             max_length=4_096,
-            description="Profile of time per output token by batch and tokens of a request, JSON, from this file on; "
-            "empty: the decode profiles of the pools.",
+            description="Profile of the time per output token by batch and tokens of a request, JSON, relative to this "
+            "file; empty: the decode profiles of the pools.",
         ),
     ] = ""
     llumlet_grpc_timeout_seconds: Annotated[
-        float, Meta(ge=-1, le=60, description="How long a worker may take to answer a migrate command; 0 or less: 5 s.")
+        float, Meta(ge=-1, le=60, description="Time for a worker to answer a migrate command; 0 or less: 5 s.")
     ] = -1.0
-    migrate_drains: Annotated[bool, Meta(description="Move the requests of workers that drain to others.")] = True
+    migrate_drains: Annotated[bool, Meta(description="Migrate the requests of draining workers.")] = True
     ttl_ms: Annotated[
-        int, Meta(ge=100, le=3_600_000, description="How long a move may take; past it, what was not moved stays.")
+        int, Meta(ge=100, le=3_600_000, description="Time for a migration; requests not migrated by then stay.")
     ] = 30_000
     migrations_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Most requests of the model that move at a time.")
+        int, Meta(ge=1, le=10_000, description="Most requests of the model in migration at a time.")
     ] = 64
     migrations_per_worker_max: Annotated[
         int,
         Meta(
-            ge=1, le=1_024, description="Most requests that a worker moves, or takes in, at a time, whatever it says."
+            ge=1,
+            le=1_024,
+            description="Most requests that a worker sends, or receives, at a time, whatever slots it reports.",
         ),
     ] = 16
     across_pools: Annotated[
-        bool, Meta(description="Move between all pools of a role, where engines can read each other's KV cache.")
+        bool,
+        Meta(description="Migrate between all pools of a role, whose engines must be able to read each other's cache."),
     ] = False
     hops_max: Annotated[
-        int, Meta(ge=0, le=1_000, description="A request that was moved so often is moved no more by load or packing.")
+        int,
+        Meta(ge=0, le=1_000, description="Migrations of a request after which load and bin packing policies leave it."),
     ] = 3
     breaker_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000, description="A worker that does not answer is not asked for so long; doubles.")
+        int,
+        Meta(ge=1, le=3_600_000, description="Time without commands for a worker that did not answer; doubles."),
     ] = 5_000
     breaker_max_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Longest such time.")] = 60_000
     consolidate_after_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="A worker is emptied once it could have been for so long.")
+        int, Meta(ge=0, le=3_600_000, description="Time for which a worker can be emptied before it is.")
     ] = 10_000
     link_gbytes_per_s: Annotated[
         float,
-        Meta(gt=0, le=1e6, description="KV cache that goes from one worker to another in a second, in 10^9 bytes."),
+        Meta(gt=0, le=1e6, description="KV cache transferred from one worker to another in a second, in 10^9 bytes."),
     ] = 10.0
     kv_bytes_per_token: Annotated[
         int, Meta(ge=1, le=1_000_000_000, description="KV cache of a token over all layers, in bytes.")
@@ -158,16 +166,16 @@ class MigrationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def active_policies(self) -> tuple[PolicyName, ...]:
-        """All that are in force, in their order, each once."""
+        """The policies in force in their order, each once."""
         added = PACKING if self.enable_adaptive_pd else ()
         return tuple(dict.fromkeys((*self.policies, *added)))
 
     @property
     def answer_ms(self) -> int:
-        """How long a worker may take to answer."""
+        """Time for a worker to answer a command."""
         seconds = self.llumlet_grpc_timeout_seconds
         return int(seconds * 1_000) if seconds > 0 else _ANSWER_MS
 
     def copy_ms(self, tokens: float) -> float:
-        """How long the KV cache of so many tokens takes from one worker to another."""
+        """Return the time to copy the KV cache of so many tokens from one worker to another."""
         return tokens * self.kv_bytes_per_token / (self.link_gbytes_per_s * 1e6)

@@ -1,4 +1,4 @@
-"""What a worker's samples say of its load, in the words of the metrics that moves are planned by: sums over ranks."""
+"""Measures of a worker's load, which the load metrics are computed from: sums over its data-parallel ranks."""
 
 import math
 from operator import add
@@ -8,8 +8,8 @@ from loadline.core.fleet.worker import WorkerState
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 
 (
-    NEED,
-    TOTAL,
+    KV_NEEDED,
+    KV_TOTAL,
     BATCH,
     DECODE_TOKENS,
     PREFILL_TOKENS,
@@ -22,20 +22,20 @@ from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
     DECODING_TOKENS,
 ) = range(12)
 MEASURES: Final = 12
-"""Rows of a table of measures, one column a worker."""
+"""Rows of a table of measures with one column for each worker."""
 UNKNOWN: Final = -1.0
-"""No JSON can hold what is no number."""
-_NO_NUMBER: Final = math.nan
+"""An unknown measure. NaN cannot be written as JSON."""
+_NAN: Final = math.nan
 
 Measures = tuple[float, ...]
 
 
-def measure(worker: WorkerState) -> Measures | None:
-    """The measures of a worker in their order; None until it has reported, or where it takes part in no move.
+def measures_of(worker: WorkerState) -> Measures | None:
+    """Return the measures of a worker in their order; None if a rank has not reported or it takes part in no migration.
 
-    ``NEED``: tokens that its KV cache has to hold: those that it holds, and those of requests that were not given room
-    yet. ``TOTAL``: tokens that fit. Both are ``UNKNOWN`` where its samples do not tell. ``DECODING``: requests that
-    decode, and ``DECODING_TOKENS`` what they hold, without those that wait to.
+    ``KV_NEEDED``: tokens in its KV cache and those that queued requests will need. ``KV_TOTAL``: tokens that fit. Both
+    are ``UNKNOWN`` if its samples lack them. ``DECODING`` and ``DECODING_TOKENS``: requests that decode and their
+    tokens, without requests that wait to decode.
     """
     latest = worker.latest
     first = latest[0] if latest else None
@@ -46,7 +46,7 @@ def measure(worker: WorkerState) -> Measures | None:
         if sample is None:
             return None
         found = tuple(map(add, found, _of_rank(sample, worker.record)))
-    if math.isnan(found[NEED]) or math.isnan(found[TOTAL]):
+    if math.isnan(found[KV_NEEDED]) or math.isnan(found[KV_TOTAL]):
         return tuple(UNKNOWN if math.isnan(value) else value for value in found)
     return found
 
@@ -55,16 +55,16 @@ def _of_rank(sample: WorkerSample, record: WorkerRecord) -> Measures:
     queued, active = sample.queued_prefill_tokens or 0, sample.active_prefill_tokens or 0
     to_decode, waiting = sample.waiting_to_decode_tokens or 0, sample.waiting_requests or 0
     running = sample.running_requests or 0
-    total = _total(sample, record)
-    used = _used(sample, record, total)
+    total = _kv_total(sample, record)
+    used = _kv_used(sample, record, total)
     decoding = running if sample.decode_batch_requests is None else sample.decode_batch_requests
     will_decode = waiting if sample.waiting_to_decode_requests is None else sample.waiting_to_decode_requests
-    held = used if sample.decode_tokens is None else float(sample.decode_tokens)
+    decoding_tokens = used if sample.decode_tokens is None else float(sample.decode_tokens)
     return (
         used + queued + (sample.unallocated_prefill_tokens or 0) + to_decode,
         total,
         float(decoding + will_decode),
-        held + to_decode,
+        decoding_tokens + to_decode,
         float(queued + active),
         float(waiting),
         float(waiting + running),
@@ -72,16 +72,16 @@ def _of_rank(sample: WorkerSample, record: WorkerRecord) -> Measures:
         float(sample.migration_slots_in or 0),
         float(sample.migration_slots_out or 0),
         float(decoding),
-        held,
+        decoding_tokens,
     )
 
 
-def _total(sample: WorkerSample, record: WorkerRecord) -> float:
+def _kv_total(sample: WorkerSample, record: WorkerRecord) -> float:
     blocks, size = sample.kv_blocks_total or record.kv_blocks_total, record.block_size_tokens
-    return float(blocks * size) if blocks and size else _NO_NUMBER
+    return float(blocks * size) if blocks and size else _NAN
 
 
-def _used(sample: WorkerSample, record: WorkerRecord, total: float) -> float:
+def _kv_used(sample: WorkerSample, record: WorkerRecord, total: float) -> float:
     if sample.kv_blocks_used is not None and record.block_size_tokens:
         return float(sample.kv_blocks_used * record.block_size_tokens)
-    return _NO_NUMBER if sample.kv_usage_ratio is None else sample.kv_usage_ratio * total
+    return _NAN if sample.kv_usage_ratio is None else sample.kv_usage_ratio * total

@@ -1,4 +1,4 @@
-"""A look at a board at one moment: metrics of load with what moves in flight mean, free slots, and who fails."""
+"""The load of the workers of a group at one moment: load metrics, free slots and failures."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -26,12 +26,12 @@ from loadline.core.migration.load_metrics import (
     DECODE_TOKENS,
     DECODING,
     DECODING_TOKENS,
-    NEED,
+    KV_NEEDED,
+    KV_TOTAL,
     PREFILL_TOKENS,
     REQUESTS,
     SLOTS_IN,
     SLOTS_OUT,
-    TOTAL,
     UNMOVABLE,
     WAITING,
 )
@@ -39,19 +39,19 @@ from loadline.core.migration.worker_table import WorkerTable
 
 
 class LoadView:
-    """Everything that policies ask of the workers of a board. Where a load is not known it is NaN.
+    """Everything that policies ask about the workers of a table. An unknown load is NaN.
 
     Args:
-        board: The workers.
-        knobs: What the rescheduler of the model goes by.
-        failing: Who fails, by itself or with its node or unit.
-        leaving: Who drains, or will as soon as a decision stands.
-        tpot: Gives times per output token; None: they are not known.
-        itl_ms: The objective of the model.
-        fresh_after_ms: Who reported before this time is not fresh.
-        left_ms: Gives how long a request goes on, on average; None: that is not known.
-        soon_ready_ms: When the next worker of the group is ready, from now; None: none is expected.
+        table: The workers.
+        knobs: Knobs of the model.
+        failed: Workers affected by a failure.
+        leaving: Workers that drain, or will by a decision that is being committed or announced.
+        tpot: Model of the time per output token; None if there is none.
+        itl_ms: Objective of the model for the inter-token latency.
+        fresh_after_ms: Time of the oldest report that is fresh.
         now: Time in ms.
+        remaining_ms: Returns the mean remaining time of a request; None if unknown.
+        next_ready_ms: Time until the next pending worker of the group is ready; None if none is expected.
     """
 
     def __init__(
@@ -59,42 +59,42 @@ class LoadView:
         table: WorkerTable,
         knobs: MigrationKnobs,
         *,
-        failing: Mask,
+        failed: Mask,
         leaving: Mask,
         tpot: TpotModel | None,
         itl_ms: float,
         fresh_after_ms: int,
         now: int,
-        left_ms: Callable[[], float | None],
+        remaining_ms: Callable[[], float | None],
         next_ready_ms: float | None = None,
     ) -> None:
         self.table = table
         self.columns = table.columns
         self.knobs = knobs
-        self.failing = failing
+        self.failed = failed
         self.leaving = leaving
         self.tpot = tpot
         self.tpot_slo_ms = itl_ms if knobs.tpot_slo is None else knobs.tpot_slo
         self.now = now
-        self._left_ms = left_ms
         self.next_ready_ms = next_ready_ms
-        self.share = np.inf
-        """Requests that a pair moves at most, so that others have some too."""
+        self.pair_requests_max = np.inf
+        """Most requests that one pair migrates, so that other destinations receive some too."""
+        self._remaining_ms = remaining_ms
         self._fresh_after_ms = fresh_after_ms
         self._metrics: dict[MetricName, Numbers] = {}
 
-    def measure(self, name: int) -> Numbers:
-        """A measure as it was reported."""
-        found: Numbers = self.columns.measures[name]
+    def measure(self, row: int) -> Numbers:
+        """Return a measure of ``load_metrics``, as reported."""
+        found: Numbers = self.columns.measures[row]
         return found
 
-    def moving(self, name: int) -> Numbers:
-        """What moves in flight mean."""
-        found: Numbers = self.columns.moving[name]
+    def in_flight(self, row: int) -> Numbers:
+        """Return an effect of the migrations in flight, by a row of ``columns``."""
+        found: Numbers = self.columns.in_flight[row]
         return found
 
     def metric(self, name: MetricName) -> Numbers:
-        """A metric of load, as it will be when the moves in flight have ended."""
+        """Return a load metric as it will be after the migrations in flight."""
         found = self._metrics.get(name)
         if found is None:
             found = self._metrics[name] = METRICS[name](self)
@@ -102,123 +102,126 @@ class LoadView:
 
     @cached_property
     def tpot_ms(self) -> Numbers:
-        """The same of all workers: reckoned when they were heard, but for those that moves in flight concern."""
+        """Predicted time per output token, computed anew only for workers with migrations in flight."""
         found = self.columns.tpot_ms.copy()
-        rows = np.flatnonzero((self.tokens_moving != 0.0) | (self.requests_moving != 0.0))
+        rows = np.flatnonzero((self.tokens_in_flight != 0.0) | (self.requests_in_flight != 0.0))
         if len(rows):
             batch, tokens = self.metric("decode_batch_size")[rows], self.metric("all_decodes_tokens_num")[rows]
             found[rows] = predicted_tpot(self.tpot, batch, tokens)
         return found
 
     @cached_property
-    def left_ms(self) -> float | None:
-        """How long a request goes on, on average; None: that is not known."""
-        return self._left_ms()
+    def remaining_ms(self) -> float | None:
+        """Mean remaining time of a request; None if unknown."""
+        return self._remaining_ms()
 
     @cached_property
-    def tokens_moving(self) -> Numbers:
-        """Tokens that moves in flight bring, less those that they take."""
-        value: Numbers = self.moving(IN_TOKENS) - self.moving(OUT_TOKENS)
+    def tokens_in_flight(self) -> Numbers:
+        """Tokens that migrations in flight bring, less those that they take away."""
+        value: Numbers = self.in_flight(IN_TOKENS) - self.in_flight(OUT_TOKENS)
         return value
 
     @cached_property
-    def requests_moving(self) -> Numbers:
-        """Requests that moves in flight bring, less those that they take."""
-        value: Numbers = self.moving(IN_REQUESTS) - self.moving(OUT_REQUESTS)
+    def requests_in_flight(self) -> Numbers:
+        """Requests that migrations in flight bring, less those that they take away."""
+        value: Numbers = self.in_flight(IN_REQUESTS) - self.in_flight(OUT_REQUESTS)
         return value
 
     @cached_property
     def serving(self) -> Mask:
-        """Who is ready, heard lately, to be given work, and not on its way out."""
+        """Workers that are ready, fresh and schedulable, and not leaving."""
         columns = self.columns
         fresh = columns.seen_at_ms >= self._fresh_after_ms
         found: Mask = columns.alive & columns.schedulable & fresh & ~self.leaving
         return found
 
     @cached_property
-    def sound(self) -> Mask:
-        """Who serves, and fails neither by itself nor with its node or unit."""
-        found: Mask = self.serving & ~self.failing
+    def healthy(self) -> Mask:
+        """Workers that serve and are not affected by a failure."""
+        found: Mask = self.serving & ~self.failed
         return found
 
     @cached_property
     def free_in(self) -> Numbers:
-        """Requests that each can take in now; none while it gives some away, for it would be a link of a chain.
+        """Requests that each worker can receive now.
 
-        And none where more are under way than it has slots, as after a takeover, or where it has fewer than before.
+        None while it sends, since migrations must not form chains, and none while it has as many under way as slots,
+        as after a takeover or when it has fewer slots than before.
         """
-        most: Numbers = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
-        free = np.where(self.moving(SENDING) > 0.0, 0.0, most - self.moving(IN_SLOTS))
-        return np.maximum(np.where(self._asked, free, 0.0), 0.0)
+        slots: Numbers = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
+        free = np.where(self.in_flight(SENDING) > 0.0, 0.0, slots - self.in_flight(IN_SLOTS))
+        return np.maximum(np.where(self._commandable, free, 0.0), 0.0)
 
     @cached_property
     def free_out(self) -> Numbers:
-        """Requests that each can give away now; none while it takes some in."""
-        most: Numbers = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
-        free = np.where(self.moving(RECEIVING) > 0.0, 0.0, most - self.moving(OUT_SLOTS))
-        return np.maximum(np.where(self._asked, free, 0.0), 0.0)
+        """Requests that each worker can send now; none while it receives."""
+        slots: Numbers = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
+        free = np.where(self.in_flight(RECEIVING) > 0.0, 0.0, slots - self.in_flight(OUT_SLOTS))
+        return np.maximum(np.where(self._commandable, free, 0.0), 0.0)
 
     @cached_property
-    def _asked(self) -> Mask:
+    def _commandable(self) -> Mask:
         found: Mask = ~self.columns.excluded & (self.columns.breaker_open_until_ms <= self.now)
         return found
 
     @cached_property
     def movable(self) -> Numbers:
-        """Requests of each that may still be asked to move."""
-        movable: Numbers = self.measure(REQUESTS) - self.measure(UNMOVABLE) - self.moving(OUT_REQUESTS)
+        """Requests of each worker that may still be commanded to migrate."""
+        movable: Numbers = self.measure(REQUESTS) - self.measure(UNMOVABLE) - self.in_flight(OUT_REQUESTS)
         return np.maximum(movable, 0.0)
 
     def tokens_per_request(self, row: int) -> float:
-        """Tokens of an average request of those that move; one where that is not known.
+        """Return the mean tokens of a request that can migrate; 1 if unknown.
 
-        These are those that decode, where any do: who waits is mostly of another length, and stays.
+        That is the mean of the decoding requests if there are any: waiting ones mostly differ in length, and stay.
         """
         measures = self.columns.measures
         decoding = float(measures[DECODING, row])
         if decoding >= 1.0 and measures[DECODING_TOKENS, row] > 0.0:
             return max(1.0, float(measures[DECODING_TOKENS, row]) / decoding)
-        tokens = np.fmax(measures[NEED, row], measures[DECODE_TOKENS, row])
-        each = float(tokens) / max(float(measures[REQUESTS, row]), 1.0)
-        return max(1.0, each)  # what is no number is not greater
+        tokens = np.fmax(measures[KV_NEEDED, row], measures[DECODE_TOKENS, row])
+        mean = float(tokens) / max(float(measures[REQUESTS, row]), 1.0)
+        return max(1.0, mean)  # 1 if the mean is NaN, which is not greater
 
     def can_send(self, row: int) -> bool:
-        """Whether a worker has a request left that may move now."""
+        """Return whether a worker has a request that may migrate now, and a slot for it."""
         return bool(self.free_out[row] >= 1.0 and self.movable[row] >= 1.0)
 
     def can_receive(self, row: int) -> bool:
-        """Whether a worker has a slot left."""
+        """Return whether a worker has a free slot."""
         return bool(self.free_in[row] >= 1.0)
 
-    def take(self, source: int, destination: int, requests: int, tokens: int) -> None:
-        """So much is asked to move: neither end is to be a link of a chain, and slots and room are used up."""
-        self.tokens_moving[source] -= tokens
-        self.tokens_moving[destination] += tokens
+    def reserve(self, source: int, destination: int, requests: int, tokens: int) -> None:
+        """Account for a planned migration: it uses slots and room, and neither end may extend it to a chain."""
+        self.tokens_in_flight[source] -= tokens
+        self.tokens_in_flight[destination] += tokens
         self.free_out[source] -= requests
         self.movable[source] -= requests
         self.free_in[destination] -= requests
         self.free_in[source] = self.free_out[destination] = 0.0
 
-    def ordered(self, rows: Mask, by: MetricName, most: int, *, descending: bool) -> Rows:
-        """The first of some workers by a metric, those that are equal by name; who has none is left out."""
+    def ordered(self, rows: Mask, by: MetricName, limit: int, *, descending: bool) -> Rows:
+        """Return the first ``limit`` workers that have a metric, ordered by it, equals by name."""
         found: Rows = np.flatnonzero(rows)
         values = self.metric(by)[found]
         known = values == values  # noqa: PLR0124 - false of NaN
         found, keys = found[known], -values[known] if descending else values[known]
-        if most < len(found):  # of thousands only some are needed: to find the last of them is ten times as fast
-            among = keys <= np.partition(keys, most - 1)[most - 1] if most else np.zeros(len(keys), dtype=np.bool_)
+        if limit < len(found):  # of thousands only some are needed: a partition is ten times as fast as a sort
+            among = keys <= np.partition(keys, limit - 1)[limit - 1] if limit else np.zeros(len(keys), dtype=np.bool_)
             found, keys = found[among], keys[among]
-        return found[np.lexsort((self.table.ranks[found], keys))][:most]
+        return found[np.lexsort((self.table.ranks[found], keys))][:limit]
 
 
 METRICS: Final[Mapping[MetricName, Callable[[LoadView], Numbers]]] = {
-    "kv_cache_usage_ratio_projected": lambda view: (view.measure(NEED) + view.tokens_moving) / view.measure(TOTAL),
-    "decode_batch_size": lambda view: view.measure(BATCH) + view.requests_moving,
-    "all_decodes_tokens_num": lambda view: view.measure(DECODE_TOKENS) + view.tokens_moving,
+    "kv_cache_usage_ratio_projected": lambda view: (
+        (view.measure(KV_NEEDED) + view.tokens_in_flight) / view.measure(KV_TOTAL)
+    ),
+    "decode_batch_size": lambda view: view.measure(BATCH) + view.requests_in_flight,
+    "all_decodes_tokens_num": lambda view: view.measure(DECODE_TOKENS) + view.tokens_in_flight,
     "all_prefills_tokens_num": lambda view: view.measure(PREFILL_TOKENS),
     "num_waiting_requests": lambda view: view.measure(WAITING),
-    "num_requests": lambda view: view.measure(REQUESTS) + view.requests_moving,
-    "num_tokens": lambda view: view.measure(DECODE_TOKENS) + view.measure(PREFILL_TOKENS) + view.tokens_moving,
+    "num_requests": lambda view: view.measure(REQUESTS) + view.requests_in_flight,
+    "num_tokens": lambda view: view.measure(DECODE_TOKENS) + view.measure(PREFILL_TOKENS) + view.tokens_in_flight,
     "predicted_tpot": lambda view: view.tpot_ms,
 }
-"""Load of each worker, NaN where it is not known. What is measured in tokens or requests counts moves in flight."""
+"""Load metrics by name. Those in tokens or requests count the migrations in flight."""

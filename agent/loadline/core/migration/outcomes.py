@@ -1,4 +1,4 @@
-"""What becomes of a pair of workers, or of a policy, and why: a closed list of words with a sentence each."""
+"""Outcomes of pairs of workers and of policies: a closed list of codes with a sentence each."""
 
 from enum import StrEnum
 from typing import Final
@@ -9,11 +9,11 @@ from loadline.core.vocabulary.migrations import MigrationOrder, MigrationRule
 
 
 class MigrationCode(StrEnum):
-    """Why a move was planned or not. Append only: people and programs match on these words."""
+    """Why a migration was planned or not. Append only: people and programs match on these words."""
 
     PLANNED = "planned"
     ADVISED = "advised"
-    # why a pair is none
+    # why a pair migrates nothing
     GAP_TOO_SMALL = "gap_too_small"
     NO_ROOM = "no_room"
     FINISHES_SOONER = "finishes_sooner"
@@ -33,61 +33,65 @@ class MigrationCode(StrEnum):
 
 
 SENTENCES: Final[dict[MigrationCode, str]] = {
-    MigrationCode.PLANNED: "up to {requests:g} requests, some {tokens:.0f} tokens, are asked to move",
+    MigrationCode.PLANNED: "a migration of up to {requests:g} requests, about {tokens:.0f} tokens, was commanded",
     MigrationCode.ADVISED: (
-        "up to {requests:g} requests, some {tokens:.0f} tokens, would have to move: no_operation is set"
+        "up to {requests:g} requests, about {tokens:.0f} tokens, would be migrated, but no_operation is set"
     ),
-    MigrationCode.GAP_TOO_SMALL: ("the loads {source:.3g} and {destination:.3g} are not {least:g} apart"),
+    MigrationCode.GAP_TOO_SMALL: "the loads {source:.3g} and {destination:.3g} differ by less than {least:g}",
     MigrationCode.NO_ROOM: "a request has {tokens:.0f} tokens, the destination has room for {room:.0f}",
     MigrationCode.FINISHES_SOONER: (
-        "to copy a request takes {copy_ms:.0f} ms, and it has {left_ms:.0f} ms left on average"
+        "copying a request takes {copy_ms:.0f} ms, and it completes in {left_ms:.0f} ms on average"
     ),
-    MigrationCode.WORKER_SOON_READY: "a worker that is empty is ready in {left_ms:g} ms",
-    MigrationCode.MIGRATIONS_MAX: "{requests:g} requests are moving already, as many as may",
-    MigrationCode.IN_FLIGHT: "a move between the two is in flight",
-    MigrationCode.NO_SOURCE: "no worker has to give requests away",
-    MigrationCode.NO_DESTINATION: ("no worker can take requests in"),
-    MigrationCode.TOO_SOON: "a worker could have been emptied for {age_ms:g} ms, {needed_ms:g} ms are needed",
-    MigrationCode.NOT_EMPTIED: "the others have room for {room:g} of {requests:g} requests of the worker",
-    MigrationCode.TOO_MANY_SILENT: "{silent:g} of {workers:g} workers are silent: it is rather that we do not hear",
-    MigrationCode.LOAD_UNKNOWN: (
-        "{unknown:g} of {workers:g} workers do not say what the metric needs: load is not known"
+    MigrationCode.WORKER_SOON_READY: "a pending worker is ready in {left_ms:g} ms",
+    MigrationCode.MIGRATIONS_MAX: "{requests:g} requests are in migration, which is the limit",
+    MigrationCode.IN_FLIGHT: "a migration between the two workers is in flight",
+    MigrationCode.NO_SOURCE: "no worker needs to send requests",
+    MigrationCode.NO_DESTINATION: "no worker can receive requests",
+    MigrationCode.TOO_SOON: "a worker could have been emptied for {age_ms:g} ms, {needed_ms:g} ms are required",
+    MigrationCode.NOT_EMPTIED: "the other workers have room for {room:g} of the {requests:g} requests of the worker",
+    MigrationCode.TOO_MANY_SILENT: (
+        "{silent:g} of {workers:g} workers are silent, so the connection is suspected, not the workers"
     ),
-    MigrationCode.NO_SLOTS: "{workers:g} workers have to give requests away, and none can now: they do so, or refused",
-    MigrationCode.PAUSED: "the model is paused: its requests stay where they are",
-    MigrationCode.GIVEN_WORK: "workers that could be emptied are given work: each was in the last {within_ms:g} ms",
+    MigrationCode.LOAD_UNKNOWN: "{unknown:g} of {workers:g} workers do not report what the load metric needs",
+    MigrationCode.NO_SLOTS: (
+        "{workers:g} workers need to send requests, and none can: their slots are in use, or they refused a command"
+    ),
+    MigrationCode.PAUSED: "the model is paused",
+    MigrationCode.GIVEN_WORK: (
+        "every worker that could be emptied was assigned a request within the last {within_ms:g} ms"
+    ),
 }
 """One sentence for each code, filled from its numbers."""
 
 
 class MigrationAmount(Struct, frozen=True):
-    """How much a move takes."""
+    """The amount to migrate between two workers."""
 
     rule: MigrationRule
     order: MigrationOrder
     value: float
     requests: int
-    """Most that move: as many as there are slots for."""
+    """Most requests that migrate, bounded by free slots."""
     tokens: int
-    """That are thought to move."""
+    """Tokens that are expected to migrate."""
     tokens_max: int | None = None
-    """Most that the destination has room for; None: that is not known."""
+    """Tokens that the destination has room for; None if unknown."""
 
 
 class NotPlanned(Struct, frozen=True):
-    """Why a pair is none."""
+    """Why a pair, or a policy, migrates nothing."""
 
     code: MigrationCode
     numbers: dict[str, float] = {}
 
     @classmethod
     def of(cls, code: MigrationCode, **numbers: float) -> "NotPlanned":
-        """With the numbers that led to it, as floats."""
+        """Return a code with the numbers that led to it, as floats."""
         return cls(code, {name: float(value) for name, value in numbers.items()})
 
 
 class PairReport(Struct, frozen=True):
-    """A pair that was looked at."""
+    """The outcome of a pair of workers."""
 
     source: str
     destination: str
@@ -96,14 +100,14 @@ class PairReport(Struct, frozen=True):
 
 
 class PolicyReport(Struct, frozen=True):
-    """What a policy last saw when it had a reason to look: who could give, who could take, and what became of them."""
+    """The last noteworthy outcome of a policy: its sources, its destinations and its pairs."""
 
     model: str
     policy: str
     group: str
     at_ms: int
     code: MigrationCode
-    """``planned`` where at least one pair was; else why none was."""
+    """``planned`` if at least one pair was, else the reason why none was."""
     numbers: dict[str, float] = {}
     sources: int = 0
     destinations: int = 0
@@ -111,5 +115,5 @@ class PolicyReport(Struct, frozen=True):
 
 
 def sentence(code: MigrationCode, numbers: dict[str, float]) -> str:
-    """For a person."""
+    """Return an outcome as a sentence."""
     return SENTENCES[code].format(**numbers)

@@ -1,4 +1,4 @@
-"""What is remembered of workers that take part in moves, beyond their last samples: slots, signs of life, refusals."""
+"""What the agent remembers of workers that take part in migrations, beyond their latest samples."""
 
 from collections.abc import Container
 
@@ -6,94 +6,110 @@ from msgspec import Struct, field
 
 from loadline.core.migration.load_metrics import REQUESTS, SLOTS_IN, SLOTS_OUT, Measures
 
+_DOUBLINGS_MAX = 16
+
 
 class MigrationPeer(Struct, omit_defaults=True, gc=False):
-    """One worker. A later life of its name is another one. Times in ms of our clock."""
+    """One incarnation of a worker. Times in ms of the agent's clock."""
 
     incarnation: int
     slots_in: int = 0
-    """Moves that it can take in at a time: what it says is free, and what was under way when it said so."""
+    """Migrations that it can receive at a time: the free slots of its last report and those in use at that time."""
     slots_in_max: int = 0
-    """Most that it ever said was free: a move that ended just before it said so must not be counted twice."""
+    """Most free slots that it ever reported: the bound if a migration ended just before a report."""
     slots_out: int = 0
+    """Migrations that it can send at a time, likewise."""
     slots_out_max: int = 0
     seen_at_ms: int = -1
-    """When it was last heard."""
-    said: Measures = ()
-    """Its newest measures."""
+    """Time of its last report."""
+    measures: Measures = ()
+    """Measures of its last report."""
     changed_at_ms: int = 0
-    """When they last differed from those before, or it had nothing to do."""
+    """Time when its measures last changed, or it last had nothing to do."""
     last_assigned_at_ms: int = 0
-    """When it last had more requests than before, and none had been moved to it."""
+    """Time when its requests last increased other than by a migration."""
     breaker_open_until_ms: int = 0
-    """It does not answer, and is not asked until then."""
+    """Time until which it gets no commands, because it did not answer."""
     failures: int = 0
-    """Times in a row that it did not answer."""
+    """Consecutive commands without an answer."""
     timed_out_at_ms: int = -1
-    """When that was last noted."""
+    """Time of the last of them."""
     excluded: bool = False
-    """It refused, and is asked again when it has reported."""
+    """It refused a command and has not reported since."""
 
-    def hear(self, said: Measures, coming: int, going: int, now: int, *, took: bool) -> None:
-        """It has reported, with so many moves to it and from it under way; ``took``: some were to it of late."""
-        free_in, free_out = int(said[SLOTS_IN]), int(said[SLOTS_OUT])
-        requests = int(said[REQUESTS])
-        if not took and requests > (self.said[REQUESTS] if self.said else 0):
+    def record_measures(self, measures: Measures, slots_in: int, slots_out: int, now: int, *, receiving: bool) -> None:
+        """Record a report.
+
+        Args:
+            measures: Its measures.
+            slots_in: Slots of migrations to the worker that are under way.
+            slots_out: Slots of migrations from the worker that are under way.
+            now: Time in ms.
+            receiving: A migration to the worker is in the ledger.
+        """
+        free_in, free_out = int(measures[SLOTS_IN]), int(measures[SLOTS_OUT])
+        requests = int(measures[REQUESTS])
+        if not receiving and requests > (self.measures[REQUESTS] if self.measures else 0):
             self.last_assigned_at_ms = now
         self.slots_in_max = max(self.slots_in_max, free_in)
         self.slots_out_max = max(self.slots_out_max, free_out)
-        self.slots_in = min(free_in + coming, self.slots_in_max)
-        self.slots_out = min(free_out + going, self.slots_out_max)
-        if said != self.said or not requests:
+        self.slots_in = min(free_in + slots_in, self.slots_in_max)
+        self.slots_out = min(free_out + slots_out, self.slots_out_max)
+        if measures != self.measures or not requests:
             self.changed_at_ms = now
-        self.said, self.excluded = said, False
+        self.measures, self.excluded = measures, False
 
-    def answered(self) -> None:
-        """It answers."""
+    def record_answer(self) -> None:
+        """Close the circuit breaker: the worker answers."""
         self.failures = self.breaker_open_until_ms = 0
 
-    def silent(self, breaker_ms: int, breaker_max_ms: int, sent_at_ms: int, now: int) -> bool:
-        """It did not answer: leave it alone for a while, longer each time; says whether that is news.
+    def record_timeout(self, breaker_ms: int, breaker_max_ms: int, sent_at_ms: int, now: int) -> bool:
+        """Open the circuit breaker, each time for twice as long.
 
-        Not of a command that was sent before it was known: several may have been on their way.
+        Returns:
+            Whether this is a new failure: commands sent before the last one count as part of it.
         """
         if sent_at_ms <= self.timed_out_at_ms:
             return False
         self.timed_out_at_ms = now
-        self.breaker_open_until_ms = now + min(breaker_ms << min(self.failures, 16), breaker_max_ms)
+        self.breaker_open_until_ms = now + min(breaker_ms << min(self.failures, _DOUBLINGS_MAX), breaker_max_ms)
         self.failures += 1
         return True
 
 
 class MigrationPeers(Struct):
-    """Those of one model."""
+    """The peers of one model."""
 
     known: dict[str, MigrationPeer] = field(default_factory=dict)
-
-    def of(self, pool: str, worker: str) -> MigrationPeer:
-        """One that was met."""
-        return self.known[f"{pool}\0{worker}"]
+    """Peers by pool and worker."""
 
     def find(self, pool: str, worker: str) -> MigrationPeer | None:
-        """One that may have been met."""
+        """Return a peer; None if it is unknown."""
         return self.known.get(f"{pool}\0{worker}")
 
-    def meet(self, pool: str, worker: str, incarnation: int, now: int) -> MigrationPeer:
-        """One in this life; of an earlier one nothing is remembered."""
-        name = f"{pool}\0{worker}"
-        peer = self.known.get(name)
+    def get(self, pool: str, worker: str) -> MigrationPeer:
+        """Return a known peer."""
+        return self.known[f"{pool}\0{worker}"]
+
+    def get_or_add(self, pool: str, worker: str, incarnation: int, now: int) -> MigrationPeer:
+        """Return the peer of this incarnation, and forget an earlier one of the same name."""
+        key = f"{pool}\0{worker}"
+        peer = self.known.get(key)
         if peer is None or peer.incarnation != incarnation:
-            peer = self.known[name] = MigrationPeer(incarnation, changed_at_ms=now)
+            peer = self.known[key] = MigrationPeer(incarnation, changed_at_ms=now)
         return peer
 
-    def keep(self, pools: Container[str]) -> None:
-        """There are only these pools."""
-        for one in [one for one in self.known if one.partition("\0")[0] not in pools]:
-            del self.known[one]
+    def open_breakers(self, now: int) -> list[str]:
+        """Return the names of the workers that get no commands now, sorted."""
+        return sorted(key.partition("\0")[2] for key, peer in self.known.items() if peer.breaker_open_until_ms > now)
+
+    def retain_pools(self, pools: Container[str]) -> None:
+        """Forget the peers of all other pools."""
+        for key in [key for key in self.known if key.partition("\0")[0] not in pools]:
+            del self.known[key]
 
     def retain_workers(self, pool: str, workers: Container[str]) -> None:
-        """Of a pool there are only these."""
-        begin = f"{pool}\0"
-        gone = [one for one in self.known if one.startswith(begin) and one[len(begin) :] not in workers]
-        for one in gone:
-            del self.known[one]
+        """Forget all other peers of a pool."""
+        prefix = f"{pool}\0"
+        for key in [key for key in self.known if key.startswith(prefix) and key[len(prefix) :] not in workers]:
+            del self.known[key]

@@ -1,4 +1,4 @@
-"""The policies: who gives, who takes, how they are paired, and how much moves. Each is put together of small parts."""
+"""The migration policies: each combines filters of sources and destinations, a selector of pairs, and a sizer."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,74 +25,63 @@ from loadline.core.migration.filters import (
     healthy,
     unreserved,
 )
-from loadline.core.migration.knobs import MetricName, MigrationKnobs, PolicyName
+from loadline.core.migration.knobs import DRAIN, MetricName, MigrationKnobs, PolicyName
 from loadline.core.migration.load_view import LoadView
 from loadline.core.migration.selectors import Selector, balance, consolidate, pack, spread
 from loadline.core.vocabulary.scalars import Role
 
-DRAIN: Final = "drain"
-"""What empties workers on their way out. It comes before all policies."""
 _BUSY: Final = 0.1
-"""Requests: a worker with fewer in its batch has none."""
+"""Decode batch from which a worker counts as busy."""
 
 
 class Policy(Struct, frozen=True):
-    """One policy for one group of workers."""
+    """A policy for one group of workers."""
 
     name: str
     sources: Filter
     destinations: Filter
     select: Selector
-    fits: Sizer
+    size: Sizer
     urgent: bool = False
-    """All who may give are looked at whenever anybody is heard: a slot that has become free is used at once."""
+    """All sources are evaluated whenever any worker reports, so that a freed slot is used at once."""
     patient: bool = False
-    """It looks when all workers are due, and once more before it acts."""
+    """It is evaluated in full rounds only, and waits before it acts."""
     metric: Metric | None = None
-    """Where there is one, workers of which it is not known take no part."""
+    """Load metric; workers without it take no part. None: the policy needs none."""
 
 
 def build_policy(name: PolicyName | str, knobs: MigrationKnobs, role: Role) -> Policy | None:
-    """A policy for workers of a role; None: it has nothing to do with them."""
+    """Build a policy for workers of a role; None if it does not apply to the role."""
     if name == DRAIN:
-        fits = size_for_evacuation if role == "prefill" else size_for_drain
-        return Policy(DRAIN, draining, healthy, spread(_metric(role)(knobs)), fits, urgent=True)
+        size = size_for_evacuation if role == "prefill" else size_for_drain
+        return Policy(DRAIN, draining, healthy, spread(_METRICS[role](knobs)), size, urgent=True)
     if name in _LOADS:
-        return _by_load(name, knobs) if _LOADS[name] == role else None
+        return _load_policy(name, knobs) if _LOADS[name] == role else None
     if name in _FAILOVERS:
-        select = spread(_metric(role)(knobs))
-        return (
-            Policy(name, failed, healthy, select, size_for_evacuation, urgent=True)
-            if _FAILOVERS[name] == role
-            else None
-        )
+        if _FAILOVERS[name] != role:
+            return None
+        return Policy(name, failed, healthy, spread(_METRICS[role](knobs)), size_for_evacuation, urgent=True)
     return None if role == "prefill" else _PACKING[name]
 
 
-def _by_load(name: str, knobs: MigrationKnobs) -> Policy:
+def _load_policy(name: str, knobs: MigrationKnobs) -> Policy:
     role = _LOADS[name]
-    threshold, metric = _THRESHOLDS[role](knobs), _metric(role)
+    threshold, metric = _THRESHOLDS[role](knobs), _METRICS[role]
     by_unit = knobs.load_balance_scope == "unit"
-    anybody = by_unit or threshold <= 0.0
-    sources = healthy if anybody else all_of(healthy, at_least(metric, lambda _view: threshold))
-    destinations = healthy if anybody else all_of(healthy, below(metric, lambda _view: threshold))
-    name_of = metric(knobs)
+    any_load = by_unit or threshold <= 0.0
+    metric_name = metric(knobs)
     return Policy(
         name,
-        sources,
-        destinations,
-        balance(name_of, by_unit=by_unit),
-        size_for_balance(name_of, 0.0 if anybody else threshold),
+        healthy if any_load else all_of(healthy, at_least(metric, lambda _view: threshold)),
+        healthy if any_load else all_of(healthy, below(metric, lambda _view: threshold)),
+        balance(metric_name, by_unit=by_unit),
+        size_for_balance(metric_name, 0.0 if any_load else threshold),
         metric=metric,
     )
 
 
-def _metric(role: Role) -> Metric:
-    return _METRICS[role]
-
-
-def _share(knob: str) -> Threshold:
-    """A share of the objective for the time per output token."""
+def _of_tpot_slo(knob: str) -> Threshold:
+    """Return the threshold that a knob defines as a share of the objective for the time per output token."""
     return lambda view: float(getattr(view.knobs, knob)) * view.tpot_slo_ms
 
 
@@ -104,11 +93,11 @@ def _batch(_knobs: MigrationKnobs) -> MetricName:
     return "decode_batch_size"
 
 
-def _least_batch(_view: LoadView) -> float:
+def _busy(_view: LoadView) -> float:
     return _BUSY
 
 
-_UNDER_DISPATCH: Final = below(_tpot, _share("tpot_slo_dispatch_threshold"))
+_UNDER_DISPATCH: Final = below(_tpot, _of_tpot_slo("tpot_slo_dispatch_threshold"))
 
 _LOADS: Final[Mapping[str, Role]] = {"decode_load": "decode", "neutral_load": "aggregated"}
 _FAILOVERS: Final[Mapping[str, Role]] = {
@@ -128,7 +117,7 @@ _THRESHOLDS: Final = {
 _PACKING: Final[Mapping[str, Policy]] = {
     "binpacking_mitigation": Policy(
         "binpacking_mitigation",
-        all_of(healthy, unreserved("prefill"), at_least(_tpot, _share("tpot_migrate_out_ceil_threshold"))),
+        all_of(healthy, unreserved("prefill"), at_least(_tpot, _of_tpot_slo("tpot_migrate_out_ceil_threshold"))),
         all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH),
         pack,
         size_for_mitigation,
@@ -139,10 +128,10 @@ _PACKING: Final[Mapping[str, Policy]] = {
         all_of(
             healthy,
             unreserved("prefill", "decode"),
-            below(_tpot, _share("tpot_migrate_out_floor_threshold")),
-            at_least(_batch, _least_batch),
+            below(_tpot, _of_tpot_slo("tpot_migrate_out_floor_threshold")),
+            at_least(_batch, _busy),
         ),
-        all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH, at_least(_batch, _least_batch)),
+        all_of(healthy, unreserved("prefill"), _UNDER_DISPATCH, at_least(_batch, _busy)),
         consolidate,
         size_for_consolidation,
         patient=True,

@@ -1,9 +1,9 @@
-"""Which requests of a worker a move takes. Sources choose by it, real ones and simulated ones.
+"""Selection of the requests that a migration takes, by the source: used by real and by simulated workers.
 
-The vocabulary is Llumnix's, what comes out is not always: there the last request taken may be as large as all that was
-asked for, and a sequence longer than that never moves. Here a move takes what was asked for at most, and where not one
-request is so short, the first in order alone. Who has been moved least goes first, or the newest comer, which is the
-one that was just moved in, would be sent on and on.
+Rules and orders are those of Llumnix, with two differences. A migration takes at most what its command asks for, where
+Llumnix lets the last request exceed it; and if no single request is that short, it takes the first in order, where
+Llumnix takes none. Requests that were migrated least often go first: otherwise the request that has just arrived would
+be the first to be sent on.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,23 +16,23 @@ from loadline.core.vocabulary.migrations import ALL_REQUESTS, MigrationOrder, Mi
 
 
 class MigratableRequest(Struct, frozen=True):
-    """A request that a worker has."""
+    """A request of a worker."""
 
     request_id: str
     prompt_tokens: int
     output_tokens: int
-    """So far."""
+    """Output tokens so far."""
     waiting: bool = False
     movable: bool = True
-    """False where it must stay, such as one with guided decoding."""
+    """False if it must stay, such as one with guided decoding."""
     hops: int = 0
-    """How often it was moved."""
+    """Migrations so far."""
     remaining_tokens: int | None = None
-    """How many output tokens it will have yet; None: nobody knows."""
+    """Output tokens to come; None if unknown."""
 
     @property
     def tokens(self) -> int:
-        """All it has, and so what has to be copied."""
+        """All its tokens, which a migration copies."""
         return self.prompt_tokens + self.output_tokens
 
 
@@ -47,47 +47,46 @@ def select_requests(
     hops_max: int,
     kv_tokens_total: int,
 ) -> list[MigratableRequest]:
-    """The requests that a move takes, in the order in which they go.
+    """Return the requests that a migration takes, in the order in which they migrate.
 
     Args:
-        candidates: In queue order: those that run, the first come first, then those that wait. Where two are equal the
-            first of these goes first.
-        rule: What ``value`` counts.
-        order: Who goes first. ``LCR``, ``FCR``, ``LR`` and ``SR`` take of those that run and have an output token.
-        value: How much; ``ALL_REQUESTS`` with ``NUM_REQ`` takes those that wait, then those that run, in queue order.
-        requests_max: Never more than so many.
-        tokens_max: Never more tokens than these in all; None: no limit.
-        hops_max: None that was moved so often.
-        kv_tokens_total: Tokens that the KV cache of the worker has room for, which a ``RATIO`` is of; 0: unknown.
+        candidates: Requests in queue order: running ones by arrival, then waiting ones. Equals keep this order.
+        rule: Unit of ``value``.
+        order: Order of preference. ``LCR``, ``FCR``, ``LR`` and ``SR`` take running requests with an output token.
+        value: Amount; ``ALL_REQUESTS`` with ``NUM_REQ`` takes waiting, then running requests in queue order.
+        requests_max: Most requests.
+        tokens_max: Most tokens in total; None: unlimited.
+        hops_max: Migrations after which a request stays.
+        kv_tokens_total: Capacity of the worker's KV cache in tokens, which a ``RATIO`` is a share of; 0: unknown.
     """
-    asked = _asked_tokens(rule, value, kv_tokens_total)
+    requested = _requested_tokens(rule, value, kv_tokens_total)
     limit = float("inf") if tokens_max is None else float(tokens_max)
-    able = [one for one in candidates if _may_move(one, hops_max) and one.tokens <= limit]
+    able = [one for one in candidates if _may_migrate(one, hops_max) and one.tokens <= limit]
     if rule == "NUM_REQ" and value == ALL_REQUESTS:
-        queue = _in_turn(able, waiting=True) + _in_turn(able, waiting=False)
+        queue = _of_state(able, waiting=True) + _of_state(able, waiting=False)
     else:
         queue = _ORDERS[order](able)
         requests_max = min(requests_max, int(value)) if rule == "NUM_REQ" else requests_max
-    # Sorting is stable, so those that were moved equally often keep their order.
+    # Sorting is stable, so requests with equal hops keep their order.
     queue.sort(key=attrgetter("hops"))
-    fitting = _that_fit(queue, requests_max, min(asked, limit))
-    return fitting or (queue[:1] if asked > 0 and requests_max > 0 else [])
+    fitting = _that_fit(queue, requests_max, min(requested, limit))
+    return fitting or (queue[:1] if requested > 0 and requests_max > 0 else [])
 
 
-def _asked_tokens(rule: MigrationRule, value: float, kv_tokens_total: int) -> float:
+def _requested_tokens(rule: MigrationRule, value: float, kv_tokens_total: int) -> float:
     if rule == "NUM_REQ":
         return float("inf")
     return value if rule == "TOKEN" else value * kv_tokens_total
 
 
-def _may_move(one: MigratableRequest, hops_max: int) -> bool:
-    """One that has a single token to go is over before it is moved."""
+def _may_migrate(one: MigratableRequest, hops_max: int) -> bool:
+    """Return whether a request may migrate; one with a single token to come completes before it could."""
     ending = one.remaining_tokens is not None and one.remaining_tokens <= 1
     return one.movable and one.hops < hops_max and not ending
 
 
 def _that_fit(queue: Sequence[MigratableRequest], requests_max: int, tokens_max: float) -> list[MigratableRequest]:
-    """As many as fit, one after the other; one that does not is passed over."""
+    """Return the requests that fit, one after the other, skipping those that do not."""
     taken: list[MigratableRequest] = []
     left = tokens_max
     for one in queue:
@@ -97,12 +96,12 @@ def _that_fit(queue: Sequence[MigratableRequest], requests_max: int, tokens_max:
     return taken
 
 
-def _in_turn(candidates: Sequence[MigratableRequest], *, waiting: bool) -> list[MigratableRequest]:
+def _of_state(candidates: Sequence[MigratableRequest], *, waiting: bool) -> list[MigratableRequest]:
     return [one for one in candidates if one.waiting == waiting]
 
 
 def _decoding(candidates: Sequence[MigratableRequest]) -> list[MigratableRequest]:
-    """Those that run and have an output token: before that, their KV cache is not whole."""
+    """Return running requests with an output token: before it, their KV cache is incomplete."""
     return [one for one in candidates if not one.waiting and one.output_tokens > 0]
 
 
@@ -119,7 +118,7 @@ def _shortest(candidates: Sequence[MigratableRequest]) -> list[MigratableRequest
 
 
 def _waiting(candidates: Sequence[MigratableRequest]) -> list[MigratableRequest]:
-    return _in_turn(candidates, waiting=True)
+    return _of_state(candidates, waiting=True)
 
 
 def _waiting_then_shortest(candidates: Sequence[MigratableRequest]) -> list[MigratableRequest]:

@@ -1,35 +1,35 @@
-"""What is said of the moves of a model: those in flight, what became of the others, and what the policies last saw."""
+"""Migration as the status and explanations show it: migrations in flight, counts, and reports of the policies."""
 
 from typing import Final
 
-from loadline.core.migration.memory import MigrationMemory, MigrationTally
+from loadline.core.migration.memory import MigrationMemory
+from loadline.core.migration.model_state import ModelMigrationState
 from loadline.core.migration.outcomes import PolicyReport
-from loadline.core.migration.peers import MigrationPeers
 from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
 
 LISTED_MAX: Final = 64
-"""Moves, and workers that do not answer: of 1,024 models these are 15 kB each."""
+"""Migrations and workers that are listed by model: 1,024 models then take 15 kB each."""
 
 
 def migration_status(memory: MigrationMemory, model: str, now: int) -> MigrationStatus:
-    """The moves of a model at ``now`` (ms)."""
-    flights = [flight for flight in memory.flights.of_model(model) if not flight.ended]
-    tally, peers = memory.tallies.get(model, MigrationTally()), memory.peers.get(model, MigrationPeers())
-    silent = sorted(key.partition("\0")[2] for key, peer in peers.known.items() if peer.breaker_open_until_ms > now)
+    """Return the migrations of a model at ``now`` (ms)."""
+    state = memory.models.get(model, ModelMigrationState())
+    migrations = [migration for migration in memory.in_flight.of_model(model) if not migration.ended]
+    tally, silent = state.tally, state.peers.open_breakers(now)
     return MigrationStatus(
-        in_flight=len(flights),
+        in_flight=len(migrations),
         in_flight_commands=tuple(
             InFlightStatus(
-                flight.move.command_id,
-                flight.move.source.worker,
-                flight.move.destination.worker,
-                flight.move.trigger,
-                flight.phase,
-                now - flight.sent_at_ms,
-                flight.requests,
-                flight.moved,
+                migration.command.command_id,
+                migration.command.source.worker,
+                migration.command.destination.worker,
+                migration.command.trigger,
+                migration.phase,
+                now - migration.sent_at_ms,
+                migration.requests,
+                migration.moved,
             )
-            for flight in flights[:LISTED_MAX]
+            for migration in migrations[:LISTED_MAX]
         ),
         commands=dict(sorted(tally.commands.items())),
         requests=dict(sorted(tally.requests.items())),
@@ -41,11 +41,17 @@ def migration_status(memory: MigrationMemory, model: str, now: int) -> Migration
 
 
 def drained_workers(memory: MigrationMemory, model: str) -> DurationTotal:
-    """The workers of a model that were drained."""
-    tally = memory.tallies.get(model, MigrationTally())
-    return DurationTotal(tally.emptied, tally.emptied_ms)
+    """Return the count of drained workers of a model and the time that took."""
+    state = memory.models.get(model, ModelMigrationState())
+    return DurationTotal(state.tally.emptied, state.tally.emptied_ms)
 
 
 def policy_reports(memory: MigrationMemory, model: str) -> list[PolicyReport]:
-    """What the policies last saw, of one model or of all (empty), by model, group and policy."""
-    return [look for _, look in sorted(memory.looks.items()) if model in {"", look.model}]
+    """Return the last reports of the policies of a model, or of all (empty), by model, group and policy."""
+    return [
+        report
+        for name, state in sorted(memory.models.items())
+        if model in {"", name}
+        for _, group in sorted(state.groups.items())
+        for _, report in sorted(group.reports.items())
+    ]

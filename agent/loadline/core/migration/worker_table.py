@@ -1,7 +1,7 @@
-"""The workers of a group that take part in moves. A group is what requests can move within: in general a pool.
+"""The table of workers of a group. A group is what requests can migrate within: a pool, or all pools of a role.
 
-All of it follows from what is believed and remembered, so it can be made anew at any time. A row is brought up to date
-when its worker was heard, in some microseconds.
+Everything in it is derived from the fleet and from memory, so it can be rebuilt at any time. A row is refreshed, in
+some microseconds, when its worker reports.
 """
 
 from collections import Counter
@@ -30,49 +30,37 @@ from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.load_metrics import (
     BATCH,
     DECODE_TOKENS,
-    NEED,
+    KV_NEEDED,
+    KV_TOTAL,
     SLOTS_IN,
     SLOTS_OUT,
-    TOTAL,
     UNKNOWN,
     Measures,
-    measure,
+    measures_of,
 )
+from loadline.core.migration.name_codes import NameCodes
 from loadline.core.migration.peers import MigrationPeer, MigrationPeers
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 
 RESERVED_CODES: Final = {"": 0, "prefill": 1, "decode": 2}
-_ROOM: Final = 16
+_CAPACITY: Final = 16
+"""Places of a new table; it doubles when it is full."""
 
 Key = tuple[str, str]
 """Pool and name of a worker."""
 
 
-class NameCodes:
-    """A number for each name of a node or a unit, so that they can be compared in columns; no name is -1."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def number(self, name: str) -> int:
-        """The number of a name."""
-        return self._numbers.setdefault(name, len(self._numbers)) if name else -1
-
-
 class WorkerTable:
-    """The workers of one group.
+    """The workers of one group that take part in migrations.
 
     Args:
-        pools: Its pools, by name: all of one role.
-        peers: What is remembered of its workers.
-        nodes: Numbers of nodes, the same on all boards.
-        units: Numbers of units.
-        tpot: Gives times per output token; None: they are not known.
+        pools: Pools of the group, by name: all of one role.
+        peers: Peers of the model.
+        nodes: Codes of nodes, shared by all tables.
+        units: Codes of data-parallel units, shared by all tables.
+        tpot: Model of the time per output token; None if there is none.
     """
 
     def __init__(
@@ -89,13 +77,13 @@ class WorkerTable:
         self.keys: list[Key] = []
         self.rows: dict[Key, int] = {}
         self.columns = WorkerColumns.of(0)
-        """Of as many workers as there are."""
-        self._whole = WorkerColumns.of(_ROOM)
+        """Columns with one place for each worker."""
         self.tpot = tpot
+        self._all_columns = WorkerColumns.of(_CAPACITY)
         self._peers, self._nodes, self._units = peers, nodes, units
-        self._records: list[WorkerRecord | None] = []  # that the columns of each row were filled from
-        self._fresh = True
-        self._loaded: list[int] = []  # rows that moves in flight mean something for
+        self._records: list[WorkerRecord | None] = []  # the record that each row was filled from
+        self._new = True
+        self._in_flight_rows: list[int] = []  # rows that migrations in flight have an effect on
         self._departed = -1
         self._ranks: Rows | None = None
 
@@ -104,7 +92,7 @@ class WorkerTable:
 
     @property
     def ranks(self) -> Rows:
-        """The places of the workers in the order of their names: what is equal is decided by it."""
+        """Places of the workers in the order of their names, which decides between equals."""
         if self._ranks is None:
             order = sorted(range(len(self.keys)), key=self.keys.__getitem__)
             self._ranks = np.empty(len(order), dtype=np.intp)
@@ -112,151 +100,163 @@ class WorkerTable:
         return self._ranks
 
     def sorted_rows(self, rows: Mask) -> list[int]:
-        """Some workers by name."""
+        """Return the selected rows in the order of the workers' names."""
         found: Rows = np.flatnonzero(rows)
         return found[np.argsort(self.ranks[found])].tolist() if len(found) else []
 
     def reports_capacity(self, row: int) -> bool:
-        """Whether the record of a worker says how large its cache is: a share is of what it says itself."""
+        """Return whether the record of a worker has the size of its KV cache, which a ``RATIO`` is a share of."""
         record = self.workers[row].record
         return bool(record.kv_blocks_total and record.block_size_tokens)
 
-    def end(self, row: int) -> MigrationEndpoint:
-        """A worker as one end of a move."""
+    def endpoint(self, row: int) -> MigrationEndpoint:
+        """Return a worker as one end of a migration."""
         record = self.workers[row].record
         return MigrationEndpoint(record.pool, record.worker, record.incarnation)
 
-    def hear(self, flights: Sequence[InFlightMigration], now: int, *, settled: bool) -> list[int]:
-        """Take in what is new of workers, and who has gone; gives the rows of those of which something is new.
+    # -- refreshing ----------------------------------------------------------------------------------------------------
 
-        ``settled``: in this turn, so that what has changed is new. A board that was made anew takes in all workers, and
-        gives the same rows as one that goes on: a replay may begin at any turn.
+    def refresh(self, migrations: Sequence[InFlightMigration], now: int, *, totals_refreshed: bool) -> list[int]:
+        """Take over changes of the fleet, and return the rows of workers that have reported.
+
+        A new table takes over all workers and returns the same rows as one that has been kept: a replay may begin at
+        any turn.
+
+        Args:
+            migrations: Migrations in flight of the model.
+            now: Time in ms.
+            totals_refreshed: The totals of the model were refreshed in this turn, so that ``Pool.changed`` is new.
         """
         departed = sum(pool.removed_count for pool in self.pools.values())
         if departed != self._departed:
             self._departed = departed
-            self._drop_the_gone()
-        news = [(pool.name, name) for pool in self.pools.values() for name in _news(pool, settled=settled)]
-        begun, heard = StartedSlots(flights), self._everybody() if self._fresh else news
-        self._fresh = False
-        for key in sorted(heard):  # who is met is remembered in this order, whoever was heard first
+            self._remove_departed()
+        reported = [
+            (pool.name, name)
+            for pool in self.pools.values()
+            for name in _reported(pool, totals_refreshed=totals_refreshed)
+        ]
+        started, stale = StartedSlots(migrations), self._all_keys() if self._new else reported
+        self._new = False
+        for key in sorted(stale):  # peers are added in this order, whoever reported first
             worker = self.pools[key[0]].workers.get(key[1])
             if worker is not None:
-                self._take(key, worker, begun, now)
-        if heard:
-            self.columns = self._whole.first(len(self.workers))
-            rows = self._rows_of(heard)
-            measures = self._whole.measures[:, rows]
-            self._whole.tpot_ms[rows] = predicted_tpot(self.tpot, measures[BATCH], measures[DECODE_TOKENS])
-        return self._rows_of(news)
+                self._refresh_row(key, worker, started, now)
+        if stale:
+            self.columns = self._all_columns.first(len(self.workers))
+            rows = self._rows_of(stale)
+            measures = self._all_columns.measures[:, rows]
+            self._all_columns.tpot_ms[rows] = predicted_tpot(self.tpot, measures[BATCH], measures[DECODE_TOKENS])
+        return self._rows_of(reported)
 
-    def _everybody(self) -> list[Key]:
+    def refresh_peer(self, endpoint: MigrationEndpoint) -> None:
+        """Take over the peer state of a worker after an answer or a report of a migration."""
+        row = self.rows.get((endpoint.pool, endpoint.worker))
+        if row is not None:
+            peer = self._peers.get(endpoint.pool, endpoint.worker)
+            self._all_columns.excluded[row] = peer.excluded
+            self._all_columns.breaker_open_until_ms[row] = peer.breaker_open_until_ms
+
+    def apply_in_flight(self, migrations: Iterable[InFlightMigration]) -> None:
+        """Compute the effect of the migrations in flight on each worker."""
+        effect = self._all_columns.in_flight
+        effect[:, self._in_flight_rows] = 0.0
+        self._in_flight_rows = []
+        for migration in migrations:
+            if migration.phase == "unknown":
+                continue  # it may never have started
+            under_way = not migration.ended
+            for end, requests, tokens, slots, busy in (
+                (migration.command.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
+                (migration.command.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
+            ):
+                row = self.rows.get((end.pool, end.worker))
+                if row is None or self.workers[row].record.incarnation != end.incarnation:
+                    continue
+                expected_requests, expected_tokens = migration.unobserved(int(self._all_columns.seen_at_ms[row]))
+                effect[requests, row] += expected_requests
+                effect[tokens, row] += expected_tokens
+                effect[slots, row] += migration.slots
+                effect[busy, row] += under_way
+                self._in_flight_rows.append(row)
+
+    def _all_keys(self) -> list[Key]:
         return [(pool.name, name) for pool in self.pools.values() for name in pool.workers]
 
     def _rows_of(self, keys: Iterable[Key]) -> list[int]:
         return [self.rows[key] for key in keys if key in self.rows]
 
-    def note(self, end: MigrationEndpoint) -> None:
-        """What is remembered of a worker has changed."""
-        row = self.rows.get((end.pool, end.worker))
-        if row is not None:
-            peer = self._peers.of(end.pool, end.worker)
-            self._whole.excluded[row], self._whole.breaker_open_until_ms[row] = (
-                peer.excluded,
-                peer.breaker_open_until_ms,
-            )
-
-    def load(self, flights: Iterable[InFlightMigration]) -> None:
-        """Reckon anew what moves in flight mean for each worker."""
-        moving = self._whole.moving
-        moving[:, self._loaded] = 0.0
-        self._loaded = []
-        for flight in flights:
-            if flight.phase == "unknown":
-                continue  # nobody knows that it has begun
-            going = not flight.ended
-            for end, requests, tokens, slots, busy in (
-                (flight.move.source, OUT_REQUESTS, OUT_TOKENS, OUT_SLOTS, SENDING),
-                (flight.move.destination, IN_REQUESTS, IN_TOKENS, IN_SLOTS, RECEIVING),
-            ):
-                row = self.rows.get((end.pool, end.worker))
-                if row is None or self.workers[row].record.incarnation != end.incarnation:
-                    continue
-                left, held = flight.unobserved(int(self._whole.seen_at_ms[row]))
-                moving[requests, row] += left
-                moving[tokens, row] += held
-                moving[slots, row] += flight.slots
-                moving[busy, row] += going
-                self._loaded.append(row)
-
-    def _take(self, key: Key, worker: WorkerState, begun: "StartedSlots", now: int) -> None:
-        said, record = measure(worker), worker.record
-        if said is None:  # a rank has not reported yet, or it takes part in no move any more
+    def _refresh_row(self, key: Key, worker: WorkerState, started: "StartedSlots", now: int) -> None:
+        measures, record = measures_of(worker), worker.record
+        if measures is None:  # a rank has not reported yet, or the worker no longer takes part in migrations
             if key in self.rows:
                 self._remove(key)
-                self._forget_rows()
+                self._clear_in_flight()
             return
-        peer = self._peers.meet(*key, record.incarnation, now)
+        peer = self._peers.get_or_add(*key, record.incarnation, now)
         if worker.seen_at_ms > peer.seen_at_ms:
             peer.seen_at_ms = worker.seen_at_ms
             end = MigrationEndpoint(*key, record.incarnation)
-            peer.hear(said, begun.to.get(end, 0), begun.out.get(end, 0), now, took=end in begun.took)
+            slots_in, slots_out = started.slots_in.get(end, 0), started.slots_out.get(end, 0)
+            peer.record_measures(measures, slots_in, slots_out, now, receiving=end in started.destinations)
         row = self.rows.get(key)
         if row is None:
             row = self._add(key)
         self.workers[row] = worker
-        self._fill(row, worker, peer, said)
+        self._fill_row(row, worker, peer, measures)
 
-    def _fill(self, row: int, worker: WorkerState, peer: MigrationPeer, said: Measures) -> None:
-        record, whole = worker.record, self._whole
-        known = said[NEED] != UNKNOWN and said[TOTAL] != UNKNOWN
-        whole.measures[:, row] = said if known else [np.nan if value == UNKNOWN else value for value in said]
-        whole.measures[SLOTS_IN, row], whole.measures[SLOTS_OUT, row] = peer.slots_in, peer.slots_out
-        whole.alive[row] = worker.registered and not worker.draining and record.state == "ready"
-        leaves = worker.draining or record.state == "draining"  # asked by us, or by whoever else scales the fleet
-        whole.draining[row] = leaves and not worker.drain_ended
-        whole.schedulable[row] = not worker.reports_unschedulable()
+    def _fill_row(self, row: int, worker: WorkerState, peer: MigrationPeer, measures: Measures) -> None:
+        record, columns = worker.record, self._all_columns
+        known = measures[KV_NEEDED] != UNKNOWN and measures[KV_TOTAL] != UNKNOWN
+        columns.measures[:, row] = measures if known else [np.nan if one == UNKNOWN else one for one in measures]
+        columns.measures[SLOTS_IN, row], columns.measures[SLOTS_OUT, row] = peer.slots_in, peer.slots_out
+        columns.alive[row] = worker.registered and not worker.draining and record.state == "ready"
+        leaving = worker.draining or record.state == "draining"  # asked by this agent, or by another scaler
+        columns.draining[row] = leaving and not worker.drain_ended
+        columns.schedulable[row] = not worker.reports_unschedulable()
         if record is not self._records[row]:
             self._records[row] = record
-            whole.parallel[row] = record.data_parallel_size > 1
-            whole.reserved[row] = RESERVED_CODES[record.reserved]
-            whole.node[row], whole.unit[row] = self._nodes.number(record.node), self._units.number(record.unit)
-        whole.seen_at_ms[row], whole.changed_at_ms[row] = worker.seen_at_ms, peer.changed_at_ms
-        whole.excluded[row], whole.breaker_open_until_ms[row] = peer.excluded, peer.breaker_open_until_ms
-        whole.last_assigned_at_ms[row] = peer.last_assigned_at_ms
+            columns.parallel[row] = record.data_parallel_size > 1
+            columns.reserved[row] = RESERVED_CODES[record.reserved]
+            columns.node[row], columns.unit[row] = self._nodes.code(record.node), self._units.code(record.unit)
+        columns.seen_at_ms[row], columns.changed_at_ms[row] = worker.seen_at_ms, peer.changed_at_ms
+        columns.excluded[row], columns.breaker_open_until_ms[row] = peer.excluded, peer.breaker_open_until_ms
+        columns.last_assigned_at_ms[row] = peer.last_assigned_at_ms
 
-    def _drop_the_gone(self) -> None:
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _remove_departed(self) -> None:
         for key in list(self.keys):
             worker = self.pools[key[0]].workers.get(key[1])
             if worker is not self.workers[self.rows[key]]:
                 self._remove(key)
         for pool in self.pools.values():
             self._peers.retain_workers(pool.name, pool.workers)
-        self._forget_rows()
-        self.columns = self._whole.first(len(self.workers))
+        self._clear_in_flight()
+        self.columns = self._all_columns.first(len(self.workers))
 
-    def _forget_rows(self) -> None:
-        """Rows have changed places."""
-        self._whole.moving[:] = 0.0
-        self._loaded = []
+    def _clear_in_flight(self) -> None:
+        """Clear the effect of the migrations in flight, since rows have changed places."""
+        self._all_columns.in_flight[:] = 0.0
+        self._in_flight_rows = []
 
     def _add(self, key: Key) -> int:
         row = len(self.workers)
-        if row == len(self._whole.alive):
-            self._whole = self._whole.doubled()
+        if row == len(self._all_columns.alive):
+            self._all_columns = self._all_columns.doubled()
         self.keys.append(key)
         self.workers.append(self.pools[key[0]].workers[key[1]])
         self._records.append(None)
         self.rows[key] = row
-        self._whole.moving[:, row] = 0.0
+        self._all_columns.in_flight[:, row] = 0.0
         self._ranks = None
         return row
 
     def _remove(self, key: Key) -> None:
-        """The last row takes the place of the one that goes."""
+        """Remove a row; the last row takes its place."""
         row, last = self.rows.pop(key), len(self.workers) - 1
         if row != last:
-            self._whole.move(last, row)
+            self._all_columns.copy_row(last, row)
             self.keys[row], self.workers[row] = self.keys[last], self.workers[last]
             self._records[row] = self._records[last]
             self.rows[self.keys[row]] = row
@@ -266,24 +266,24 @@ class WorkerTable:
         self._ranks = None
 
 
-def _news(pool: Pool, *, settled: bool) -> Iterable[str]:
-    """Workers of a pool of which something is new: as of the settling in this turn, and since the last one."""
-    return {**pool.changed, **pool.dirty} if settled else pool.dirty
+def _reported(pool: Pool, *, totals_refreshed: bool) -> Iterable[str]:
+    """Return the workers that have reported since the last round."""
+    return {**pool.changed, **pool.dirty} if totals_refreshed else pool.dirty
 
 
 class StartedSlots:
-    """Slots of moves that have begun, by worker: what it says is free, is free beside them.
+    """Slots of migrations that have started, by worker: slots that a worker reports as free come on top of them.
 
     Args:
-        flights: Moves in flight.
+        migrations: Migrations in flight.
     """
 
-    def __init__(self, flights: Sequence[InFlightMigration]) -> None:
-        self.to: Counter[MigrationEndpoint] = Counter()
-        self.out: Counter[MigrationEndpoint] = Counter()
-        self.took = {flight.move.destination for flight in flights}
-        """Who takes requests in, or has done so of late."""
-        for flight in flights:
-            if flight.phase != "asked":
-                self.to[flight.move.destination] += flight.slots
-                self.out[flight.move.source] += flight.slots
+    def __init__(self, migrations: Sequence[InFlightMigration]) -> None:
+        self.slots_in: Counter[MigrationEndpoint] = Counter()
+        self.slots_out: Counter[MigrationEndpoint] = Counter()
+        self.destinations = {migration.command.destination for migration in migrations}
+        """Workers that receive requests, or have done so until recently."""
+        for migration in migrations:
+            if migration.phase != "asked":
+                self.slots_in[migration.command.destination] += migration.slots
+                self.slots_out[migration.command.source] += migration.slots

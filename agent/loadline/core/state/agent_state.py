@@ -34,9 +34,9 @@ class AgentState(Struct):
     learning_at_ms: int = 0
     """Unix time of the next comparison."""
     migration_knobs: dict[str, MigrationKnobs] = field(default_factory=dict)
-    """What the models go by whose requests may move."""
+    """Knobs of the models whose migration is enabled."""
     migration: MigrationMemory = field(default_factory=MigrationMemory)
-    """What is remembered of moves."""
+    """Memory of migration."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them, as the store holds it."""
     forecast_requests: dict[str, int] = field(default_factory=dict)

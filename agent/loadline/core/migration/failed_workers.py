@@ -1,0 +1,30 @@
+"""Records of workers that failed or vanished, which failure domains are derived from."""
+
+from typing import Final
+
+from msgspec import Struct
+
+VANISHED_MS: Final = 60_000
+"""Time for which a vanished worker counts as failed in its failure domain."""
+
+
+class FailedWorker(Struct, frozen=True):
+    """A failed worker, by what it shares with others."""
+
+    node: str
+    unit: str
+    parallel: bool
+    """It is one of several data-parallel ranks."""
+
+
+class VanishedWorker(Struct):
+    """A worker whose lease was lost while it was ready. Times in ms of the agent's clock."""
+
+    incarnation: int
+    node: str
+    unit: str
+    parallel: bool
+    """It is one of several data-parallel ranks."""
+    vanished_at_ms: int
+    seen_at_ms: int
+    """Time of its last report. A worker that still reports has only lost its connection to the store."""

@@ -1,0 +1,69 @@
+"""Everything that migration remembers of one model, as one Struct: to forget the model is to delete it."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from loadline.core.migration.consolidation import Consolidation
+from loadline.core.migration.failed_workers import FailedWorker
+from loadline.core.migration.knobs import DRAIN, MigrationKnobs
+from loadline.core.migration.outcomes import PolicyReport
+from loadline.core.migration.peers import MigrationPeers
+from loadline.core.migration.tally import MigrationTally
+from loadline.core.vocabulary.migrations import MigrationEndpoint
+
+
+class GroupMigrationState(Struct):
+    """Memory of one group of workers."""
+
+    consolidation: Consolidation = field(default_factory=Consolidation)
+    reports: dict[str, PolicyReport] = field(default_factory=dict)
+    """Last report of each policy, by policy."""
+    domain_alarm_raised: bool = False
+    """``failover_domain_unknown`` was raised for the group."""
+
+
+class ModelMigrationState(Struct):
+    """Memory of one model."""
+
+    due_ms: int | None = None
+    """Time of the next full round; None while migration is disabled."""
+    peers: MigrationPeers = field(default_factory=MigrationPeers)
+    changed_peers: list[MigrationEndpoint] = field(default_factory=list)
+    """Workers whose peer state has changed since the last round."""
+    failed: list[FailedWorker] = field(default_factory=list)
+    """Workers that had failed in the last round."""
+    groups: dict[str, GroupMigrationState] = field(default_factory=dict)
+    tally: MigrationTally = field(default_factory=MigrationTally)
+    faulty: bool = False
+    """The last round raised an exception."""
+
+    def group(self, name: str) -> GroupMigrationState:
+        """Return the memory of a group, which is created if it is new."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups[name] = GroupMigrationState()
+        return found
+
+    def apply_settings(self, roles: Mapping[str, str], knobs: MigrationKnobs) -> None:
+        """Enable migration and forget groups, policies and pools that are gone.
+
+        Args:
+            roles: Roles of the pools of the model, by name of the pool.
+            knobs: Knobs of the model.
+        """
+        if self.due_ms is None:
+            self.due_ms = 0
+        groups = set(roles.values() if knobs.across_pools else roles)
+        policies = {DRAIN, *knobs.active_policies}
+        self.groups = {name: group for name, group in self.groups.items() if name in groups}
+        for group in self.groups.values():
+            group.reports = {name: report for name, report in group.reports.items() if name in policies}
+        self.peers.retain_pools(roles)
+
+    def forget_round(self) -> None:
+        """Forget what the last round found, which is unknown while no rounds take place."""
+        if self.failed:
+            self.failed = []
+        if self.changed_peers:
+            self.changed_peers = []

@@ -1,0 +1,61 @@
+"""Counts of what became of the migrations of one model."""
+
+from typing import Final, get_args
+
+from msgspec import Struct, field
+
+from loadline.core.migration.in_flight import InFlightMigration, MigrationPhase
+from loadline.core.migration.knobs import DRAIN, PolicyName
+
+TRIGGERS: Final = frozenset((*get_args(PolicyName), DRAIN))
+"""Triggers that are counted by name. Adopted migrations may report any other, which counts as ``other``."""
+
+
+class MigrationTally(Struct):
+    """Counts of commands, migrated requests and time in phases, of one model."""
+
+    commands: dict[str, int] = field(default_factory=dict)
+    """Commands by policy, outcome and reason, such as ``decode_load:refused:no_slots``."""
+    requests: dict[str, int] = field(default_factory=dict)
+    """Migrated requests by policy."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Migrated tokens of KV cache by policy."""
+    phases: dict[str, int] = field(default_factory=dict)
+    """Migrations that left a phase, by phase."""
+    phases_ms: dict[str, int] = field(default_factory=dict)
+    """Total time in a phase, by phase."""
+    emptied: int = 0
+    """Workers that were drained."""
+    emptied_ms: int = 0
+    """Total time that drains took."""
+
+    def count_command(self, policy: str, outcome: str, reason: str = "") -> None:
+        """Count an outcome of a command."""
+        key = ":".join(word for word in (_known(policy), outcome, reason) if word)
+        self.commands[key] = self.commands.get(key, 0) + 1
+
+    def count_phase(self, phase: MigrationPhase, took_ms: int) -> None:
+        """Count a migration that left a phase after ``took_ms``."""
+        self.phases[phase] = self.phases.get(phase, 0) + 1
+        self.phases_ms[phase] = self.phases_ms.get(phase, 0) + took_ms
+
+    def count_ended(self, migration: InFlightMigration) -> None:
+        """Count the requests and tokens of a migration that ended."""
+        trigger = _known(migration.command.trigger)
+        if migration.moved:
+            self.requests[trigger] = self.requests.get(trigger, 0) + migration.moved
+            self.tokens[trigger] = self.tokens.get(trigger, 0) + migration.tokens
+
+    def count_lost(self, migration: InFlightMigration, reason: str, now: int) -> None:
+        """Count a migration whose end will never be reported."""
+        self.count_command(migration.command.trigger, "lost", reason)
+        self.count_phase(migration.phase, now - migration.since_ms)
+
+    def count_drain(self, took_ms: int) -> None:
+        """Count a worker that was drained."""
+        self.emptied += 1
+        self.emptied_ms += took_ms
+
+
+def _known(trigger: str) -> str:
+    return trigger if trigger in TRIGGERS else "other"
