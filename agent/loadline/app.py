@@ -11,13 +11,13 @@ import structlog
 
 from loadline import __version__
 from loadline.adapters import logs, signals
+from loadline.adapters.child_fitter import ChildFitter
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.file_journal import FileJournal
 from loadline.adapters.http import HttpServer
 from loadline.adapters.metrics import Metrics
 from loadline.adapters.nats_bus import NatsBus
 from loadline.adapters.notify import Notifier
-from loadline.adapters.process_fitter import ProcessFitter
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
@@ -29,12 +29,12 @@ from loadline.runtime.reload import Reloader, Source
 from loadline.runtime.service import Service
 from loadline.runtime.settings import agent_name, settings
 
-__all__ = ["Agent", "calm_collector", "run", "settings"]
+__all__ = ["Agent", "configure_gc", "run", "settings"]
 
 _log = structlog.get_logger("loadline")
 _bounded = logs.bounded("border")
 
-GARBAGE_OBJECTS_MAX = 50_000
+GC_THRESHOLD = 50_000
 """The collector of cycles looks when there are so many new objects more than were freed: 5 to 10 MB."""
 MISSING_MAX = 64
 """Sentences of a probe: more would not be read."""
@@ -63,7 +63,7 @@ class Agent:
             on_oversized=lambda subject: self._refused("oversized", subject, "larger than frame_bytes_max"),
         )
         self._store = EtcdStore(config.etcd)
-        self._fitter = ProcessFitter()
+        self._fitter = ChildFitter()
         self._journal = _journal(config)
         self.runtime = Runtime(
             controller=Controller(settings(config)),
@@ -95,7 +95,7 @@ class Agent:
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT."""
-        signals.obey(self._stop, None if self._reloader is None else self._reloader.ask)
+        signals.install_handlers(self._stop, None if self._reloader is None else self._reloader.ask)
         if self._config.http.port:
             await self._start_http()
         helpers = [
@@ -194,7 +194,7 @@ def _journal(config: Config) -> Journal | None:
         return None
 
 
-def calm_collector() -> None:
+def configure_gc() -> None:
     """Let Python's collector of cycles run rarely, and never over what is there for good.
 
     What an agent believes and what a turn makes is free of cycles and goes by counting references. With the default of
@@ -203,7 +203,7 @@ def calm_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS_MAX)
+    gc.set_threshold(GC_THRESHOLD)
 
 
 def run(config: Config, source: Source | None = None) -> None:
@@ -214,7 +214,7 @@ def run(config: Config, source: Source | None = None) -> None:
         OSError: The HTTP address is taken.
     """
     logs.configure(config.agent.log_format, config.agent.log_level)
-    calm_collector()
+    configure_gc()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_run(config, source))
 

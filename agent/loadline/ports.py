@@ -20,10 +20,10 @@ class Clock(Protocol):
         ...
 
 
-Offer = Callable[[str, bytes], None]
+FrameHandler = Callable[[str, bytes], None]
 """Takes a frame: subject and payload. Must return at once."""
 
-Answer = Callable[[bytes], Awaitable[bytes | None]]
+RequestHandler = Callable[[bytes], Awaitable[bytes | None]]
 """Takes a request's payload and gives the reply's, or None to leave the answer to another agent."""
 
 
@@ -39,15 +39,15 @@ class Bus(Protocol):
         """Connect, and keep connecting for ever in the background; says at every change whether it is connected."""
         ...
 
-    async def subscribe(self, subject: str, offer: Offer) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
         """Hand every frame on the subject (wildcards allowed) to ``offer``. Survives reconnects."""
         ...
 
-    async def answer(self, subject: str, answer: Answer) -> None:
+    async def answer(self, subject: str, answer: RequestHandler) -> None:
         """Answer requests on the subject."""
         ...
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
         """Offer a NATS micro service: endpoint name -> (subject, answer)."""
         ...
 
@@ -72,7 +72,7 @@ class Bus(Protocol):
         ...
 
 
-class Entry(Struct, frozen=True):
+class StoreEntry(Struct, frozen=True):
     """A key as the store holds it."""
 
     key: str
@@ -82,18 +82,18 @@ class Entry(Struct, frozen=True):
     lease_id: int = 0
 
 
-class Snapshot(Struct, frozen=True):
+class StoreSnapshot(Struct, frozen=True):
     """All entries under a prefix, at one revision, in key order."""
 
-    entries: list[Entry]
+    entries: list[StoreEntry]
     revision: int
 
 
-class Change(Struct, frozen=True):
+class StoreChange(Struct, frozen=True):
     """A key was written (``entry``) or removed (None) at this revision."""
 
     key: str
-    entry: Entry | None
+    entry: StoreEntry | None
     revision: int
 
 
@@ -113,7 +113,7 @@ class Write(Struct, frozen=True):
     lease_id: int = 0
 
 
-class Outcome(Struct, frozen=True):
+class CommitResult(Struct, frozen=True):
     """What became of a transaction, and the store's revision after it."""
 
     committed: bool
@@ -139,19 +139,19 @@ class Store(Protocol):
         """End a lease and remove its keys; a lease that is gone already is no error."""
         ...
 
-    async def read(self, prefix: str) -> Snapshot:
+    async def read(self, prefix: str) -> StoreSnapshot:
         """Everything under a prefix, linearizably."""
         ...
 
-    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
         """Do all writes if all comparisons hold, or none."""
         ...
 
     async def follow(
         self,
         prefix: str,
-        on_snapshot: Callable[[Snapshot], None],
-        on_changes: Callable[[list[Change]], None],
+        on_snapshot: Callable[[StoreSnapshot], None],
+        on_changes: Callable[[list[StoreChange]], None],
         on_connection: Callable[[bool], None],
     ) -> None:
         """Follow a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.

@@ -8,7 +8,7 @@ import pytest
 
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
-from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Store, Write
+from loadline.ports import CommitResult, Compare, Store, StoreChange, StoreEntry, StoreSnapshot, Write
 from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import Timeline
 from tests.support.driven import DrivenStore, Driver
@@ -42,8 +42,8 @@ class Follower:
     """Follows a prefix and keeps everything that it was told."""
 
     def __init__(self, store: Store, prefix: str) -> None:
-        self.snapshots: list[Snapshot] = []
-        self.changes: list[Change] = []
+        self.snapshots: list[StoreSnapshot] = []
+        self.changes: list[StoreChange] = []
         self.connections: list[bool] = []
         self._follow = store.follow(prefix, self.snapshots.append, self.changes.extend, self.connections.append)
 
@@ -59,7 +59,7 @@ class Follower:
                 await task
 
 
-async def put(store: Store, key: str, value: bytes, lease_id: int = 0) -> Outcome:
+async def put(store: Store, key: str, value: bytes, lease_id: int = 0) -> CommitResult:
     return await store.commit([], [Write(key, value, lease_id)])
 
 
@@ -101,11 +101,11 @@ def test_a_commit_happens_if_all_comparisons_hold_or_not_at_all(make_store: Make
             assert not (await store.commit(absent, [Write(one, b"b")])).committed
 
             second = await store.commit([Compare(one, "mod", first.revision)], [Write(one, b"c"), Write(two, None)])
-            assert second == Outcome(committed=True, revision=second.revision)
+            assert second == CommitResult(committed=True, revision=second.revision)
             assert second.revision > first.revision
             stale = [Compare(one, "create", first.revision), Compare(one, "mod", first.revision)]
             assert not (await store.commit(stale, [Write(one, b"d")])).committed
-            assert (await store.read(own_name)).entries == [Entry(one, b"c", first.revision, second.revision)]
+            assert (await store.read(own_name)).entries == [StoreEntry(one, b"c", first.revision, second.revision)]
 
     asyncio.run(scenario())
 

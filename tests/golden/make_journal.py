@@ -1,7 +1,7 @@
 """Record the journal that the golden test replays: ``python tests/golden/make_journal.py``.
 
 To be run, and its result looked at and committed, when the core is meant to decide otherwise or the records change.
-Raise ``FORMAT`` in ``runtime/record.py`` where fields of records, settings or snapshots differ from the last version.
+Raise ``FORMAT`` in ``runtime/journal_records.py`` where fields of records, settings or snapshots have changed.
 """
 
 import sys

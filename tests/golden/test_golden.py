@@ -9,7 +9,7 @@ import pytest
 
 from loadline.adapters.file_journal import read_segments
 from loadline.cli.main import main
-from loadline.runtime import record
+from loadline.runtime import journal_records
 
 JOURNAL = Path(__file__).parent / "journal"
 EXACT = "the replay is exact: 3 segments, "
@@ -48,7 +48,7 @@ def test_the_replay_is_exact(hash_seed: str) -> None:
 
 
 def test_the_journal_shows_what_an_agent_does() -> None:
-    found = record.replay((path.name, records) for path, records in read_segments(JOURNAL))
+    found = journal_records.replay((path.name, records) for path, records in read_segments(JOURNAL))
     assert found.controller is not None
     state = found.controller.state
     assert found.decisions >= 5

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.events import DecisionAnswered, LoadReported, Traf
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from loadline.errors import BusUnavailable, StoreUnavailable
-from loadline.ports import Entry
+from loadline.ports import StoreEntry
 from loadline.rig.servers import EtcdServer, NatsServer
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys
@@ -60,7 +60,7 @@ class Agent:
             case _:
                 pytest.fail(f"not understood: {event}")
 
-    async def entry(self, worker: str = "w") -> Entry | None:
+    async def entry(self, worker: str = "w") -> StoreEntry | None:
         try:
             snapshot = await self.store.read(self.keys.worker("m", "p", worker))
         except StoreUnavailable:

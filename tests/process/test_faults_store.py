@@ -15,7 +15,7 @@ import pytest
 from loadline.adapters.etcd_store import EtcdStore
 from loadline.config import EtcdKnobs
 from loadline.errors import ConfigError, OutcomeUnknown, StoreDenied, StoreUnavailable
-from loadline.ports import Change, Compare, Snapshot, Write
+from loadline.ports import Compare, StoreChange, StoreSnapshot, Write
 from loadline.rig.servers import EtcdServer
 from tests.waiting import until
 
@@ -32,11 +32,11 @@ class Follower:
         self.snapshots = 0
         self.connections: list[bool] = []
 
-    def on_snapshot(self, snapshot: Snapshot) -> None:
+    def on_snapshot(self, snapshot: StoreSnapshot) -> None:
         self.snapshots += 1
         self.state = {entry.key: entry.value for entry in snapshot.entries}
 
-    def on_changes(self, changes: list[Change]) -> None:
+    def on_changes(self, changes: list[StoreChange]) -> None:
         for change in changes:
             if change.entry is None:
                 self.state.pop(change.key, None)
@@ -192,7 +192,7 @@ def test_a_watch_from_a_forgotten_revision_is_started_anew(private_etcd: MakeSer
             revision = (await store.read("a")).revision
             await asyncio.to_thread(post, server, "/kv/compaction", {"revision": str(revision), "physical": True})
             # Comes back instead of waiting for ever: `follow` then reads again.
-            changes: list[Change] = []
+            changes: list[StoreChange] = []
             await asyncio.wait_for(store._watch("a", revision - 3, changes.extend), 30)
             assert changes == []
 

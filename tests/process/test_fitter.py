@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from loadline.adapters.process_fitter import ProcessFitter
+from loadline.adapters.child_fitter import ChildFitter
 from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, ForecastQuery, PredictorName, Series
 from loadline.forecast import forecast
 from tests.waiting import until
@@ -24,14 +24,14 @@ LAST: Final = VALUES[-1]
 
 HEAD: Final = """
 import os, sys, time
-from loadline.adapters.frames import framed, READY
+from loadline.adapters.frames import with_length, READY
 out, questions = os.fdopen(1, "wb", 0), os.fdopen(0, "rb", 0)
 def ask():
     size = int.from_bytes(questions.read(4))
     while size:
         size -= len(questions.read(size))
 def say(frame):
-    out.write(framed(frame))
+    out.write(with_length(frame))
 """
 HANGS: Final = "say(READY)\nask()\ntime.sleep(3600)"
 CRASHES: Final = "say(READY)\nask()\nos._exit(3)"
@@ -49,8 +49,8 @@ def question(predictor: PredictorName = "kalman") -> ForecastQuery:
 
 
 @asynccontextmanager
-async def fitter(script: str = "") -> AsyncIterator[ProcessFitter]:
-    found = ProcessFitter(command=(sys.executable, "-c", HEAD + script) if script else ())
+async def fitter(script: str = "") -> AsyncIterator[ChildFitter]:
+    found = ChildFitter(command=(sys.executable, "-c", HEAD + script) if script else ())
     try:
         yield found
     finally:
@@ -130,9 +130,8 @@ def test_a_child_that_crashes_or_lies_is_replaced(script: str) -> None:
 
 def test_after_a_hang_the_next_question_is_answered(tmp_path: Path) -> None:
     once = f"path = {str(tmp_path / 'hung')!r}\nif not os.path.exists(path):\n    open(path, 'w').close()\n"
-    script = (
-        f"{once}    say(READY)\n    ask()\n    time.sleep(3600)\nfrom loadline.adapters.fitting import main\nmain([])"
-    )
+    program = "from loadline.adapters.forecast_child import main\nmain([])"
+    script = f"{once}    say(READY)\n    ask()\n    time.sleep(3600)\n{program}"
 
     async def ask() -> None:
         async with fitter(script) as child:
@@ -229,8 +228,10 @@ def test_a_slow_child_is_waited_for_up_to_the_deadline() -> None:
 
 
 def test_what_a_library_prints_is_no_answer() -> None:
-    noisy = "from loadline.adapters import fitting\nfrom loadline.forecast import forecast\n"
-    noisy += "fitting.forecast = lambda asked: print('noise', flush=True) or forecast(asked)\nfitting.main([])"
+    noisy = "from loadline.adapters import forecast_child\nfrom loadline.forecast import forecast\n"
+    noisy += (
+        "forecast_child.forecast = lambda asked: print('noise', flush=True) or forecast(asked)\nforecast_child.main([])"
+    )
 
     async def ask() -> None:
         async with fitter(noisy) as child:

@@ -6,17 +6,17 @@ from typing import Final
 
 import pytest
 
-from loadline.adapters.process_fitter import ProcessFitter
+from loadline.adapters.child_fitter import ChildFitter
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs, ForecastQuery, Series
 from loadline.solver import solve
 
 PATIENCE_S: Final = 60.0
-HEAD: Final = "import sys, time\nfrom loadline.adapters.frames import framed, READY\nout = sys.stdout.buffer\n"
-BEGIN: Final = f"{HEAD}out.write(framed(READY))\nout.flush()\nsys.stdin.buffer.read(8)\n"
+HEAD: Final = "import sys, time\nfrom loadline.adapters.frames import with_length, READY\nout = sys.stdout.buffer\n"
+BEGIN: Final = f"{HEAD}out.write(with_length(READY))\nout.flush()\nsys.stdin.buffer.read(8)\n"
 HANGS: Final = f"{BEGIN}time.sleep(3600)"
 CRASHES: Final = f"{BEGIN}sys.exit(3)"
-NONSENSE: Final = f"{BEGIN}out.write(framed(b'[1]'))\nout.flush()\ntime.sleep(3600)"
+NONSENSE: Final = f"{BEGIN}out.write(with_length(b'[1]'))\nout.flush()\ntime.sleep(3600)"
 QUESTION: Final = ForecastQuery(Series((1.0, 2.0) * 4, 60_000, 480_000), 2, ForecastKnobs("constant"))
 
 
@@ -32,7 +32,7 @@ def problem() -> AllocationProblem:
 
 def asked(solver: tuple[str, ...], time_limit_s: float) -> Allocation | None:
     async def ask() -> Allocation | None:
-        fitter = ProcessFitter(solver=solver)
+        fitter = ChildFitter(solver=solver)
         try:
             return await fitter.solve(problem(), time_limit_s)
         finally:
@@ -55,7 +55,7 @@ def test_without_an_answer_there_is_no_allocation(script: str) -> None:
 
 def test_a_solver_that_hangs_holds_up_no_forecast() -> None:
     async def ask() -> Forecast | None:
-        fitter = ProcessFitter(solver=(sys.executable, "-c", HANGS))
+        fitter = ChildFitter(solver=(sys.executable, "-c", HANGS))
         solving = asyncio.create_task(fitter.solve(problem(), PATIENCE_S))
         try:
             answer = await fitter.fit(QUESTION, PATIENCE_S)

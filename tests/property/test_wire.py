@@ -11,7 +11,7 @@ from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.events import LoadReported
 from loadline.core.vocabulary.reasons import Rejection
 from loadline.core.vocabulary.samples import TrafficSample, WorkerRecord, WorkerSample
-from loadline.wire.codec import Codec, Rejected, decode_as, decode_decision, encode, encode_msgpack
+from loadline.wire.codec import Codec, Rejected, decode_as, decode_decision, encode
 from loadline.wire.messages import MESSAGES, DecisionApplied, DrainCommand, LoadReport, TrafficReport
 from loadline.wire.subjects import Subjects, decode_token, encode_token
 
@@ -79,7 +79,7 @@ def test_json_and_msgpack_report_the_same_load(
     subject = SUBJECTS.load(model, pool, worker)
     expected = LoadReported(model, pool, worker, incarnation, frame)
     assert CODEC.decode(subject, encode(report)) == expected
-    assert CODEC.decode(subject, encode_msgpack(report)) == expected
+    assert CODEC.decode(subject, msgspec.msgpack.encode(report)) == expected
 
 
 @given(short_names, short_names, traffic_samples)
@@ -88,7 +88,7 @@ def test_json_and_msgpack_report_the_same_traffic(model: str, frontend: str, sam
     subject = SUBJECTS.traffic(model, frontend)
     event = CODEC.decode(subject, encode(report))
     assert not isinstance(event, Rejected)
-    assert CODEC.decode(subject, encode_msgpack(report)) == event
+    assert CODEC.decode(subject, msgspec.msgpack.encode(report)) == event
 
 
 VERSIONED: dict[str, msgspec.Struct] = {

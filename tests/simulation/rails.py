@@ -41,7 +41,7 @@ from loadline.core.vocabulary import events as ev
 from loadline.core.vocabulary.effects import AnnounceDecision
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.ports import Compare
-from loadline.runtime import perform
+from loadline.runtime import effects as effect_runner
 from loadline.sim.chaos.runner import ChaosResult as Played
 from loadline.sim.chaos.runner import run_plan
 
@@ -131,7 +131,7 @@ def compare(target: str) -> Off:
         campaign = what == "create" and revision == 0
         return always if what == target and not campaign else old(key, what, revision)
 
-    return around(perform, "Compare", ignore)
+    return around(effect_runner, "Compare", ignore)
 
 
 def both(*offs: Off) -> Off:

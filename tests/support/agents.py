@@ -16,7 +16,7 @@ from loadline.core.vocabulary.decisions import Decision
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from loadline.core.vocabulary.status import AgentStatus, WorkerStatus
-from loadline.ports import Change, Snapshot
+from loadline.ports import StoreChange, StoreSnapshot
 from loadline.rig.rig import Rig
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, ScalingDecision
@@ -115,11 +115,11 @@ class Observer:
     def on_decision(self, _subject: str, payload: bytes) -> None:
         self.announced.append(msgspec.json.decode(payload, type=ScalingDecision))
 
-    def on_snapshot(self, snapshot: Snapshot) -> None:
+    def on_snapshot(self, snapshot: StoreSnapshot) -> None:
         for entry in snapshot.entries:
             self._commit(entry.value)
 
-    def on_changes(self, changes: list[Change]) -> None:
+    def on_changes(self, changes: list[StoreChange]) -> None:
         for change in changes:
             if change.entry is not None:
                 self._commit(change.entry.value)

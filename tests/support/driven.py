@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from loadline.ports import Answer, Change, Compare, Offer, Outcome, Snapshot, Write
+from loadline.ports import CommitResult, Compare, FrameHandler, RequestHandler, StoreChange, StoreSnapshot, Write
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.store import StoreConnection
 from loadline.sim.world.tasks import VirtualTask
@@ -66,17 +66,17 @@ class DrivenStore:
     async def revoke(self, lease_id: int) -> None:
         await self._driver.until_done(self._port.revoke(lease_id))
 
-    async def read(self, prefix: str) -> Snapshot:
+    async def read(self, prefix: str) -> StoreSnapshot:
         return await self._driver.until_done(self._port.read(prefix))
 
-    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
         return await self._driver.until_done(self._port.commit(compares, writes))
 
     async def follow(
         self,
         prefix: str,
-        on_snapshot: Callable[[Snapshot], None],
-        on_changes: Callable[[list[Change]], None],
+        on_snapshot: Callable[[StoreSnapshot], None],
+        on_changes: Callable[[list[StoreChange]], None],
         on_connection: Callable[[bool], None],
     ) -> None:
         await self._driver.until_done(self._port.follow(prefix, on_snapshot, on_changes, on_connection))
@@ -98,13 +98,13 @@ class DrivenBus:
     async def connect(self, on_connection: Callable[[bool], None]) -> None:
         await self._driver.until_done(self._port.connect(on_connection))
 
-    async def subscribe(self, subject: str, offer: Offer) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
         await self._driver.until_done(self._port.subscribe(subject, offer))
 
-    async def answer(self, subject: str, answer: Answer) -> None:
+    async def answer(self, subject: str, answer: RequestHandler) -> None:
         await self._driver.until_done(self._port.answer(subject, answer))
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
         await self._driver.until_done(self._port.serve(name, version, endpoints))
 
     async def publish(self, subject: str, payload: bytes) -> None:

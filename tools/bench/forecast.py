@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from loadline.adapters.process_fitter import ProcessFitter
-from loadline.app import calm_collector
+from loadline.adapters.child_fitter import ChildFitter
+from loadline.app import configure_gc
 from loadline.core.controller import Controller
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -118,7 +118,7 @@ async def stall_ms(work: Coroutine[Any, Any, Any]) -> float:
     return longest_s * 1e3
 
 
-async def late_ms(fitter: ProcessFitter, seed: int) -> float:
+async def late_ms(fitter: ChildFitter, seed: int) -> float:
     """How much later than its deadline the answer comes for a fit that takes longer."""
     began_s = time.perf_counter()
     answer = await fitter.fit(question("arima", seed), SHORT_S)
@@ -143,11 +143,11 @@ async def stalls(rounds: int) -> Stalls:
     """While a child starts, while it chooses an order and fits, while nothing is done, and while one is late."""
     found = Stalls()
 
-    async def be_late(fitter: ProcessFitter, seed: int) -> None:
+    async def be_late(fitter: ChildFitter, seed: int) -> None:
         found.over.append(await late_ms(fitter, seed))
 
     for number in range(1, rounds + 1):
-        fitter = ProcessFitter()
+        fitter = ChildFitter()
         try:
             found.starting.append(await stall_ms(fitter.fit(question("constant", number), DEADLINE_S)))
             began_s = time.perf_counter()
@@ -178,7 +178,7 @@ def main() -> None:
         taken = [asked_ms(predictor, seed) for seed in range(1, rounds + 1)]
         constant = [asked_ms("constant", seed) for seed in range(1, rounds + 1)]
         result(f"forecast_{predictor}", "ms", taken, constant, first_ms=round(first_ms, 1))
-    calm_collector()
+    configure_gc()
     found = asyncio.run(stalls(max(2, rounds // 3)))
     more = {"start_ms": found.starting, "kill_ms": found.killing, "over_deadline_ms": found.over}
     longest = {name: round(max(values), 2) for name, values in more.items()}

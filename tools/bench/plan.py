@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadline.app import calm_collector
+from loadline.app import configure_gc
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.controller import Controller
 from loadline.core.engines.profile import EngineProfile
@@ -203,7 +203,7 @@ def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[f
     learning, seconds = INTERVAL_MS // 1_000 + 1, intervals * INTERVAL_MS // 1_000
     for second in range(learning + seconds):
         if second == learning:  # lines are learned, and windows are full
-            calm_collector()
+            configure_gc()
         turns = list(world.second(answers))
         asked = [answer for _, effects in turns for answer in _answers(effects)]
         if asked and len(asked) != MODELS:

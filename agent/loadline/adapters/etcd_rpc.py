@@ -27,7 +27,7 @@ _TOKEN_ENDED = ("invalid auth token", "revision in header is old", "user name is
 _Reply = TypeVar("_Reply", bound=Struct)
 
 
-class NotFound(StoreUnavailable):
+class LeaseNotFound(StoreUnavailable):
     """There is no such lease."""
 
 
@@ -39,7 +39,7 @@ class _Unclear(Exception):
     """The request may have been done, and the answer does not say."""
 
 
-class _Refused(Exception):
+class _ServerRefused(Exception):
     """The server certainly did not do it."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -112,7 +112,7 @@ class EtcdRpc:
                 path, msgspec.json.encode(body), deadline, repeatable=repeatable, endpoint=endpoint
             )
             return _decode(answer, reply)
-        except _Refused as error:
+        except _ServerRefused as error:
             raise _refusal(path, error) from error
         except _Unsent as error:
             raise StoreUnavailable(f"etcd {path}: {error}") from error
@@ -153,7 +153,7 @@ class EtcdRpc:
                         raise _error(response.status, await _read(response))
                     start.reschedule(None)
                     await _feed(response.content, take, idle_s, on_idle)
-        except _Refused as error:
+        except _ServerRefused as error:
             if error.token_ended:
                 self._forget_token()
             raise _refusal(path, error) from error
@@ -170,7 +170,7 @@ class EtcdRpc:
         token = await self._logged_in(deadline)
         try:
             return await self._go_round(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
-        except _Refused as error:
+        except _ServerRefused as error:
             if not error.token_ended or not self._knobs.user:
                 raise
         if self._token == token:
@@ -190,7 +190,7 @@ class EtcdRpc:
                 try:
                     answer = await self._go_round("/auth/authenticate", body, "", deadline)
                     self._token = _decode(answer, _Token).token
-                except _Refused as error:
+                except _ServerRefused as error:
                     if "not enabled" not in str(error):
                         raise
                     self._token = ""
@@ -298,14 +298,14 @@ def _error(status: int, answer: bytes) -> Exception:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Unclear(f"HTTP status {status}")  # not from etcd but from something before it
     text = (error.message or error.error or f"gRPC code {error.code}")[:500]
-    return _Unclear(text) if error.code in _UNCLEAR else _Refused(error.code, text)
+    return _Unclear(text) if error.code in _UNCLEAR else _ServerRefused(error.code, text)
 
 
-def _refusal(path: str, error: _Refused) -> Exception:
+def _refusal(path: str, error: _ServerRefused) -> Exception:
     text = f"etcd {path}: {error}"
     if error.code in (_INVALID, _DENIED, _UNAUTHENTICATED):
         return StoreDenied(text)
-    return NotFound(text) if error.code == _NOT_FOUND else StoreUnavailable(text)
+    return LeaseNotFound(text) if error.code == _NOT_FOUND else StoreUnavailable(text)
 
 
 def _text(error: Exception) -> str:

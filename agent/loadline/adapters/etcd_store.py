@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Struct, field
 
 from loadline.adapters.backoff import backoff
-from loadline.adapters.etcd_rpc import EtcdRpc, NotFound
+from loadline.adapters.etcd_rpc import EtcdRpc, LeaseNotFound
 from loadline.adapters.logs import bounded
 from loadline.config import EtcdKnobs
 from loadline.errors import StoreDenied, StoreUnavailable
-from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Write
+from loadline.ports import CommitResult, Compare, StoreChange, StoreEntry, StoreSnapshot, Write
 
 _log = bounded("etcd")
 
@@ -25,11 +25,11 @@ _RETRY_MOST_S = 5.0
 _STEADY_S = 5.0
 
 
-class _Header(Struct):
+class _ResponseHeader(Struct):
     revision: int = 0
 
 
-class _Pair(Struct):
+class _KeyValue(Struct):
     key: bytes = b""
     value: bytes = b""
     create_revision: int = 0
@@ -37,43 +37,42 @@ class _Pair(Struct):
     lease: int = 0
 
 
-class _Range(Struct):
-    header: _Header = field(default_factory=_Header)
-    kvs: list[_Pair] = []
+class _RangeResponse(Struct):
+    header: _ResponseHeader = field(default_factory=_ResponseHeader)
+    kvs: list[_KeyValue] = []
 
 
-class _Txn(Struct):
-    header: _Header = field(default_factory=_Header)
+class _TxnResponse(Struct):
+    header: _ResponseHeader = field(default_factory=_ResponseHeader)
     succeeded: bool = False
 
 
-class _Lease(Struct):
+class _LeaseResponse(Struct):
     id: int = field(default=0, name="ID")
     ttl: int = field(default=0, name="TTL")
 
 
-class _KeptAlive(Struct):
-    result: _Lease = field(default_factory=_Lease)
+class _KeepAliveResponse(Struct):
+    result: _LeaseResponse = field(default_factory=_LeaseResponse)
 
 
-class _Nothing(Struct):
+class _EmptyResponse(Struct):
     pass
 
 
 class _WatchEvent(Struct):
-    kv: _Pair
+    kv: _KeyValue
     type: str = "PUT"
 
 
-class _Watched(Struct):
+class _WatchResponse(Struct):
     canceled: bool = False
-    compact_revision: int = 0
     cancel_reason: str = ""
     events: list[_WatchEvent] = []
 
 
 class _WatchLine(Struct):
-    result: _Watched | None = None
+    result: _WatchResponse | None = None
 
 
 _watch_lines = msgspec.json.Decoder(_WatchLine, strict=False)
@@ -94,36 +93,36 @@ class EtcdStore:
 
     async def grant(self, ttl_s: int) -> int:
         """A new lease's id. One whose answer was lost runs out by itself."""
-        return (await self._rpc.call("/lease/grant", {"TTL": ttl_s}, _Lease)).id
+        return (await self._rpc.call("/lease/grant", {"TTL": ttl_s}, _LeaseResponse)).id
 
     async def keep_alive(self, lease_id: int) -> int:
         """Extend a lease; gives its TTL in s, 0 when it is lost."""
         # A lost lease is no error to etcd: the answer just has no TTL.
-        return (await self._rpc.call("/lease/keepalive", {"ID": lease_id}, _KeptAlive)).result.ttl
+        return (await self._rpc.call("/lease/keepalive", {"ID": lease_id}, _KeepAliveResponse)).result.ttl
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease and remove its keys; a lease that is gone already is no error."""
         try:
-            await self._rpc.call("/lease/revoke", {"ID": lease_id}, _Nothing)
-        except NotFound:
+            await self._rpc.call("/lease/revoke", {"ID": lease_id}, _EmptyResponse)
+        except LeaseNotFound:
             return
 
-    async def read(self, prefix: str) -> Snapshot:
+    async def read(self, prefix: str) -> StoreSnapshot:
         """Everything under a prefix, linearizably, in key order."""
-        answer = await self._rpc.call("/kv/range", _prefix_range(prefix), _Range)
-        return Snapshot(entries=[_entry(pair) for pair in answer.kvs], revision=answer.header.revision)
+        answer = await self._rpc.call("/kv/range", _prefix_range(prefix), _RangeResponse)
+        return StoreSnapshot(entries=[_entry(pair) for pair in answer.kvs], revision=answer.header.revision)
 
-    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
         """Do all writes (at most 128) if all comparisons hold, or none."""
         body = {"compare": [_compare(compare) for compare in compares], "success": [_write(write) for write in writes]}
-        answer = await self._rpc.call("/kv/txn", body, _Txn, repeatable=False)
-        return Outcome(committed=answer.succeeded, revision=answer.header.revision)
+        answer = await self._rpc.call("/kv/txn", body, _TxnResponse, repeatable=False)
+        return CommitResult(committed=answer.succeeded, revision=answer.header.revision)
 
     async def follow(
         self,
         prefix: str,
-        on_snapshot: Callable[[Snapshot], None],
-        on_changes: Callable[[list[Change]], None],
+        on_snapshot: Callable[[StoreSnapshot], None],
+        on_changes: Callable[[list[StoreChange]], None],
         on_connection: Callable[[bool], None],
     ) -> None:
         """Follow a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.
@@ -158,7 +157,7 @@ class EtcdStore:
         """Close all connections."""
         await self._rpc.close()
 
-    async def _watch(self, prefix: str, revision: int, on_changes: Callable[[list[Change]], None]) -> None:
+    async def _watch(self, prefix: str, revision: int, on_changes: Callable[[list[StoreChange]], None]) -> None:
         """Hand on all changes from a revision on; comes back when the watch ended, such as by a compaction."""
         endpoint = self._rpc.endpoint
 
@@ -175,7 +174,7 @@ class EtcdStore:
             return True
 
         async def still_there() -> None:
-            await self._rpc.call("/kv/range", {"key": prefix.encode() or b"\0"}, _Range, endpoint=endpoint)
+            await self._rpc.call("/kv/range", {"key": prefix.encode() or b"\0"}, _RangeResponse, endpoint=endpoint)
 
         body = {"create_request": {**_prefix_range(prefix), "start_revision": revision}}
         await self._rpc.stream("/watch", body, endpoint=endpoint, take=take, idle_s=_IDLE_S, on_idle=still_there)
@@ -193,12 +192,12 @@ def _key(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-def _entry(pair: _Pair) -> Entry:
-    return Entry(_key(pair.key), pair.value, pair.create_revision, pair.mod_revision, pair.lease)
+def _entry(pair: _KeyValue) -> StoreEntry:
+    return StoreEntry(_key(pair.key), pair.value, pair.create_revision, pair.mod_revision, pair.lease)
 
 
-def _change(event: _WatchEvent) -> Change:
-    return Change(_key(event.kv.key), _entry(event.kv) if event.type == "PUT" else None, event.kv.mod_revision)
+def _change(event: _WatchEvent) -> StoreChange:
+    return StoreChange(_key(event.kv.key), _entry(event.kv) if event.type == "PUT" else None, event.kv.mod_revision)
 
 
 def _compare(compare: Compare) -> dict[str, Any]:

@@ -17,7 +17,7 @@ READY: Final = b'"ready"'
 _NICENESS: Final = 10
 
 
-def framed(frame: bytes) -> bytes:
+def with_length(frame: bytes) -> bytes:
     """A frame, with its length before it."""
     return len(frame).to_bytes(LENGTH_BYTES) + frame
 
@@ -34,15 +34,15 @@ def answer_all(answer: Callable[[bytes], bytes], imports: list[str]) -> None:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
         for name in imports:
             import_module(name)
-        _say(answers, READY)
-        while frame := _heard(sys.stdin.buffer):
-            _say(answers, answer(frame))
+        _write_frame(answers, READY)
+        while frame := _read_frame(sys.stdin.buffer):
+            _write_frame(answers, answer(frame))
 
 
-def _heard(questions: BinaryIO) -> bytes:
+def _read_frame(questions: BinaryIO) -> bytes:
     return questions.read(int.from_bytes(questions.read(LENGTH_BYTES)))
 
 
-def _say(answers: BinaryIO, frame: bytes) -> None:
-    answers.write(framed(frame))
+def _write_frame(answers: BinaryIO, frame: bytes) -> None:
+    answers.write(with_length(frame))
     answers.flush()

@@ -25,7 +25,7 @@ from loadline.adapters.logs import bounded
 from loadline.adapters.nats_client import NatsClient
 from loadline.config import NatsKnobs
 from loadline.errors import BusUnavailable, ConfigError
-from loadline.ports import Answer, Offer
+from loadline.ports import FrameHandler, RequestHandler
 
 _log = bounded("nats")
 
@@ -39,7 +39,7 @@ _RETRY_MOST_S = 5.0
 _UNSENT_BYTES_MAX = 8 * 2**20
 
 _Listen = Callable[[NatsClient], Awaitable[object]]
-_Endpoints = Mapping[str, tuple[str, Answer]]
+_Endpoints = Mapping[str, tuple[str, RequestHandler]]
 
 
 class NatsBus:
@@ -93,7 +93,7 @@ class NatsBus:
         self._keeper = asyncio.create_task(self._keep(on_connection, attempted.set), name="nats-keeper")
         await attempted.wait()
 
-    async def subscribe(self, subject: str, offer: Offer) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
         """Hand every frame on the subject to ``offer``; when this returns and the bus is up, the server knows of it."""
         bytes_max, on_oversized = self._knobs.frame_bytes_max, self._on_oversized
 
@@ -105,7 +105,7 @@ class NatsBus:
 
         await self._subscribe(lambda client: client.take(subject, take))
 
-    async def answer(self, subject: str, answer: Answer) -> None:
+    async def answer(self, subject: str, answer: RequestHandler) -> None:
         """Answer requests on the subject, one at a time."""
 
         async def respond(message: Msg) -> None:
@@ -115,7 +115,7 @@ class NatsBus:
 
         await self._subscribe(lambda client: client.listen(subject, respond))
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
         """Offer a NATS micro service. Every agent gets every request; the one that has an answer gives it."""
         async with self._listening:
             self._services.append((name, version, endpoints))
@@ -240,7 +240,7 @@ class NatsBus:
         for endpoint, (subject, answer) in endpoints.items():
             await service.add_endpoint(name=endpoint, subject=subject, handler=self._handler(answer))
 
-    def _handler(self, answer: Answer) -> Callable[[Request], Awaitable[None]]:
+    def _handler(self, answer: RequestHandler) -> Callable[[Request], Awaitable[None]]:
         async def handle(request: Request) -> None:
             reply = await self._reply(request.subject, request.data, answer)
             if reply is not None:
@@ -248,7 +248,7 @@ class NatsBus:
 
         return handle
 
-    async def _reply(self, subject: str, data: bytes, answer: Answer) -> bytes | None:
+    async def _reply(self, subject: str, data: bytes, answer: RequestHandler) -> bytes | None:
         if len(data) > self._knobs.frame_bytes_max:
             self._on_oversized(subject)
             return None

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from loadline.adapters.nats_parser import FrameParser
-from loadline.ports import Offer
+from loadline.ports import FrameHandler
 
 _FLUSH_S = 1
 # The library reports a lost connection after it has flushed it, which a frozen server can prevent: so we also look.
@@ -28,10 +28,10 @@ class NatsClient(Client):
         super().__init__()
         self._tls_only = tls_only
         self._gone = asyncio.Event()
-        self._takers: dict[int, Offer] = {}
+        self._takers: dict[int, FrameHandler] = {}
         self._ps = FrameParser(self, self._takers)
 
-    async def take(self, subject: str, taker: Offer) -> None:
+    async def take(self, subject: str, taker: FrameHandler) -> None:
         """Hand every frame on the subject to ``taker`` as soon as it is read.
 
         By way of the library's parser, queue and task a frame would take 5 us instead of 1 us.

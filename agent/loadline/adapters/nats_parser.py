@@ -6,7 +6,7 @@ from typing import Final
 from nats.aio.client import Client
 from nats.protocol.parser import AWAITING_MSG_PAYLOAD, Parser
 
-from loadline.ports import Offer
+from loadline.ports import FrameHandler
 
 _CRLF: Final = b"\r\n"
 # A frame that is larger is left to the library, which does not copy what it has with each read.
@@ -24,7 +24,7 @@ class FrameParser(Parser):
         takers: By the number of a subscription: who takes its frames. May grow.
     """
 
-    def __init__(self, client: Client, takers: Mapping[int, Offer]) -> None:
+    def __init__(self, client: Client, takers: Mapping[int, FrameHandler]) -> None:
         super().__init__(client)
         self._takers = takers
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import socket
-import time
 from collections.abc import Mapping
 
 _US_PER_S = 1_000_000
@@ -33,17 +32,9 @@ class Notifier:
         """Feed the watchdog."""
         self._send("WATCHDOG=1")
 
-    def reloading(self) -> None:
-        """The configuration is being read again; ``ready`` ends it."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-
     def stopping(self) -> None:
         """The service is on its way out."""
         self._send("STOPPING=1")
-
-    def status(self, text: str) -> None:
-        """One line for people who look at the service."""
-        self._send("STATUS=" + " ".join(text.split()))
 
     def _send(self, message: str) -> None:
         if not self._address:

@@ -14,9 +14,9 @@ from typing import Final, Literal, TypeVar, cast
 import msgspec
 
 from loadline.adapters.backoff import backoff
-from loadline.adapters.children import die_with_parent
-from loadline.adapters.frames import FRAME_BYTES_MAX, LENGTH_BYTES, READY, framed
+from loadline.adapters.frames import FRAME_BYTES_MAX, LENGTH_BYTES, READY, with_length
 from loadline.adapters.logs import bounded
+from loadline.adapters.parent_death import die_with_parent
 
 # More threads than one make a fit of 60 points fifty times as slow where the cores are taken (16 s instead of 0.3 s).
 _ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -32,7 +32,7 @@ _log = bounded("child")
 A = TypeVar("A")
 
 
-class Unanswered(Exception):
+class ChildUnanswered(Exception):
     """The child gave no answer: it was late, or away (dead, closed, or it talked nonsense)."""
 
     def __init__(self, why: Literal["late", "away"], detail: str) -> None:
@@ -75,7 +75,7 @@ class ProcessChild:
             Unanswered: There is no answer.
         """
         if self._closed or self._waiting >= _WAITING_MAX:
-            raise Unanswered("away", "closed" if self._closed else "too many wait")
+            raise ChildUnanswered("away", "closed" if self._closed else "too many wait")
         self._waiting += 1
         try:
             async with self._turn:
@@ -130,7 +130,7 @@ class ProcessChild:
                 raise ValueError("no greeting")
         return child
 
-    async def _failed(self, why: Literal["late", "away"], detail: str) -> Unanswered:
+    async def _failed(self, why: Literal["late", "away"], detail: str) -> ChildUnanswered:
         """Get rid of the child. The first failure restarts it at once, more in a row only after a wait."""
         if self._child is not None:
             await self._discard()
@@ -139,7 +139,7 @@ class ProcessChild:
             self._failed_before = True
             if not self._closed:
                 _log.warning("child_failed", why=why, detail=detail, command=self._command[-1])
-        return Unanswered(why, detail)
+        return ChildUnanswered(why, detail)
 
     async def _discard(self) -> None:
         """Kill the child and wait for its end, and for that of its pipes."""
@@ -155,14 +155,14 @@ class ProcessChild:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def module(name: str, imports: Sequence[str] = ()) -> tuple[str, ...]:
+def module_command(name: str, imports: Sequence[str] = ()) -> tuple[str, ...]:
     """The command of a child that is a module of ours, and what it imports as it starts."""
     return (sys.executable, "-m", name, *imports)
 
 
 async def _asked(child: Process, question: bytes) -> bytes:
     stdin = cast("StreamWriter", child.stdin)
-    stdin.write(framed(question))
+    stdin.write(with_length(question))
     await stdin.drain()
     return await _frame(child)
 

@@ -21,7 +21,7 @@ _COUNTS: Final = (
 _CHANGES: Final = "Committed changes of the desired replicas."
 _LABELS: Final = ("model", "pool", "namespace", "accelerator_type")
 _VARIANT_LABELS: Final = ("variant_name", "namespace", "accelerator_type")
-_UNRESOLVED: Final = "unresolved"
+_UNKNOWN_ACCELERATOR: Final = "unresolved"
 
 
 def replica_metrics(status: AgentStatus, prefixes: Sequence[str]) -> Iterator[Metric]:
@@ -61,7 +61,7 @@ def _label_values(model: ModelStatus, pool: PoolStatus) -> dict[str, str]:
         "model": model.model,
         "pool": pool.pool,
         "namespace": model.namespace,
-        "accelerator_type": pool.accelerator_type or _UNRESOLVED,
+        "accelerator_type": pool.accelerator_type or _UNKNOWN_ACCELERATOR,
         # What follows the last slash is the pool, so no two of them are one variant.
         "variant_name": f"{model.model}/{encode_token(pool.pool)}",
     }

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import structlog
 
-from loadline.adapters import hang_ups
+from loadline.adapters import deferred_sighup
 
 _log = structlog.get_logger(component="signals")
 
 
-def obey(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:
+def install_handlers(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:
     """Call ``stop`` on SIGTERM and SIGINT from now on, in the running loop; on SIGHUP ``reload``, or say why not.
 
     A SIGHUP that was held is obeyed now.
@@ -21,7 +21,7 @@ def obey(stop: Callable[[], object], reload: Callable[[], object] | None = None)
         loop.add_signal_handler(number, stop)
     hung_up = reload or _hung_up
     loop.add_signal_handler(signal.SIGHUP, hung_up)
-    if hang_ups.held():
+    if deferred_sighup.pop_deferred():
         hung_up()
 
 

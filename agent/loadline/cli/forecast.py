@@ -11,7 +11,7 @@ from typing import Final, get_args
 import msgspec
 
 from loadline import report
-from loadline.adapters.process_fitter import ProcessFitter
+from loadline.adapters.child_fitter import ChildFitter
 from loadline.cli import output, output_files, progress
 from loadline.cli.exit_codes import reports_input_errors
 from loadline.cli.output_files import check_output_files, write_files
@@ -113,7 +113,7 @@ def _asking(deadline_s: float, total: int, on_progress: progress.OnProgress) -> 
     """Yield a function that asks a child process, as an agent does, and reports progress."""
     done = count(1)
     with asyncio.Runner() as runner:
-        fitter = ProcessFitter()
+        fitter = ChildFitter()
 
         def ask(question: ForecastQuery) -> Forecast | None:
             answer = runner.run(fitter.fit(question, deadline_s))

@@ -8,7 +8,7 @@ from loadline.adapters.file_journal import read_segments
 from loadline.cli.exit_codes import FAILED
 from loadline.core.queries import status as query
 from loadline.errors import JournalError
-from loadline.runtime import record
+from loadline.runtime import journal_records
 from loadline.wire.messages import ExplainReply
 
 
@@ -33,8 +33,8 @@ def explain(path: Path, decision_id: str, model: str) -> ExplainReply:
     return ExplainReply(query.explain(state, decision_id, model), query.explain_migrations(state, decision_id, model))
 
 
-def _replay(path: Path) -> record.Replayed:
-    found = record.replay((str(segment), records) for segment, records in read_segments(path))
+def _replay(path: Path) -> journal_records.ReplayResult:
+    found = journal_records.replay((str(segment), records) for segment, records in read_segments(path))
     if not found.segments:
         raise JournalError(f"{path}: there is no journal. Is it the folder of `journal.directory`?")
     return found

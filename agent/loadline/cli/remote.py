@@ -21,7 +21,7 @@ from loadline.config import NatsKnobs, load
 from loadline.config.rules import check_servers
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable, LoadlineError
-from loadline.runtime.status_parts import whole
+from loadline.runtime.status_parts import join_status
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DrainOrder, ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
 from loadline.wire.subjects import Subjects
@@ -37,7 +37,7 @@ def status(options: argparse.Namespace) -> int:
     first = _request(options, "status", encode(StatusRequest()), AgentStatus)
     others = range(1, first.parts)
     rest = [_request(options, "status", encode(StatusRequest(part)), AgentStatus) for part in others]
-    answer = whole([first, *rest])
+    answer = join_status([first, *rest])
     return _print(options, answer, format_status(answer, only_migration=bool(_target(options).only)))
 
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from enum import Enum, auto
 
 from loadline.errors import LoadlineError, StoreUnavailable
-from loadline.ports import Compare, Entry, Store, Write
+from loadline.ports import Compare, Store, StoreEntry, Write
 
 
 class LeaseStep(Enum):
@@ -113,7 +113,7 @@ class LeasedKey:
                 await self._put(self._wanted)
             self._written = self._wanted  # one try: the lease is given up in any case
 
-    async def _held(self) -> Entry | None:
+    async def _held(self) -> StoreEntry | None:
         entries = (await self._store.read(self.key)).entries  # by prefix: decode-1 is one of decode-17 too
         return next((entry for entry in entries if entry.key == self.key), None)
 

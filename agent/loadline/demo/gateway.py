@@ -44,7 +44,7 @@ from loadline.demo.protocol import (
 from loadline.demo.setup import ROLES
 from loadline.demo.trace import play
 from loadline.errors import BusUnavailable, ConfigError, DataError
-from loadline.ports import Change, Entry, Snapshot
+from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
 from loadline.traces import Arrival, RateKnobs, read_trace
 from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.keys import Keys
@@ -65,19 +65,19 @@ class WorkerRegistry:
         """All workers that are registered."""
         return list(self._records.values())
 
-    def read(self, snapshot: Snapshot) -> None:
+    def read(self, snapshot: StoreSnapshot) -> None:
         """The whole list."""
         self.changed = True
         self._records.clear()
         for entry in snapshot.entries:
             self._put(entry.key, entry)
 
-    def follow(self, changes: list[Change]) -> None:
+    def follow(self, changes: list[StoreChange]) -> None:
         """What changed."""
         for change in changes:
             self._put(change.key, change.entry)
 
-    def _put(self, key: str, entry: Entry | None) -> None:
+    def _put(self, key: str, entry: StoreEntry | None) -> None:
         self.changed = True
         self._records.pop(key, None)
         if entry is None:

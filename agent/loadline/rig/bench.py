@@ -21,7 +21,7 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec import Struct
 
-from loadline.adapters.children import die_with_parent
+from loadline.adapters.parent_death import die_with_parent
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.errors import LoadlineError
 from loadline.rig.probe import ProbeSample

@@ -20,7 +20,7 @@ from msgspec import Struct
 from nats.aio.msg import Msg
 
 from loadline.adapters import logs
-from loadline.app import Agent, calm_collector
+from loadline.app import Agent, configure_gc
 from loadline.config import load
 from loadline.core.vocabulary.samples import WorkerSample
 
@@ -141,7 +141,7 @@ async def main(kind: str, *arguments: str) -> None:
     if kind == "agent":
         config = load(Path(arguments[0]))
         logs.configure(config.agent.log_format, config.agent.log_level)
-        calm_collector()
+        configure_gc()
         agent = ProbedAgent(config)
         agent.note()
         answer_looks(agent.look)

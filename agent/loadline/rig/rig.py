@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loadline.adapters.children import die_with_parent
 from loadline.adapters.etcd_store import EtcdStore
+from loadline.adapters.parent_death import die_with_parent
 from loadline.config import EtcdKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import LoadlineError

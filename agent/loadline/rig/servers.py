@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loadline.adapters.children import die_with_parent
+from loadline.adapters.parent_death import die_with_parent
 from loadline.errors import LoadlineError
 
 _HOST = "127.0.0.1"

@@ -11,13 +11,13 @@ from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Bus, Clock, Fitter, Journal, Store
 from loadline.runtime.inbox import Inbox
-from loadline.runtime.registry import Registry
+from loadline.runtime.registry import RegistryTranslator
 from loadline.runtime.turns import FRAME_KINDS, Turns
 from loadline.wire.codec import Rejected
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
 
-HAND_OVER_S = 5.0
+SHUTDOWN_TIMEOUT_S = 5.0
 """A stop waits this long for a commit under way and for the lease to be given back."""
 
 
@@ -99,8 +99,8 @@ class Runtime:
         return self._turns.frames
 
     async def run(self) -> None:
-        """Run until ``stop``; comes back when everything is handed over, or after ``HAND_OVER_S``."""
-        registry = Registry(self._keys, self.controller.settings.scope, self.inbox.put, self._on_rejected)
+        """Run until ``stop``; comes back when everything is handed over, or after ``SHUTDOWN_TIMEOUT_S``."""
+        registry = RegistryTranslator(self._keys, self.controller.settings.scope, self.inbox.put, self._on_rejected)
         follow = self._store.follow(
             self._keys.prefix,
             registry.on_snapshot,
@@ -140,7 +140,7 @@ class Runtime:
                 if feed.done():
                     feed.result()  # whatever it raised ends the agent with its reason
             if self._stopping:
-                deadline = deadline or loop.time() + HAND_OVER_S
+                deadline = deadline or loop.time() + SHUTDOWN_TIMEOUT_S
                 if self._handed_over() or loop.time() >= deadline:
                     return
             began = loop.time()

@@ -18,12 +18,12 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import RegisteredWorker
-from loadline.ports import Change, Entry, Snapshot
+from loadline.ports import StoreChange, StoreEntry, StoreSnapshot
 from loadline.wire.codec import Rejected, decode_learned, decode_worker_record
 from loadline.wire.keys import Keys
 
 
-class Registry:
+class RegistryTranslator:
     """Translates what ``Store.follow`` tells of one namespace. A record that is refused is not there.
 
     Args:
@@ -41,7 +41,7 @@ class Registry:
         self._put = put
         self._on_rejected = on_rejected
 
-    def on_snapshot(self, snapshot: Snapshot) -> None:
+    def on_snapshot(self, snapshot: StoreSnapshot) -> None:
         """All keys, at one revision."""
         workers: list[RegisteredWorker] = []
         paused: dict[str, str] = {}
@@ -66,14 +66,14 @@ class Registry:
         self._put(LearnedRead(learned))
         self._put(RegistryRead(workers))
 
-    def on_changes(self, changes: list[Change]) -> None:
+    def on_changes(self, changes: list[StoreChange]) -> None:
         """Keys that were written or removed, in order."""
         for change in changes:
             event = self._event(change)
             if event is not None:
                 self._put(event)
 
-    def _event(self, change: Change) -> AnyEvent | None:
+    def _event(self, change: StoreChange) -> AnyEvent | None:
         entry = change.entry
         match self._split(change.key):
             case ("workers", model, pool, worker) as parts:
@@ -95,14 +95,14 @@ class Registry:
         except ValueError:
             return ()  # somebody else's key under our prefix is none of our business
 
-    def _worker(self, parts: tuple[str, ...], entry: Entry) -> RegisteredWorker | None:
+    def _worker(self, parts: tuple[str, ...], entry: StoreEntry) -> RegisteredWorker | None:
         record = decode_worker_record(parts, entry.value)
         if isinstance(record, Rejected):
             self._on_rejected(record)
             return None
         return RegisteredWorker(record, entry.lease_id)
 
-    def _learned(self, model: str, entry: Entry) -> LearnedState | None:
+    def _learned(self, model: str, entry: StoreEntry) -> LearnedState | None:
         learned = decode_learned(model, entry.value)
         if isinstance(learned, Rejected):
             self._on_rejected(learned)

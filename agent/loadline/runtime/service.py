@@ -14,9 +14,9 @@ from loadline.core.queries import status as query
 from loadline.core.vocabulary.events import AnnouncementRequested, DrainRequested, PauseRequested
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.errors import BusUnavailable
-from loadline.ports import Answer
+from loadline.ports import RequestHandler
 from loadline.runtime.loop import Runtime
-from loadline.runtime.status_parts import STATUS_BYTES_MAX, parts_of, without_lists
+from loadline.runtime.status_parts import STATUS_BYTES_MAX, split_status, without_lists
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import (
     AnnounceRequest,
@@ -33,10 +33,10 @@ STANDBY_DELAY_S = 0.2
 """A caller takes the first answer, and a leader's says more."""
 EXPLANATIONS_MAX = 64
 """Explanations in one reply, and looks of policies: of 1,024 models all would not fit into a message."""
-WRITTEN_S = 1.5
+PAUSE_CONFIRM_S = 1.5
 """A pause is written in milliseconds; callers wait for 2 s."""
-LOOK_S = 0.005
-_OF_SCALING = frozenset({"decisions", "drain", "announce"})
+PAUSE_POLL_S = 0.005
+_SCALING_ENDPOINTS = frozenset({"decisions", "drain", "announce"})
 
 _log = structlog.get_logger("loadline")
 
@@ -59,7 +59,7 @@ class Service:
     async def serve(self) -> None:
         """Offer the endpoints."""
         subjects = self._runtime.subjects
-        answers: dict[str, Answer] = {
+        answers: dict[str, RequestHandler] = {
             "status": self._status,
             "explain": self._leader_only(self._explain),
             "decisions": self._leader_only(self._decisions),
@@ -70,7 +70,7 @@ class Service:
         }
         only = "migration" if self._runtime.controller.settings.only_migration else ""
         if only:  # it knows of no decision, and drains nobody
-            answers = {name: answer for name, answer in answers.items() if name not in _OF_SCALING}
+            answers = {name: answer for name, answer in answers.items() if name not in _SCALING_ENDPOINTS}
         endpoints = {name: (subjects.api(name, only), answer) for name, answer in answers.items()}
         await self._runtime.bus.serve(f"loadline-{only}" if only else "loadline", self._version, endpoints)
 
@@ -102,9 +102,9 @@ class Service:
                 _log.warning(
                     "status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers and moves"
                 )
-        return [encode(part) for part in parts_of(status)]
+        return [encode(part) for part in split_status(status)]
 
-    def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> Answer:
+    def _leader_only(self, answer: Callable[[bytes], Awaitable[bytes]]) -> RequestHandler:
         async def only_leading(payload: bytes) -> bytes | None:
             return await answer(payload) if self._runtime.controller.leading else None
 
@@ -138,8 +138,10 @@ class Service:
         async with self._pausing:  # one after the other, in the order in which they came
             if not written():
                 self._runtime.inbox.put(PauseRequested(command.model, paused, command.by or "somebody"))
-            if not await _becomes(written):
-                return _refusal(f"not known to be written after {WRITTEN_S:g} s; `loadline status` shows what holds")
+            if not await _wait_for(written):
+                return _refusal(
+                    f"not known to be written after {PAUSE_CONFIRM_S:g} s; `loadline status` shows what holds"
+                )
         return encode(OperatorReply(accepted=True))
 
     async def _drain(self, payload: bytes) -> bytes:
@@ -164,12 +166,12 @@ class Service:
         return encode(OperatorReply(accepted=True))
 
 
-async def _becomes(condition: Callable[[], bool]) -> bool:
-    """Whether a condition, which a turn brings about, holds within ``WRITTEN_S``."""
-    for _ in range(int(WRITTEN_S / LOOK_S)):
+async def _wait_for(condition: Callable[[], bool]) -> bool:
+    """Whether a condition, which a turn brings about, holds within ``PAUSE_CONFIRM_S``."""
+    for _ in range(int(PAUSE_CONFIRM_S / PAUSE_POLL_S)):
         if condition():
             return True
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(PAUSE_POLL_S)
     return condition()
 
 

@@ -25,7 +25,7 @@ def _without_lists(model: ModelStatus) -> ModelStatus:
     )
 
 
-def parts_of(status: AgentStatus) -> list[AgentStatus]:
+def split_status(status: AgentStatus) -> list[AgentStatus]:
     """The status in parts of ``PART_BYTES_MAX``, one where it fits: models in order, each whole.
 
     The first part has what is said of all models together. A single model, or that, may be larger.
@@ -48,6 +48,6 @@ def parts_of(status: AgentStatus) -> list[AgentStatus]:
     ]
 
 
-def whole(parts: list[AgentStatus]) -> AgentStatus:
+def join_status(parts: list[AgentStatus]) -> AgentStatus:
     """The status that came in these parts, the first one first."""
     return replace(parts[0], models=tuple(model for part in parts for model in part.models), part=0, parts=1)

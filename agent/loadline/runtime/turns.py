@@ -10,9 +10,9 @@ from loadline.core.controller import Controller
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.ports import Bus, Fitter, Journal, Store
-from loadline.runtime import record
+from loadline.runtime import journal_records
+from loadline.runtime.effects import EffectRunner, Log
 from loadline.runtime.inbox import Inbox
-from loadline.runtime.perform import Log, Performer
 from loadline.wire.codec import Codec, Rejected
 from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
@@ -72,7 +72,7 @@ class Turns:
         self._version = version
         self._on_rejected = on_rejected
         self._codec = Codec(subjects, frame_bytes_max)
-        self._performer = Performer(
+        self._performer = EffectRunner(
             agent=controller.settings.agent,
             bus=bus,
             store=store,
@@ -98,7 +98,7 @@ class Turns:
         effects = self.controller.handle(events, now)
         if effects:
             if self._journal is not None:
-                self._journal.append(record.encode(record.Effects(effects)))
+                self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)))
             for effect in effects:
                 self._spawn(effect, self._performer.perform(effect))
 
@@ -108,11 +108,11 @@ class Turns:
             return
         if journal.wants_snapshot:
             journal.begin(self._start(now))
-        journal.append(record.encode(record.Turn(now, events)))
+        journal.append(journal_records.encode(journal_records.TurnRecord(now, events)))
 
     def _start(self, now: int) -> Callable[[bool], bytes]:
         """What opens a segment, as of now; encoded when the journal gets to it."""
         version, settings, picture = self._version, self.controller.settings, self.controller.capture()
-        return lambda continues: record.encode(
-            record.Start(record.FORMAT, version, now, continues, settings, picture())
+        return lambda continues: journal_records.encode(
+            journal_records.SegmentStart(journal_records.FORMAT, version, now, continues, settings, picture())
         )

@@ -25,15 +25,24 @@ from loadline.client.scaler import ReceivedDecision, ScalerClient
 from loadline.core.vocabulary.decisions import PoolTarget
 from loadline.errors import ConfigError
 from loadline.scalers.local_config import LocalKnobs, LocalPoolKnobs, read
-from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
-from loadline.scalers.local_processes import Child, Lifetime, Lifetimes, fill, unix_ms
+from loadline.scalers.local_plan import (
+    Process,
+    ProcessAction,
+    ProcessTiming,
+    StartFailures,
+    failures_after_exit,
+    is_reached,
+    mark_leaving,
+    plan_actions,
+)
+from loadline.scalers.local_processes import Child, Lifetime, Lifetimes, fill_template, unix_ms
 
 # News wakes the scaler at once; deadlines and drain reports are looked at this often.
 _TURN_S: Final = 0.25
 _log = logs.bounded("local_scaler")
 
 
-class _Worker:
+class _LocalWorker:
     """A process as it is planned with, and as it really is."""
 
     def __init__(self, seen: Process, child: Child) -> None:
@@ -42,17 +51,17 @@ class _Worker:
         self.told_to_end = ""
 
 
-class _Pool:
+class _ScaledPool:
     """The workers of one pool, and what they should be."""
 
     def __init__(self, model: str, knobs: LocalPoolKnobs, numbers: Iterator[int]) -> None:
         self.model = model
         self.knobs = knobs
         self.numbers = numbers
-        self.workers: dict[str, _Worker] = {}
+        self.workers: dict[str, _LocalWorker] = {}
         self.target: PoolTarget | None = None
         self.drain_ttl_ms = 0
-        self.failures = Failures()
+        self.failures = StartFailures()
 
     def seen(self) -> list[Process]:
         return [worker.seen for worker in self.workers.values()]
@@ -69,7 +78,7 @@ class LocalScaler:
     def __init__(self, knobs: LocalKnobs, scaler: ScalerClient) -> None:
         self._knobs = knobs
         self._scaler = scaler
-        self._timing = Timing(
+        self._timing = ProcessTiming(
             linger_ms=knobs.linger_ms,
             grace_ms=knobs.grace_ms,
             settle_ms=knobs.settle_ms,
@@ -80,7 +89,7 @@ class LocalScaler:
         # Numbers are counted by the pool's name alone: a worker's subjects do not name its model.
         numbers: dict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
         self._pools = {
-            (model.name, pool.name): _Pool(model.name, pool, numbers[pool.name])
+            (model.name, pool.name): _ScaledPool(model.name, pool, numbers[pool.name])
             for model in knobs.models
             for pool in model.pools
         }
@@ -124,20 +133,20 @@ class LocalScaler:
             self._wake.set()
             _log.info("decision_accepted", decision=order.decision.decision_id, targets=_counts(order))
 
-    def _look(self, pool: _Pool, now_ms: int) -> None:
+    def _look(self, pool: _ScaledPool, now_ms: int) -> None:
         """Mark who is on the way out."""
         drained = {seen.worker for seen in pool.seen() if self._scaler.drained(seen.worker, seen.incarnation)}
-        for seen in mark(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
+        for seen in mark_leaving(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
             pool.workers[seen.worker].seen = seen
 
-    def _turn(self, pool: _Pool) -> None:
+    def _turn(self, pool: _ScaledPool) -> None:
         """Decide for one pool, then do it."""
         now_ms = _now_ms()
         self._look(pool, now_ms)
-        for action in plan(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
+        for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
             self._do(pool, action, now_ms)
 
-    def _do(self, pool: _Pool, action: Action, now_ms: int) -> None:
+    def _do(self, pool: _ScaledPool, action: ProcessAction, now_ms: int) -> None:
         if action.kind == "start":
             for _ in range(action.count):
                 self._start(pool, now_ms)
@@ -148,7 +157,7 @@ class LocalScaler:
         worker.child.send(action.kind)
         _log.info("worker_signalled", worker=action.worker, signal=action.kind, reason=worker.told_to_end)
 
-    def _start(self, pool: _Pool, now_ms: int) -> None:
+    def _start(self, pool: _ScaledPool, now_ms: int) -> None:
         name, incarnation = f"{pool.knobs.name}-{next(pool.numbers)}", unix_ms()
         names = {
             "worker": name,
@@ -159,20 +168,22 @@ class LocalScaler:
         }
         log_path = Path(self._knobs.log_directory, f"{name}.log") if self._knobs.log_directory else None
         try:
-            child = Child(fill(pool.knobs.command, names), pool.knobs.env, log_path, partial(self._exited, pool, name))
+            child = Child(
+                fill_template(pool.knobs.command, names), pool.knobs.env, log_path, partial(self._exited, pool, name)
+            )
         except OSError as error:
-            pool.failures = Failures(pool.failures.count + 1, now_ms)
+            pool.failures = StartFailures(pool.failures.count + 1, now_ms)
             _log.error("worker_not_started", worker=name, error=str(error))
             return
-        pool.workers[name] = _Worker(Process(name, incarnation, now_ms), child)
+        pool.workers[name] = _LocalWorker(Process(name, incarnation, now_ms), child)
         _log.info("worker_started", worker=name, model=pool.model)
 
-    def _exited(self, pool: _Pool, name: str, code: int) -> None:
+    def _exited(self, pool: _ScaledPool, name: str, code: int) -> None:
         now_ms = _now_ms()
         # It may have said that it is empty since the last turn.
         self._look(pool, now_ms)
         worker = pool.workers.pop(name)
-        pool.failures = after_exit(pool.failures, worker.seen, self._timing, now_ms)
+        pool.failures = failures_after_exit(pool.failures, worker.seen, self._timing, now_ms)
         reason = _why_ended(worker, code)
         _log.info("worker_ended", worker=name, code=code, reason=reason)
         began_ms, ended_ms = worker.seen.incarnation, unix_ms()
@@ -184,7 +195,7 @@ class LocalScaler:
         for model, order in list(self._open.items()):
             pools = {name: self._pools[model, name] for name in order.targets}
             observed = {name: len(pool.workers) for name, pool in pools.items()}
-            if all(reached(pool.seen(), order.targets[name]) for name, pool in pools.items()):
+            if all(is_reached(pool.seen(), order.targets[name]) for name, pool in pools.items()):
                 del self._open[model]
                 await self._scaler.complete(order, observed)
                 _log.info("decision_done", decision=order.decision.decision_id, observed=observed)
@@ -196,14 +207,14 @@ class LocalScaler:
         for kind in ("terminate", "kill"):
             for pool in self._pools.values():
                 for name in pool.workers:
-                    self._do(pool, Action(kind, name, reason="stopped"), _now_ms())
+                    self._do(pool, ProcessAction(kind, name, reason="stopped"), _now_ms())
             deadline_s = time.monotonic() + self._knobs.grace_ms / 1_000
             while any(pool.workers for pool in self._pools.values()) and time.monotonic() < deadline_s:
                 self._wake.clear()
                 await wait_at_most(self._wake, _TURN_S)
 
 
-def _why_ended(worker: _Worker, code: int) -> str:
+def _why_ended(worker: _LocalWorker, code: int) -> str:
     if worker.told_to_end:
         return worker.told_to_end
     if worker.seen.drained_ms is not None:
@@ -224,7 +235,7 @@ def _now_ms() -> int:
 async def serve(knobs: LocalKnobs) -> None:
     """Run until SIGTERM or SIGINT."""
     stop = asyncio.Event()
-    signals.obey(stop.set)
+    signals.install_handlers(stop.set)
     models = [model.name for model in knobs.models]
     async with ScalerClient(knobs.name, models, nats=knobs.nats, root=knobs.root) as scaler:
         await LocalScaler(knobs, scaler).run(stop)

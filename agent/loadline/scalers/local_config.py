@@ -15,11 +15,11 @@ from loadline.errors import ConfigError
 Positive = Annotated[int, Meta(ge=1)]
 
 
-class _Knobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _StrictKnobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An unknown key is an error, not a silent nothing."""
 
 
-class LocalPoolKnobs(_Knobs, frozen=True):
+class LocalPoolKnobs(_StrictKnobs, frozen=True):
     """How the workers of a pool are started."""
 
     name: Name
@@ -34,14 +34,14 @@ class LocalPoolKnobs(_Knobs, frozen=True):
     gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs that one worker occupies, for the lifetimes file.")] = 1
 
 
-class LocalModelKnobs(_Knobs, frozen=True):
+class LocalModelKnobs(_StrictKnobs, frozen=True):
     """A model and its pools."""
 
     name: Name
     pools: Annotated[tuple[LocalPoolKnobs, ...], Meta(min_length=1, max_length=64)]
 
 
-class LocalKnobs(_Knobs, frozen=True):
+class LocalKnobs(_StrictKnobs, frozen=True):
     """A whole configuration file."""
 
     models: Annotated[tuple[LocalModelKnobs, ...], Meta(min_length=1, max_length=1024)]

@@ -16,7 +16,7 @@ from loadline.core.vocabulary.decisions import PoolTarget
 Signal = Literal["none", "terminate", "kill"]
 
 
-class Timing(Struct, frozen=True):
+class ProcessTiming(Struct, frozen=True):
     """The waits of a pool, in ms."""
 
     linger_ms: int
@@ -54,14 +54,14 @@ class Process(Struct, frozen=True):
         return self.leave_by_ms is not None or self.signal != "none"
 
 
-class Failures(Struct, frozen=True):
+class StartFailures(Struct, frozen=True):
     """Failed starts in a row, and when the last one ended."""
 
     count: int = 0
     last_ms: int = 0
 
 
-class Action(Struct, frozen=True):
+class ProcessAction(Struct, frozen=True):
     """Start ``count`` new processes, or send one process a signal."""
 
     kind: Literal["start", "terminate", "kill"]
@@ -70,7 +70,7 @@ class Action(Struct, frozen=True):
     reason: str = ""
 
 
-def mark(
+def mark_leaving(
     processes: Sequence[Process],
     target: PoolTarget | None,
     drained: AbstractSet[str],
@@ -93,11 +93,11 @@ def mark(
     return marked
 
 
-def plan(
-    processes: Sequence[Process], target: PoolTarget | None, failures: Failures, timing: Timing, now_ms: int
-) -> list[Action]:
+def plan_actions(
+    processes: Sequence[Process], target: PoolTarget | None, failures: StartFailures, timing: ProcessTiming, now_ms: int
+) -> list[ProcessAction]:
     """What to do now for one pool; nothing before its first target is known."""
-    actions = [action for process in processes if (action := _end(process, timing, now_ms))]
+    actions = [action for process in processes if (action := _termination_step(process, timing, now_ms))]
     if target is None:
         return actions
     staying = sorted((process for process in processes if not process.leaving), key=lambda p: (p.started_ms, p.worker))
@@ -106,27 +106,27 @@ def plan(
         starting = sum(now_ms - process.started_ms < timing.settle_ms for process in staying)
         count = min(missing, timing.start_concurrency - starting)
         if count > 0:
-            actions.append(Action("start", count=count))
+            actions.append(ProcessAction("start", count=count))
     # The agent names victims among the workers that it knows; above its count are those that it does not: the newest.
-    actions += [Action("terminate", process.worker, reason="surplus") for process in staying[target.replicas :]]
+    actions += [ProcessAction("terminate", process.worker, reason="surplus") for process in staying[target.replicas :]]
     return actions
 
 
-def _end(process: Process, timing: Timing, now_ms: int) -> Action | None:
+def _termination_step(process: Process, timing: ProcessTiming, now_ms: int) -> ProcessAction | None:
     """The next step of a process on its way out, if it is due."""
     if process.signal == "kill":
         return None
     if process.signal == "terminate":
         due = now_ms >= process.signalled_ms + timing.grace_ms
-        return Action("kill", process.worker) if due else None
+        return ProcessAction("kill", process.worker) if due else None
     if process.drained_ms is not None and now_ms >= process.drained_ms + timing.linger_ms:
-        return Action("terminate", process.worker, reason="drained")
+        return ProcessAction("terminate", process.worker, reason="drained")
     if process.drained_ms is None and process.leave_by_ms is not None and now_ms >= process.leave_by_ms:
-        return Action("terminate", process.worker, reason="drain_deadline")
+        return ProcessAction("terminate", process.worker, reason="drain_deadline")
     return None
 
 
-def backoff_ms(failures: int, timing: Timing) -> int:
+def backoff_ms(failures: int, timing: ProcessTiming) -> int:
     """How long after the last of so many failed starts in a row the next may be tried."""
     if failures == 0:
         return 0
@@ -134,15 +134,15 @@ def backoff_ms(failures: int, timing: Timing) -> int:
     return min(timing.restart_backoff_max_ms, timing.restart_backoff_ms << min(failures - 1, 30))
 
 
-def after_exit(failures: Failures, process: Process, timing: Timing, now_ms: int) -> Failures:
+def failures_after_exit(failures: StartFailures, process: Process, timing: ProcessTiming, now_ms: int) -> StartFailures:
     """Count an exit: an end that was asked for, or came after a settled life, is no failed start."""
     if process.leaving:
         return failures
     if now_ms - process.started_ms >= timing.settle_ms:
-        return Failures()
-    return Failures(failures.count + 1, now_ms)
+        return StartFailures()
+    return StartFailures(failures.count + 1, now_ms)
 
 
-def reached(processes: Sequence[Process], target: PoolTarget) -> bool:
+def is_reached(processes: Sequence[Process], target: PoolTarget) -> bool:
     """Whether the pool is as the target says: the right count, and every process on its way out is gone."""
     return len(processes) == target.replicas and not any(process.leaving for process in processes)

@@ -13,8 +13,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from loadline.adapters.children import die_with_parent
 from loadline.adapters.logs import bounded
+from loadline.adapters.parent_death import die_with_parent
 
 _SIGNALS: Final = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 _log = bounded("local_scaler")
@@ -108,7 +108,7 @@ def _spawn(command: Sequence[str], env: Mapping[str, str], log_path: Path | None
         )
 
 
-def fill(template: Sequence[str], names: Mapping[str, str]) -> list[str]:
+def fill_template(template: Sequence[str], names: Mapping[str, str]) -> list[str]:
     """The command with ``{name}`` replaced; other braces stay, so that JSON arguments need no escaping."""
     filled = []
     for argument in template:

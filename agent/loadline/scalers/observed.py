@@ -85,7 +85,7 @@ async def serve(path: Path, only: Sequence[str]) -> None:
     models = only or [model.name for model in config.models]
     root = config.agent.root
     stop = asyncio.Event()
-    signals.obey(stop.set)
+    signals.install_handlers(stop.set)
     async with (
         bus_of(None, config.nats, "loadline-scaler-observed") as bus,
         ScalerClient("observed", models, bus=bus, root=root) as scaler,

@@ -19,7 +19,7 @@ from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import DataError
 from loadline.ports import Write
 from loadline.runtime.inbox import Inbox
-from loadline.runtime.registry import Registry
+from loadline.runtime.registry import RegistryTranslator
 from loadline.runtime.turns import Turns
 from loadline.sim.world.agent import BATCH_MAX, FRAME_BYTES_MAX, NullLog
 from loadline.sim.world.bus import VirtualBus
@@ -84,7 +84,7 @@ class Stepper:
         )
         self._caller = self._bus.connection()
         self._bus.subscribe(self._caller, self._subjects.all_of("decision"), self._on_decision)
-        registry = Registry(self._keys, settings.scope, self._inbox.put, self._reject)
+        registry = RegistryTranslator(self._keys, settings.scope, self._inbox.put, self._reject)
         self._following = VirtualTask(
             store.follow(
                 self._keys.prefix,

@@ -269,11 +269,6 @@ def encode(message: Struct) -> bytes:
     return msgspec.json.encode(message)
 
 
-def encode_msgpack(message: Struct) -> bytes:
-    """The message as MessagePack."""
-    return msgspec.msgpack.encode(message)
-
-
 def decode_as(kind: type[S], data: bytes, subject: str = "") -> S | Rejected:
     """A message of a known type from JSON or MessagePack. Never raises; ``subject`` is for the refusal alone."""
     if len(data) > VALUE_BYTES_MAX:

@@ -13,7 +13,7 @@ from loadline.client.worker import Samples, WorkerClient
 from loadline.core.vocabulary.events import LoadReported, WorkerDrained
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
-from loadline.ports import Change, Entry, Write
+from loadline.ports import StoreChange, StoreEntry, Write
 from loadline.wire.codec import Codec, encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
@@ -65,7 +65,7 @@ class Bench:
         return msgspec.json.decode(held.value, type=WorkerRecord).state if held else None
 
     @property
-    def held(self) -> Entry | None:
+    def held(self) -> StoreEntry | None:
         return self.store.server.keys.get(KEY)
 
     def lose_lease(self) -> int:
@@ -269,7 +269,7 @@ def test_a_drain_that_failed_is_tried_again_by_the_next_command() -> None:
 def test_who_leaves_says_so_before_its_key_goes() -> None:
     states: list[str] = []
 
-    def written(changes: list[Change]) -> None:
+    def written(changes: list[StoreChange]) -> None:
         records = [msgspec.json.decode(one.entry.value, type=WorkerRecord) for one in changes if one.entry is not None]
         states.extend(record.state for record in records)
 
@@ -302,7 +302,7 @@ def test_a_lost_lease_is_replaced_unless_the_worker_drains() -> None:
     asyncio.run(scenario())
 
 
-def registered(made: Bench, value: bytes) -> Entry:
+def registered(made: Bench, value: bytes) -> StoreEntry:
     """Another worker of the same name registers, as if this one had been frozen for a while."""
     made.store.server.commit([], [Write(KEY, value, made.store.server.grant(10))])
     assert made.held is not None

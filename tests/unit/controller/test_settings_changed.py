@@ -25,7 +25,7 @@ from loadline.core.vocabulary.events import (
 )
 from loadline.core.vocabulary.learned import LearnedState
 from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
-from loadline.runtime import record
+from loadline.runtime import journal_records
 from tests.support.desk import READ_AT, Desk, leading
 from tests.support.segments import lone_agent
 
@@ -287,7 +287,7 @@ def test_a_journal_replays_exactly_across_changes() -> None:
     timeline.call_at(45_000.0, lambda: put(changed))
     timeline.call_at(70_000.0, lambda: put(whole))
     timeline.run_until(120_000.0)
-    found = record.replay((str(number), segment) for number, segment in enumerate(journal.kept))
+    found = journal_records.replay((str(number), segment) for number, segment in enumerate(journal.kept))
     assert (found.difference, found.segments) == ("", 3)
     assert found.controller is not None
     assert found.controller.settings == whole

@@ -8,7 +8,7 @@ from loadline import config
 from loadline.demo import gateway, worker
 from loadline.demo.setup import ROLES, DemoSetup, Mode
 from loadline.scalers import local_config
-from loadline.scalers.local_processes import fill
+from loadline.scalers.local_processes import fill_template
 
 
 def demo(folder: Path, mode: Mode) -> DemoSetup:
@@ -34,7 +34,7 @@ def test_the_scaler_reads_its_file_and_starts_workers_that_understand(tmp_path: 
     (model,) = local_config.read(path).models
     assert [pool.role for pool in model.pools] == list(ROLES[mode])
     for pool in model.pools:
-        _, dash_m, module, *arguments = fill(pool.command, {"worker": "w-7"})
+        _, dash_m, module, *arguments = fill_template(pool.command, {"worker": "w-7"})
         assert (dash_m, module) == ("-m", "loadline.demo.worker")
         options = worker._options(arguments)
         assert (options.name, options.pool, options.role) == ("w-7", pool.name, pool.role)

@@ -17,7 +17,7 @@ from loadline.core.vocabulary.effects import AnyEffect, FitForecast
 from loadline.core.vocabulary.events import AnyEvent, ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery, Series
 from loadline.core.vocabulary.reasons import Recommendation
-from loadline.runtime.perform import Performer
+from loadline.runtime.effects import EffectRunner
 from loadline.sim.world.agent import NullLog
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.keys import Keys
@@ -112,8 +112,8 @@ def test_a_fit_that_breaks_is_answered_too() -> None:
     assert "RuntimeError" in event.detail
 
 
-def performer(put: list[AnyEvent], fitter: InlineFitter) -> Performer:
-    return Performer(
+def performer(put: list[AnyEvent], fitter: InlineFitter) -> EffectRunner:
+    return EffectRunner(
         agent="a",
         bus=MemoryBus(),
         store=MemoryStore(),

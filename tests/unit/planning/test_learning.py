@@ -14,9 +14,9 @@ from loadline.core.vocabulary.effects import SaveLearned
 from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
 from loadline.core.vocabulary.reasons import Rejection
-from loadline.ports import Change, Entry, Snapshot, Write
-from loadline.runtime.perform import Performer
-from loadline.runtime.registry import Registry
+from loadline.ports import StoreChange, StoreEntry, StoreSnapshot, Write
+from loadline.runtime.effects import EffectRunner
+from loadline.runtime.registry import RegistryTranslator
 from loadline.sim.world.agent import NullLog
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import Rejected, encode
@@ -180,21 +180,21 @@ def test_a_snapshot_keeps_what_was_learned() -> None:
     assert again.state.stored == {"m": KNOWN}
 
 
-def told(act: Callable[[Registry], None]) -> tuple[list[object], list[Rejected]]:
+def told(act: Callable[[RegistryTranslator], None]) -> tuple[list[object], list[Rejected]]:
     events: list[object] = []
     refused: list[Rejected] = []
-    act(Registry(KEYS, "all", events.append, refused.append))
+    act(RegistryTranslator(KEYS, "all", events.append, refused.append))
     return [one for one in events if isinstance(one, (LearnedRead, LearnedChanged))], refused
 
 
-def entry(value: bytes) -> Entry:
-    return Entry(KEYS.learned("meta/llama"), value, 1, 2)
+def entry(value: bytes) -> StoreEntry:
+    return StoreEntry(KEYS.learned("meta/llama"), value, 1, 2)
 
 
 def test_the_registry_tells_what_is_stored() -> None:
     good = entry(encode(KNOWN))
-    assert told(lambda one: one.on_snapshot(Snapshot([good], 2))) == ([LearnedRead({"meta/llama": KNOWN})], [])
-    changed = told(lambda one: one.on_changes([Change(good.key, good, 2), Change(good.key, None, 3)]))
+    assert told(lambda one: one.on_snapshot(StoreSnapshot([good], 2))) == ([LearnedRead({"meta/llama": KNOWN})], [])
+    changed = told(lambda one: one.on_changes([StoreChange(good.key, good, 2), StoreChange(good.key, None, 3)]))
     assert changed == ([LearnedChanged("meta/llama", KNOWN), LearnedChanged("meta/llama", None)], [])
 
 
@@ -212,11 +212,11 @@ def test_the_registry_tells_what_is_stored() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_and_counts_as_nothing(value: bytes, reason: Rejection) -> None:
-    events, refused = told(lambda one: one.on_snapshot(Snapshot([entry(value)], 2)))
+    events, refused = told(lambda one: one.on_snapshot(StoreSnapshot([entry(value)], 2)))
     assert events == [LearnedRead({})]
     assert [one.reason for one in refused] == [reason]
     bad = entry(value)
-    events, refused = told(lambda one: one.on_changes([Change(bad.key, bad, 2)]))
+    events, refused = told(lambda one: one.on_changes([StoreChange(bad.key, bad, 2)]))
     assert events == [LearnedChanged("meta/llama", None)]
     assert [one.reason for one in refused] == [reason]
 
@@ -232,7 +232,7 @@ def test_nothing_is_written_before_it_is_known_what_is_there() -> None:
 def test_only_the_leader_of_the_term_writes_and_a_store_that_is_away_does_no_harm() -> None:
     async def scenario() -> None:
         store, told = MemoryStore(), list[object]()
-        performer = Performer(
+        performer = EffectRunner(
             agent="a",
             bus=MemoryBus(),
             store=store,

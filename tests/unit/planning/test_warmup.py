@@ -17,7 +17,7 @@ from loadline.core.vocabulary.reasons import ReasonCode
 from loadline.core.vocabulary.samples import TrafficSample
 from loadline.errors import ConfigError, DataError
 from loadline.forecast import forecast
-from loadline.runtime import record
+from loadline.runtime import journal_records
 from loadline.runtime.settings import settings
 from loadline.sim.result import SimulationResult
 from loadline.traces.warmup import read_warmup
@@ -174,18 +174,20 @@ def test_a_replay_needs_no_trace(tmp_path: Path) -> None:
     told = warm(tmp_path)
     controller, lines = Controller(told), list[bytes]()
     lines.append(
-        record.encode(
-            record.Start(record.FORMAT, "0", START, continues=False, settings=told, snapshot=controller.capture()())
+        journal_records.encode(
+            journal_records.SegmentStart(
+                journal_records.FORMAT, "0", START, continues=False, settings=told, snapshot=controller.capture()()
+            )
         )
     )
     for now in range(START, START + 400_000, 10_000):
-        lines.append(record.encode(record.Turn(now, [])))
+        lines.append(journal_records.encode(journal_records.TurnRecord(now, [])))
         effects = controller.handle([], now)
         if effects:
-            lines.append(record.encode(record.Effects(effects)))
+            lines.append(journal_records.encode(journal_records.EffectsRecord(effects)))
     assert len(lines[0]) < 100_000, "a past is small beside a segment of 64 MB"
     (tmp_path / "past.csv").unlink()
-    found = record.replay([("journal", lines)])
+    found = journal_records.replay([("journal", lines)])
     assert (found.difference, found.turns) == ("", 40)
     assert found.effects
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from loadline.config import Config, load, parse, validate
-from loadline.runtime.loop import HAND_OVER_S
+from loadline.runtime.loop import SHUTDOWN_TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "deploy" / "systemd" / "loadline.service"
@@ -19,7 +19,7 @@ SYSTEMD_ANALYZE = shutil.which("systemd-analyze") or ""
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 EXPOSURE_MAX = 1.5
 # What Agent.run needs at most after SIGTERM: handing over, and closing HTTP, NATS and etcd.
-LEAVE_S = HAND_OVER_S + 5
+LEAVE_S = SHUTDOWN_TIMEOUT_S + 5
 
 
 # -- systemd -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from loadline.core.vocabulary.samples import RegisteredWorker, WorkerRecord
 from loadline.core.vocabulary.status import AgentStatus
 from loadline.runtime.loop import Runtime
 from loadline.runtime.service import EXPLANATIONS_MAX, Service
-from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, whole
+from loadline.runtime.status_parts import PART_BYTES_MAX, STATUS_BYTES_MAX, join_status
 from loadline.sim.world.fitter import InlineFitter
 from loadline.wire.codec import encode
 from loadline.wire.messages import ExplainReply, ExplainRequest, OperatorReply, PauseCommand, StatusRequest
@@ -148,7 +148,7 @@ def test_a_status_of_1024_models_comes_in_parts_that_servers_and_readers_take() 
         assert [part.counters for part in parts] == [{"turns": 5}, *[{}] * (len(parts) - 1)], "said once"
         first = msgspec.json.decode(await service._status(b""), type=AgentStatus)
         asked = [await service._status(encode(StatusRequest(part))) for part in range(first.parts)]
-        answer = whole([msgspec.json.decode(payload, type=AgentStatus) for payload in asked])
+        answer = join_status([msgspec.json.decode(payload, type=AgentStatus) for payload in asked])
         assert ([model.model for model in answer.models], answer.part, answer.parts) == (names, 0, 1)
         assert await service._status(encode(StatusRequest(99))), "the last that there is"
 

@@ -7,18 +7,18 @@ from msgspec.structs import replace
 
 from loadline.core.vocabulary.decisions import PoolTarget, Victim
 from loadline.scalers.local_plan import (
-    Action,
-    Failures,
     Process,
-    Timing,
-    after_exit,
+    ProcessAction,
+    ProcessTiming,
+    StartFailures,
     backoff_ms,
-    mark,
-    plan,
-    reached,
+    failures_after_exit,
+    is_reached,
+    mark_leaving,
+    plan_actions,
 )
 
-TIMING = Timing(
+TIMING = ProcessTiming(
     linger_ms=2_000,
     grace_ms=5_000,
     settle_ms=1_000,
@@ -40,7 +40,7 @@ def old(worker: str, **changes: object) -> Process:
 
 
 A, B, C = old("a"), old("b"), old("c", started_ms=20)
-START_1 = Action("start", count=1)
+START_1 = ProcessAction("start", count=1)
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,21 @@ START_1 = Action("start", count=1)
         pytest.param([A, B], target(2), [], id="as-it-should-be"),
         pytest.param([A], target(2), [START_1], id="one-missing"),
         pytest.param([], target(0), [], id="none-wanted"),
-        pytest.param([], target(5), [Action("start", count=2)], id="starts-are-bounded"),
+        pytest.param([], target(5), [ProcessAction("start", count=2)], id="starts-are-bounded"),
         pytest.param([Process("a", LIFE, NOW), Process("b", LIFE, NOW)], target(5), [], id="enough-are-starting"),
         pytest.param([Process("a", LIFE, NOW), B], target(5), [START_1], id="room-for-one-more-start"),
-        pytest.param([A, B, C], target(2), [Action("terminate", "c", reason="surplus")], id="surplus-newest-first"),
-        pytest.param([A, B], target(0), [Action("terminate", w, reason="surplus") for w in "ab"], id="all-are-surplus"),
+        pytest.param(
+            [A, B, C], target(2), [ProcessAction("terminate", "c", reason="surplus")], id="surplus-newest-first"
+        ),
+        pytest.param(
+            [A, B], target(0), [ProcessAction("terminate", w, reason="surplus") for w in "ab"], id="all-are-surplus"
+        ),
         pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(1), [], id="a-draining-victim-is-left-alone"),
         pytest.param([A, old("b", leave_by_ms=NOW + 1)], target(2), [START_1], id="a-victim-is-no-replica"),
         pytest.param(
             [A, old("b", leave_by_ms=NOW)],
             target(1),
-            [Action("terminate", "b", reason="drain_deadline")],
+            [ProcessAction("terminate", "b", reason="drain_deadline")],
             id="drain-deadline",
         ),
         pytest.param(
@@ -75,7 +79,7 @@ START_1 = Action("start", count=1)
         pytest.param(
             [old("a", leave_by_ms=NOW + TTL, drained_ms=NOW - 2_000)],
             target(0),
-            [Action("terminate", "a", reason="drained")],
+            [ProcessAction("terminate", "a", reason="drained")],
             id="drained-and-still-there",
         ),
         pytest.param(
@@ -84,15 +88,15 @@ START_1 = Action("start", count=1)
         pytest.param(
             [old("a", signal="terminate", signalled_ms=NOW - 5_000)],
             target(0),
-            [Action("kill", "a")],
+            [ProcessAction("kill", "a")],
             id="grace-is-over",
         ),
         pytest.param([old("a", signal="kill", signalled_ms=0)], target(0), [], id="killed-once"),
         pytest.param([old("a", signal="terminate", signalled_ms=NOW)], target(1), [START_1], id="ending-is-no-replica"),
     ],
 )
-def test_plan(processes: list[Process], wanted: PoolTarget | None, expected: list[Action]) -> None:
-    assert plan(processes, wanted, Failures(), TIMING, NOW) == expected
+def test_plan(processes: list[Process], wanted: PoolTarget | None, expected: list[ProcessAction]) -> None:
+    assert plan_actions(processes, wanted, StartFailures(), TIMING, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,8 +104,8 @@ def test_plan(processes: list[Process], wanted: PoolTarget | None, expected: lis
     [(0, 0, True), (1, 499, False), (1, 500, True), (3, 1_999, False), (3, 2_000, True)],
 )
 def test_failed_starts_are_spaced(count: int, waited_ms: int, *, starts: bool) -> None:
-    failures = Failures(count, NOW - waited_ms)
-    assert bool(plan([], target(1), failures, TIMING, NOW)) is starts
+    failures = StartFailures(count, NOW - waited_ms)
+    assert bool(plan_actions([], target(1), failures, TIMING, NOW)) is starts
 
 
 def test_backoff_is_bounded() -> None:
@@ -109,38 +113,38 @@ def test_backoff_is_bounded() -> None:
 
 
 def test_only_unasked_early_ends_are_failures() -> None:
-    young, one = Process("a", LIFE, NOW - 999), Failures(1, 5)
-    assert after_exit(one, young, TIMING, NOW) == Failures(2, NOW)
-    assert after_exit(one, Process("a", LIFE, NOW - 1_000), TIMING, NOW) == Failures()
-    assert after_exit(one, replace(young, signal="terminate"), TIMING, NOW) == one
-    assert after_exit(one, replace(young, leave_by_ms=NOW), TIMING, NOW) == one
+    young, one = Process("a", LIFE, NOW - 999), StartFailures(1, 5)
+    assert failures_after_exit(one, young, TIMING, NOW) == StartFailures(2, NOW)
+    assert failures_after_exit(one, Process("a", LIFE, NOW - 1_000), TIMING, NOW) == StartFailures()
+    assert failures_after_exit(one, replace(young, signal="terminate"), TIMING, NOW) == one
+    assert failures_after_exit(one, replace(young, leave_by_ms=NOW), TIMING, NOW) == one
 
 
 def test_a_victim_stays_one_and_keeps_its_first_deadline() -> None:
-    [first] = mark([A], target(0, "a"), set(), TTL, NOW)
+    [first] = mark_leaving([A], target(0, "a"), set(), TTL, NOW)
     assert first.leave_by_ms == NOW + TTL
-    assert mark([first], target(1), set(), TTL, NOW + 1) == [first]
-    assert mark([first], target(0, "a"), set(), TTL, NOW + 1) == [first]
+    assert mark_leaving([first], target(1), set(), TTL, NOW + 1) == [first]
+    assert mark_leaving([first], target(0, "a"), set(), TTL, NOW + 1) == [first]
 
 
 def test_a_victim_of_an_earlier_life_is_another_worker() -> None:
-    [ours] = mark([old("a", incarnation=LIFE + 1)], target(0, "a"), set(), TTL, NOW)
+    [ours] = mark_leaving([old("a", incarnation=LIFE + 1)], target(0, "a"), set(), TTL, NOW)
     assert not ours.leaving
-    [later] = mark([old("a", incarnation=LIFE - 1)], target(0, "a"), set(), TTL, NOW)
+    [later] = mark_leaving([old("a", incarnation=LIFE - 1)], target(0, "a"), set(), TTL, NOW)
     assert later.leaving
 
 
 def test_a_worker_that_drained_unasked_is_replaced() -> None:
-    processes = mark([A, B], target(2), {"a"}, TTL, NOW)
+    processes = mark_leaving([A, B], target(2), {"a"}, TTL, NOW)
     assert processes[0].leaving
-    assert plan(processes, target(2), Failures(), TIMING, NOW) == [START_1]
+    assert plan_actions(processes, target(2), StartFailures(), TIMING, NOW) == [START_1]
 
 
 def test_reached_needs_the_count_and_nobody_leaving() -> None:
-    assert reached([A, B], target(2))
-    assert not reached([A], target(2))
-    assert not reached([A, B, C], target(2))
-    assert not reached([A, old("b", leave_by_ms=1)], target(2))
+    assert is_reached([A, B], target(2))
+    assert not is_reached([A], target(2))
+    assert not is_reached([A, B, C], target(2))
+    assert not is_reached([A, old("b", leave_by_ms=1)], target(2))
 
 
 class Pool:
@@ -149,14 +153,14 @@ class Pool:
     def __init__(self) -> None:
         self.processes: dict[str, Process] = {}
         self.drained: set[str] = set()
-        self.failures = Failures()
+        self.failures = StartFailures()
         self.started = 0
 
-    def turn(self, wanted: PoolTarget, now: int) -> list[Action]:
+    def turn(self, wanted: PoolTarget, now: int) -> list[ProcessAction]:
         before = list(self.processes.values())
-        marked = mark(before, wanted, self.drained, TTL, now)
+        marked = mark_leaving(before, wanted, self.drained, TTL, now)
         self.processes = {process.worker: process for process in marked}
-        actions = plan(marked, wanted, self.failures, TIMING, now)
+        actions = plan_actions(marked, wanted, self.failures, TIMING, now)
         for action in actions:
             if action.kind == "start":
                 for _ in range(action.count):
@@ -170,7 +174,7 @@ class Pool:
         return actions
 
     def exits(self, worker: str, now: int) -> None:
-        self.failures = after_exit(self.failures, self.processes.pop(worker), TIMING, now)
+        self.failures = failures_after_exit(self.failures, self.processes.pop(worker), TIMING, now)
 
 
 steps = st.lists(
@@ -217,4 +221,4 @@ def test_a_pool_is_never_too_large_never_cut_short_and_always_arrives(
         for worker, process in list(pool.processes.items()):
             if process.signal == "kill":
                 pool.exits(worker, now)
-    assert reached(list(pool.processes.values()), wanted)
+    assert is_reached(list(pool.processes.values()), wanted)

@@ -16,8 +16,8 @@ from loadline.core.vocabulary.effects import (
 )
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.core.vocabulary.reasons import Explanation, ReasonCode
-from loadline.ports import Change
-from loadline.runtime import record
+from loadline.ports import StoreChange
+from loadline.runtime import journal_records
 from loadline.sim.chaos import state_checks as beliefs
 from loadline.sim.chaos.agent_history import AgentHistory
 from loadline.sim.chaos.commit_checks import CommitCheck, quorate
@@ -167,7 +167,7 @@ class InvariantChecker(TurnObserver):
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
-    def _on_write(self, changes: list[Change]) -> None:
+    def _on_write(self, changes: list[StoreChange]) -> None:
         """Check committed decisions at the moment of the write."""
         for change in changes:
             if change.entry is None or not change.key.startswith(self._keys.decisions):
@@ -195,7 +195,7 @@ class InvariantChecker(TurnObserver):
         """Replay a sample from its beginning, and from the beginning of its last segment."""
         self.samples += 1
         for begin in {0, len(segments) - 1}:
-            found = record.replay(segments[begin:])
+            found = journal_records.replay(segments[begin:])
             if found.difference:
                 self._report_for(agent, "I11-replay", found.difference)
 

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from loadline.ports import Offer
+from loadline.ports import FrameHandler
 from loadline.sim.world.bus import BusConnection, VirtualBus
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import DecisionApplied, ScalingDecision
@@ -29,7 +29,7 @@ class FaultyScalerConnection(BusConnection):
         """Description of an acceptance older than an earlier one; empty: none."""
         self._sent: list[tuple[str, bytes]] = []
 
-    async def subscribe(self, subject: str, offer: Offer) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
         """Subscribe; deliver late while the fault is ``slow``."""
 
         def receive(subject: str, payload: bytes) -> None:

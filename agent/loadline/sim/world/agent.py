@@ -13,7 +13,7 @@ from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, BusConnectionChanged, ShutdownRequested, StoreConnectionChanged
 from loadline.ports import Journal
 from loadline.runtime.inbox import Inbox
-from loadline.runtime.registry import Registry
+from loadline.runtime.registry import RegistryTranslator
 from loadline.runtime.turns import FRAME_KINDS, Turns
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.fitter import InlineFitter
@@ -161,7 +161,7 @@ class SimulatedAgent:
             version="sim",
             on_rejected=self._count_rejected,
         )
-        registry = Registry(keys, settings.scope, self.inbox.put, self._count_rejected)
+        registry = RegistryTranslator(keys, settings.scope, self.inbox.put, self._count_rejected)
         follow = store.follow(
             keys.prefix,
             registry.on_snapshot,

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadline.errors import BusUnavailable
-from loadline.ports import Answer, Offer
+from loadline.ports import FrameHandler, RequestHandler
 from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
 
@@ -29,7 +29,7 @@ class BusFaults(Struct, frozen=True):
 class _Subscription(Struct, eq=False):
     pattern: str
     connection: "BusConnection"
-    offer: Offer
+    offer: FrameHandler
 
     def matches(self, subject: str) -> bool:
         """Whether it is the subject; ``*`` stands for any token, ``>`` for all that follow."""
@@ -63,7 +63,7 @@ class VirtualBus:
         self._connections: list[BusConnection] = []
         self._subscriptions: list[_Subscription] = []
         self._routes: dict[str, tuple[_Subscription, ...]] = {}
-        self._answers: dict[str, dict[BusConnection, Answer]] = {}
+        self._answers: dict[str, dict[BusConnection, RequestHandler]] = {}
 
     def connection(self) -> "BusConnection":
         """A connection for one process."""
@@ -79,16 +79,16 @@ class VirtualBus:
         for port in self._connections:
             port.connection_changed()
 
-    def subscribe(self, port: "BusConnection", pattern: str, offer: Offer) -> None:
+    def subscribe(self, port: "BusConnection", pattern: str, offer: FrameHandler) -> None:
         """Deliver what matches: a subject, or all that begin with what stands before ``>``."""
         self._subscriptions.append(_Subscription(pattern, port, offer))
         self._routes.clear()
 
-    def answer(self, port: "BusConnection", subject: str, answer: Answer) -> None:
+    def answer(self, port: "BusConnection", subject: str, answer: RequestHandler) -> None:
         """Give requests on the subject to this process too."""
         self._answers.setdefault(subject, {})[port] = answer
 
-    def responders(self, subject: str) -> "dict[BusConnection, Answer]":
+    def responders(self, subject: str) -> "dict[BusConnection, RequestHandler]":
         """Who may answer requests on the subject: the first answer counts."""
         return self._answers.get(subject, {})
 
@@ -182,15 +182,15 @@ class BusConnection:
         self._on_connection = on_connection
         on_connection(self.connected)
 
-    async def subscribe(self, subject: str, offer: Offer) -> None:
+    async def subscribe(self, subject: str, offer: FrameHandler) -> None:
         """Hand every frame on the subject (or all that begin with what stands before ``>``) to ``offer``."""
         self._bus.subscribe(self, subject, offer)
 
-    async def answer(self, subject: str, answer: Answer) -> None:
+    async def answer(self, subject: str, answer: RequestHandler) -> None:
         """Answer requests on the subject."""
         self._bus.answer(self, subject, answer)
 
-    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, Answer]]) -> None:
+    async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
         """Answer requests on the subjects of a micro service; it is not announced as one."""
         del name, version
         for subject, answer in endpoints.values():
@@ -215,7 +215,7 @@ class BusConnection:
         if not self.connected or not found:
             raise BusUnavailable("the bus is away" if found else f"nobody listens on {subject}")
 
-        async def reply(receiver: BusConnection, answer: Answer) -> None:
+        async def reply(receiver: BusConnection, answer: RequestHandler) -> None:
             answered = await answer(payload)
             if answered is not None:
                 bus.deliver(receiver, self, partial(promise.set_result, answered))

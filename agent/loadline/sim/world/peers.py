@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.errors import BusUnavailable
-from loadline.ports import Answer
+from loadline.ports import RequestHandler
 from loadline.sim.engine import Request
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.tasks import sleep
@@ -96,7 +96,7 @@ async def ask(port: BusConnection, subject: str, question: Struct, kind: type[A]
     return msgspec.json.decode(await port.request(subject, encode(question), TIMEOUT_S), type=kind)
 
 
-def answering(kind: type[Q], answer: Callable[[Q], Awaitable[Struct | None]]) -> Answer:
+def answering(kind: type[Q], answer: Callable[[Q], Awaitable[Struct | None]]) -> RequestHandler:
     """Answers questions of a kind; where ``answer`` gives None, another process answers."""
 
     async def answered(payload: bytes) -> bytes | None:

@@ -8,7 +8,16 @@ from msgspec.structs import replace
 from loadline.client.fence import DecisionFence, Freshness
 from loadline.core.vocabulary.decisions import ApplyStatus, PoolTarget
 from loadline.errors import BusUnavailable
-from loadline.scalers.local_plan import Action, Failures, Process, Timing, after_exit, mark, plan, reached
+from loadline.scalers.local_plan import (
+    Process,
+    ProcessAction,
+    ProcessTiming,
+    StartFailures,
+    failures_after_exit,
+    is_reached,
+    mark_leaving,
+    plan_actions,
+)
 from loadline.sim.world.bus import BusConnection
 from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
@@ -18,7 +27,7 @@ from loadline.wire.messages import DecisionApplied, DrainReport, ScalingDecision
 from loadline.wire.subjects import Subjects
 
 _TURN_MS: Final = 1_000.0
-_TIMING: Final = Timing(
+_TIMING: Final = ProcessTiming(
     linger_ms=2_000,
     grace_ms=5_000,
     settle_ms=1_000,
@@ -41,7 +50,7 @@ class _ScaledPool:
         self.processes: dict[str, Process] = {}
         self.target: PoolTarget | None = None
         self.drain_ttl_ms = 0
-        self.failures = Failures()
+        self.failures = StartFailures()
 
     def add(self, worker: SimulatedWorker, now_ms: int) -> None:
         record = worker.record
@@ -167,11 +176,11 @@ class SimulatedScaler:
         for pool in self._pools.values():
             self._remove_exited(pool, now_ms)
             drained = {name for name, seen in pool.processes.items() if self._drained.get(name, -1) >= seen.incarnation}
-            for seen in mark(list(pool.processes.values()), pool.target, drained, pool.drain_ttl_ms, now_ms):
+            for seen in mark_leaving(list(pool.processes.values()), pool.target, drained, pool.drain_ttl_ms, now_ms):
                 pool.processes[seen.worker] = seen
-            for action in plan(list(pool.processes.values()), pool.target, pool.failures, _TIMING, now_ms):
+            for action in plan_actions(list(pool.processes.values()), pool.target, pool.failures, _TIMING, now_ms):
                 self._execute(pool, action, now_ms)
-            settled &= pool.target is None or reached(list(pool.processes.values()), pool.target)
+            settled &= pool.target is None or is_reached(list(pool.processes.values()), pool.target)
         self._report_progress()
         if not settled:
             self._scheduled = True
@@ -181,9 +190,9 @@ class SimulatedScaler:
         for name in [name for name, worker in pool.workers.items() if not worker.alive]:
             del pool.workers[name]
             self._drained.pop(name, None)
-            pool.failures = after_exit(pool.failures, pool.processes.pop(name), _TIMING, now_ms)
+            pool.failures = failures_after_exit(pool.failures, pool.processes.pop(name), _TIMING, now_ms)
 
-    def _execute(self, pool: _ScaledPool, action: Action, now_ms: int) -> None:
+    def _execute(self, pool: _ScaledPool, action: ProcessAction, now_ms: int) -> None:
         if action.kind == "start":
             for _ in range(action.count):
                 pool.add(self._start_worker(pool.model, pool.name), now_ms)
@@ -195,7 +204,7 @@ class SimulatedScaler:
         for model, decision in list(self._open.items()):
             pools = [(self._pools[model, t.pool], t) for t in decision.targets if (model, t.pool) in self._pools]
             observed = {target.pool: len(pool.workers) for pool, target in pools}
-            if all(reached(list(pool.processes.values()), target) for pool, target in pools):
+            if all(is_reached(list(pool.processes.values()), target) for pool, target in pools):
                 del self._open[model]
                 self._answer(decision, "done", observed)
             elif observed != self._answers[model].observed:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from loadline.errors import LoadlineError, OutcomeUnknown, StoreUnavailable
-from loadline.ports import Change, Compare, Entry, Outcome, Snapshot, Write
+from loadline.ports import CommitResult, Compare, StoreChange, StoreEntry, StoreSnapshot, Write
 from loadline.sim.world.tasks import VirtualFuture
 from loadline.sim.world.timeline import Timeline
 
@@ -55,8 +55,8 @@ class VirtualStore:
         self.rng = timeline.rng("store")
         self.available = True
         self.revision = 1
-        self.keys: dict[str, Entry] = {}
-        self.on_write: Callable[[list[Change]], None] = lambda _changes: None
+        self.keys: dict[str, StoreEntry] = {}
+        self.on_write: Callable[[list[StoreChange]], None] = lambda _changes: None
         """Told of every write at the moment at which it is done, whoever can hear the store."""
         self._leases: dict[int, _VirtualLease] = {}
         self._connections: list[StoreConnection] = []
@@ -104,11 +104,11 @@ class VirtualStore:
         if self._leases.pop(lease_id, None) is not None:
             self._write([Write(key, None) for key, entry in self.keys.items() if entry.lease_id == lease_id])
 
-    def read(self, prefix: str) -> Snapshot:
+    def read(self, prefix: str) -> StoreSnapshot:
         """Everything under a prefix, in key order."""
-        return Snapshot([self.keys[key] for key in sorted(self.keys) if key.startswith(prefix)], self.revision)
+        return StoreSnapshot([self.keys[key] for key in sorted(self.keys) if key.startswith(prefix)], self.revision)
 
-    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
         """Do all writes if all comparisons hold, or none.
 
         Raises:
@@ -117,9 +117,9 @@ class VirtualStore:
         if any(write.lease_id and write.lease_id not in self._leases for write in writes):
             raise StoreUnavailable("requested lease not found")
         if not all(self._holds(compare) for compare in compares):
-            return Outcome(committed=False, revision=self.revision)
+            return CommitResult(committed=False, revision=self.revision)
         self._write(writes)
-        return Outcome(committed=True, revision=self.revision)
+        return CommitResult(committed=True, revision=self.revision)
 
     def _holds(self, compare: Compare) -> bool:
         entry = self.keys.get(compare.key)
@@ -129,16 +129,16 @@ class VirtualStore:
 
     def _write(self, writes: Sequence[Write]) -> None:
         self.revision += 1
-        changes: list[Change] = []
+        changes: list[StoreChange] = []
         for write in writes:
             before = self.keys.get(write.key)
             if write.value is not None:
                 created = before.create_revision if before else self.revision
-                self.keys[write.key] = Entry(write.key, write.value, created, self.revision, write.lease_id)
-                changes.append(Change(write.key, self.keys[write.key], self.revision))
+                self.keys[write.key] = StoreEntry(write.key, write.value, created, self.revision, write.lease_id)
+                changes.append(StoreChange(write.key, self.keys[write.key], self.revision))
             elif before is not None:
                 del self.keys[write.key]
-                changes.append(Change(write.key, None, self.revision))
+                changes.append(StoreChange(write.key, None, self.revision))
         if changes:
             self.on_write(changes)
             for port in self._connections:
@@ -157,8 +157,8 @@ class _PrefixWatch(Struct, eq=False):
     """Somebody follows a prefix. A new ``life`` begins with a snapshot and ends with a gap."""
 
     prefix: str
-    on_snapshot: Callable[[Snapshot], None]
-    on_changes: Callable[[list[Change]], None]
+    on_snapshot: Callable[[StoreSnapshot], None]
+    on_changes: Callable[[list[StoreChange]], None]
     on_connection: Callable[[bool], None]
     generation: int = 0
     alive: bool = False
@@ -204,19 +204,19 @@ class StoreConnection:
         """End a lease and remove its keys; a lease that is gone already is no error."""
         await self._call(lambda: self._store.revoke(lease_id))
 
-    async def read(self, prefix: str) -> Snapshot:
+    async def read(self, prefix: str) -> StoreSnapshot:
         """Everything under a prefix."""
         return await self._call(lambda: self._store.read(prefix))
 
-    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
         """Do all writes if all comparisons hold, or none."""
         return await self._call(lambda: self._store.commit(compares, writes), repeatable=False)
 
     async def follow(
         self,
         prefix: str,
-        on_snapshot: Callable[[Snapshot], None],
-        on_changes: Callable[[list[Change]], None],
+        on_snapshot: Callable[[StoreSnapshot], None],
+        on_changes: Callable[[list[StoreChange]], None],
         on_connection: Callable[[bool], None],
     ) -> None:
         """Follow a prefix for ever: a snapshot, then every change in order; a new snapshot after any gap."""
@@ -281,7 +281,7 @@ class StoreConnection:
                 watch.generation += 1
                 store.timeline.call_later(store.rng.uniform(0.0, _NOTICED_MS), partial(self._report_disconnect, watch))
 
-    def notify(self, changes: list[Change]) -> None:
+    def notify(self, changes: list[StoreChange]) -> None:
         """The server has written: every watch that is alive is told, in order."""
         store = self._store
         for watch in self._watches:

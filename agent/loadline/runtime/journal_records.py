@@ -1,7 +1,7 @@
-"""The journal's records, and the replay of them.
+"""Journal records and their replay.
 
-A segment is JSON Lines: first a ``Start`` (the settings and a snapshot of everything that was known), then for each
-turn a ``Turn`` (the events and the time) and, where the turn had any, its ``Effects``. A turn is written before it is
+A segment is JSON Lines: a ``SegmentStart`` (settings and a snapshot of the whole state), then for each turn a
+``TurnRecord`` (time and events) and, if the turn had effects, an ``EffectsRecord``. A turn is written before it is
 handled, so a replay sees exactly what the core saw.
 """
 
@@ -22,10 +22,10 @@ from loadline.errors import JournalError
 FORMAT = 6
 """Raised with a version whose records, settings or snapshots have other fields than those of the one before it."""
 
-S = TypeVar("S")
+SnapshotT = TypeVar("SnapshotT")
 
 
-class Start(Struct, Generic[S], frozen=True, tag="start", tag_field="kind"):
+class SegmentStart(Struct, Generic[SnapshotT], frozen=True, tag="start", tag_field="kind"):
     """What a segment begins with. Written with what a ``picture`` gives, read as ``Raw``."""
 
     format: int
@@ -34,35 +34,37 @@ class Start(Struct, Generic[S], frozen=True, tag="start", tag_field="kind"):
     continues: bool
     """Whether this is where the segment before it ended: same process, nothing lost in between."""
     settings: Settings
-    snapshot: S
+    snapshot: SnapshotT
 
 
-class _Header(Struct, frozen=True, tag="start", tag_field="kind"):
+class _SegmentHeader(Struct, frozen=True, tag="start", tag_field="kind"):
     """What the start record of every format says, whatever else is in it."""
 
     format: int
     version: str
 
 
-class Turn(Struct, frozen=True, tag="turn", tag_field="kind"):
+class TurnRecord(Struct, frozen=True, tag="turn", tag_field="kind"):
     """What happened up to ``now`` (ms)."""
 
     now: int
     events: list[AnyEvent]
 
 
-class Effects(Struct, frozen=True, tag="effects", tag_field="kind"):
+class EffectsRecord(Struct, frozen=True, tag="effects", tag_field="kind"):
     """What followed from the turn before."""
 
     effects: list[AnyEffect]
 
 
 encode = msgspec.json.Encoder().encode
-_headers = msgspec.json.Decoder(_Header)
-_records: msgspec.json.Decoder[Start[Raw] | Turn | Effects] = msgspec.json.Decoder(Start[Raw] | Turn | Effects)
+_headers = msgspec.json.Decoder(_SegmentHeader)
+_records: msgspec.json.Decoder[SegmentStart[Raw] | TurnRecord | EffectsRecord] = msgspec.json.Decoder(
+    SegmentStart[Raw] | TurnRecord | EffectsRecord
+)
 
 
-class Replayed(Struct):
+class ReplayResult(Struct):
     """What a replay found."""
 
     segments: int = 0
@@ -77,7 +79,7 @@ class Replayed(Struct):
     """What the last turn gave and the journal has not shown yet."""
 
 
-def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> Replayed:
+def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> ReplayResult:
     """Drive a fresh controller with the recorded turns and compare every effect byte for byte.
 
     Args:
@@ -87,7 +89,7 @@ def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> Replayed:
         JournalError: A record is not one of ours.
     """
     discover()  # the settings may name the planner of a package
-    found = Replayed()
+    found = ReplayResult()
     for name, records in segments:
         found.segments += 1
         if _replay_segment(name, records, found):
@@ -95,25 +97,25 @@ def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> Replayed:
     return found
 
 
-def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> bool:
+def _replay_segment(name: str, records: Iterable[bytes], found: ReplayResult) -> bool:
     """Replay one segment; true at a difference."""
     for number, line in enumerate(records, start=1):
         place = f"{name}, record {number}"
         record = _parse(line, place)
-        if isinstance(record, Start):
+        if isinstance(record, SegmentStart):
             if _begin(record, place, found):
                 return True
             continue
         if found.controller is None:
             raise JournalError(f"{place}: a segment must begin with a start record; is its beginning cut off?")
-        if isinstance(record, Turn):
+        if isinstance(record, TurnRecord):
             if found.unconfirmed:
                 return _differ(found, place, _missing(found.unconfirmed))
             if record.now < found.now:
                 return _differ(found, place, f"time goes back by {found.now - record.now} ms")
             found.turns, found.now = found.turns + 1, record.now
             effects = _handle(found.controller, record, place)
-            found.unconfirmed = encode(Effects(effects)) if effects else None
+            found.unconfirmed = encode(EffectsRecord(effects)) if effects else None
             found.effects += len(effects)
             found.decisions += sum(isinstance(effect, CommitDecision) for effect in effects)
         elif line != found.unconfirmed:
@@ -126,7 +128,7 @@ def _replay_segment(name: str, records: Iterable[bytes], found: Replayed) -> boo
     return False
 
 
-def _handle(controller: Controller, turn: Turn, place: str) -> list[AnyEffect]:
+def _handle(controller: Controller, turn: TurnRecord, place: str) -> list[AnyEffect]:
     try:
         return controller.handle(turn.events, turn.now)
     except (
@@ -136,7 +138,7 @@ def _handle(controller: Controller, turn: Turn, place: str) -> list[AnyEffect]:
         raise JournalError(f"{place}: {what}. Replay it with the version that wrote it, or report it") from error
 
 
-def _begin(start: Start[Raw], place: str, found: Replayed) -> bool:
+def _begin(start: SegmentStart[Raw], place: str, found: ReplayResult) -> bool:
     known = found.controller
     if known is not None and start.continues:
         if found.unconfirmed:
@@ -154,19 +156,19 @@ def _begin(start: Start[Raw], place: str, found: Replayed) -> bool:
     return False
 
 
-def _parse(line: bytes, place: str) -> Start[Raw] | Turn | Effects:
+def _parse(line: bytes, place: str) -> SegmentStart[Raw] | TurnRecord | EffectsRecord:
     try:
         record = _records.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             _check_format(_headers.decode(line), place)  # rather than name a knob that was another one then
         raise JournalError(f"{place}: not a journal record: {error}") from error
-    if isinstance(record, Start):
+    if isinstance(record, SegmentStart):
         _check_format(record, place)
     return record
 
 
-def _check_format(start: Start[Raw] | _Header, place: str) -> None:
+def _check_format(start: SegmentStart[Raw] | _SegmentHeader, place: str) -> None:
     if start.format != FORMAT:
         raise JournalError(
             f"{place}: format {start.format} was written by loadline {start.version}; replay it with that"
@@ -177,7 +179,7 @@ def _missing(effects: bytes) -> str:
     return f"the replay gives {_shown(effects)}, the journal has no effects"
 
 
-def _differ(found: Replayed, place: str, difference: str) -> bool:
+def _differ(found: ReplayResult, place: str, difference: str) -> bool:
     found.difference = f"{place}: {difference}"
     return True
 

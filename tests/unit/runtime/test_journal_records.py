@@ -8,7 +8,7 @@ import pytest
 from loadline.core.controller import Controller
 from loadline.core.vocabulary import events as ev
 from loadline.errors import JournalError
-from loadline.runtime import record
+from loadline.runtime import journal_records
 from tests.support.segments import lone_agent
 
 Segments = list[list[bytes]]
@@ -25,8 +25,8 @@ def recorded() -> Segments:
     return segments.kept
 
 
-def replay(segments: Segments) -> record.Replayed:
-    return record.replay((f"segment {number}", list(segment)) for number, segment in enumerate(segments))
+def replay(segments: Segments) -> journal_records.ReplayResult:
+    return journal_records.replay((f"segment {number}", list(segment)) for number, segment in enumerate(segments))
 
 
 def copy(segments: Segments) -> Segments:
@@ -135,9 +135,9 @@ def test_time_that_goes_back(recorded: Segments) -> None:
 
 def changed_turn(change: Callable[[ev.LoadReported], ev.LoadReported]) -> Callable[[bytes], bytes]:
     def edit(line: bytes) -> bytes:
-        turn = msgspec.json.decode(line, type=record.Turn)
+        turn = msgspec.json.decode(line, type=journal_records.TurnRecord)
         events = [change(event) if isinstance(event, ev.LoadReported) else event for event in turn.events]
-        return record.encode(record.Turn(turn.now, events))
+        return journal_records.encode(journal_records.TurnRecord(turn.now, events))
 
     return edit
 
@@ -221,7 +221,7 @@ def test_another_format_is_refused_whatever_its_fields_are(recorded: Segments, r
     with pytest.raises(JournalError, match="not a journal record"):
         replay([[start]])
     with pytest.raises(JournalError, match="format 99 was written by loadline sim"):
-        replay([[start.replace(b'"format":%d' % record.FORMAT, b'"format":99')]])
+        replay([[start.replace(b'"format":%d' % journal_records.FORMAT, b'"format":99')]])
 
 
 def test_a_snapshot_of_another_version_is_refused(recorded: Segments) -> None:
@@ -234,7 +234,7 @@ def test_a_turn_at_which_the_core_raises_is_named(recorded: Segments, monkeypatc
         raise ZeroDivisionError("float division by zero")
 
     monkeypatch.setattr(Controller, "handle", raises)
-    now = msgspec.json.decode(recorded[0][1], type=record.Turn).now
+    now = msgspec.json.decode(recorded[0][1], type=journal_records.TurnRecord).now
     said = f"segment 0, record 2: the core raised ZeroDivisionError: float division by zero, in the turn at {now} ms"
     with pytest.raises(JournalError, match=said):
         replay(recorded)

@@ -5,12 +5,12 @@ import signal
 _early: list[int] = []
 
 
-def hold() -> None:
+def defer() -> None:
     """Keep SIGHUP from now on, until somebody can obey it."""
     signal.signal(signal.SIGHUP, lambda number, _frame: _early.append(number))
 
 
-def held() -> bool:
+def pop_deferred() -> bool:
     """Whether one came meanwhile; says so once."""
     came = bool(_early)
     _early.clear()

@@ -10,7 +10,7 @@ from loadline.core.vocabulary.allocations import AllocationProblem
 from loadline.solver import solve
 
 
-class Asked(Struct, frozen=True):
+class SolveRequest(Struct, frozen=True):
     """A problem, and how long its solution may take."""
 
     problem: AllocationProblem
@@ -19,7 +19,7 @@ class Asked(Struct, frozen=True):
 
 def main(imports: list[str]) -> None:
     """Answer problems with allocations; see ``answer_all``."""
-    decoder = msgspec.json.Decoder(Asked)
+    decoder = msgspec.json.Decoder(SolveRequest)
 
     def answer(frame: bytes) -> bytes:
         asked = decoder.decode(frame)

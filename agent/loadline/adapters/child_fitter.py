@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from loadline.adapters.process_child import ProcessChild, Unanswered, module
+from loadline.adapters.process_child import ChildUnanswered, ProcessChild, module_command
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 from loadline.forecast import last_value
@@ -17,7 +17,7 @@ _forecasts = msgspec.json.Decoder(Forecast | None)
 _allocations = msgspec.json.Decoder(Allocation | None)
 
 
-class ProcessFitter:
+class ChildFitter:
     """A ``Fitter`` whose children are started when they are first needed.
 
     Args:
@@ -27,8 +27,10 @@ class ProcessFitter:
     """
 
     def __init__(self, imports: Sequence[str] = (), command: Sequence[str] = (), solver: Sequence[str] = ()) -> None:
-        self._fits = ProcessChild((*command, *imports) if command else module("loadline.adapters.fitting", imports))
-        self._solver = ProcessChild(solver or module("loadline.adapters.solving"))
+        self._fits = ProcessChild(
+            (*command, *imports) if command else module_command("loadline.adapters.forecast_child", imports)
+        )
+        self._solver = ProcessChild(solver or module_command("loadline.adapters.solver_child"))
 
     @property
     def pid(self) -> int:
@@ -46,7 +48,7 @@ class ProcessFitter:
 
         try:
             return await self._fits.ask(msgspec.json.encode(question), understood, deadline_s)
-        except Unanswered as error:
+        except ChildUnanswered as error:
             return last_value(question, error.why, error.detail)
 
     async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
@@ -54,7 +56,7 @@ class ProcessFitter:
         question = msgspec.json.encode({"problem": problem, "time_limit_s": time_limit_s})
         try:
             return await self._solver.ask(question, _allocations.decode, time_limit_s + _GRACE_S)
-        except Unanswered:
+        except ChildUnanswered:
             return None
 
     async def close(self) -> None:

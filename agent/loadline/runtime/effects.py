@@ -69,7 +69,7 @@ class Log(Protocol):
         """A bug, with the exception that is being handled."""
 
 
-class Performer:
+class EffectRunner:
     """Performs effects on a bus, a store and a fitter. Each call is a task: one slow answer delays nobody else."""
 
     def __init__(
