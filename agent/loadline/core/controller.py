@@ -153,7 +153,7 @@ class Controller:
         """Apply other settings; the agent's name and its leadership cannot change."""
         old, new = self.settings, msgspec.json.decode(event.settings, type=Settings)
         self.settings = replace(new, agent=old.agent, scope=old.scope, leadership=old.leadership)
-        self.state.config_problem, self.state.restart_for = "", list(event.kept)
+        self.state.config_problem, self.state.restart_for = "", list(event.restart_for)
         self._planners = settings.settings_changed(turn, self._planners, self.settings)
         self._mode = compose(self.settings, self.state, self._planners)
 

@@ -171,7 +171,7 @@ def test_of_what_says_the_same_as_before_nothing_is_told(reading: Reading) -> No
         await read(f"{FAST}{BASE}", 4)
 
     reading.play(scenario)
-    kept = [event.kept if isinstance(event, SettingsChanged) else None for event in reading.events]
+    kept = [event.restart_for if isinstance(event, SettingsChanged) else None for event in reading.events]
     assert kept == [["leadership.lease_ttl_s"], None, ["leadership.lease_ttl_s"], []], "one that was refused is told of"
 
 
@@ -186,8 +186,8 @@ def test_what_is_obeyed_at_the_start_alone_is_kept_and_said(reading: Reading) ->
         reading.play(scenario)
     event = reading.events[0]
     assert isinstance(event, SettingsChanged)
-    assert event.kept == ["agent.name", "leadership.lease_ttl_s"]
-    assert logs[0]["keys"] == event.kept
+    assert event.restart_for == ["agent.name", "leadership.lease_ttl_s"]
+    assert logs[0]["keys"] == event.restart_for
     assert logs[1]["changes"] == ["fleet.quorum_ratio: 0.8 -> 0.5"]
 
 

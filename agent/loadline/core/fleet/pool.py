@@ -9,7 +9,7 @@ from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKn
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.fleet.worker import MICRO, NO_LOAD, WorkerLoad, WorkerState
-from loadline.core.vocabulary.learned import START_UPS
+from loadline.core.vocabulary.learned import START_UPS_MAX
 from loadline.core.vocabulary.scalars import WORKERS_MAX, Name, Role
 from loadline.core.vocabulary.status import PoolStatus
 
@@ -293,7 +293,7 @@ class Pool(Struct):
         if filling and self.target_reached_at_ms == now and self.scaled_down_at_ms < self.scaled_up_at_ms:
             # Past the deadline a worker is missing, and was asked for again: six hours would be planned for.
             self.start_ups_ms.append(min(now - self.scaled_up_at_ms, self.knobs.start_deadline_ms))
-            del self.start_ups_ms[:-START_UPS]
+            del self.start_ups_ms[:-START_UPS_MAX]
 
     def remove(self, name: str, now: int) -> None:
         """Forget a worker."""

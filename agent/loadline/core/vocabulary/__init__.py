@@ -1,1 +1,1 @@
-"""Types that all of the core shares: events, effects, samples, decisions, reasons and status."""
+"""Types shared by the whole core: events, effects, samples, decisions, migrations, forecasts, reasons and status."""

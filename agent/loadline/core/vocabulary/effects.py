@@ -1,7 +1,7 @@
-"""What to do: one frozen Struct for each wish of the controller.
+"""Effects: requests of the controller to the runtime.
 
-The runtime performs effects and hands the result of each back as an event. An effect is complete: performing it needs
-nothing but the effect itself.
+The runtime executes effects and returns their results as events. An effect is complete: its execution needs no other
+input.
 """
 
 from msgspec import Struct
@@ -15,11 +15,11 @@ from loadline.core.vocabulary.scalars import Role
 
 
 class Effect(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True):
-    """Base of all effects; the tag is the class name."""
+    """Base of all effects; the class name is the tag."""
 
 
 class Campaign(Effect, frozen=True):
-    """Try once to become leader. Answered by ``LeadershipWon`` or ``CampaignLost``."""
+    """Try once to become leader; results in ``LeadershipWon`` or ``CampaignLost``."""
 
     scope: str
     ttl_s: int
@@ -27,7 +27,7 @@ class Campaign(Effect, frozen=True):
 
 
 class RenewLease(Effect, frozen=True):
-    """Extend the leader's lease. Answered by ``LeaseRenewed`` or ``LeaseRenewalFailed``."""
+    """Extend the leader's lease; results in ``LeaseRenewed`` or ``LeaseRenewalFailed``."""
 
     scope: str
     lease_id: int
@@ -35,25 +35,25 @@ class RenewLease(Effect, frozen=True):
 
 
 class Resign(Effect, frozen=True):
-    """Give the leader's lease back. Not answered: the lease runs out by itself if the store is away."""
+    """Revoke the leader's lease. Without a result: if the store is unreachable, the lease expires."""
 
     scope: str
     lease_id: int
 
 
 class ReadDecisions(Effect, frozen=True):
-    """Read all decisions, linearizably.
+    """Read all decisions with linearizable consistency.
 
-    Answered, with the same ``request``, by ``DecisionsRead`` or ``DecisionsUnread``.
+    Results in ``DecisionsRead`` or ``DecisionsUnread`` with the same ``request``.
     """
 
     request: int
 
 
 class CommitDecision(Effect, frozen=True):
-    """Write a decision if the leader key still has this epoch and the model's key this revision (0: no key).
+    """Write a decision if the leader key has its epoch and the model's key has ``expected_revision`` (0: no key).
 
-    Answered by ``DecisionCommitted``, ``CommitRefused`` or ``CommitUnknown``.
+    Results in ``DecisionCommitted``, ``CommitRefused`` or ``CommitUnknown``.
     """
 
     decision: Decision
@@ -62,14 +62,14 @@ class CommitDecision(Effect, frozen=True):
 
 
 class AnnounceDecision(Effect, frozen=True):
-    """Publish a committed decision. ``ttl_ms`` is how long it may still be applied."""
+    """Publish a committed decision that scalers may apply for another ``ttl_ms``."""
 
     decision: Decision
     ttl_ms: int
 
 
 class SendDrain(Effect, frozen=True):
-    """Ask a worker to drain. Answered by ``DrainAnswered``."""
+    """Ask a worker to drain; results in ``DrainAnswered``."""
 
     model: str
     pool: str
@@ -82,24 +82,24 @@ class SendDrain(Effect, frozen=True):
 
 
 class SendMigrate(Effect, frozen=True):
-    """Ask the source of a move to begin it. Answered by ``MoveAnswered``."""
+    """Ask the source of a migration to start it; results in ``MigrationAnswered``."""
 
     migration: Migration
     ttl_ms: int
-    """How long the whole move may take."""
+    """Time limit of the whole migration."""
     timeout_ms: int
-    """How long the source may take to answer."""
+    """Time limit of the source's reply."""
 
 
 class RevokeWorkerLease(Effect, frozen=True):
-    """Take a worker that does not answer out of the routers' sight. The registry reports the result."""
+    """Revoke the lease of an unresponsive worker so that routers drop it; the registry reports the result."""
 
     worker: str
     lease_id: int
 
 
 class WritePause(Effect, frozen=True):
-    """Write or remove a model's pause key. The registry reports the result."""
+    """Write or remove the pause key of a model; the registry reports the result."""
 
     model: str
     paused: bool
@@ -107,7 +107,7 @@ class WritePause(Effect, frozen=True):
 
 
 class SaveLearned(Effect, frozen=True):
-    """Keep what a model has taught, if the leader key still has this epoch. The registry reports the result."""
+    """Store the learned state of a model if the leader key has this epoch; the registry reports the result."""
 
     model: str
     learned: LearnedState
@@ -116,7 +116,7 @@ class SaveLearned(Effect, frozen=True):
 
 
 class FitForecast(Effect, frozen=True):
-    """Ask a predictor. Answered, with the same ``request``, by ``ForecastFitted`` or ``ForecastFailed``."""
+    """Fit predictors; results in ``ForecastFitted`` or ``ForecastFailed`` with the same ``request``."""
 
     model: str
     request: int
@@ -124,9 +124,9 @@ class FitForecast(Effect, frozen=True):
 
 
 class SolveAllocation(Effect, frozen=True):
-    """Ask for the best allocation.
+    """Solve an allocation problem exactly.
 
-    Answered, with the same ``request``, by ``AllocationSolved`` or ``AllocationFailed``.
+    Results in ``AllocationSolved`` or ``AllocationFailed`` with the same ``request``.
     """
 
     request: int
@@ -135,7 +135,7 @@ class SolveAllocation(Effect, frozen=True):
 
 
 class RaiseAlarm(Effect, frozen=True):
-    """Tell people: logged as a warning and counted by kind."""
+    """Alert operators: log a warning and count it by kind."""
 
     kind: str
     model: str

@@ -1,6 +1,6 @@
-"""What happened: one frozen Struct for each fact that reaches the controller.
+"""Events: facts that reach the controller.
 
-Events are the only input of the core and the content of the journal, so each is small, immutable and encodable.
+Events are the only input of the core and the content of the journal: small, immutable and encodable.
 """
 
 from msgspec import Raw, Struct
@@ -19,11 +19,11 @@ from loadline.core.vocabulary.samples import RegisteredWorker, TrafficSample, Wo
 
 
 class Event(Struct, frozen=True, tag=True, tag_field="type", omit_defaults=True, gc=False):
-    """Base of all events; the tag is the class name."""
+    """Base of all events; the class name is the tag."""
 
 
 class LoadReported(Event, frozen=True):
-    """A worker published samples, oldest first."""
+    """Samples published by a worker, oldest first."""
 
     model: str
     pool: str
@@ -33,7 +33,7 @@ class LoadReported(Event, frozen=True):
 
 
 class TrafficReported(Event, frozen=True):
-    """A frontend published an interval."""
+    """Traffic of one interval, published by a frontend."""
 
     model: str
     frontend: str
@@ -42,19 +42,19 @@ class TrafficReported(Event, frozen=True):
 
 
 class RegistryRead(Event, frozen=True):
-    """The whole registry was read: workers that are not in it are gone."""
+    """The complete registry; workers that it does not list are gone."""
 
     workers: list[RegisteredWorker]
 
 
 class WorkerRegistered(Event, frozen=True):
-    """A worker appeared in the registry, or changed its record."""
+    """A worker's record was created or changed in the registry."""
 
     worker: RegisteredWorker
 
 
 class WorkerDeregistered(Event, frozen=True):
-    """A worker's key is gone: its lease was revoked or ran out."""
+    """A worker's key was removed: its lease was revoked or expired."""
 
     model: str
     pool: str
@@ -62,7 +62,7 @@ class WorkerDeregistered(Event, frozen=True):
 
 
 class LeadershipWon(Event, frozen=True):
-    """A campaign succeeded. ``asked_at_ms`` is when it was asked for, so the lease is at least that old."""
+    """A campaign succeeded. ``asked_at_ms`` is the time of the request, from which the lease counts."""
 
     scope: str
     epoch: int
@@ -71,7 +71,7 @@ class LeadershipWon(Event, frozen=True):
 
 
 class CampaignLost(Event, frozen=True):
-    """Another agent leads, or the store could not be asked."""
+    """Another agent leads, or the store was unreachable."""
 
     scope: str
     leader: str
@@ -79,7 +79,7 @@ class CampaignLost(Event, frozen=True):
 
 
 class LeaseRenewed(Event, frozen=True):
-    """The leader's lease was extended. ``asked_at_ms`` is when the renewal was asked for."""
+    """The leader's lease was extended. ``asked_at_ms`` is the time of the request."""
 
     scope: str
     lease_id: int
@@ -87,7 +87,7 @@ class LeaseRenewed(Event, frozen=True):
 
 
 class LeaseRenewalFailed(Event, frozen=True):
-    """The leader's lease could not be extended; ``lost`` when the store says that it is gone."""
+    """The leader's lease was not extended; ``lost`` if the store no longer has it."""
 
     scope: str
     lease_id: int
@@ -96,7 +96,7 @@ class LeaseRenewalFailed(Event, frozen=True):
 
 
 class LeaderChanged(Event, frozen=True):
-    """The leader's key changed hands, or vanished (``leader`` empty, ``epoch`` 0), as of a revision of the store."""
+    """The leader's key changed, or was removed (``leader`` empty, ``epoch`` 0), at a revision of the store."""
 
     scope: str
     leader: str
@@ -105,24 +105,24 @@ class LeaderChanged(Event, frozen=True):
 
 
 class DecisionsRead(Event, frozen=True):
-    """All decisions were read back from the store as of ``revision``; a model that is not in it has none."""
+    """All decisions in the store at ``revision``; models that it does not list have none."""
 
     request: int
     decisions: list[StoredDecision]
     revision: int
     unreadable: dict[str, int] = {}
-    """Models whose key holds something else, and the revision of that."""
+    """Revisions of keys that hold no readable decision, by model."""
 
 
 class DecisionsUnread(Event, frozen=True):
-    """The decisions could not be read."""
+    """Reading the decisions failed."""
 
     request: int
     detail: str
 
 
 class DecisionCommitted(Event, frozen=True):
-    """The store took a decision of ours."""
+    """The store accepted a decision of this agent."""
 
     decision_id: str
     model: str
@@ -130,7 +130,7 @@ class DecisionCommitted(Event, frozen=True):
 
 
 class CommitRefused(Event, frozen=True):
-    """The store did not take it: the epoch or the revision was no longer ours, or it was not reached at all."""
+    """The store did not accept a decision: another epoch or revision (``fenced``), or it was unreachable."""
 
     decision_id: str
     model: str
@@ -139,7 +139,7 @@ class CommitRefused(Event, frozen=True):
 
 
 class CommitUnknown(Event, frozen=True):
-    """The store may or may not have taken it."""
+    """A commit without a known result."""
 
     decision_id: str
     model: str
@@ -147,7 +147,7 @@ class CommitUnknown(Event, frozen=True):
 
 
 class DecisionAnswered(Event, frozen=True):
-    """A scaler said what it does with a decision."""
+    """A scaler reported the status of a decision."""
 
     decision_id: str
     model: str
@@ -160,7 +160,7 @@ class DecisionAnswered(Event, frozen=True):
 
 
 class DrainAnswered(Event, frozen=True):
-    """A worker answered a drain command; ``accepted`` is None where no answer came in time."""
+    """A worker's reply to a drain command; ``accepted`` is None on a timeout."""
 
     model: str
     pool: str
@@ -171,7 +171,7 @@ class DrainAnswered(Event, frozen=True):
 
 
 class WorkerDrained(Event, frozen=True):
-    """A worker has nothing left to do."""
+    """A worker reported that its drain is complete."""
 
     model: str
     pool: str
@@ -180,21 +180,21 @@ class WorkerDrained(Event, frozen=True):
 
 
 class MigrationAnswered(Event, frozen=True):
-    """A worker answered a migrate command; ``accepted`` is None where no answer came in time."""
+    """A worker's reply to a migrate command; ``accepted`` is None on a timeout."""
 
     command_id: str
     model: str
     accepted: bool | None
     reason: MigrationRefusal | None = None
     requests: int = 0
-    """Chosen by the source."""
+    """Requests selected by the source."""
     tokens: int = 0
-    """Of KV cache that these have."""
+    """KV tokens of the selected requests."""
     detail: str = ""
 
 
 class MigrationReported(Event, frozen=True):
-    """A source says how far a move is."""
+    """Progress of a migration, reported by its source."""
 
     command_id: str
     model: str
@@ -204,21 +204,21 @@ class MigrationReported(Event, frozen=True):
     trigger: str
     phase: MigrationReportPhase
     requests: int
-    """Chosen by the source."""
+    """Requests selected by the source."""
     moved: int
-    """Of these, the destination has them now."""
+    """Selected requests that the destination has taken over."""
     failed: int
-    """Of these, they stay where they are."""
+    """Selected requests that stay at the source."""
     tokens: int
-    """Of KV cache that were moved."""
+    """KV tokens that were migrated."""
     took_ms: int
-    """Since the source accepted."""
+    """Time since the source accepted."""
     reason: MigrationFailure = ""
     detail: str = ""
 
 
 class DrainRequested(Event, frozen=True):
-    """An operator wants one worker emptied."""
+    """An operator requested the drain of one worker."""
 
     model: str
     pool: str
@@ -227,7 +227,7 @@ class DrainRequested(Event, frozen=True):
 
 
 class PauseRequested(Event, frozen=True):
-    """An operator wants a model paused or resumed."""
+    """An operator requested that a model be paused or resumed."""
 
     model: str
     paused: bool
@@ -235,20 +235,20 @@ class PauseRequested(Event, frozen=True):
 
 
 class AnnouncementRequested(Event, frozen=True):
-    """A scaler that has just started wants to know what stands."""
+    """A scaler that has started requested the current decision."""
 
     model: str
     by: str
 
 
 class PausesRead(Event, frozen=True):
-    """The whole list of paused models, by name, with who paused them."""
+    """All paused models, with the operator who paused each."""
 
     paused: dict[str, str]
 
 
 class PauseChanged(Event, frozen=True):
-    """A model's pause key was written or removed."""
+    """The pause key of a model was written or removed."""
 
     model: str
     paused: bool
@@ -256,20 +256,20 @@ class PauseChanged(Event, frozen=True):
 
 
 class LearnedRead(Event, frozen=True):
-    """All that is kept of what models have taught, by model."""
+    """All learned states in the store, by model."""
 
     learned: dict[str, LearnedState]
 
 
 class LearnedChanged(Event, frozen=True):
-    """What is kept of one model was written, or was removed or cannot be read (None)."""
+    """The stored learned state of one model changed; None: it was removed or is unreadable."""
 
     model: str
     learned: LearnedState | None
 
 
 class ForecastFitted(Event, frozen=True):
-    """A predictor answered each question, in their order; None where nothing is known of the series."""
+    """Forecasts of a ``FitForecast``, in the order of its queries; None for a series without known values."""
 
     model: str
     request: int
@@ -277,7 +277,7 @@ class ForecastFitted(Event, frozen=True):
 
 
 class ForecastFailed(Event, frozen=True):
-    """Nobody could be asked."""
+    """A ``FitForecast`` could not be executed."""
 
     model: str
     request: int
@@ -285,47 +285,47 @@ class ForecastFailed(Event, frozen=True):
 
 
 class AllocationSolved(Event, frozen=True):
-    """Who is to get how much of what is short."""
+    """The solution of an allocation problem."""
 
     request: int
     allocation: Allocation
 
 
 class AllocationFailed(Event, frozen=True):
-    """No allocation was found in time, or nobody could be asked."""
+    """An allocation problem was not solved in time or could not be executed."""
 
     request: int
     detail: str = ""
 
 
 class StoreConnectionChanged(Event, frozen=True):
-    """The store can be reached, or not."""
+    """The connection to etcd was established or lost."""
 
     connected: bool
 
 
 class BusConnectionChanged(Event, frozen=True):
-    """The bus can be reached, or not."""
+    """The connection to NATS was established or lost."""
 
     connected: bool
 
 
 class SettingsChanged(Event, frozen=True):
-    """The configuration was read again. ``settings`` is the JSON of the ``Settings``, which events know nothing of."""
+    """The configuration was reloaded. ``settings`` is JSON of ``Settings``, a type that a higher layer defines."""
 
     settings: Raw
-    kept: list[str] = []
-    """Keys that were changed too and are obeyed once, when an agent starts."""
+    restart_for: list[str] = []
+    """Changed keys that take effect only after a restart."""
 
 
 class SettingsRefused(Event, frozen=True):
-    """The configuration was read again and cannot be used."""
+    """The configuration was reloaded and is invalid."""
 
     detail: str
 
 
 class ShutdownRequested(Event, frozen=True):
-    """The process was asked to stop: nothing new is begun, leadership is handed over."""
+    """The process was asked to stop: the agent starts nothing new and resigns leadership."""
 
 
 AnyEvent = (

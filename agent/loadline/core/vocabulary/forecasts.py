@@ -1,7 +1,7 @@
-"""Series of load, what a predictor is asked, and what it answers.
+"""Forecast queries and results, with the knobs of the predictors.
 
-The knobs of the predictors are here and not beside the predictors: a question is complete, so that whoever performs it,
-a child process or a simulation, needs nothing but the question.
+A query is complete: the child process or the simulation that executes it needs no other input. The knobs are therefore
+defined here and not beside the predictors.
 """
 
 from typing import Annotated, Literal
@@ -20,83 +20,83 @@ _Variance = Annotated[float, Meta(gt=0, le=1e12)]
 
 
 class Series(Struct, frozen=True):
-    """Values of a regular interval, oldest first: None is not known, nor is a NaN or what is negative; 0 is idle."""
+    """Values at a regular interval, oldest first. None, NaN and negative values are unknown; 0 is idle."""
 
     values: Annotated[tuple[float | None, ...], Meta(max_length=POINTS_MAX)]
     interval_ms: Annotated[int, Meta(ge=1, le=86_400_000)]
     end_ms: int = 0
-    """End of the last interval, Unix ms."""
+    """End of the last interval, in Unix ms."""
 
 
 class History(Struct, frozen=True):
-    """The load of a model, in three series of the same intervals."""
+    """Past load of a model, as three series over the same intervals."""
 
     requests: Series
     isl_tokens: Series
-    """Mean over the requests of the interval."""
+    """Mean input length of the requests of each interval."""
     osl_tokens: Series
+    """Mean output length of the requests of each interval."""
     ends_at_ms: Annotated[int, Meta(ge=0, lt=DAY_MS)] | None = None
-    """Time of day, UTC, at which it ends; None: whenever it is taken up."""
+    """Time of day (UTC) of its end, in ms; None aligns the end with the start of the agent."""
 
 
 class KalmanKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the Kalman filter: variances, of which only the ratios matter."""
+    """Knobs of the Kalman filter. Only the ratios of the variances matter."""
 
-    q_level: Annotated[_Variance, Meta(description="Variance of what the level does in an interval.")] = 1.0
-    q_trend: Annotated[_Variance, Meta(description="Variance of what the trend does in an interval.")] = 0.1
+    q_level: Annotated[_Variance, Meta(description="Variance of the change of the level per interval.")] = 1.0
+    q_trend: Annotated[_Variance, Meta(description="Variance of the change of the trend per interval.")] = 0.1
     r: Annotated[_Variance, Meta(description="Variance of a measurement.")] = 10.0
 
 
 class ArimaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of ARIMA. Choosing an order takes seconds where a fit takes a twentieth of one."""
+    """Knobs of ARIMA. Selecting an order takes seconds, a fit about 50 ms."""
 
-    points: Annotated[int, Meta(ge=24, le=POINTS_MAX, description="Newest points that it is fitted on.")] = 288
+    points: Annotated[int, Meta(ge=24, le=POINTS_MAX, description="Number of newest points to fit.")] = 288
     order_intervals: Annotated[
-        int, Meta(ge=1, le=POINTS_MAX, description="The order is chosen again after so many intervals.")
+        int, Meta(ge=1, le=POINTS_MAX, description="Intervals after which the order is selected again.")
     ] = 96
 
 
 class ProphetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of Prophet."""
 
-    points: Annotated[int, Meta(ge=5, le=POINTS_MAX, description="Newest points that it is fitted on.")] = 1_008
+    points: Annotated[int, Meta(ge=5, le=POINTS_MAX, description="Number of newest points to fit.")] = 1_008
 
 
 class SeasonalKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     """Knobs of the seasonal regression."""
 
     season_s: Annotated[
-        int, Meta(ge=60, le=604_800, description="After so long the load repeats; it takes more than one of it to see.")
+        int, Meta(ge=60, le=604_800, description="Period of the load; more than one period of data is needed.")
     ] = 86_400
-    points: Annotated[int, Meta(ge=24, le=POINTS_MAX, description="Newest points that it is fitted on.")] = 1_008
+    points: Annotated[int, Meta(ge=24, le=POINTS_MAX, description="Number of newest points to fit.")] = 1_008
 
 
 class AutoKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the choice between predictors."""
+    """Knobs of the selection between predictors."""
 
     candidates: Annotated[
         tuple[PredictorName, ...],
-        Meta(min_length=1, max_length=5, description="Those to choose from; of equals the first is taken."),
+        Meta(min_length=1, max_length=5, description="Predictors to choose from; ties go to the first."),
     ] = ("seasonal", "constant")
     origins: Annotated[
-        int, Meta(ge=2, le=200, description="Past moments at which each is scored, spread over the newest season.")
+        int,
+        Meta(ge=2, le=200, description="Past times at which each predictor is scored, spread over the newest season."),
     ] = 24
 
 
 class ForecastKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of forecasts. A predictor's own knobs are the field of its name."""
+    """Knobs of forecasts. The field named after a predictor holds its knobs."""
 
     predictor: Annotated[
-        AnyPredictor, Meta(description="Which predictor; auto: the one with the lowest past loss.")
+        AnyPredictor, Meta(description="Predictor; auto selects the one with the lowest past loss.")
     ] = "auto"
-    quantile: Annotated[
-        float, Meta(ge=0.5, le=0.999, description="The upper forecast is exceeded in so much less than all cases.")
-    ] = 0.9
+    quantile: Annotated[float, Meta(ge=0.5, le=0.999, description="Quantile of the upper forecast.")] = 0.9
     min_points: Annotated[
-        int, Meta(ge=1, le=POINTS_MAX, description="Until so many points are known, the last one is the forecast.")
+        int, Meta(ge=1, le=POINTS_MAX, description="Known points below which the last value is the forecast.")
     ] = 5
     log1p: Annotated[
-        bool, Meta(description="Forecast log(1 + x), for load that grows by factors; not needed by seasonal.")
+        bool, Meta(description="Forecast log(1 + x), for load that grows exponentially; not needed by seasonal.")
     ] = False
     kalman: KalmanKnobs = KalmanKnobs()
     arima: ArimaKnobs = ArimaKnobs()
@@ -106,7 +106,7 @@ class ForecastKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ForecastQuery(Struct, frozen=True):
-    """What a predictor is asked: the next ``horizon`` intervals of a series."""
+    """Request to forecast the next ``horizon`` intervals of a series."""
 
     series: Series
     horizon: Annotated[int, Meta(ge=1, le=HORIZON_MAX)]
@@ -114,14 +114,14 @@ class ForecastQuery(Struct, frozen=True):
 
 
 class Forecast(Struct, frozen=True, omit_defaults=True):
-    """Values of the intervals that follow the series, nearest first; never negative, always finite."""
+    """Forecast of the intervals after the series, nearest first; values are finite and at least 0."""
 
     mean: tuple[float, ...]
     upper: tuple[float, ...]
-    """The quantile that was asked for; never below ``mean``."""
+    """Forecast of ``ForecastKnobs.quantile``; at least ``mean``."""
     predictor: PredictorName
-    """Which made it."""
+    """Predictor that produced the forecast."""
     fallback: Fallback = ""
-    """Why it is not the one that was asked for."""
+    """Reason for using another predictor than the configured one; empty: it was used."""
     detail: str = ""
-    """What failed, in words."""
+    """Description of the failure."""

@@ -1,4 +1,4 @@
-"""What a model has taught its agents, as it is kept in the store: a new leader need not learn it again."""
+"""Learned state of a model, stored in etcd so that a new leader starts with it."""
 
 from typing import Annotated, Final, Literal
 
@@ -7,22 +7,22 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.scalars import Name
 
 DATA_BYTES_MAX: Final = 262_144
-"""A planner that has learned more keeps it to itself: a value of etcd is 1.5 MiB at most."""
-START_UPS: Final = 8
-"""Start-ups of a pool that are remembered."""
+"""Largest planner state that is stored; etcd limits a request to 1.5 MiB."""
+START_UPS_MAX: Final = 8
+"""Number of startup times kept for each pool."""
 
 _StartUp = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class LearnedState(Struct, frozen=True):
-    """What is known of a model's pools and engines, and by which planner."""
+    """Startup times of the pools of a model, and the state of its planner."""
 
-    version: Annotated[Literal[1], Meta(description="That of this layout: what says another one is ignored.")] = 1
+    version: Annotated[Literal[1], Meta(description="Version of this layout; other versions are ignored.")] = 1
     start_ups_ms: Annotated[
-        dict[Name, Annotated[list[_StartUp], Meta(max_length=START_UPS)]],
-        Meta(max_length=256, description="By pool: the last few times from a growth until all its workers were ready."),
+        dict[Name, Annotated[list[_StartUp], Meta(max_length=START_UPS_MAX)]],
+        Meta(max_length=256, description="Latest times from a scale-up until all workers of the pool were ready."),
     ] = {}
-    planner: Annotated[str, Meta(max_length=64, description="Whose `data` it is; no other planner reads it.")] = ""
-    data: Annotated[bytes, Meta(max_length=DATA_BYTES_MAX, description="What that planner says of itself, base64.")] = (
-        b""
+    planner: Annotated[str, Meta(max_length=64, description="Planner that wrote `data`; other planners ignore it.")] = (
+        ""
     )
+    data: Annotated[bytes, Meta(max_length=DATA_BYTES_MAX, description="State of that planner, base64.")] = b""

@@ -1,4 +1,4 @@
-"""Requests that are to move from one worker to another, and how far they have got. Sent to workers as it is."""
+"""Migration of requests between workers. ``Migration`` is sent to workers unchanged."""
 
 from typing import Annotated, Final, Literal
 
@@ -7,23 +7,23 @@ from msgspec import Meta, Struct
 from loadline.core.vocabulary.scalars import Count, Name
 
 MigrationRule = Literal["NUM_REQ", "TOKEN", "RATIO"]
-"""What ``value`` counts: requests, their tokens, or their share (0..1) of the KV cache."""
+"""Unit of ``Migration.value``: requests, tokens, or a fraction (0..1) of the KV cache."""
 MigrationOrder = Literal["LCR", "FCR", "LR", "SR", "FCW", "FCWSR"]
-"""Who goes first: of those that run the last come, the first come, the longest, the shortest; of those that wait the
-first come, alone or followed by the shortest that run."""
+"""Order of selection, as in Llumnix: running requests by last come, first come, longest or shortest (LCR, FCR, LR, SR);
+waiting requests by first come (FCW), followed by the shortest running (FCWSR)."""
 MigrationReportPhase = Literal["admitted", "copying", "switched", "done", "aborted"]
 MigrationRefusal = Literal[
     "stale_epoch", "gone", "expired", "unsupported", "no_slots", "nothing_to_move", "destination_unknown"
 ]
-"""Why a worker does not begin a move."""
+"""Reason of a worker for not starting a migration."""
 MigrationFailure = Literal["", "destination_refused", "destination_lost", "deadline", "finished", "withdrawn", "failed"]
-"""Why a request that was chosen stayed where it was; empty: none did. ``finished``: it ended first."""
+"""Reason why a selected request stayed at the source; empty: none did. ``finished``: it completed first."""
 ALL_REQUESTS: Final = -1.0
-"""A ``value`` of the rule ``NUM_REQ``: as many as may."""
+"""Value of the rule ``NUM_REQ`` for all migratable requests."""
 
 
 class MigrationEndpoint(Struct, frozen=True):
-    """The worker at one end of a move. A later life of that name is another one."""
+    """Source or destination of a migration, identified by name and incarnation."""
 
     pool: Name
     worker: Name
@@ -31,17 +31,23 @@ class MigrationEndpoint(Struct, frozen=True):
 
 
 class Migration(Struct, frozen=True, omit_defaults=True):
-    """Move some requests from one worker to another of the same model. The source chooses which, by rule and order."""
+    """Command to migrate requests between two workers of a model; the source selects them by rule and order."""
 
     command_id: Annotated[str, Meta(min_length=1, max_length=64, description="Hash of model, epoch and number.")]
     model: Name
-    epoch: Annotated[Count, Meta(description="The leader's term: a worker obeys none that is older than one it heard.")]
+    epoch: Annotated[
+        Count, Meta(description="Term of the leader; a worker refuses commands with an older epoch than it has seen.")
+    ]
     source: MigrationEndpoint
     destination: MigrationEndpoint
-    trigger: Annotated[Name, Meta(description="The policy that wants it, or `drain`.")]
+    trigger: Annotated[Name, Meta(description="Policy that planned the migration, or `drain`.")]
     rule: MigrationRule
     order: MigrationOrder
-    value: Annotated[float, Meta(ge=-1, le=1e12, description="Requests (-1: all), tokens or a ratio, by the rule.")]
-    requests_max: Annotated[Count, Meta(description="Most requests: as many as the destination has slots.")] = 1
-    tokens_max: Annotated[Count | None, Meta(description="Most tokens: as many as the destination has room.")] = None
-    hops_max: Annotated[Count, Meta(description="A request that was moved so often stays.")] = 3
+    value: Annotated[
+        float, Meta(ge=-1, le=1e12, description="Requests (-1: all), tokens or a ratio, depending on the rule.")
+    ]
+    requests_max: Annotated[Count, Meta(description="Maximum requests, the free slots of the destination.")] = 1
+    tokens_max: Annotated[Count | None, Meta(description="Maximum tokens, the free KV cache of the destination.")] = (
+        None
+    )
+    hops_max: Annotated[Count, Meta(description="Migrations after which a request stays at its worker.")] = 3

@@ -1,6 +1,6 @@
-"""What workers and frontends say of themselves: what a worker is, its samples, and a frontend's traffic.
+"""Reports of workers and frontends: registry records, load samples and traffic samples.
 
-Each is a part of an event, of a message or of a key in the store.
+The types are parts of events, messages and keys in the store.
 """
 
 from typing import Annotated, Literal
@@ -11,14 +11,16 @@ from loadline.core.vocabulary.scalars import Count, Milliseconds, Name, Ratio, R
 
 
 class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One look at one rank of a worker. What is absent is unknown; an idle worker says zero."""
+    """Load of one rank of a worker at one time. Absent fields are unknown; an idle worker reports 0."""
 
-    sequence: Annotated[Count, Meta(description="Rises with every sample of this rank and incarnation.")]
-    timestamp_ms: Annotated[Count, Meta(description="The worker's own clock; shown, never trusted for freshness.")]
+    sequence: Annotated[Count, Meta(description="Number of the sample, increasing per rank and incarnation.")]
+    timestamp_ms: Annotated[Count, Meta(description="Clock of the worker; not used for freshness.")]
     rank: Annotated[int, Meta(ge=0, lt=1024, description="Data-parallel rank within the worker.")] = 0
     kv_blocks_used: Annotated[Count | None, Meta(description="KV cache blocks in use.")] = None
-    kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks there are.")] = None
-    kv_usage_ratio: Annotated[Ratio | None, Meta(description="KV cache in use, 0..1, where blocks are unknown.")] = None
+    kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks in total.")] = None
+    kv_usage_ratio: Annotated[
+        Ratio | None, Meta(description="KV cache usage, 0..1, for engines that do not report blocks.")
+    ] = None
     waiting_requests: Annotated[Count | None, Meta(description="Requests queued at the engine.")] = None
     running_requests: Annotated[Count | None, Meta(description="Requests in the running batch.")] = None
     queued_prefill_tokens: Annotated[Count | None, Meta(description="Prompt tokens not yet started.")] = None
@@ -30,35 +32,36 @@ class WorkerSample(Struct, frozen=True, omit_defaults=True, gc=False):
     itl_ms: Annotated[Milliseconds | None, Meta(description="Last inter-token latency.")] = None
     isl_tokens: Annotated[Tokens | None, Meta(description="Last input sequence length.")] = None
     iteration_ms: Annotated[Milliseconds | None, Meta(description="Wall time of the last engine iteration.")] = None
-    migration_slots_in: Annotated[Count | None, Meta(description="Requests it can take in now.")] = None
-    migration_slots_out: Annotated[Count | None, Meta(description="Requests it can give away now.")] = None
-    schedulable: Annotated[bool, Meta(description="False when the engine must not be given work.")] = True
+    migration_slots_in: Annotated[Count | None, Meta(description="Requests that it can receive now.")] = None
+    migration_slots_out: Annotated[Count | None, Meta(description="Requests that it can send now.")] = None
+    schedulable: Annotated[bool, Meta(description="False if the engine must not receive work.")] = True
     unallocated_prefill_tokens: Annotated[
-        Count | None, Meta(description="Of active_prefill_tokens, those that have no KV block yet.")
+        Count | None, Meta(description="Part of active_prefill_tokens without KV blocks.")
     ] = None
     waiting_to_decode_requests: Annotated[
-        Count | None, Meta(description="Requests that wait and will decode; unsaid: all that wait.")
+        Count | None, Meta(description="Waiting requests that will decode; absent: all waiting requests.")
     ] = None
     unmovable_requests: Annotated[
-        Count | None, Meta(description="Requests that must stay, such as those with guided decoding.")
+        Count | None, Meta(description="Requests that cannot be migrated, such as those with guided decoding.")
     ] = None
 
 
 class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a worker says of itself once, under its lease in the registry."""
+    """Description of a worker, registered under its lease."""
 
     model: Name
     pool: Name
     worker: Name
     role: Role
-    incarnation: Annotated[Count, Meta(description="Differs for every life of the worker and rises: its start in ms.")]
+    incarnation: Annotated[Count, Meta(description="Increases with every start of the worker: its start time in ms.")]
     state: Annotated[WorkerPhase, Meta(description="starting, ready or draining.")] = "ready"
     accelerator: Annotated[Text, Meta(description="Accelerator type, such as h100.")] = ""
     gpus: Annotated[int, Meta(ge=0, le=4096, description="GPUs that the worker occupies.")] = 1
     node: Annotated[Text, Meta(description="Failure domain: the machine.")] = ""
     unit: Annotated[Text, Meta(description="Failure domain: the group that fails together.")] = ""
     reserved: Annotated[
-        Literal["", "prefill", "decode"], Meta(description="A role that it is kept for, where all can do both.")
+        Literal["", "prefill", "decode"],
+        Meta(description="Role reserved for this worker if all workers can serve both."),
     ] = ""
     data_parallel_size: Annotated[int, Meta(ge=1, le=1024, description="Ranks that report samples.")] = 1
     kv_blocks_total: Annotated[Count | None, Meta(description="KV cache blocks of one rank.")] = None
@@ -68,33 +71,33 @@ class WorkerRecord(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class RegisteredWorker(Struct, frozen=True):
-    """A worker's record with the lease that it lives by."""
+    """A worker's record and its lease."""
 
     record: WorkerRecord
     lease_id: int
 
 
 class Histogram(Struct, frozen=True):
-    """Counts by upper bound: ``counts[i]`` values were <= ``bounds[i]``; the last count is what is above them all."""
+    """Counts per bin: ``counts[i]`` values are at most ``bounds[i]``; the last bin has no upper bound."""
 
     bounds: Annotated[tuple[Tokens, ...], Meta(max_length=64)]
     counts: Annotated[tuple[Count, ...], Meta(max_length=65)]
 
 
 class TrafficSample(Struct, frozen=True, omit_defaults=True):
-    """What a frontend saw in one interval. ``arrivals: 0`` says idle; no report says nothing."""
+    """Traffic of a frontend in one interval. ``arrivals: 0`` means idle; without a report, traffic is unknown."""
 
-    sequence: Annotated[Count, Meta(description="Rises with every report of this incarnation.")]
+    sequence: Annotated[Count, Meta(description="Number of the report, increasing per incarnation.")]
     interval_ms: Annotated[int, Meta(ge=1, le=3_600_000, description="Length of the interval.")]
     arrivals: Annotated[Count, Meta(description="Requests that arrived.")]
     completed: Annotated[Count, Meta(description="Requests that finished.")] = 0
-    queued: Annotated[Count, Meta(description="Requests held because no worker could take them.")] = 0
-    in_flight: Annotated[Count, Meta(description="Requests that workers hold.")] = 0
+    queued: Annotated[Count, Meta(description="Requests held because no worker can take them.")] = 0
+    in_flight: Annotated[Count, Meta(description="Requests dispatched to workers and not completed.")] = 0
     isl_tokens: Annotated[Tokens | None, Meta(description="Mean input length of the arrivals.")] = None
     kv_hit_rate: Annotated[
-        Ratio | None, Meta(description="Share of the prompt tokens that a prefix cache had; unsaid: none of them.")
+        Ratio | None, Meta(description="Fraction of prompt tokens found in prefix caches; absent: 0.")
     ] = None
-    osl_tokens: Annotated[Tokens | None, Meta(description="Mean output length of the completed.")] = None
+    osl_tokens: Annotated[Tokens | None, Meta(description="Mean output length of the completed requests.")] = None
     ttft_ms: Annotated[Milliseconds | None, Meta(description="Mean time to first token.")] = None
     itl_ms: Annotated[Milliseconds | None, Meta(description="Mean inter-token latency.")] = None
     ttft_met: Annotated[Count | None, Meta(description="Completed requests within the TTFT objective.")] = None

@@ -1,4 +1,4 @@
-"""What an agent says of itself: its workers, pools, models and decisions."""
+"""Status of an agent: its workers, pools, models and decisions."""
 
 from typing import Literal
 
@@ -23,19 +23,19 @@ ConditionReason = Literal[
 
 
 class Condition(Struct, frozen=True):
-    """A yes or a no about a model, and why, in words that programs match on and in a sentence for people."""
+    """Condition of a model, in the style of Kubernetes; names and reasons are those of llm-d's VariantAutoscaling."""
 
     name: ConditionName
     status: bool
     reason: ConditionReason
     message: str
-    """What it is, and what to do about it."""
+    """Description and remedy, for people."""
     since_ms: int
-    """Since when the status is what it is, in Unix ms."""
+    """Time of the last change of ``status``, in Unix ms."""
 
 
 class DecisionSummary(Struct, frozen=True):
-    """A decision and how far it got."""
+    """A decision and its state."""
 
     decision_id: str
     model: str
@@ -48,7 +48,7 @@ class DecisionSummary(Struct, frozen=True):
 
 
 class WorkerStatus(Struct, frozen=True):
-    """One worker as the agent believes it to be."""
+    """State of one worker."""
 
     worker: str
     state: str
@@ -59,7 +59,7 @@ class WorkerStatus(Struct, frozen=True):
 
 
 class PoolStatus(Struct, frozen=True):
-    """One pool as the agent believes it to be."""
+    """State of one pool."""
 
     pool: str
     role: Role
@@ -74,26 +74,26 @@ class PoolStatus(Struct, frozen=True):
     running_requests: int
     workers: tuple[WorkerStatus, ...]
     expected_ready_at_ms: int | None = None
-    """When the last of the pending workers should be ready, by how long those before took; None is unknown."""
+    """Time at which the last pending worker should be ready, by past startup times, in Unix ms; None: unknown."""
     schedule_replicas_min: int = 0
-    """Workers that a schedule asks for at the moment; 0: none does."""
+    """Minimum replicas of the active schedule; 0: none is active."""
     schedule_ends_at_ms: int | None = None
-    """When its window ends."""
+    """End of the active schedule, in Unix ms."""
     decided: bool = False
-    """Whether ``desired`` was decided; else it is what there is."""
+    """True if a decision set ``desired``; otherwise it is the number of existing workers."""
     start_up_ms: int | None = None
-    """How long workers take to come: the longest of the last few times; None before the first."""
+    """Startup time of workers, the longest of the latest few, in ms; None before the first."""
     accelerator_type: str = ""
     cost_per_hour: float | None = None
-    """What the workers that there are cost, those that drain too; None: the pool names no accelerator."""
+    """Cost of all workers per hour, draining ones included; None: the pool names no accelerator."""
     power_w: float | None = None
-    """What they draw under load, in W; None: it is not configured."""
+    """Power draw of all workers under load, in W; None: not configured."""
     changes: dict[str, int] = {}
-    """Committed changes of ``desired`` by direction and first reason, such as ``up:kv_usage_high``."""
+    """Number of committed changes of ``desired`` by direction and first reason, such as ``up:kv_usage_high``."""
 
 
 class TrafficStatus(Struct, frozen=True):
-    """A model's traffic over the rolling window; None is unknown."""
+    """Traffic of a model over the rolling window; None: unknown."""
 
     requests_per_s: float | None
     isl_tokens: float | None
@@ -104,57 +104,57 @@ class TrafficStatus(Struct, frozen=True):
 
 
 class DurationTotal(Struct, frozen=True):
-    """How often something was done, and how long that took together."""
+    """Number of completed operations and their total duration."""
 
     count: int = 0
     total_ms: int = 0
 
     @property
     def mean_ms(self) -> float:
-        """How long it takes; 0 before the first time."""
+        """Mean duration; 0 before the first."""
         return self.total_ms / self.count if self.count else 0.0
 
 
 class InFlightStatus(Struct, frozen=True):
-    """A move of requests that is in flight."""
+    """A migration in flight."""
 
     command_id: str
     source: str
     destination: str
     policy: str
     phase: str
-    """``asked``, ``unknown`` (not answered), ``accepted``, ``admitted``, ``copying`` or ``switched``."""
+    """``asked``, ``unknown`` (no reply), ``accepted``, ``admitted``, ``copying`` or ``switched``."""
     age_ms: int
-    """Since it was asked for."""
+    """Time since the command was sent."""
     requests: int
-    """That are thought to move; once it is accepted, those that were chosen."""
+    """Requests expected to migrate; after acceptance, the selected ones."""
     moved: int
-    """Of these, the destination has them now."""
+    """Requests that the destination has taken over."""
 
 
 class MigrationStatus(Struct, frozen=True):
-    """The requests of a model that move from worker to worker, and those that did since this agent leads."""
+    """Migrations of a model: those in flight, and totals since this agent became leader."""
 
     in_flight: int
     in_flight_commands: tuple[InFlightStatus, ...]
-    """Those in flight, the oldest first; no more than 64."""
+    """Commands in flight, oldest first; at most 64."""
     commands: dict[str, int]
-    """By policy, outcome and reason, such as ``decode_load:refused:no_slots``. A command is ``planned``, then
-    ``accepted``, ``refused`` or ``unanswered``, and at last ``done``, ``aborted`` or ``lost``."""
+    """Number of commands by policy, outcome and reason, such as ``decode_load:refused:no_slots``. A command is
+    ``planned``, then ``accepted``, ``refused`` or ``unanswered``, and finally ``done``, ``aborted`` or ``lost``."""
     requests: dict[str, int]
-    """That were moved, by policy."""
+    """Migrated requests by policy."""
     tokens: dict[str, int]
-    """Of KV cache that were moved, by policy."""
+    """Migrated KV tokens by policy."""
     phases: dict[str, DurationTotal]
-    """How long moves were in each phase that they left."""
+    """Completed phases and their duration, by phase."""
     silent: int
-    """Workers that did not answer a command and are not asked for a while."""
+    """Number of unresponsive workers that get no commands for now."""
     silent_workers: tuple[str, ...]
-    """Their names; no more than 64."""
+    """Names of unresponsive workers; at most 64."""
 
 
 class ModelStatus(Struct, frozen=True):
-    """One model: its pools, its traffic, what was last decided and why nothing is decided now."""
+    """State of one model: pools, traffic, the last decision and the reasons of the current hold."""
 
     model: str
     planner: str
@@ -165,50 +165,50 @@ class ModelStatus(Struct, frozen=True):
     decision: DecisionSummary | None
     hold: tuple[str, ...]
     missing: tuple[str, ...] = ()
-    """What its planner needs and has not got."""
+    """Missing inputs of its planner."""
     namespace: str = "default"
     conditions: tuple[Condition, ...] = ()
     priority: int = 100
     service_class: str = ""
     objectives: dict[str, float] = {}
-    """By key, such as ``ttft_ms``: those that its planner sizes for."""
+    """Objectives that its planner sizes for, by key, such as ``ttft_ms``."""
     settled: bool = False
-    """Whether this agent leads and knows what stands: only then may anybody act on the counts of its pools."""
+    """True if this agent leads and has read the decisions; only then are the counts of the pools authoritative."""
     migrations: MigrationStatus | None = None
-    """None where migration is off."""
+    """Migrations; None if migration is disabled."""
     emptied: DurationTotal = DurationTotal()
-    """Workers that were drained, and how long that took from when they were to drain."""
+    """Completed drains and their duration."""
 
 
 class GpuBudgetStatus(Struct, frozen=True):
-    """The GPUs of all models under one budget."""
+    """GPU budget over all models."""
 
     gpu_budget_min: int
     gpu_budget_max: int | None
     decided: int
-    """By the counts that stand."""
+    """GPUs of the effective targets."""
     occupied: int
-    """Taken or promised, by workers that drain too."""
+    """GPUs occupied or reserved, draining workers included."""
     waiting: dict[str, int]
-    """What models wait for, the first first."""
+    """GPUs that models wait for, in order of precedence."""
     offers: dict[str, int]
-    """What models would give if another one needed it."""
+    """GPUs that models would release for another model."""
 
 
 class SupplyStatus(Struct, frozen=True):
-    """GPUs of one type, of all models or of a namespace, of which there are only so many."""
+    """A limited supply of GPUs of one type, for all models or for a namespace."""
 
     supply: str
-    """The type, or ``namespace/type`` for what a quota leaves."""
+    """Name of the supply: the type, or ``namespace/type`` for a quota."""
     limit: int
     occupied: int
-    """Taken or promised, by workers that drain too."""
+    """GPUs occupied or reserved, draining workers included."""
     waiting: dict[str, int]
-    """What models would add, by name."""
+    """GPUs that models wait for, by name."""
 
 
 class AgentStatus(Struct, frozen=True):
-    """An agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
+    """State of an agent, its leadership and its models. Subject: ``<root>.v1.status.<agent>``."""
 
     agent: str
     version: str
@@ -223,16 +223,16 @@ class AgentStatus(Struct, frozen=True):
     rejected: dict[str, int]
     counters: dict[str, int]
     gpus: GpuBudgetStatus | None = None
-    """None where there is no budget over all models."""
+    """GPU budget over all models; None: not configured."""
     config_digest: str = ""
-    """Of what it obeys: agents that are to take over from each other have the same."""
+    """Digest of the active configuration; agents of one deployment should have the same."""
     config_problem: str = ""
-    """Why the configuration, as it was last read, is not obeyed; empty: it is."""
+    """Reason why the last loaded configuration is not active; empty: it is."""
     restart_for: tuple[str, ...] = ()
-    """Keys of the configuration that were changed and are obeyed after a restart."""
+    """Changed configuration keys that take effect after a restart."""
     supplies: tuple[SupplyStatus, ...] = ()
-    """What is limited by type, by name."""
+    """Limited supplies, by name."""
     part: int = 0
-    """Which part of the status this is: of many models it comes in several, each with some of them."""
+    """Number of this part; a status of many models is split into parts."""
     parts: int = 1
-    """How many there are. What is said of all models together, and what is counted, is in the first."""
+    """Number of parts. The first one holds everything that is not about a single model."""
