@@ -276,7 +276,7 @@ def test_hundreds_that_fail_in_a_full_fleet_take_no_time() -> None:
         return size_for_evacuation(*args)
 
     with pytest.MonkeyPatch.context() as counted:
-        counted.setattr(policies, "as_many_as_fit", count)
+        counted.setattr(policies, "size_for_evacuation", count)
         world.controller._mode.migration._groups.clear()
         world.tell(*ill)
         world.tell(world.said("w1"))
