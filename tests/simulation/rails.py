@@ -169,11 +169,11 @@ def nobody_leaves(old: Any, legs: Any, band: GpuBand, _free: int | None) -> Any:
 
 
 def forget_unknown(_old: Any, turn: Turn, event: ev.CommitUnknown) -> None:
-    turn.state.ledger.dropped(event.decision_id, event.model, turn.now)
+    turn.state.ledger.drop_pending(event.decision_id, event.model, turn.now)
 
 
 def forget_refused(_old: Any, turn: Turn, event: ev.CommitRefused) -> None:
-    turn.state.ledger.dropped(event.decision_id, event.model, turn.now)
+    turn.state.ledger.drop_pending(event.decision_id, event.model, turn.now)
 
 
 def use_again(old: Any, ledger: Ledger, decision: str, model: str, now: int) -> Any:
@@ -333,7 +333,7 @@ RAILS: dict[str, Rail] = {
     "ledger: give up after a whole ttl": Rail(around(Ledger, "_adopt", no_end), 0, "I15-expiry"),
     "ledger: read back what is unknown": Rail(event(ev.CommitUnknown, forget_unknown), 4, "I17-truth"),
     "ledger: read again when refused": Rail(event(ev.CommitRefused, forget_refused), 10, "I9-settled"),
-    "ledger: a sequence is used once": Rail(around(Ledger, "dropped", use_again), 7, "I17-used"),
+    "ledger: a sequence is used once": Rail(around(Ledger, "drop_pending", use_again), 7, "I17-used"),
     "ledger: sequences go on": Rail(around(Ledger, "_adopt", start_over), 0, "I1-order"),
     "ledger: announce again": Rail(around(Ledger, "tick", announce_once), 0, "P1-announced"),
     "ledger: observed counts": Rail(event(ev.DecisionAnswered, believe_counts), 0, "P4-answer"),
@@ -352,8 +352,8 @@ RAILS: dict[str, Rail] = {
     "drains: only a leader": Rail(instead(Drains, "abandon", None), 0, "I16-leader"),
     "drains: deadline": Rail(around(Drains, "start", no_drain_deadline), 0, "I16-drain"),
     "drains: not before its end": Rail(instead(Drains, "_silent", value=True), 0, "I16-drain"),
-    "drains: ask again": Rail(around(Drains, "answered", ask_to_drain_once), 2, "I16-asked"),
-    "drains: revoke who never answers": Rail(around(Drains, "answered", never_revoke), 5, "I16-asked"),
+    "drains: ask again": Rail(around(Drains, "record_answer", ask_to_drain_once), 2, "I16-asked"),
+    "drains: revoke who never answers": Rail(around(Drains, "record_answer", never_revoke), 5, "I16-asked"),
     "drains: go on after a takeover": Rail(instead(drain_handlers, "go_on", None), 0, "I16-goes-on"),
     "fleet: newest sample": Rail(around(Fleet, "ingest", any_sample), 1, "I10-newest"),
     "fleet: forget who is silent": Rail(instead(Pool, "_uncount", None), 0, "I13-finite"),

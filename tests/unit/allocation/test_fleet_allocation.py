@@ -256,6 +256,6 @@ def test_what_is_short_is_allocated_again_after_a_pause() -> None:
     models.says("b", main=7)
     models.run(PAUSE_MS // 2)
     assert counts(models) == {"a": 4, "b": 4}, "a shrink waits for nobody"
-    assert list(models.controller.state.allocation.heard) == ["a", "b"]
+    assert list(models.controller.state.allocation.changed_demands) == ["a", "b"]
     models.run(10_000)
     assert counts(models) == {"a": 4, "b": 6}

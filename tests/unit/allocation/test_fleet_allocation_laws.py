@@ -268,7 +268,7 @@ def test_what_all_models_have_is_reckoned_once_a_turn(monkeypatch: pytest.Monkey
 
 def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
     models = models_of({"h100": 10}, {name: [(pool("main", "h100"), 1)] for name in "ab"}, knobs=GREEDY)
-    sound = FleetAllocation.room
+    sound = FleetAllocation.headroom
 
     def room(self: FleetAllocation, fleet: Fleet, name: str, books: GpuLedger, now: int) -> SupplyHeadroom:
         if name == "a":
@@ -276,7 +276,7 @@ def test_a_fault_after_the_planner_holds_its_own_model(monkeypatch: pytest.Monke
         return sound(self, fleet, name, books, now)
 
     with monkeypatch.context() as broken:
-        broken.setattr(FleetAllocation, "room", room)
+        broken.setattr(FleetAllocation, "headroom", room)
         for name in "ab":
             models.says(name, main=3)
         models.run(MINUTE_MS)

@@ -255,7 +255,7 @@ def test_what_is_remembered_survives_a_snapshot() -> None:
     models.says("a", main=2)
     models.run(2_000)
     before = models.controller.state.gpus
-    assert before.wishes
+    assert before.offers
     models.controller.restore(models.controller.snapshot())
     assert models.controller.state.gpus == before
     assert msgspec.json.decode(models.controller.snapshot())["state"]["gpus"]["wishes"]["a"]

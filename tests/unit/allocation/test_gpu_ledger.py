@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import FleetKnobs
-from loadline.core.planning.allocation.fleet_allocation import Waiting
+from loadline.core.planning.allocation.fleet_allocation import GpuWait
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, gpu_ledger_of
 from loadline.core.state.agent_state import limited
 from loadline.core.state.settings import ModelKnobs
@@ -120,7 +120,7 @@ def test_quotas_and_the_budget_of_all_models_count_them() -> None:
 def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     models = models_of({"h100": 60}, {f"m{number}": 1 for number in range(40)}, first={"m0": 1, "m1": 1})
     allocation, fleet = models.controller.state.allocation, models.controller.state.fleet
-    allocation.waiting = {name: Waiting(START, {"h100": 1}, {"h100": 0}) for name in fleet.models}
+    allocation.waiting = {name: GpuWait(START, {"h100": 1}, {"h100": 0}) for name in fleet.models}
     settings, asked = models.controller.settings, list[str]()
     free = GpuLedger.free
 
@@ -131,5 +131,5 @@ def test_what_is_free_is_asked_once_for_all_that_wait(monkeypatch: pytest.Monkey
     monkeypatch.setattr(GpuLedger, "free", ask)
     books = gpu_ledger_of(fleet, {}, limited(settings, fleet), models.now)
     assert books is not None
-    assert len(list(allocation.ready(books))) == 40, "18 GPUs are free for those of the last priority"
+    assert len(list(allocation.models_to_wake(books))) == 40, "18 GPUs are free for those of the last priority"
     assert len(asked) == 2, "once for each priority"

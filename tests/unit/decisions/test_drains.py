@@ -34,13 +34,13 @@ class Scene:
         return self.drains.tick(self.fleet, EPOCH, hearing_since_ms, now)
 
     def answer(self, now: int, *, accepted: bool | None, drain_id: str = "id") -> list[str]:
-        effects = self.drains.answered(
+        effects = self.drains.record_answer(
             DrainAnswered("m", "decode", "a", drain_id, accepted), bus_connected=True, now=now
         )
         return [e.kind if isinstance(e, RaiseAlarm) else type(e).__name__ for e in effects]
 
     def drained(self, incarnation: int = 1, now: int = START) -> Rejection | None:
-        return self.drains.drained(WorkerDrained("m", "decode", "a", incarnation), self.fleet, now)
+        return self.drains.record_drained(WorkerDrained("m", "decode", "a", incarnation), self.fleet, now)
 
     def asked(self, now: int) -> list[str]:
         return [e.worker for e in self.tick(now) if isinstance(e, SendDrain)]
@@ -150,7 +150,7 @@ def test_the_lease_that_is_revoked_is_the_victims() -> None:
     scene.start()
     for tick in range(3):
         scene.tick(START + 2_000 * tick)
-        effects = scene.drains.answered(
+        effects = scene.drains.record_answer(
             DrainAnswered("m", "decode", "a", "id", None), bus_connected=True, now=START + 2_000 * tick
         )
     assert effects[0] == RevokeWorkerLease("a", 5)

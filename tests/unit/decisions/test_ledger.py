@@ -37,7 +37,7 @@ def proposed() -> tuple[Ledger, LedgerEntry, Decision]:
 
 def committed() -> tuple[Ledger, LedgerEntry, Decision]:
     ledger, entry, decision = proposed()
-    assert ledger.committed(decision.decision_id, "m", 90, T0) == decision
+    assert ledger.confirm_commit(decision.decision_id, "m", 90, T0) == decision
     return ledger, entry, decision
 
 
@@ -71,7 +71,7 @@ def test_a_proposal_carries_everything_a_scaler_needs() -> None:
 
 def test_a_commit_expects_the_revision_that_it_knows() -> None:
     ledger, _, decision = committed()
-    ledger.answered(answer(decision, "done"), T0)
+    ledger.record_answer(answer(decision, "done"), T0)
     second = propose(ledger)
     assert second.sequence == 2
     assert ledger.commit_effect("m", "all").expected_revision == 90
@@ -80,25 +80,25 @@ def test_a_commit_expects_the_revision_that_it_knows() -> None:
 @pytest.mark.parametrize("model", ["m", "n"])
 def test_results_of_what_is_not_pending_are_nothing(model: str) -> None:
     ledger, entry, decision = committed()
-    assert ledger.committed(decision.decision_id, model, 91, T0) is None
-    assert not ledger.dropped(decision.decision_id, model, T0)
-    assert not ledger.unknown(decision.decision_id, model)
+    assert ledger.confirm_commit(decision.decision_id, model, 91, T0) is None
+    assert not ledger.drop_pending(decision.decision_id, model, T0)
+    assert not ledger.mark_unknown(decision.decision_id, model)
     assert (entry.state, entry.revision, entry.not_before_ms) == ("committed", 90, 0)
 
 
 def test_a_result_of_an_earlier_proposal_is_not_that_of_the_pending_one() -> None:
     ledger, entry, first = proposed()
-    ledger.dropped(first.decision_id, "m", T0)
+    ledger.drop_pending(first.decision_id, "m", T0)
     second = propose(ledger)
-    assert ledger.committed(first.decision_id, "m", 90, T0) is None
-    assert not ledger.dropped(first.decision_id, "m", T0)
-    assert not ledger.unknown(first.decision_id, "m")
+    assert ledger.confirm_commit(first.decision_id, "m", 90, T0) is None
+    assert not ledger.drop_pending(first.decision_id, "m", T0)
+    assert not ledger.mark_unknown(first.decision_id, "m")
     assert entry.pending is second
 
 
 def test_a_refused_commit_backs_off_and_its_sequence_stays_used() -> None:
     ledger, entry, decision = proposed()
-    assert ledger.dropped(decision.decision_id, "m", T0)
+    assert ledger.drop_pending(decision.decision_id, "m", T0)
     assert (entry.pending, entry.not_before_ms) == (None, T0 + 5_000)
     assert propose(ledger).sequence == 2
 
@@ -107,13 +107,13 @@ def test_the_wait_doubles_up_to_a_bound_and_a_success_ends_it() -> None:
     ledger = Ledger(KNOBS)
     waits = []
     for _ in range(6):
-        ledger.dropped(propose(ledger).decision_id, "m", T0)
+        ledger.drop_pending(propose(ledger).decision_id, "m", T0)
         waits.append(ledger.entries["m"].not_before_ms - T0)
     assert waits == [5_000, 10_000, 20_000, 30_000, 30_000, 30_000]
     decision = propose(ledger)
-    ledger.committed(decision.decision_id, "m", 90, T0)
-    ledger.answered(answer(decision, "done"), T0)
-    ledger.dropped(propose(ledger).decision_id, "m", T0)
+    ledger.confirm_commit(decision.decision_id, "m", 90, T0)
+    ledger.record_answer(answer(decision, "done"), T0)
+    ledger.drop_pending(propose(ledger).decision_id, "m", T0)
     assert ledger.entries["m"].not_before_ms == T0 + 5_000
 
 
@@ -122,51 +122,51 @@ def test_the_wait_doubles_up_to_a_bound_and_a_success_ends_it() -> None:
 
 def test_an_unknown_commit_stays_pending_until_it_was_read() -> None:
     ledger, entry, decision = proposed()
-    assert ledger.unknown(decision.decision_id, "m")
+    assert ledger.mark_unknown(decision.decision_id, "m")
     assert entry.pending is decision
 
 
 def test_an_unknown_commit_that_is_there_stands() -> None:
     ledger, entry, decision = proposed()
-    ledger.unknown(decision.decision_id, "m")
-    assert ledger.read([StoredDecision(decision, 95)], READ_AT, T0 + 1) == [decision]
+    ledger.mark_unknown(decision.decision_id, "m")
+    assert ledger.load([StoredDecision(decision, 95)], READ_AT, T0 + 1) == [decision]
     assert (entry.state, entry.revision, entry.pending, entry.not_before_ms) == ("committed", 95, None, 0)
-    assert ledger.committed(decision.decision_id, "m", 95, T0 + 2) is None
+    assert ledger.confirm_commit(decision.decision_id, "m", 95, T0 + 2) is None
 
 
 def test_an_unknown_commit_that_is_not_there_is_given_up() -> None:
     ledger, entry, decision = proposed()
-    ledger.unknown(decision.decision_id, "m")
-    assert ledger.read([], READ_AT, T0 + 1) == []
+    ledger.mark_unknown(decision.decision_id, "m")
+    assert ledger.load([], READ_AT, T0 + 1) == []
     assert (entry.pending, entry.not_before_ms, entry.revision) == (None, T0 + 5_001, 0)
     assert propose(ledger).sequence == decision.sequence + 1
 
 
 def test_a_commit_under_way_is_not_given_up_by_a_read() -> None:
     ledger, entry, decision = proposed()
-    ledger.read([], READ_AT, T0 + 1)
+    ledger.load([], READ_AT, T0 + 1)
     assert entry.pending is decision
-    assert ledger.committed(decision.decision_id, "m", 90, T0 + 2) == decision
+    assert ledger.confirm_commit(decision.decision_id, "m", 90, T0 + 2) == decision
 
 
 def test_what_another_leader_decided_is_taken_over() -> None:
     ledger, entry, _ = committed()
     other = stored(50, 9, 400)
-    assert ledger.read([other], READ_AT, T0 + 1) == [other.decision]
+    assert ledger.load([other], READ_AT, T0 + 1) == [other.decision]
     assert (entry.revision, entry.sequence, entry.state) == (400, 9, "committed")
     assert propose(ledger, epoch=60).sequence == 10
 
 
 def test_what_is_known_is_not_new_but_its_revision_may_be() -> None:
     ledger, entry, decision = committed()
-    ledger.answered(answer(decision, "accepted"), T0)
-    assert ledger.read([StoredDecision(decision, 97)], READ_AT, T0 + 1) == []
+    ledger.record_answer(answer(decision, "accepted"), T0)
+    assert ledger.load([StoredDecision(decision, 97)], READ_AT, T0 + 1) == []
     assert (entry.state, entry.revision) == ("accepted", 97)
 
 
 def test_a_key_that_was_deleted_may_be_written_anew() -> None:
     ledger, entry, _ = committed()
-    ledger.read([], READ_AT, T0)
+    ledger.load([], READ_AT, T0)
     assert entry.revision == 0
     assert propose(ledger).sequence == 2, "the sequence does not begin anew"
 
@@ -174,7 +174,7 @@ def test_a_key_that_was_deleted_may_be_written_anew() -> None:
 def test_a_decision_past_its_time_is_taken_as_it_is_and_not_announced() -> None:
     ledger = Ledger(KNOBS)
     old = stored(30, 4, 200, now=T0 - 60_000)
-    assert ledger.read([old], READ_AT, T0) == [old.decision]
+    assert ledger.load([old], READ_AT, T0) == [old.decision]
     assert ledger.entries["m"].state == "applied"
     assert ledger.tick("m", T0) == []
     assert ledger.next_wake() is None
@@ -205,18 +205,18 @@ def test_it_is_announced_at_once_and_again_until_it_is_accepted() -> None:
 def test_once_accepted_it_is_announced_more_rarely(status: ApplyStatus) -> None:
     ledger, entry, decision = committed()
     announced(ledger, T0)
-    assert ledger.answered(answer(decision, status), T0 + 500) == (None, [])
+    assert ledger.record_answer(answer(decision, status), T0 + 500) == (None, [])
     assert entry.state == "accepted"
     assert announced(ledger, T0 + 10_499) is None
     assert announced(ledger, T0 + 10_500) == 49_500
     assert ledger.next_wake() == T0 + 20_500
-    ledger.answered(answer(decision, "progress"), T0 + 20_000)
+    ledger.record_answer(answer(decision, "progress"), T0 + 20_000)
     assert ledger.next_wake() == T0 + 20_500, "progress does not put it off"
 
 
 def test_what_is_done_is_announced_no_more() -> None:
     ledger, entry, decision = committed()
-    assert ledger.answered(answer(decision, "done"), T0) == (None, [])
+    assert ledger.record_answer(answer(decision, "done"), T0) == (None, [])
     assert (entry.state, ledger.next_wake()) == ("applied", None)
     assert announced(ledger, T0 + 50_000) is None
 
@@ -225,7 +225,7 @@ def test_what_is_done_is_announced_no_more() -> None:
 def test_it_expires_with_an_alarm(*, accepted: bool, word: str) -> None:
     ledger, entry, decision = committed()
     if accepted:
-        ledger.answered(answer(decision, "accepted"), T0)
+        ledger.record_answer(answer(decision, "accepted"), T0)
     assert announced(ledger, T0 + 59_999) == 1
     (alarm,) = ledger.tick("m", T0 + 60_000)
     assert isinstance(alarm, RaiseAlarm)
@@ -236,12 +236,12 @@ def test_it_expires_with_an_alarm(*, accepted: bool, word: str) -> None:
 
 def test_another_machines_clock_makes_no_decision_live_longer() -> None:
     ledger = Ledger(KNOBS)
-    ledger.read([stored(30, 4, 200, now=T0 + 3_600_000)], READ_AT, T0)
+    ledger.load([stored(30, 4, 200, now=T0 + 3_600_000)], READ_AT, T0)
     assert announced(ledger, T0) == 60_000
     assert announced(ledger, T0 + 59_999) == 1
     assert [type(effect) for effect in ledger.tick("m", T0 + 60_000)] == [RaiseAlarm]
     assert ledger.entries["m"].state == "expired"
-    assert not ledger.repeat("m", T0 + 60_001)
+    assert not ledger.announce_again("m", T0 + 60_001)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -249,11 +249,11 @@ def test_another_machines_clock_makes_no_decision_live_longer() -> None:
 
 def test_a_refusal_ends_it_with_an_alarm_and_a_wait() -> None:
     ledger, entry, decision = committed()
-    why, effects = ledger.answered(answer(decision, "refused"), T0)
+    why, effects = ledger.record_answer(answer(decision, "refused"), T0)
     assert why is None
     assert [e.kind for e in effects if isinstance(e, RaiseAlarm)] == ["decision_refused"]
     assert (entry.state, entry.not_before_ms, ledger.next_wake()) == ("refused", T0 + 5_000, None)
-    assert ledger.answered(answer(decision, "refused"), T0 + 9_000) == (None, []), "a repeat is no second refusal"
+    assert ledger.record_answer(answer(decision, "refused"), T0 + 9_000) == (None, []), "a repeat is no second refusal"
     assert entry.not_before_ms == T0 + 5_000
 
 
@@ -261,20 +261,20 @@ def test_a_refusal_ends_it_with_an_alarm_and_a_wait() -> None:
 @pytest.mark.parametrize("other", [{"epoch": EPOCH - 1}, {"sequence": 2}])
 def test_an_answer_to_something_else_is_refused(status: ApplyStatus, other: dict[str, int]) -> None:
     ledger, entry, decision = committed()
-    assert ledger.answered(answer(decision, status, **other), T0) == (Rejection.UNKNOWN_DECISION, [])
+    assert ledger.record_answer(answer(decision, status, **other), T0) == (Rejection.UNKNOWN_DECISION, [])
     assert entry.state == "committed"
 
 
 def test_an_answer_where_nothing_was_decided_is_refused() -> None:
     _, _, decision = committed()
-    assert Ledger(KNOBS).answered(answer(decision, "done"), T0) == (Rejection.UNKNOWN_DECISION, [])
+    assert Ledger(KNOBS).record_answer(answer(decision, "done"), T0) == (Rejection.UNKNOWN_DECISION, [])
 
 
 @pytest.mark.parametrize("status", ["accepted", "progress", "refused"])
 def test_after_the_end_no_answer_matters(status: ApplyStatus) -> None:
     ledger, entry, decision = committed()
-    ledger.answered(answer(decision, "done"), T0)
-    assert ledger.answered(answer(decision, status), T0) == (None, [])
+    ledger.record_answer(answer(decision, "done"), T0)
+    assert ledger.record_answer(answer(decision, status), T0) == (None, [])
     assert entry.state == "applied"
 
 

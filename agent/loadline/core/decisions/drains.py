@@ -135,7 +135,7 @@ class Drains(Struct):
         fleet.start_drain(model, pool_name, name, now)
         return None
 
-    def answered(self, event: DrainAnswered, bus_connected: bool, now: int) -> list[Effect]:  # noqa: FBT001 - a fact
+    def record_answer(self, event: DrainAnswered, bus_connected: bool, now: int) -> list[Effect]:  # noqa: FBT001 - a fact
         """A worker answered, or did not; without the bus nobody can, and it counts for nothing."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
         if drain is None or drain.drain_id != event.drain_id or drain.accepted:
@@ -158,7 +158,7 @@ class Drains(Struct):
             ]
         return []
 
-    def drained(self, event: WorkerDrained, fleet: Fleet, now: int) -> Rejection | None:
+    def record_drained(self, event: WorkerDrained, fleet: Fleet, now: int) -> Rejection | None:
         """A worker says that it is empty."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
         if drain is None or drain.incarnation != event.incarnation:

@@ -131,14 +131,14 @@ class Ledger(Struct):
         assert entry.pending is not None  # noqa: S101 - propose() came first
         return CommitDecision(entry.pending, scope, entry.revision)
 
-    def committed(self, decision: str, model: str, revision: int, now: int) -> Decision | None:
+    def confirm_commit(self, decision: str, model: str, revision: int, now: int) -> Decision | None:
         """The store took it; gives the decision if it was the pending one."""
         entry = self.entry(model)
         if entry.pending is None or entry.pending.decision_id != decision:
             return None
         return self._adopt(entry, entry.pending, revision, now)
 
-    def dropped(self, decision: str, model: str, now: int) -> bool:
+    def drop_pending(self, decision: str, model: str, now: int) -> bool:
         """The store did not take it; tells whether it was the pending one."""
         entry = self.entry(model)
         if entry.pending is None or entry.pending.decision_id != decision:
@@ -147,7 +147,7 @@ class Ledger(Struct):
         self._back_off(entry, now)
         return True
 
-    def unknown(self, decision: str, model: str) -> bool:
+    def mark_unknown(self, decision: str, model: str) -> bool:
         """Nobody knows whether the store took it; tells whether it was the pending one."""
         entry = self.entry(model)
         if entry.pending is None or entry.pending.decision_id != decision:
@@ -155,7 +155,7 @@ class Ledger(Struct):
         entry.pending_unknown = True
         return True
 
-    def read(self, stored: list[StoredDecision], revision: int, now: int) -> list[Decision]:
+    def load(self, stored: list[StoredDecision], revision: int, now: int) -> list[Decision]:
         """All decisions were read back, as of a revision of the store; gives those that are new to us."""
         fresh: list[Decision] = []
         by_model = {s.decision.model: s for s in stored}
@@ -176,7 +176,7 @@ class Ledger(Struct):
                 self._back_off(entry, now)
         return fresh
 
-    def answered(self, event: DecisionAnswered, now: int) -> tuple[Rejection | None, list[Effect]]:
+    def record_answer(self, event: DecisionAnswered, now: int) -> tuple[Rejection | None, list[Effect]]:
         """A scaler answered."""
         entry = self.entries.get(event.model)
         decision = entry.decision if entry else None
@@ -201,7 +201,7 @@ class Ledger(Struct):
             entry.announce_at_ms = now + self.knobs.announce_interval_max_ms
         return None, []
 
-    def repeat(self, model: str, now: int) -> bool:
+    def announce_again(self, model: str, now: int) -> bool:
         """Announce what stands again, at once; false where it is past its time or came to nothing."""
         entry = self.entry(model)
         if now >= entry.expires_at_ms or entry.state in {"refused", "expired"}:
@@ -210,14 +210,14 @@ class Ledger(Struct):
         self.live[model] = None
         return True
 
-    def rewind(self, epoch: int) -> bool:
+    def detect_store_rollback(self, epoch: int) -> bool:
         """Our term began at this revision: tells whether the store was further once, and what we know of it is void."""
         ahead = [entry for entry in self.entries.values() if entry.revision > epoch]
         for entry in ahead:
             entry.revision = 0
         return bool(ahead)
 
-    def silence(self, model: str) -> None:
+    def stop_announcing(self, model: str) -> None:
         """What was read stands, but is not to be announced."""
         self.entries[model].state = "applied"
         self.live.pop(model, None)

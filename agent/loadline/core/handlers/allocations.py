@@ -6,10 +6,10 @@ from loadline.core.vocabulary.events import AllocationFailed, AllocationSolved
 
 def allocation_solved(turn: Turn, event: AllocationSolved) -> None:
     """Let it hold from this turn on."""
-    turn.state.allocation.answered(event.request, event.allocation)
+    turn.state.allocation.record_solution(event.request, event.allocation)
 
 
 def allocation_failed(turn: Turn, event: AllocationFailed) -> None:
     """Let the greedy one hold on."""
-    turn.state.allocation.answered(event.request, None)
+    turn.state.allocation.record_solution(event.request, None)
     turn.state.count("allocations_failed")

@@ -17,13 +17,13 @@ from loadline.core.vocabulary.events import (
 def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
     """Let it stand, and send its victims home."""
     state = turn.state
-    decision = state.ledger.committed(event.decision_id, event.model, event.revision, turn.now)
+    decision = state.ledger.confirm_commit(event.decision_id, event.model, event.revision, turn.now)
     if decision is not None:
         state.count("decisions_committed")
         _stand_on_previous(turn, decision)
         adopt(turn, decision)
         if not within_bounds(state, decision):  # they have become tighter while it was being committed
-            state.ledger.silence(decision.model)
+            state.ledger.stop_announcing(decision.model)
         _count_changes(turn, decision)
         if state.leading:
             drains.start_victims(turn, decision)
@@ -32,7 +32,7 @@ def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
 def commit_refused(turn: Turn, event: CommitRefused) -> list[Effect]:
     """Drop it; where the store fenced it off, what we believe of the store is wrong."""
     state = turn.state
-    if not state.ledger.dropped(event.decision_id, event.model, turn.now):
+    if not state.ledger.drop_pending(event.decision_id, event.model, turn.now):
         return []
     state.count("commits_refused")
     if event.fenced:
@@ -43,7 +43,7 @@ def commit_refused(turn: Turn, event: CommitRefused) -> list[Effect]:
 def commit_unknown(turn: Turn, event: CommitUnknown) -> list[Effect]:
     """Find out by reading."""
     state = turn.state
-    if not state.ledger.unknown(event.decision_id, event.model):
+    if not state.ledger.mark_unknown(event.decision_id, event.model):
         return []
     state.count("commits_unknown")
     state.read_again(turn.now)
@@ -54,7 +54,7 @@ def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
     """Note what a scaler says of it."""
     if not turn.state.leading:
         return []  # whoever leads knows what stands; here it may never have been read
-    why, effects = turn.state.ledger.answered(event, turn.now)
+    why, effects = turn.state.ledger.record_answer(event, turn.now)
     if why is not None:
         turn.state.reject(why)
     elif event.status == "refused" and effects:  # a repeat raises no alarm and changes nothing
@@ -68,7 +68,7 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
     entry = state.ledger.entries.get(event.model)
     if not state.leading or not state.decisions_read or entry is None or entry.decision is None:
         return
-    if not state.ledger.repeat(event.model, turn.now):
+    if not state.ledger.announce_again(event.model, turn.now):
         state.fleet.models[event.model].reconcile = True
         turn.change(event.model)
 

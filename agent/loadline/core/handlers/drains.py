@@ -11,7 +11,7 @@ from loadline.core.vocabulary.samples import WorkerRecord
 
 def drain_answered(turn: Turn, event: DrainAnswered) -> list[Effect]:
     """Note whether a worker has heard us."""
-    return turn.state.drains.answered(event, turn.state.bus_connected, turn.now)
+    return turn.state.drains.record_answer(event, turn.state.bus_connected, turn.now)
 
 
 def worker_drained(turn: Turn, event: WorkerDrained) -> None:
@@ -26,7 +26,7 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
             if state.fleet.external_drains:
                 state.fleet.end_drain(event.model, event.pool, event.worker, turn.now)
         return
-    why = state.drains.drained(event, state.fleet, turn.now)
+    why = state.drains.record_drained(event, state.fleet, turn.now)
     if why is None:
         state.count("workers_drained")
         state.migration.model(event.model).tally.count_drain(state.drains.finished[-1].took_ms)

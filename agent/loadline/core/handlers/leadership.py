@@ -21,7 +21,7 @@ def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
     if state.leading:
         state.count("leaderships_won")
         state.read_again(turn.now)
-        if state.ledger.rewind(event.epoch):
+        if state.ledger.detect_store_rollback(event.epoch):
             text = "etcd has lost data: who saw a later epoch refuses ours; restart the scalers and the workers"
             effects.append(RaiseAlarm("store_went_back", "", text))
     return effects

@@ -19,10 +19,10 @@ def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
     state.reading, state.decisions_read = False, True
     known = [stored for stored in event.decisions if stored.decision.model in state.fleet.models]
     believed = [stored for stored in known if _believable(state, stored.decision)]
-    for decision in state.ledger.read(believed, event.revision, turn.now):
+    for decision in state.ledger.load(believed, event.revision, turn.now):
         decisions.adopt(turn, decision)
         if not decisions.within_bounds(state, decision):
-            state.ledger.silence(decision.model)
+            state.ledger.stop_announcing(decision.model)
     drains.go_on(turn)
     turn.change_all()
     refused = {stored.decision.model: stored.revision for stored in known if stored not in believed}

@@ -51,7 +51,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     for name in list(state.ledger.live):
         decision = state.ledger.entries[name].decision
         if decision is not None and not within_bounds(state, decision):
-            state.ledger.silence(name)
+            state.ledger.stop_announcing(name)
             state.fleet.models[name].reconcile = True  # as far as it is still within them
     added = state.fleet.models.keys() - known.keys()
     turn.learned.update(dict.fromkeys(sorted(added & state.stored.keys())))

@@ -29,7 +29,7 @@ _NAMED_MAX: Final = 3
 """Models that a reason names."""
 
 
-class Waiting(Struct, frozen=True):
+class GpuWait(Struct, frozen=True):
     """A model that may grow into GPUs which somebody still occupies."""
 
     since_ms: int
@@ -39,7 +39,7 @@ class Waiting(Struct, frozen=True):
     """What it might have added of each when it was last planned."""
 
 
-class Terms(Struct, frozen=True):
+class AllocationTerms(Struct, frozen=True):
     """All that a problem is made of, beside wishes and counts."""
 
     supplies: Supplies = Supplies()
@@ -48,22 +48,22 @@ class Terms(Struct, frozen=True):
     """What a worker costs and how many there may be, by model and pool."""
 
 
-def terms_of(fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs) -> Terms:
+def terms_of(fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs) -> AllocationTerms:
     """What is allocated by, of the models that take of what is limited."""
     models = (fleet.models[name] for name in supplies.takes)
     pools = {
         model.name: {name: (pool.cost_per_hour, pool.knobs.replicas_max) for name, pool in model.pools.items()}
         for model in models
     }
-    return Terms(supplies, knobs, pools)
+    return AllocationTerms(supplies, knobs, pools)
 
 
 class FleetAllocation(Struct):
     """What is remembered of all models."""
 
-    wishes: dict[str, ModelDemand] = field(default_factory=dict)
+    demands: dict[str, ModelDemand] = field(default_factory=dict)
     """By which was allocated, of those that take of what is limited."""
-    heard: dict[str, ModelDemand] = field(default_factory=dict)
+    changed_demands: dict[str, ModelDemand] = field(default_factory=dict)
     """Those that have changed since."""
     allocated_at_ms: int = -1
     """When it was last allocated what is short."""
@@ -73,8 +73,8 @@ class FleetAllocation(Struct):
     """What is granted to nobody, by supply."""
     rising: dict[str, list[str]] = field(default_factory=dict)
     """By supply, the models that are to take more of it: the first first."""
-    waiting: dict[str, Waiting] = field(default_factory=dict)
-    terms: Terms = Terms()
+    waiting: dict[str, GpuWait] = field(default_factory=dict)
+    terms: AllocationTerms = AllocationTerms()
     """What it goes by."""
     question: int = 0
     """Counts the allocations: an answer to an older question is none."""
@@ -86,24 +86,24 @@ class FleetAllocation(Struct):
     """The question that is being answered; 0: none."""
     asked_at_ms: int = -1
 
-    def obey(self, terms: Terms) -> None:
+    def apply_terms(self, terms: AllocationTerms) -> None:
         """Go by these from now on. Where they are others, what all models wish is heard and allocated anew."""
         if self.terms != terms:
             self.terms = terms
-            for known in (self.wishes, self.heard, self.granted, self.rising, self.waiting):
+            for known in (self.demands, self.changed_demands, self.granted, self.rising, self.waiting):
                 known.clear()
             self.question += 1
             self.settled, self.better, self.allocated_at_ms = True, None, -1
 
-    def hear(self, name: str, wish: ModelDemand) -> None:
+    def record_demand(self, name: str, wish: ModelDemand) -> None:
         """Take what a model would have."""
-        known = self.wishes.get(name)
+        known = self.demands.get(name)
         if known is not None and name in self.granted and wish.needs_as(known):
-            self.wishes[name] = wish
+            self.demands[name] = wish
         elif known != wish:
-            self.heard[name] = wish
+            self.changed_demands[name] = wish
             return
-        self.heard.pop(name, None)
+        self.changed_demands.pop(name, None)
 
     def forget(self, name: str) -> None:
         """A model that nothing can be decided for does not wait."""
@@ -123,11 +123,11 @@ class FleetAllocation(Struct):
             The models whose grant has changed, and what to ask.
         """
         changed: list[str] = []
-        if self.heard:
-            wishes = self.wishes | self.heard
+        if self.changed_demands:
+            wishes = self.demands | self.changed_demands
             fit = all(gpus >= 0 for gpus in left_of(wishes, {}, supplies).values())
             if fit or now >= self.again_at_ms:
-                self.wishes, self.heard = wishes, {}
+                self.demands, self.changed_demands = wishes, {}
                 self.question += 1
                 self.better, self.settled = None, fit or knobs.solver == "greedy"
                 if not fit:
@@ -141,32 +141,32 @@ class FleetAllocation(Struct):
         if self.settled or self.asked or soon:
             return changed, None
         self.asked, self.asked_at_ms = self.question, now
-        problem = problem_of(fleet, self.wishes, supplies, knobs, now)
+        problem = problem_of(fleet, self.demands, supplies, knobs, now)
         return changed, SolveAllocation(self.question, problem, knobs.solve_deadline_ms)
 
-    def answered(self, request: int, allocation: Allocation | None) -> None:
+    def record_solution(self, request: int, allocation: Allocation | None) -> None:
         """Take an answer for the next allocation; None: there is no better one."""
         if request == self.asked:
             self.asked = 0
         if request == self.question and not self.settled:
             self.settled, self.better = True, allocation
 
-    def room(self, fleet: Fleet, name: str, books: GpuLedger, now: int) -> SupplyHeadroom:
+    def headroom(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> SupplyHeadroom:
         """What there is for a model at ``now`` (ms)."""
-        takes = books.supplies.takes.get(name)
+        takes = ledger.supplies.takes.get(name)
         if takes is None:
             return UNLIMITED_HEADROOM
         taken = sorted({supply for one in takes.values() for supply in one})
         # What is wished anew is not allocated yet: until then there is nothing to grow into.
-        may_add, priority = self._free(books), books.supplies.priorities[name]
-        free = {supply: 0 if name in self.heard else may_add(priority, supply) for supply in taken}
+        may_add, priority = self._free(ledger), ledger.supplies.priorities[name]
+        free = {supply: 0 if name in self.changed_demands else may_add(priority, supply) for supply in taken}
         granted = self.granted.get(name)
         if granted is None:
             return SupplyHeadroom(takes, free)
-        reasons = tuple(self._reasons(name, granted, books.supplies))
+        reasons = tuple(self._reasons(name, granted, ledger.supplies))
         cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
         gives = frozenset(reason.pool for reason in reasons if reason.code is ReasonCode.GIVES_WAY)
-        pools, waiting, wished = fleet.models[name].pools, self.waiting.get(name), self.wishes[name].counts
+        pools, waiting, wished = fleet.models[name].pools, self.waiting.get(name), self.demands[name].counts
         moved = [reason.pool for reason in reasons if reason.code not in _CUT]
         if self.settled:
             exchanged = {pool: granted[pool] for pool in moved}
@@ -178,25 +178,25 @@ class FleetAllocation(Struct):
         waits_ms = 0 if waiting is None else now - waiting.since_ms
         kept = {
             pool: count
-            for need in self.wishes[name].needs
+            for need in self.demands[name].needs
             for pool, count in kept_of(pools, need, granted, now).items()
             # Two models that are to change places would wait for each other for ever.
             if waits_ms < pools[pool].knobs.start_deadline_ms
         }
         return SupplyHeadroom(takes, free, CapacityLimits(cuts, gives, self.settled), exchanged, reasons, kept)
 
-    def note(self, name: str, waits: dict[str, int], room: SupplyHeadroom, now: int) -> None:
+    def record_wait(self, name: str, waits: dict[str, int], room: SupplyHeadroom, now: int) -> None:
         """Remember what a model waits for."""
         before = self.waiting.pop(name, None)
         if waits:
-            self.waiting[name] = Waiting(now if before is None else before.since_ms, waits, room.free)
+            self.waiting[name] = GpuWait(now if before is None else before.since_ms, waits, room.free)
 
-    def ready(self, books: GpuLedger) -> Iterator[str]:
+    def models_to_wake(self, ledger: GpuLedger) -> Iterator[str]:
         """The models that wait for GPUs of which more are free than they knew of."""
-        first, free = books.supplies.priorities, self._free(books)
+        first, free = ledger.supplies.priorities, self._free(ledger)
         found: dict[tuple[int, str], int] = {}
         for name, waiting in self.waiting.items():
-            if name in books.pending or name in self.heard:
+            if name in ledger.pending or name in self.changed_demands:
                 continue
             for supply in waiting.gpus:
                 key = first[name], supply
@@ -206,14 +206,14 @@ class FleetAllocation(Struct):
                     yield name
                     break
 
-    def status(self, fleet: Fleet, books: GpuLedger | None, now: int) -> tuple[SupplyStatus, ...]:
+    def status(self, fleet: Fleet, ledger: GpuLedger | None, now: int) -> tuple[SupplyStatus, ...]:
         """For people and metrics: each limited supply, by name."""
-        if books is None:
+        if ledger is None:
             return ()
-        supplies = books.supplies
+        supplies = ledger.supplies
         waiting: dict[str, dict[str, int]] = {supply: {} for supply in sorted(supplies.limits)}
-        for name, wish in sorted(self.wishes.items()):
-            pools, pending = fleet.models[name].pools, books.pending.get(name, {})
+        for name, wish in sorted(self.demands.items()):
+            pools, pending = fleet.models[name].pools, ledger.pending.get(name, {})
             granted = self.granted.get(name, wish.counts)
             met = wish.met_by(granted)
             missing = {
@@ -224,7 +224,7 @@ class FleetAllocation(Struct):
                 if gpus:
                     waiting[supply][name] = gpus
         return tuple(
-            SupplyStatus(supply, supplies.limits[supply], supplies.limits[supply] - books.free(supply), names)
+            SupplyStatus(supply, supplies.limits[supply], supplies.limits[supply] - ledger.free(supply), names)
             for supply, names in waiting.items()
         )
 
@@ -232,16 +232,16 @@ class FleetAllocation(Struct):
         """Let an allocation hold, or everybody's first choice; gives the models whose grant has changed."""
         before, self.granted = self.granted, {}
         if allocation is not None:
-            found = {name: counts_of(allocation, name, wish) for name, wish in sorted(self.wishes.items())}
-            self.granted = {name: counts for name, counts in found.items() if counts != self.wishes[name].counts}
-        self.left = left_of(self.wishes, self.granted, supplies)
+            found = {name: counts_of(allocation, name, wish) for name, wish in sorted(self.demands.items())}
+            self.granted = {name: counts for name, counts in found.items() if counts != self.demands[name].counts}
+        self.left = left_of(self.demands, self.granted, supplies)
         self._grant_first_choices(supplies)
         return [name for name in sorted(before | self.granted) if before.get(name) != self.granted.get(name)]
 
     def _grant_first_choices(self, supplies: Supplies) -> None:
         """Grant it where there is enough left: nobody has less for GPUs that nobody else gets."""
         for name in sorted(self.granted, key=lambda one: (supplies.priorities[one], one)):
-            granted, counts = self.granted[name], self.wishes[name].counts
+            granted, counts = self.granted[name], self.demands[name].counts
             had, has = supplies.taken(name, granted), supplies.taken(name, counts)
             if all(has[supply] <= gpus or has[supply] - gpus <= self.left[supply] for supply, gpus in had.items()):
                 del self.granted[name]
@@ -254,24 +254,24 @@ class FleetAllocation(Struct):
                 pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()
             }
 
-    def _free(self, books: GpuLedger) -> Callable[[int, str], int]:
+    def _free(self, ledger: GpuLedger) -> Callable[[int, str], int]:
         """What models of a priority may add of a supply: what is free and not kept for those that come first."""
         kept: dict[str, dict[int, int]] = {}
         for name, waiting in self.waiting.items():
-            rank = books.supplies.priorities[name]
+            rank = ledger.supplies.priorities[name]
             for supply, gpus in waiting.gpus.items():
                 of_supply = kept.setdefault(supply, {})
                 of_supply[rank] = of_supply.get(rank, 0) + gpus
 
         def free(priority: int, supply: str) -> int:
             first = sum(gpus for rank, gpus in kept.get(supply, {}).items() if rank < priority)
-            return max(0, books.free(supply) - first)
+            return max(0, ledger.free(supply) - first)
 
         return free
 
     def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
         """Why a model is not granted what it would have, pool by pool."""
-        wish, first = self.wishes[name], supplies.priorities
+        wish, first = self.demands[name], supplies.priorities
         met, alone = wish.met_by(granted), supplies.taken(name, wish.counts)
         for pool, wanted in wish.counts.items():
             allowed = granted[pool]
@@ -304,8 +304,8 @@ class FleetAllocation(Struct):
     def _rising(self, fleet: Fleet, supplies: Supplies, now: int) -> dict[str, list[str]]:
         first = supplies.priorities
         found: dict[str, list[str]] = {}
-        for name in sorted(self.wishes, key=lambda one: (first[one], one)):
-            counts, pools = self.granted.get(name, self.wishes[name].counts), fleet.models[name].pools
+        for name in sorted(self.demands, key=lambda one: (first[one], one)):
+            counts, pools = self.granted.get(name, self.demands[name].counts), fleet.models[name].pools
             grows = [
                 takes
                 for pool, takes in supplies.takes[name].items()

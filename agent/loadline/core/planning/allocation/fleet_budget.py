@@ -2,7 +2,7 @@
 
 Each model is planned alone, against what all of them have: what stands, what is being committed, and what drains. A
 growth for which there are no GPUs is remembered as a claim, in the order in which models came to wait. A shrink that
-the floor forbids is remembered as a wish, and pays for a claim later: the workers with the fewest GPUs first, the last
+the floor forbids is remembered as an offer, and pays for a claim later: the workers with the fewest GPUs first, the last
 pool in part. It shrinks first, and the claimant grows when the GPUs are free. What a claim has been promised is kept
 for it. The order is that of Dynamo's global planner; there one request waits for all that pay for it.
 """
@@ -37,7 +37,7 @@ class ReleaseOffer(Struct, frozen=True):
 
 
 class BudgetShares(Struct):
-    """What becomes of claims and wishes, in workers and GPUs."""
+    """What becomes of claims and offers, in workers and GPUs."""
 
     promised: dict[str, int] = field(default_factory=dict)
     """GPUs that are kept for each claimant."""
@@ -50,16 +50,16 @@ class FleetBudget(Struct):
     """What is remembered of models that wait, by model."""
 
     claims: dict[str, GpuClaim] = field(default_factory=dict)
-    wishes: dict[str, dict[str, ReleaseOffer]] = field(default_factory=dict)
+    offers: dict[str, dict[str, ReleaseOffer]] = field(default_factory=dict)
 
-    def allowance(self, fleet: Fleet, name: str, books: GpuLedger | None, now: int) -> BudgetHeadroom:
+    def headroom(self, fleet: Fleet, name: str, ledger: GpuLedger | None, now: int) -> BudgetHeadroom:
         """What the budget leaves to a model at ``now`` (ms)."""
-        if books is None or not _bounded(fleet):
+        if ledger is None or not _bounded(fleet):
             return UNBOUNDED
         most, least = fleet.knobs.gpu_budget_max, fleet.knobs.gpu_budget_min
-        total, occupied = sum(books.planned.values()), sum(books.occupied.values())
-        pending, pools = books.pending.get(name, {}), fleet.models[name].pools
-        shares = BudgetShares() if most is None else self._shares(fleet, books, most - total, now)
+        total, occupied = sum(ledger.planned.values()), sum(ledger.occupied.values())
+        pending, pools = ledger.pending.get(name, {}), fleet.models[name].pools
+        shares = BudgetShares() if most is None else self._shares(fleet, ledger, most - total, now)
         given = {pool: count for (model, pool), count in shares.given.items() if model == name}
         ceiling = free = None
         if most is not None:
@@ -67,10 +67,10 @@ class FleetBudget(Struct):
             room = max(0, most - total + shares.given_gpus - others)
             free = max(0, min(most - occupied, room))
             smallest = gpus_of(fleet.models[name], {pool.name: pool.knobs.replicas_min for pool in pools.values()})
-            own = books.planned[name]
+            own = ledger.planned[name]
             ceiling = own + room if total <= most else max(smallest, own * most // total)
         return BudgetHeadroom(
-            floor=_floor(fleet, name, books, shares, gpus_of(fleet.models[name], given)),
+            floor=_floor(fleet, name, ledger, shares, gpus_of(fleet.models[name], given)),
             ceiling=ceiling,
             free=free,
             gives={pool: planned_of(pools[pool], pending, now) - count for pool, count in given.items()},
@@ -79,28 +79,28 @@ class FleetBudget(Struct):
             least=least,
         )
 
-    def note(self, fleet: Fleet, model: Model, draft: Proposal, allowance: BudgetHeadroom, now: int) -> None:
+    def record_wait(self, fleet: Fleet, model: Model, draft: Proposal, allowance: BudgetHeadroom, now: int) -> None:
         """Remember what a model waits for, and what it would give."""
         if allowance == UNBOUNDED:
             return  # as for most agents: to find that nobody waits takes 1 ms of a turn of 100 models
         waiting: dict[str, int] = {}
-        wishes: dict[str, ReleaseOffer] = {}
-        before = self.wishes.pop(model.name, {})
+        offers: dict[str, ReleaseOffer] = {}
+        before = self.offers.pop(model.name, {})
         for pool in model.pools.values():
-            standing, wanted, target = pool.effective_target(now), draft.wanted[pool.name], draft.targets[pool.name]
-            if wanted > max(target, standing):
-                waiting[pool.name] = wanted - max(target, standing)
+            current, wanted, target = pool.effective_target(now), draft.wanted[pool.name], draft.targets[pool.name]
+            if wanted > max(target, current):
+                waiting[pool.name] = wanted - max(target, current)
             if pool.name in allowance.gives:
-                wish = before.get(pool.name) if target < standing else None  # what cannot be given is no wish
-            elif wanted < min(target, standing):
-                wish = ReleaseOffer(wanted, now)
+                offer = before.get(pool.name) if target < current else None  # what cannot be given is no offer
+            elif wanted < min(target, current):
+                offer = ReleaseOffer(wanted, now)
             else:
-                wish = before.get(pool.name) if wanted == standing else None
-            fresh = wish is not None and now - wish.at_ms < fleet.knobs.gpu_wish_ttl_ms
-            if wish is not None and fresh and wish.replicas < target and pool.has_quorum(fleet.knobs.quorum_ratio):
-                wishes[pool.name] = wish
-        if wishes:
-            self.wishes[model.name] = wishes
+                offer = before.get(pool.name) if wanted == current else None
+            fresh = offer is not None and now - offer.at_ms < fleet.knobs.gpu_wish_ttl_ms
+            if offer is not None and fresh and offer.replicas < target and pool.has_quorum(fleet.knobs.quorum_ratio):
+                offers[pool.name] = offer
+        if offers:
+            self.offers[model.name] = offers
         if waiting:
             self.claims[model.name] = GpuClaim(waiting, allowance.free or 0)
         else:
@@ -109,35 +109,35 @@ class FleetBudget(Struct):
     def forget(self, name: str) -> None:
         """A model that nothing can be decided for neither waits nor gives."""
         self.claims.pop(name, None)
-        self.wishes.pop(name, None)
+        self.offers.pop(name, None)
 
-    def ready(self, fleet: Fleet, books: GpuLedger, now: int) -> Iterator[str]:
+    def models_to_wake(self, fleet: Fleet, ledger: GpuLedger, now: int) -> Iterator[str]:
         """The models that can go on: there are GPUs that they wait for, or they are to give some."""
         for name, claim in self.claims.items():
             # Only more than it knew of: what it could not use when it was planned it cannot use now.
-            if name not in books.pending and (self.allowance(fleet, name, books, now).free or 0) > claim.free:
+            if name not in ledger.pending and (self.headroom(fleet, name, ledger, now).free or 0) > claim.free:
                 yield name
-        for name in self.wishes:
-            if name not in books.pending and self.allowance(fleet, name, books, now).gives:
+        for name in self.offers:
+            if name not in ledger.pending and self.headroom(fleet, name, ledger, now).gives:
                 yield name
 
-    def status(self, fleet: Fleet, books: GpuLedger | None, now: int) -> GpuBudgetStatus | None:
+    def status(self, fleet: Fleet, ledger: GpuLedger | None, now: int) -> GpuBudgetStatus | None:
         """For people; None where there is no such budget."""
-        if books is None or not _bounded(fleet):
+        if ledger is None or not _bounded(fleet):
             return None
         return GpuBudgetStatus(
             gpu_budget_min=fleet.knobs.gpu_budget_min,
             gpu_budget_max=fleet.knobs.gpu_budget_max,
-            decided=sum(books.planned.values()),
-            occupied=sum(books.occupied.values()),
+            decided=sum(ledger.planned.values()),
+            occupied=sum(ledger.occupied.values()),
             waiting={name: gpus_of(fleet.models[name], claim.workers) for name, claim in self.claims.items()},
-            offers={name: sum(gpus for gpus, *_ in self._wished(fleet, name, books, now)) for name in self.wishes},
+            offers={name: sum(gpus for gpus, *_ in self._wished(fleet, name, ledger, now)) for name in self.offers},
         )
 
-    def _shares(self, fleet: Fleet, books: GpuLedger, supply: int, now: int) -> BudgetShares:
-        """Serve the claims in their order, from the GPUs that are free or coming free and then from the wishes."""
+    def _shares(self, fleet: Fleet, ledger: GpuLedger, supply: int, now: int) -> BudgetShares:
+        """Serve the claims in their order, from the GPUs that are free or coming free and then from the offers."""
         shares = BudgetShares()
-        wished = sorted(one for name in self.wishes for one in self._wished(fleet, name, books, now))
+        wished = sorted(one for name in self.offers for one in self._wished(fleet, name, ledger, now))
         left = {(model, pool): workers for _, model, pool, workers in wished}
         for name, claim in self.claims.items():
             pools = fleet.models[name].pools
@@ -161,12 +161,12 @@ class FleetBudget(Struct):
             supply -= wanted
         return shares
 
-    def _wished(self, fleet: Fleet, name: str, books: GpuLedger, now: int) -> Iterator[tuple[int, str, str, int]]:
+    def _wished(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> Iterator[tuple[int, str, str, int]]:
         """What a model would give, pool by pool: GPUs, model, pool, workers."""
-        for pool_name, wish in self.wishes.get(name, {}).items():
+        for pool_name, offer in self.offers.get(name, {}).items():
             pool = fleet.models[name].pools[pool_name]
-            workers = planned_of(pool, books.pending.get(name, {}), now) - max(wish.replicas, pool.knobs.replicas_min)
-            if workers > 0 and now - wish.at_ms < fleet.knobs.gpu_wish_ttl_ms:
+            workers = planned_of(pool, ledger.pending.get(name, {}), now) - max(offer.replicas, pool.knobs.replicas_min)
+            if workers > 0 and now - offer.at_ms < fleet.knobs.gpu_wish_ttl_ms:
                 yield workers * pool.knobs.gpus_per_worker, name, pool_name, workers
 
 
@@ -175,15 +175,15 @@ def _bounded(fleet: Fleet) -> bool:
     return fleet.knobs.gpu_budget_max is not None or fleet.knobs.gpu_budget_min > 0
 
 
-def _floor(fleet: Fleet, name: str, books: GpuLedger, shares: BudgetShares, gives: int) -> int | None:
+def _floor(fleet: Fleet, name: str, ledger: GpuLedger, shares: BudgetShares, gives: int) -> int | None:
     """GPUs below which a model must not shrink: what it has, less what is not needed for the floor of all models."""
     least = fleet.knobs.gpu_budget_min
     if not least:
         return None
-    own, total = books.planned[name], sum(books.planned.values())
+    own, total = ledger.planned[name], sum(ledger.planned.values())
     band = GpuBand(least, fleet.knobs.gpu_budget_max)
-    if total + sum(shares.promised.values()) >= least - band.tolerance(max(books.widest.values())):
+    if total + sum(shares.promised.values()) >= least - band.tolerance(max(ledger.widest.values())):
         return own - max(0, total - least) - gives
     # Each model raises its part. The guard lets a floor be missed by the widest worker, which here would add up.
-    part = ceil_div(own * least, total) if total else ceil_div(least, len(books.planned))
-    return part + band.tolerance(books.widest[name])
+    part = ceil_div(own * least, total) if total else ceil_div(least, len(ledger.planned))
+    return part + band.tolerance(ledger.widest[name])

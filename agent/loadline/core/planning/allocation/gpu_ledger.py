@@ -46,7 +46,7 @@ class GpuLedger(Struct):
         if model.name in self.supplies.takes:
             self._take(model.name, self.supplies.taken(model.name, occupied))
 
-    def enter_strangers(self, strangers: UnassignedWorkers) -> None:
+    def enter_unassigned(self, strangers: UnassignedWorkers) -> None:
         """Count workers whose pool is no more configured: they run on, and nobody drains them."""
         taken: dict[str, int] = {}
         for model, by_type in strangers.gpus.items():
@@ -72,11 +72,11 @@ def gpu_ledger_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Su
     """What all models have at ``now`` (ms); None where nothing binds them together."""
     if fleet.knobs.gpu_budget_max is None and not fleet.knobs.gpu_budget_min and not supplies.limits:
         return None
-    books = GpuLedger(pending, supplies)
+    ledger = GpuLedger(pending, supplies)
     for model in fleet.models.values():
-        books.enter(model, now)
-    books.enter_strangers(fleet.unassigned)
-    return books
+        ledger.enter(model, now)
+    ledger.enter_unassigned(fleet.unassigned)
+    return ledger
 
 
 def planned_of(pool: Pool, pending: Mapping[str, int], now: int) -> int:

@@ -63,7 +63,7 @@ class ModelDemand(Struct, frozen=True):
         }
 
 
-def standing(model: Model, pending: Mapping[str, int], now: int) -> ModelDemand:
+def current_demand(model: Model, pending: Mapping[str, int], now: int) -> ModelDemand:
     """A model that stays as it is."""
     counts = {pool.name: min(WORKERS_MAX, planned_of(pool, pending, now)) for pool in model.pools.values()}
     return ModelDemand(counts, counts)

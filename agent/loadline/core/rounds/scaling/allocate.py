@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger
-from loadline.core.planning.allocation.model_demand import ModelDemand, demand_of, standing
+from loadline.core.planning.allocation.model_demand import ModelDemand, current_demand, demand_of
 from loadline.core.planning.guardrails.constraints import Constraints
 from loadline.core.planning.guardrails.proposal import Proposal
 from loadline.core.rounds.scaling import gate
@@ -28,13 +28,13 @@ def allocate(
         return []
     evaluated = {evaluation.model.name: evaluation for evaluation in evaluations}
     for name in takes:
-        if name in evaluated or name not in allocation.wishes:
-            allocation.hear(name, _demand(context, state.fleet.models[name], evaluated.get(name), ledger, now))
+        if name in evaluated or name not in allocation.demands:
+            allocation.record_demand(name, _demand(context, state.fleet.models[name], evaluated.get(name), ledger, now))
     changed, effect = allocation.allocate(state.fleet, context.supplies, context.allocation, now)
     for name in changed:
         if name not in evaluated:
             state.fleet.models[name].plan_at_ms = now
-    for name in allocation.heard:
+    for name in allocation.changed_demands:
         model = state.fleet.models[name]
         model.plan_at_ms = min(model.plan_at_ms, allocation.again_at_ms)
     return [] if effect is None else [effect]
@@ -53,8 +53,8 @@ def record_wait(
 ) -> None:
     """Remember the GPUs that a model waits for, and those that it would release."""
     state = context.state
-    state.gpus.note(state.fleet, model, proposal, constraints.budget, now)
-    state.allocation.note(model.name, proposal.waits, constraints.supply, now)
+    state.gpus.record_wait(state.fleet, model, proposal, constraints.budget, now)
+    state.allocation.record_wait(model.name, proposal.waits, constraints.supply, now)
 
 
 def forget_wait(context: ScalingContext, model: ModelState) -> None:
@@ -70,7 +70,7 @@ def wake_waiting(context: ScalingContext, ledger: GpuLedger | None, now: int) ->
         return
     ledger = ledger or context.gpu_ledger(now)
     if ledger is not None:
-        for name in (*state.gpus.ready(state.fleet, ledger, now), *state.allocation.ready(ledger)):
+        for name in (*state.gpus.models_to_wake(state.fleet, ledger, now), *state.allocation.models_to_wake(ledger)):
             state.fleet.models[name].plan_at_ms = now
 
 
@@ -82,7 +82,7 @@ def _demand(
     pending = ledger.pending.get(name, {})
     stays = name in state.paused or context.models[name].no_operation
     if evaluation is None or evaluation.failed or stays or gate.unsettled(state, model, now) is not None:
-        return standing(model, pending, now)
+        return current_demand(model, pending, now)
     granted, stale_after_ms = state.allocation.granted.get(name, {}), state.fleet.knobs.stale_after_ms
     recommendation, hard = evaluation.recommendation, model.guardrails.hard
     return demand_of(model, recommendation, evaluation.bounds, hard, pending, granted, stale_after_ms, now)

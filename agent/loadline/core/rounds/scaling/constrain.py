@@ -15,7 +15,7 @@ def constrain(
     constraints = Constraints(
         state.acting_since_ms,
         evaluation.bounds,
-        state.gpus.allowance(state.fleet, model.name, ledger, now),
-        UNLIMITED_HEADROOM if ledger is None else state.allocation.room(state.fleet, model.name, ledger, now),
+        state.gpus.headroom(state.fleet, model.name, ledger, now),
+        UNLIMITED_HEADROOM if ledger is None else state.allocation.headroom(state.fleet, model.name, ledger, now),
     )
     return model.guardrails.apply(model, evaluation.recommendation.targets, constraints, now), constraints

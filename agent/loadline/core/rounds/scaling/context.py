@@ -38,7 +38,7 @@ class ScalingContext:
         self.allocation = settings.allocation
         self.supplies = limited(settings, state.fleet)
         self.schedules = {model.name: Schedules(model.pools, settings.zones) for model in settings.models}
-        state.allocation.obey(terms_of(state.fleet, self.supplies, self.allocation))
+        state.allocation.apply_terms(terms_of(state.fleet, self.supplies, self.allocation))
 
     def gpu_ledger(self, now: int) -> GpuLedger | None:
         """Return the GPUs of all models at ``now`` (ms); None where no budget or supply limits them."""
