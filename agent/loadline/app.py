@@ -21,7 +21,7 @@ from loadline.adapters.notify import Notifier
 from loadline.adapters.system_clock import SystemClock
 from loadline.config import Config
 from loadline.core.controller import Controller
-from loadline.core.queries.status import lacks_movers, missing
+from loadline.core.queries.status import lacks_migration_slots, missing
 from loadline.errors import ConfigError, JournalError
 from loadline.ports import Journal
 from loadline.runtime.loop import Runtime
@@ -167,7 +167,7 @@ class Agent:
         found: list[str] = []
         for knobs in told.models:
             found += [] if told.only_migration else missing(state.fleet.models[knobs.name], knobs, now)
-            found += lacks_movers(state, knobs)
+            found += lacks_migration_slots(state, knobs)
         return found[:MISSING_MAX]
 
     def _counters(self) -> dict[str, int]:

@@ -354,7 +354,7 @@ RAILS: dict[str, Rail] = {
     "drains: not before its end": Rail(instead(Drains, "_silent", value=True), 0, "I16-drain"),
     "drains: ask again": Rail(around(Drains, "record_answer", ask_to_drain_once), 2, "I16-asked"),
     "drains: revoke who never answers": Rail(around(Drains, "record_answer", never_revoke), 5, "I16-asked"),
-    "drains: go on after a takeover": Rail(instead(drain_handlers, "go_on", None), 0, "I16-goes-on"),
+    "drains: go on after a takeover": Rail(instead(drain_handlers, "resume_drains", None), 0, "I16-goes-on"),
     "fleet: newest sample": Rail(around(Fleet, "ingest", any_sample), 1, "I10-newest"),
     "fleet: forget who is silent": Rail(instead(Pool, "_uncount", None), 0, "I13-finite"),
     "leadership: campaign when nobody leads": Rail(

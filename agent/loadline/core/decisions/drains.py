@@ -1,10 +1,10 @@
-"""A worker's way out.
+"""Drains of workers, from the first command to the empty worker.
 
     asked --accepted--> draining --WorkerDrained--> drained
       |                    |--- ttl, or silence --> overdue | died
       +--refused or no answer: asked again; after `revoke_after` tries its lease is revoked
 
-Victims are chosen once, when the decision is made, and named in it, so that whoever takes over goes on with the same.
+Victims are chosen once, when a decision is made, and named in it, so that a new leader resumes the same drains.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ LOOK_MS = 1_000
 
 
 class DrainKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker's way out."""
+    """Drains of workers, from the first command to the empty worker."""
 
     ttl_ms: Annotated[int, Meta(ge=1, description="How long a worker may take to drain.")] = 600_000
     retry_ms: Annotated[
@@ -79,8 +79,8 @@ def choose_victims(pool: Pool, count: int, gives: Callable[[WorkerState], bool] 
         work = (_staying(worker) if moves else requests, load.kv_micro)
         return (worker.availability == "ready", *work, -record.incarnation, record.worker)
 
-    standing = [worker for worker in pool.workers.values() if worker.availability != "out"]
-    chosen = sorted(standing, key=cost)[:count]
+    in_service = [worker for worker in pool.workers.values() if worker.availability != "out"]
+    chosen = sorted(in_service, key=cost)[:count]
     return [Victim(worker.record.worker, worker.record.incarnation) for worker in chosen]
 
 
@@ -90,21 +90,21 @@ def _staying(worker: WorkerState) -> int:
 
 
 class Drains(Struct):
-    """All drains of the fleet."""
+    """Open and finished drains of the fleet."""
 
     knobs: DrainKnobs
     open: dict[str, Drain] = field(default_factory=dict)
     finished: list[FinishedDrain] = field(default_factory=list)
 
     def of_pool(self, model: str, pool: str) -> list[Victim]:
-        """Workers of a pool that are on their way out, by name."""
+        """Return the draining workers of a pool, by name."""
         drains = (d for d in self.open.values() if d.model == model and d.pool == pool)
         return [Victim(d.worker, d.incarnation) for d in sorted(drains, key=lambda d: d.worker)]
 
     def start(  # noqa: PLR0917 - one argument for each fact
         self, fleet: Fleet, model: str, pool_name: str, victim: Victim, drain_id: str, now: int, *, again: bool = False
     ) -> Rejection | None:
-        """Begin to empty a worker; one that drains already goes on, one whose drain ended only starts ``again``."""
+        """Start the drain of a worker; an open drain continues, an ended one starts only with ``again``."""
         name = victim.worker
         pool = fleet.find_pool(model, pool_name)
         if isinstance(pool, Rejection):
@@ -136,7 +136,7 @@ class Drains(Struct):
         return None
 
     def record_answer(self, event: DrainAnswered, bus_connected: bool, now: int) -> list[Effect]:  # noqa: FBT001 - a fact
-        """A worker answered, or did not; without the bus nobody can, and it counts for nothing."""
+        """Record an answer, or its absence; without the bus an absence does not count."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
         if drain is None or drain.drain_id != event.drain_id or drain.accepted:
             return []
@@ -159,7 +159,7 @@ class Drains(Struct):
         return []
 
     def record_drained(self, event: WorkerDrained, fleet: Fleet, now: int) -> Rejection | None:
-        """A worker says that it is empty."""
+        """Finish the drain of a worker that reports to be empty."""
         drain = self.open.get(_key(event.model, event.pool, event.worker))
         if drain is None or drain.incarnation != event.incarnation:
             return Rejection.UNKNOWN_DRAIN
@@ -167,10 +167,10 @@ class Drains(Struct):
         return None
 
     def tick(self, fleet: Fleet, epoch: int, hearing_since_ms: int | None, now: int) -> list[Effect]:
-        """Ask those that were not asked yet or did not answer; close those that died or are overdue.
+        """Send drain commands that are due; close drains of workers that died or are overdue.
 
-        ``hearing_since_ms`` is since when workers can be heard, None while they cannot: before that nobody's silence
-        means anything.
+        ``hearing_since_ms`` is the time since which reports of workers arrive, None while they cannot: silence before
+        it means nothing.
         """
         effects: list[Effect] = []
         for drain in list(self.open.values()):
@@ -196,14 +196,14 @@ class Drains(Struct):
         return effects
 
     def next_wake(self) -> int | None:
-        """When ``tick`` is next due."""
+        """Return when ``tick`` is next due."""
         wakes = (d.look_at_ms if d.accepted else min(d.look_at_ms, d.ask_at_ms) for d in self.open.values())
         return min(wakes, default=None)
 
     def abandon(self, fleet: Fleet, now: int) -> None:
-        """Another agent leads: it goes on with the victims that the decisions name.
+        """Leave all drains to the next leader, which resumes those of victims that decisions name.
 
-        Who has accepted is on its way whoever leads; who has not is a worker like any other, until it is asked again.
+        A worker that has accepted keeps draining; one that has not counts as a normal worker until it is asked again.
         """
         for drain in self.open.values():
             end = fleet.hand_over_drain if drain.accepted else fleet.cancel_drain
@@ -211,7 +211,7 @@ class Drains(Struct):
         self.open.clear()
 
     def forget(self, fleet: Fleet) -> None:
-        """Workers of pools that are none of ours any more are on their way without us."""
+        """Forget drains of workers whose pool is no longer configured."""
         self.open = {
             key: drain
             for key, drain in self.open.items()
@@ -220,7 +220,7 @@ class Drains(Struct):
 
     @staticmethod
     def _silent(worker: WorkerState, drain: Drain, since_ms: int, hearing_since_ms: int | None) -> bool:
-        """Neither a lease nor a load report says that it lives."""
+        """Return True if neither a lease nor a load report shows that a worker lives."""
         if hearing_since_ms is None:
             return False
         return not worker.registered and max(worker.seen_at_ms, drain.started_at_ms, hearing_since_ms) < since_ms

@@ -1,10 +1,10 @@
-"""Who decides: the leader's lease as a state machine in our own time.
+"""Leader election: the leader's lease as a state machine in this agent's own time.
 
     follower --LeadershipWon--> leading --deadline passed, lease lost, key changed, blind--> follower
                                    |
                                    +--ShutdownRequested--> resigned
 
-The lease is believed only until ``deadline_ms``: when the last successful renewal was *asked for*, plus the TTL, less a
+The lease counts only until ``deadline_ms``: when the last successful renewal was *asked for*, plus the TTL, less a
 margin. A process that was paused wakes up past it and steps down before it commits anything; should it still try, the
 store refuses, because every commit compares the create revision of the leader's key, which is the epoch.
 """
@@ -18,7 +18,7 @@ from loadline.core.vocabulary.events import LeaderChanged, LeadershipWon, LeaseR
 
 
 class LeadershipKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who decides."""
+    """Settings of the leader election."""
 
     lease_ttl_s: Annotated[
         int, Meta(ge=2, le=600, description="TTL of the leader's lease: how long a dead leader blocks.")
@@ -36,7 +36,7 @@ Phase = Literal["follower", "leading", "resigned"]
 
 
 class Leadership(Struct):
-    """This agent's side of the election of one scope."""
+    """State of this agent in the election of one scope."""
 
     scope: str
     knobs: LeadershipKnobs
@@ -47,20 +47,20 @@ class Leadership(Struct):
     since_ms: int = 0
     renew_at_ms: int = 0
     awaiting: bool = False
-    """A campaign or a renewal is under way: there is never more than one."""
+    """True while a campaign or a renewal is under way; there is never more than one."""
     campaign_at_ms: int = 0
     leader: str = ""
     key_free: bool = False
-    """The leader's key vanished while a campaign was under way: its answer may be older than that."""
+    """True if the leader's key vanished during a campaign, whose answer may be older than that."""
     bus_lost_at_ms: int = 0
-    """-1 while the bus is there. An agent that has never reached it is as blind as one that lost it long ago."""
+    """Unix ms at which the bus was lost; -1 while it is connected, 0 if it never was."""
 
     def may_commit(self, now: int) -> bool:
-        """Whether a commit may begin now."""
+        """Return True if a commit may start now."""
         return self.phase == "leading" and now < self.deadline_ms
 
     def tick(self, now: int) -> list[Effect]:
-        """What is due."""
+        """Return the campaign, renewal or resignation that is due."""
         if self.phase == "leading":
             if now >= self.deadline_ms:
                 return self.step_down(now)
@@ -78,14 +78,14 @@ class Leadership(Struct):
         return []
 
     def next_wake(self) -> int | None:
-        """When ``tick`` is next due; None: only an event can change anything."""
+        """Return when ``tick`` is next due; None: only an event can change anything."""
         if self.phase == "leading":
             wake = self.deadline_ms if self.awaiting else min(self.deadline_ms, self.renew_at_ms)
             return wake if self.bus_lost_at_ms < 0 else min(wake, self.bus_lost_at_ms + self.knobs.blind_after_ms)
         return self.campaign_at_ms if self.phase == "follower" and not self.awaiting else None
 
     def won(self, event: LeadershipWon, now: int) -> list[Effect]:
-        """A campaign succeeded; a victory that comes too late, or after resigning, is given back."""
+        """Start to lead after a campaign; a late victory, or one after resigning, is given back."""
         self.awaiting = False
         self.lease_id, self.epoch = event.lease_id, event.epoch
         self._extend(event.asked_at_ms)
@@ -95,20 +95,20 @@ class Leadership(Struct):
         return []
 
     def lost_campaign(self, leader: str, now: int) -> None:
-        """Somebody else leads, or nobody could be asked."""
+        """Record that another agent leads, or that the store could not be reached."""
         self.awaiting = False
         self.leader = leader = "" if self.key_free else leader
         # While a leader lives, its key's removal wakes us at once; this is for a removal that we did not hear of.
         self.campaign_at_ms = now + (self.knobs.lease_ttl_s * 1000 if leader else self.knobs.retry_ms)
 
     def renewed(self, event: LeaseRenewed) -> None:
-        """The lease lives on; after stepping down that is no news, and what is awaited is something else."""
+        """Extend the term after a renewal; ignored after stepping down."""
         if event.lease_id == self.lease_id and self.phase == "leading":
             self.awaiting = False
             self._extend(event.asked_at_ms)
 
     def renewal_failed(self, event: LeaseRenewalFailed, now: int) -> list[Effect]:
-        """Try again until the deadline, or step down at once if the lease is gone."""
+        """Retry until the deadline, or step down at once if the lease is gone."""
         if event.lease_id != self.lease_id or self.phase != "leading":
             return []
         self.awaiting = False
@@ -116,7 +116,7 @@ class Leadership(Struct):
         return self.step_down(now) if event.lost else []
 
     def leader_changed(self, event: LeaderChanged, now: int) -> list[Effect]:
-        """The leader's key was written or removed."""
+        """Record that the leader's key was written or removed."""
         if self.phase == "leading":
             # News from before our term, such as of the removal that let us win, says nothing about it.
             ours = event.epoch == self.epoch or event.revision < self.epoch
@@ -127,21 +127,21 @@ class Leadership(Struct):
         return []
 
     def bus_changed(self, connected: bool, now: int) -> None:  # noqa: FBT001 - a fact, not a mode
-        """The bus went away or came back."""
+        """Record that the bus disconnected or connected."""
         if connected:
             self.bus_lost_at_ms = -1
         elif self.bus_lost_at_ms < 0:
             self.bus_lost_at_ms = now
 
     def step_down(self, now: int) -> list[Effect]:
-        """Lead no more, and let another lead at once."""
+        """Stop leading, so that another agent can lead at once."""
         if self.phase != "leading":
             return []
         self.phase, self.awaiting = "follower", False
         return self._give_back(now)
 
     def resign(self, now: int) -> list[Effect]:
-        """Stop for good."""
+        """Stop leading for good."""
         effects = self.step_down(now)
         self.phase = "resigned"
         return effects

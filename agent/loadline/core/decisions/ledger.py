@@ -1,4 +1,4 @@
-"""How a decision becomes true: one entry a model.
+"""Ledger of decisions: one entry a model, from proposal to application.
 
     open -> proposed --DecisionCommitted--> committed --accepted--> accepted --done--> applied
                |                                |          |
@@ -6,9 +6,9 @@
                |--CommitUnknown--> unknown      +--ttl--> expired
                          --DecisionsRead--> committed | (dropped)
 
-The store holds the truth and the bus repeats it: a committed decision is announced until a scaler has applied it or it
-expires. A decision whose commit has an unknown outcome blocks the model until the key was read back, and its sequence
-is never used again.
+The store is the source of truth and the bus repeats it: a committed decision is announced until a scaler has applied it
+or it expires. A decision whose commit has an unknown outcome blocks the model until the key was read back, and its
+sequence is never used again.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from loadline.core.vocabulary.status import DecisionSummary
 
 
 class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a decision becomes true."""
+    """Settings of decisions."""
 
     ttl_ms: Annotated[int, Meta(ge=1, description="A decision that is not applied by then expires, with an alarm.")] = (
         900_000
@@ -43,7 +43,7 @@ class DecisionKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 State = Literal["none", "proposed", "unknown", "committed", "accepted", "applied", "refused", "expired"]
 REPEATS = 3
-"""The bus delivers at most once: a scaler that asks would wait for ever for the one announcement that is lost."""
+"""Announcements for a scaler that asks: the bus delivers at most once, and one may be lost."""
 _NEVER = 2**53
 OPEN: frozenset[State] = frozenset({"committed", "accepted"})
 
@@ -54,41 +54,41 @@ class LedgerEntry(Struct):
     state: State = "none"
     decision: Decision | None = None
     revision: int = 0
-    """Revision of the model's key as last known; 0: there is none."""
+    """Last known revision of the model's key; 0: there is no key."""
     pending: Decision | None = None
-    """Being committed (``proposed``), or with an unknown outcome."""
+    """Decision that is being committed (``proposed``), or whose commit has an unknown outcome."""
     pending_unknown: bool = False
     sequence: int = 0
-    """Highest sequence that was ever used."""
+    """Highest sequence used so far."""
     give_up_at_ms: int = _NEVER
-    """A whole ttl after we heard of it: its own time may be that of a clock that is far ahead of ours."""
+    """One TTL after this agent learned of it: its own expiry may come from a clock far ahead."""
     announce_at_ms: int = 0
     repeats: int = 0
-    """How often an applied decision is still announced, for a scaler that asked."""
+    """Announcements left of an applied decision, for a scaler that asked."""
     failures: int = 0
     not_before_ms: int = 0
 
     @property
     def expires_at_ms(self) -> int:
-        """When what stands is past its time, by our clock."""
+        """Expiry of the decision in force, by this agent's clock."""
         return 0 if self.decision is None else min(self.decision.expires_at_ms, self.give_up_at_ms)
 
 
 def decision_id(model: str, epoch: int, sequence: int) -> str:
-    """The same decision has the same id everywhere."""
+    """Return the id of a decision; it is the same everywhere."""
     return hashlib.sha256(f"{model}\0{epoch}\0{sequence}".encode()).hexdigest()[:16]
 
 
 class Ledger(Struct):
-    """All entries. Times in ms."""
+    """Decisions of all models. Times in Unix ms."""
 
     knobs: DecisionKnobs
     entries: dict[str, LedgerEntry] = field(default_factory=dict)
     live: dict[str, None] = field(default_factory=dict)
-    """Models whose decision is open: only these have something to announce."""
+    """Models with an open decision, which is announced."""
 
     def entry(self, model: str) -> LedgerEntry:
-        """The entry of a model."""
+        """Return the entry of a model."""
         found = self.entries.get(model)
         if found is None:
             found = self.entries[model] = LedgerEntry()
@@ -103,7 +103,7 @@ class Ledger(Struct):
         drain_ttl_ms: int,
         now: int,
     ) -> Decision:
-        """Begin a decision; the caller has made sure that none is pending."""
+        """Start a decision; the caller ensures that none is pending."""
         entry = self.entry(model)
         entry.sequence += 1
         entry.pending = Decision(
@@ -121,25 +121,25 @@ class Ledger(Struct):
         return entry.pending
 
     def pending(self) -> dict[str, dict[str, int]]:
-        """The counts that are being committed, by model and pool."""
+        """Return the counts that are being committed, by model and pool."""
         open_ones = ((model, entry.pending) for model, entry in self.entries.items())
         return {model: {t.pool: t.replicas for t in one.targets} for model, one in open_ones if one is not None}
 
     def commit_effect(self, model: str, scope: str) -> CommitDecision:
-        """The effect that commits what is pending."""
+        """Return the effect that commits the pending decision."""
         entry = self.entries[model]
         assert entry.pending is not None  # noqa: S101 - propose() came first
         return CommitDecision(entry.pending, scope, entry.revision)
 
     def confirm_commit(self, decision: str, model: str, revision: int, now: int) -> Decision | None:
-        """The store took it; gives the decision if it was the pending one."""
+        """Record that the store took a decision; return it if it was the pending one."""
         entry = self.entry(model)
         if entry.pending is None or entry.pending.decision_id != decision:
             return None
         return self._adopt(entry, entry.pending, revision, now)
 
     def drop_pending(self, decision: str, model: str, now: int) -> bool:
-        """The store did not take it; tells whether it was the pending one."""
+        """Record that the store refused a decision; return True if it was the pending one."""
         entry = self.entry(model)
         if entry.pending is None or entry.pending.decision_id != decision:
             return False
@@ -148,7 +148,7 @@ class Ledger(Struct):
         return True
 
     def mark_unknown(self, decision: str, model: str) -> bool:
-        """Nobody knows whether the store took it; tells whether it was the pending one."""
+        """Record that the outcome of a commit is unknown; return True if it was the pending one."""
         entry = self.entry(model)
         if entry.pending is None or entry.pending.decision_id != decision:
             return False
@@ -156,7 +156,7 @@ class Ledger(Struct):
         return True
 
     def load(self, stored: list[StoredDecision], revision: int, now: int) -> list[Decision]:
-        """All decisions were read back, as of a revision of the store; gives those that are new to us."""
+        """Load all stored decisions, as of a revision of the store; return those that are new here."""
         fresh: list[Decision] = []
         by_model = {s.decision.model: s for s in stored}
         for model, found in by_model.items():
@@ -177,7 +177,7 @@ class Ledger(Struct):
         return fresh
 
     def record_answer(self, event: DecisionAnswered, now: int) -> tuple[Rejection | None, list[Effect]]:
-        """A scaler answered."""
+        """Record the answer of a scaler."""
         entry = self.entries.get(event.model)
         decision = entry.decision if entry else None
         if entry is None or decision is None or event.decision_id != decision.decision_id:
@@ -202,7 +202,7 @@ class Ledger(Struct):
         return None, []
 
     def announce_again(self, model: str, now: int) -> bool:
-        """Announce what stands again, at once; false where it is past its time or came to nothing."""
+        """Announce the decision in force again at once; return False if it expired or was refused."""
         entry = self.entry(model)
         if now >= entry.expires_at_ms or entry.state in {"refused", "expired"}:
             return False
@@ -211,31 +211,31 @@ class Ledger(Struct):
         return True
 
     def detect_store_rollback(self, epoch: int) -> bool:
-        """Our term began at this revision: tells whether the store was further once, and what we know of it is void."""
+        """Return True if the store once was beyond this revision, at which the term began; forget what it held then."""
         ahead = [entry for entry in self.entries.values() if entry.revision > epoch]
         for entry in ahead:
             entry.revision = 0
         return bool(ahead)
 
     def stop_announcing(self, model: str) -> None:
-        """What was read stands, but is not to be announced."""
+        """Keep the decision in force, but do not announce it."""
         self.entries[model].state = "applied"
         self.live.pop(model, None)
 
     def retire(self, model: str) -> None:
-        """A model is none of ours any more. Its sequence stays used, should it come back; its key tells the rest."""
+        """Forget a model but for its sequence, which stays used should the model come back."""
         self.live.pop(model, None)
         entry = self.entries.get(model)
         if entry is not None:
             self.entries[model] = LedgerEntry(revision=entry.revision, sequence=entry.sequence)
 
     def forget_pending(self) -> None:
-        """This agent leads no more: what it was committing is told by the store to whoever reads it next."""
+        """Forget pending decisions when this agent no longer leads; the store holds what was committed."""
         for entry in self.entries.values():
             entry.pending = None
 
     def tick(self, model: str, now: int) -> list[Effect]:
-        """Announce what is open and due; close what has expired."""
+        """Announce an open decision where that is due, and expire it."""
         entry = self.entries[model]
         decision = entry.decision
         if decision is None or model not in self.live:
@@ -257,7 +257,7 @@ class Ledger(Struct):
         return [_announcement(entry, decision, now)]
 
     def _repeat_once(self, entry: LedgerEntry, decision: Decision, now: int) -> list[Effect]:
-        """What was applied is announced a few times for a scaler that asked; it does not become open by that."""
+        """Announce an applied decision a few times for a scaler that asked, without opening it."""
         expired = now >= entry.expires_at_ms
         if not expired and now < entry.announce_at_ms:
             return []
@@ -268,7 +268,7 @@ class Ledger(Struct):
         return [] if expired else [_announcement(entry, decision, now)]
 
     def next_wake(self) -> int | None:
-        """When ``tick`` is next due for any model."""
+        """Return when ``tick`` is next due for any model."""
         wakes = []
         for model in self.live:
             entry = self.entries[model]
@@ -277,16 +277,16 @@ class Ledger(Struct):
         return min(wakes, default=None)
 
     def summary(self, model: str) -> DecisionSummary | None:
-        """The newest decision, for people."""
+        """Return a summary of the newest decision."""
         entry = self.entries.get(model)
         return summarise(entry.decision, entry.state) if entry and entry.decision else None
 
     def _adopt(self, entry: LedgerEntry, decision: Decision, revision: int, now: int) -> Decision:
         entry.decision, entry.revision, entry.pending = decision, revision, None
-        # A decision taken over carries another machine's clock: its ttl is never believed to be more than a whole one.
+        # A decision taken over carries another machine's clock: no more than one whole TTL is trusted.
         entry.give_up_at_ms = now + self.knobs.ttl_ms
         entry.sequence = max(entry.sequence, decision.sequence)
-        # One that is past its time was applied or not: the registry tells what there is.
+        # An expired one was applied or not: the registry tells which workers exist.
         entry.state = "committed" if now < decision.expires_at_ms else "applied"
         if entry.state == "committed":
             self.live[decision.model] = None
@@ -306,7 +306,7 @@ def _announcement(entry: LedgerEntry, decision: Decision, now: int) -> AnnounceD
 
 
 def summarise(decision: Decision, state: str) -> DecisionSummary:
-    """A decision and how far it got."""
+    """Summarise a decision and its state."""
     return DecisionSummary(
         decision_id=decision.decision_id,
         model=decision.model,

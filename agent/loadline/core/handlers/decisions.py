@@ -1,4 +1,4 @@
-"""What becomes of a decision: committed or not, carried out or not."""
+"""Handlers of commits and of scalers' answers."""
 
 from loadline.core.handlers import drains
 from loadline.core.handlers.turn import Turn
@@ -15,12 +15,12 @@ from loadline.core.vocabulary.events import (
 
 
 def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
-    """Let it stand, and send its victims home."""
+    """Put a decision into force, and start the drains of its victims."""
     state = turn.state
     decision = state.ledger.confirm_commit(event.decision_id, event.model, event.revision, turn.now)
     if decision is not None:
         state.count("decisions_committed")
-        _stand_on_previous(turn, decision)
+        _set_baseline(turn, decision)
         adopt(turn, decision)
         if not within_bounds(state, decision):  # they have become tighter while it was being committed
             state.ledger.stop_announcing(decision.model)
@@ -30,7 +30,7 @@ def decision_committed(turn: Turn, event: DecisionCommitted) -> None:
 
 
 def commit_refused(turn: Turn, event: CommitRefused) -> list[Effect]:
-    """Drop it; where the store fenced it off, what we believe of the store is wrong."""
+    """Drop a refused decision; if the store fenced it off, read the decisions again."""
     state = turn.state
     if not state.ledger.drop_pending(event.decision_id, event.model, turn.now):
         return []
@@ -41,7 +41,7 @@ def commit_refused(turn: Turn, event: CommitRefused) -> list[Effect]:
 
 
 def commit_unknown(turn: Turn, event: CommitUnknown) -> list[Effect]:
-    """Find out by reading."""
+    """Read the decisions again to find out whether the commit took effect."""
     state = turn.state
     if not state.ledger.mark_unknown(event.decision_id, event.model):
         return []
@@ -51,19 +51,19 @@ def commit_unknown(turn: Turn, event: CommitUnknown) -> list[Effect]:
 
 
 def decision_answered(turn: Turn, event: DecisionAnswered) -> list[Effect]:
-    """Note what a scaler says of it."""
+    """Record the answer of a scaler."""
     if not turn.state.leading:
         return []  # whoever leads knows what stands; here it may never have been read
     why, effects = turn.state.ledger.record_answer(event, turn.now)
     if why is not None:
         turn.state.reject(why)
     elif event.status == "refused" and effects:  # a repeat raises no alarm and changes nothing
-        _reground(turn, event.model)
+        _reset_desired(turn, event.model)
     return effects
 
 
 def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
-    """Say again what stands; decide it again where it was carried out long ago."""
+    """Announce the decision in force again, or decide again where it is closed."""
     state = turn.state
     entry = state.ledger.entries.get(event.model)
     if not state.leading or not state.decisions_read or entry is None or entry.decision is None:
@@ -74,7 +74,7 @@ def announcement_requested(turn: Turn, event: AnnouncementRequested) -> None:
 
 
 def adopt(turn: Turn, decision: Decision) -> None:
-    """A decision stands: its counts are what is desired."""
+    """Put a decision into force: its counts become the desired counts."""
     fleet = turn.state.fleet
     pools = fleet.models[decision.model].pools
     for target in decision.targets:
@@ -85,13 +85,13 @@ def adopt(turn: Turn, decision: Decision) -> None:
 
 
 def within_bounds(state: AgentState, decision: Decision) -> bool:
-    """Whether it may be announced: bounds may be tighter now than when it was made."""
+    """Return True if a decision may be announced: bounds may have become tighter since it was made."""
     pools = state.fleet.models[decision.model].pools
     return all(t.pool in pools and t.replicas <= pools[t.pool].knobs.replicas_max for t in decision.targets)
 
 
-def _stand_on_previous(turn: Turn, decision: Decision) -> None:
-    """The first decision of a model changes what there was, and is a growth or a shrink of that."""
+def _set_baseline(turn: Turn, decision: Decision) -> None:
+    """Measure the first decision of a model from the counts that existed before it."""
     pools = turn.state.fleet.models[decision.model].pools
     for target in decision.targets:
         pool = pools.get(target.pool)
@@ -100,7 +100,7 @@ def _stand_on_previous(turn: Turn, decision: Decision) -> None:
 
 
 def _count_changes(turn: Turn, decision: Decision) -> None:
-    """Count what it changes by its first reason for that pool, or the first for the whole model."""
+    """Count the change of each pool by its first reason, or the first one for the whole model."""
     pools = turn.state.fleet.models[decision.model].pools
     for target in decision.targets:
         mine = [reason for reason in decision.reasons if reason.startswith(f"{target.pool}:") or ":" not in reason]
@@ -109,10 +109,10 @@ def _count_changes(turn: Turn, decision: Decision) -> None:
             pool.count_change(target.previous, target.replicas, mine[0].rpartition(":")[2])
 
 
-def _reground(turn: Turn, model: str) -> None:
-    """A decision came to nothing: what there is, is what is desired, but no less than both counts it lay between.
+def _reset_desired(turn: Turn, model: str) -> None:
+    """Reset the desired counts after a decision failed to the workers that exist, but not below both of its counts.
 
-    Workers that are away for a moment must not turn a refused growth into a shrink.
+    Workers that are missing for a moment must not turn a refused growth into a shrink.
     """
     state, now = turn.state, turn.now
     decision = state.ledger.entries[model].decision
@@ -127,11 +127,11 @@ def _reground(turn: Turn, model: str) -> None:
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Announce again what is under way, and let it expire."""
+    """Announce open decisions again, and expire them."""
     ledger = turn.state.ledger
     effects: list[Effect] = []
     for model in list(ledger.live):
         effects += ledger.tick(model, turn.now)
         if model not in ledger.live:
-            _reground(turn, model)
+            _reset_desired(turn, model)
     return effects

@@ -1,4 +1,4 @@
-"""Workers on their way out: the victims of decisions, and those that an operator wants emptied."""
+"""Handlers of drains: of the victims of decisions, and of workers that an operator names."""
 
 from loadline.core.handlers import migrations
 from loadline.core.handlers.turn import Turn
@@ -10,12 +10,12 @@ from loadline.core.vocabulary.samples import WorkerRecord
 
 
 def drain_answered(turn: Turn, event: DrainAnswered) -> list[Effect]:
-    """Note whether a worker has heard us."""
+    """Record the answer of a worker to a drain command."""
     return turn.state.drains.record_answer(event, turn.state.bus_connected, turn.now)
 
 
 def worker_drained(turn: Turn, event: WorkerDrained) -> None:
-    """A worker is empty: its drain is over."""
+    """End the drain of a worker that is empty."""
     state = turn.state
     migrations.record_drained(turn, event)
     if state.fleet.external_drains or not state.leading:
@@ -35,7 +35,7 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
 
 
 def drain_requested(turn: Turn, event: DrainRequested) -> None:
-    """Empty the worker that an operator names, and have its place filled."""
+    """Drain the worker that an operator names, and have it replaced."""
     state, now = turn.state, turn.now
     if not state.leading:
         return
@@ -55,22 +55,22 @@ def drain_requested(turn: Turn, event: DrainRequested) -> None:
 
 
 def start_victims(turn: Turn, decision: Decision) -> None:
-    """Drain those that a decision names."""
+    """Start the drains of a decision's victims."""
     state = turn.state
     for target in decision.targets:
         for victim in target.victims:
             state.drains.start(state.fleet, decision.model, target.pool, victim, decision.decision_id, turn.now)
 
 
-def go_on(turn: Turn) -> None:
-    """Whoever led before, this agent or another, may have left victims half way out."""
+def resume_drains(turn: Turn) -> None:
+    """Resume the drains that a former leader started."""
     for entry in turn.state.ledger.entries.values():
         if entry.decision is not None:
             start_victims(turn, entry.decision)
 
 
-def go_on_with(turn: Turn, record: WorkerRecord) -> None:
-    """A victim that was given up for dead may come back: its lease was lost or revoked, and it lives."""
+def resume_drain_of(turn: Turn, record: WorkerRecord) -> None:
+    """Resume the drain of a victim that registers again after it was taken for dead."""
     state = turn.state
     if not (state.leading and state.decisions_read):
         return
@@ -82,7 +82,7 @@ def go_on_with(turn: Turn, record: WorkerRecord) -> None:
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Ask again, revoke, or give up, whichever is due."""
+    """Repeat drain commands, revoke leases, and end overdue drains."""
     state = turn.state
     hearing_since_ms = state.bus_since_ms if state.bus_connected else None
     return state.drains.tick(state.fleet, state.leadership.epoch, hearing_since_ms, turn.now)

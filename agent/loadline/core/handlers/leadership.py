@@ -1,4 +1,4 @@
-"""Whether this agent leads: its lease, its connections, and its end."""
+"""Handlers of leadership: lease, connections and shutdown."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, RaiseAlarm
@@ -15,7 +15,7 @@ from loadline.core.vocabulary.events import (
 
 
 def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
-    """Lead, if the lease is still good, and have the decisions read."""
+    """Lead if the lease is still valid, and have the decisions read."""
     state = turn.state
     effects = state.leadership.won(event, turn.now)
     if state.leading:
@@ -28,44 +28,44 @@ def leadership_won(turn: Turn, event: LeadershipWon) -> list[Effect]:
 
 
 def campaign_lost(turn: Turn, event: CampaignLost) -> None:
-    """Follow whoever leads."""
+    """Follow the agent that leads."""
     turn.state.leadership.lost_campaign(event.leader, turn.now)
 
 
 def lease_renewed(turn: Turn, event: LeaseRenewed) -> None:
-    """Lead on."""
+    """Extend the leadership."""
     turn.state.leadership.renewed(event)
 
 
 def lease_renewal_failed(turn: Turn, event: LeaseRenewalFailed) -> list[Effect]:
-    """Try again, or give way where the lease is lost."""
+    """Retry the renewal, or step down if the lease is lost."""
     return turn.state.leadership.renewal_failed(event, turn.now)
 
 
 def leader_changed(turn: Turn, event: LeaderChanged) -> list[Effect]:
-    """Give way to another, or campaign where nobody leads."""
+    """Step down for another leader, or campaign if there is none."""
     return turn.state.leadership.leader_changed(event, turn.now)
 
 
 def bus_connection_changed(turn: Turn, event: BusConnectionChanged) -> None:
-    """Note since when the bus is there, or away."""
+    """Record that the bus connected or disconnected."""
     turn.state.bus_connected, turn.state.bus_since_ms = event.connected, turn.now
     turn.state.leadership.bus_changed(event.connected, turn.now)
     turn.change_all()
 
 
 def store_connection_changed(turn: Turn, event: StoreConnectionChanged) -> None:
-    """Note whether the store is there."""
+    """Record whether the store is connected."""
     turn.state.store_connected = event.connected
 
 
 def shutdown_requested(turn: Turn, _event: ShutdownRequested) -> None:
-    """Begin nothing new."""
+    """Start nothing new from now on."""
     turn.state.stopping = True
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Campaign, renew, give way or resign, whichever is due."""
+    """Campaign, renew, step down or resign, whichever is due."""
     state = turn.state
     # A commit under way is waited for: its result would otherwise have to be read back by whoever comes next.
     busy = state.stopping and state.leading and any(entry.pending for entry in state.ledger.entries.values())

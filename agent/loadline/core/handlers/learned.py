@@ -1,18 +1,18 @@
-"""What agents have learned, as the store tells it."""
+"""Handlers of learned state that the store holds."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.events import LearnedChanged, LearnedRead
 
 
 def learned_read(turn: Turn, event: LearnedRead) -> None:
-    """Know all that was learned."""
+    """Take over all learned state."""
     models = turn.state.fleet.models
     turn.state.stored = dict(sorted(event.learned.items()))
     turn.learned.update(dict.fromkeys(name for name in turn.state.stored if name in models))
 
 
 def learned_changed(turn: Turn, event: LearnedChanged) -> None:
-    """More was learned of one model, or it was forgotten."""
+    """Take over or delete the learned state of one model."""
     turn.state.stored.pop(event.model, None)
     turn.learned.pop(event.model, None)
     if event.learned is not None:

@@ -1,4 +1,4 @@
-"""Models that operators have paused. The store says which; a request only has that written."""
+"""Handlers of pauses. The store holds them; a request only writes there."""
 
 from loadline.core.handlers.turn import Turn
 from loadline.core.vocabulary.effects import Effect, WritePause
@@ -6,18 +6,18 @@ from loadline.core.vocabulary.events import PauseChanged, PauseRequested, Pauses
 
 
 def pause_requested(turn: Turn, event: PauseRequested) -> list[Effect]:
-    """Have it written."""
+    """Write the pause to the store."""
     return [WritePause(event.model, event.paused, event.by)] if event.model in turn.state.fleet.models else []
 
 
 def pauses_read(turn: Turn, event: PausesRead) -> None:
-    """Know all that are paused."""
+    """Take over all pauses."""
     turn.state.paused = dict(sorted(event.paused.items()))
     turn.change_all()
 
 
 def pause_changed(turn: Turn, event: PauseChanged) -> None:
-    """One was paused or resumed."""
+    """Record that a model was paused or resumed."""
     turn.state.paused.pop(event.model, None)
     if event.paused:
         turn.state.paused[event.model] = event.by

@@ -1,4 +1,4 @@
-"""What the store holds, read back: whoever begins to lead, or is unsure, decides nothing before that."""
+"""Handlers of decisions read back: a new or unsure leader decides nothing before that."""
 
 from loadline.core.handlers import decisions, drains
 from loadline.core.handlers.turn import Turn
@@ -12,41 +12,41 @@ SEQUENCE_MAX = 2**52
 
 
 def decisions_read(turn: Turn, event: DecisionsRead) -> list[Effect]:
-    """Let what was decided stand again, and go on from there."""
+    """Put stored decisions into force, and resume their drains."""
     state = turn.state
     if event.request != state.read_request or not state.leading:
         return []
     state.reading, state.decisions_read = False, True
     known = [stored for stored in event.decisions if stored.decision.model in state.fleet.models]
-    believed = [stored for stored in known if _believable(state, stored.decision)]
-    for decision in state.ledger.load(believed, event.revision, turn.now):
+    valid = [stored for stored in known if _is_plausible(state, stored.decision)]
+    for decision in state.ledger.load(valid, event.revision, turn.now):
         decisions.adopt(turn, decision)
         if not decisions.within_bounds(state, decision):
             state.ledger.stop_announcing(decision.model)
-    drains.go_on(turn)
+    drains.resume_drains(turn)
     turn.change_all()
-    refused = {stored.decision.model: stored.revision for stored in known if stored not in believed}
+    refused = {stored.decision.model: stored.revision for stored in known if stored not in valid}
     refused.update((model, at) for model, at in event.unreadable.items() if model in state.fleet.models)
     for model, revision in refused.items():
-        state.ledger.entry(model).revision = revision  # so that the next decision takes its place
+        state.ledger.entry(model).revision = revision  # the next decision replaces it
     text = "its key in etcd holds no decision that an agent could have made; the next decision replaces it"
     return [RaiseAlarm("stored_decision_refused", model, text) for model in sorted(refused)]
 
 
-def _believable(state: AgentState, decision: Decision) -> bool:
-    """Whether an agent can have written it: none has led in a later term, or counts that far."""
+def _is_plausible(state: AgentState, decision: Decision) -> bool:
+    """Return True if an agent can have written a decision: no epoch is later, and no sequence that high."""
     return decision.epoch <= state.leadership.epoch and decision.sequence < SEQUENCE_MAX
 
 
 def decisions_unread(turn: Turn, event: DecisionsUnread) -> None:
-    """Read them again a little later."""
+    """Retry the read after a while."""
     if event.request == turn.state.read_request:
         turn.state.reading = False
         turn.state.read_at_ms = turn.now + turn.state.leadership.knobs.retry_ms
 
 
 def tick(turn: Turn) -> list[Effect]:
-    """Read the decisions where that is due. Only a leader asks."""
+    """Read the decisions where that is due; only a leader does."""
     state = turn.state
     if state.decisions_read or state.reading or turn.now < state.read_at_ms:
         return []

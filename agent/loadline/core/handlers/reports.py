@@ -1,4 +1,4 @@
-"""What workers and frontends say, and who is in the registry."""
+"""Handlers of load reports, traffic reports and the registry."""
 
 from loadline.core.handlers import drains, migrations
 from loadline.core.handlers.turn import Turn
@@ -14,7 +14,7 @@ from loadline.core.vocabulary.reasons import Rejection
 
 
 def load_reported(turn: Turn, event: LoadReported) -> None:
-    """Believe what is new of a worker's samples."""
+    """Ingest the new samples of a worker."""
     refused, why = turn.state.fleet.ingest(event, turn.now)
     if why is Rejection.UNKNOWN_WORKER:
         migrations.record_unregistered_report(turn, event)
@@ -25,7 +25,7 @@ def load_reported(turn: Turn, event: LoadReported) -> None:
 
 
 def traffic_reported(turn: Turn, event: TrafficReported) -> None:
-    """Believe a frontend's interval, if it is new."""
+    """Ingest the interval of a frontend, if it is new."""
     model = turn.state.fleet.models.get(event.model)
     why = Rejection.UNKNOWN_MODEL if model is None else model.traffic.ingest(event, turn.now)
     if why is not None:
@@ -35,7 +35,7 @@ def traffic_reported(turn: Turn, event: TrafficReported) -> None:
 
 
 def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
-    """Let the workers be those of the registry, and no others."""
+    """Replace the known workers by those of the registry."""
     state = turn.state
     before = {(model.name, pool.name): dict(pool.workers) for model, pool in state.fleet.pools()}
     refused = state.fleet.replace_registry(event.workers, turn.now)
@@ -48,7 +48,7 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
         state.reject(why)
     state.registry_read = True
     if state.leading and state.decisions_read:
-        drains.go_on(turn)  # the decisions came first, and their victims were not known yet
+        drains.resume_drains(turn)  # the decisions came first, and their victims were not known yet
     turn.change_all()
     if not refused:
         return []
@@ -57,12 +57,12 @@ def registry_read(turn: Turn, event: RegistryRead) -> list[Effect]:
 
 
 def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
-    """Count a worker, or take over what changed in its record."""
+    """Add a worker, or update its record."""
     record = event.worker.record
     why = turn.state.fleet.register(event.worker, turn.now)
     migrations.record_registration(turn, record.model, record.pool, record.worker)
     if why is None:
-        drains.go_on_with(turn, record)
+        drains.resume_drain_of(turn, record)
         turn.change(record.model)
         return []
     turn.state.reject(why)
@@ -70,7 +70,7 @@ def worker_registered(turn: Turn, event: WorkerRegistered) -> list[Effect]:
 
 
 def worker_deregistered(turn: Turn, event: WorkerDeregistered) -> None:
-    """Count a worker no more."""
+    """Remove a worker."""
     pool = turn.state.fleet.find_pool(event.model, event.pool)
     worker = None if isinstance(pool, Rejection) else pool.workers.get(event.worker)
     why = turn.state.fleet.deregister(event.model, event.pool, event.worker, turn.now)

@@ -1,4 +1,4 @@
-"""New settings for an agent that goes on: what is known stays known, and what was made from the old ones follows."""
+"""Handlers of new settings for a running agent."""
 
 from typing import Final
 
@@ -16,21 +16,21 @@ _DETAIL_MAX: Final = 1_000
 
 
 def settings_refused(turn: Turn, event: SettingsRefused) -> list[Effect]:
-    """Go on as before, and tell people."""
+    """Keep the current settings, and raise an alarm."""
     turn.state.config_problem = event.detail[:_DETAIL_MAX]
     turn.state.count("settings_refused")
     return [RaiseAlarm("settings_refused", "", turn.state.config_problem)]
 
 
 def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Settings) -> dict[str, Planner]:
-    """Go by these settings from now on.
+    """Apply other settings from now on.
 
-    Models and pools that stay keep what is believed and remembered of them, so a fleet does not move for it. Of those
-    that are new, the workers that have registered are known already, and the decisions are read again. Of those that
-    are gone nothing is kept but the sequence of their decisions; what is in the store stays there.
+    Models and pools that stay keep their state, so the fleet does not change. For new models, registered workers are
+    assigned and the decisions are read again. Of removed models only the sequence of their decisions stays, and what
+    the store holds.
 
     Returns:
-        The planners: that of a model is a new one only if it is of another kind.
+        The planners; a model gets a new one only if its kind changed.
     """
     state = turn.state
     state.fleet.knobs, state.ledger.knobs, state.drains.knobs = settings.fleet, settings.decisions, settings.drain

@@ -1,4 +1,4 @@
-"""What the handlers of one turn share."""
+"""Context of the handlers of one turn."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ nothing is heard, and no effect performed."""
 
 
 class Turn:
-    """One turn of the controller: all that is known, the time, and the models whose picture has changed in it."""
+    """One turn of the controller: the state, the time, and the models that changed in it."""
 
     __slots__ = ("_all", "_changed", "learned", "now", "state")
 
@@ -25,22 +25,22 @@ class Turn:
         """Models of which the store has told what was learned."""
 
     def change(self, model: str) -> None:
-        """Have a model planned at the end of this turn, or of one of the next."""
+        """Plan a model at the end of this turn, or of one of the next."""
         self._changed[model] = None
 
     def answer(self, event: ForecastFitted | ForecastFailed) -> None:
-        """Have a model's planner take a forecast when it plans next."""
+        """Pass a forecast to a model's planner in its next round."""
         model = self.state.fleet.models.get(event.model)
         if model is not None:
             model.forecasts.append(event)
             self.change(event.model)
 
     def change_all(self) -> None:
-        """Have all models planned at the end of this turn: who shares what is limited has to know what all wish."""
+        """Plan all models at the end of this turn: models that share supplies need each other's demand."""
         self._all = True
 
     def to_plan(self) -> list[str]:
-        """The models to plan, by name: of those that have changed or are due the first, and the others come next."""
+        """Return the models to plan by name, longest waiting first; the others follow in the next turns."""
         models = self.state.fleet.models
         if self._all:
             return sorted(models)
@@ -52,6 +52,6 @@ class Turn:
         return sorted(first[:PLANNED_MAX])
 
     def forget(self, model: str) -> None:
-        """A model is none of ours any more."""
+        """Forget a model that is no longer configured."""
         self._changed.pop(model, None)
         self.learned.pop(model, None)

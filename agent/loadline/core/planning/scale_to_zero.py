@@ -1,12 +1,11 @@
-"""To zero and from zero, whatever the planner: a model may sleep while nobody asks anything of it.
+"""Scale to zero and from zero, with any planner.
 
-A model that had nothing to do for ``scale_to_zero_after_ms`` has all its pools emptied. Nothing to do is: no request
-came, none waits at a frontend and none is under way, by frontends that all report, none of whose reports was refused,
-and no worker says that it has work. What has completed says nothing: the first request of a long prompt completes late.
-The first request that is reported wakes one pool of each role, though its report be refused; how many workers more is
-for the planner to say.
+A model that was idle for ``scale_to_zero_after_ms`` is scaled to zero in all pools. Idle means: no request arrived,
+none waits at a frontend and none is in progress, as reported by all frontends, with no report refused; and no worker
+reports work. Completions do not count: the first request of a long prompt completes late. The first reported request scales one
+pool of each role from zero, even if its report is refused; the planner adds further workers.
 
-Until then a role keeps its last worker, though its planner wants none: what is empty answers nobody.
+Until then each role keeps its last worker, even if the planner wants none: an empty role serves no request.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,17 +23,17 @@ _AS_FAST: Final = 1.2
 
 
 class IdleTracker(Struct):
-    """When a model last had something to do, and since when that is known without a gap."""
+    """Time of the last work of a model, and start of the gapless observation of it."""
 
     busy_at_ms: int = -1
-    """-1: never since this agent listens."""
+    """Unix ms of the last work; -1: none since this agent started."""
     known_since_ms: int = -1
-    """Since when all frontends report; -1: one of them does not."""
+    """Unix ms since which all frontends report; -1: one of them does not."""
     arrivals: int = 0
-    """In all, when it was last looked at."""
+    """Total arrivals at the last observation."""
 
     def observe(self, model: Model, now: int) -> None:
-        """Look at ``now`` (ms) whether there is something to do."""
+        """Record whether there is work at ``now`` (ms)."""
         traffic = model.traffic
         came, self.arrivals = traffic.totals.arrivals != self.arrivals, traffic.totals.arrivals
         asked = came or traffic.outstanding(now) or traffic.refused_requests(now)
@@ -46,18 +45,18 @@ class IdleTracker(Struct):
             self.known_since_ms = now
 
     def idle_at_ms(self, after_ms: int) -> int | None:
-        """When the model falls asleep if nothing happens; None: never, or that is not known."""
+        """Return when (Unix ms) the model scales to zero if nothing happens; None: never, or unknown."""
         if not after_ms or self.known_since_ms < 0:
             return None
         return max(self.busy_at_ms, self.known_since_ms) + after_ms
 
     def bounds(self, model: Model, proposed: dict[str, int], after_ms: int, now: int) -> dict[str, Bound]:
-        """What the pools are kept to.
+        """Return the bounds of the pools by idleness.
 
         Args:
-            model: What is believed.
-            proposed: Counts by pool; one that is left out is proposed as it stands.
-            after_ms: How long a model has nothing to do before it falls asleep; 0: it never does.
+            model: The model as reported.
+            proposed: Recommended counts by pool; a pool left out keeps its target.
+            after_ms: Idle time before the model scales to zero; 0: never.
             now: In ms.
         """
         idle_at_ms = self.idle_at_ms(after_ms)
@@ -68,11 +67,11 @@ class IdleTracker(Struct):
         kept: dict[str, Bound] = {}
         for role in dict.fromkeys(pool.knobs.role for pool in _pools(model)):
             pools = [pool for pool in _pools(model) if pool.knobs.role == role]
-            if any(pool.minimum or _serves(pool, proposed.get(pool.name), now) for pool in pools):
+            if any(pool.minimum or _is_serving(pool, proposed.get(pool.name), now) for pool in pools):
                 continue
-            standing = [pool for pool in pools if _serves(pool, None, now)]
-            if standing:
-                last = min(standing, key=lambda pool: (pool.ready == 0, pool.cost_per_hour, pool.name))
+            serving = [pool for pool in pools if _is_serving(pool, None, now)]
+            if serving:
+                last = min(serving, key=lambda pool: (pool.ready == 0, pool.cost_per_hour, pool.name))
                 kept[last.name] = Bound(ReasonCode.LAST_WORKER, least=1)
             elif awake and (first := _first([pool for pool in pools if not pool.missing_workers(now)])):
                 under_way = float(model.traffic.outstanding(now))
@@ -84,13 +83,13 @@ def _pools(model: Model) -> Collection[Pool]:
     return model.pools.values()
 
 
-def _serves(pool: Pool, count: int | None, now: int) -> bool:
-    """Whether a pool of so many workers serves, None: of as many as stand. Those that did not come in time do not."""
+def _is_serving(pool: Pool, count: int | None, now: int) -> bool:
+    """Return True if a pool serves with ``count`` workers (None: its current target), missing workers excluded."""
     return (pool.effective_target(now) if count is None else count) > pool.missing_workers(now)
 
 
 def _first(pools: Sequence[Pool]) -> Pool | None:
-    """Which of these pools to wake: the one that comes soonest, by those that came, and of such the cheapest."""
+    """Return the pool to scale from zero: the cheapest of those that start soonest."""
     times = {pool.name: pool.start_up_ms(pool.knobs.start_deadline_ms) for pool in pools}
     soon = [pool for pool in pools if times[pool.name] <= _AS_FAST * min(times.values())]
     return min(soon, key=lambda pool: (pool.cost_per_hour, pool.name), default=None)

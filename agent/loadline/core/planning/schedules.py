@@ -1,4 +1,4 @@
-"""Floors by the clock: a pool has so many workers in the windows of its schedules, and a little before."""
+"""Scheduled minimum replicas: in the windows of a pool's schedules, and for its start-up time before them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from loadline.core.fleet.schedule_windows import MINUTE_MS, UTC, ScheduleKnobs, 
 
 
 class Seen(Struct, frozen=True):
-    """Where a window stands: it need not be reckoned anew until then; times in Unix ms."""
+    """State of a window, valid for a while; times in Unix ms."""
 
     from_ms: int
     until_ms: int
@@ -22,7 +22,7 @@ class Seen(Struct, frozen=True):
 
 
 class Schedule:
-    """One window of one pool. What it remembers follows from the time alone."""
+    """One window of one pool; its cache follows from the time alone."""
 
     def __init__(self, knobs: ScheduleKnobs, zones: Mapping[str, ZoneOffsets]) -> None:
         self._knobs = knobs
@@ -31,7 +31,7 @@ class Schedule:
         self._seen = Seen(0, 0, within=False, starts_ms=None, ends_ms=0)
 
     def floor(self, start_up_ms: int, now: int) -> tuple[ScheduleMinimum, int]:
-        """What it asks for at ``now`` (ms) of a pool whose workers take so long to come, and when that changes."""
+        """Return the minimum at ``now`` (ms) for a pool with this start-up time, and when it changes."""
         if not self._seen.from_ms <= now < self._seen.until_ms:
             self._seen = self._look(now)
         seen = self._seen
@@ -50,7 +50,7 @@ class Schedule:
 
 
 class Schedules:
-    """All windows of a model."""
+    """All scheduled windows of a model."""
 
     def __init__(self, pools: Iterable[PoolKnobs], zones: Mapping[str, ZoneOffsets]) -> None:
         self._by_pool = {
@@ -58,7 +58,7 @@ class Schedules:
         }
 
     def look(self, model: Model, now: int) -> int | None:
-        """Set the floors of the pools at ``now`` (ms), and tell when to look again; None: there are no schedules."""
+        """Set the scheduled minimums at ``now`` (ms); return when they change next, None: there are no schedules."""
         wakes = [_set(model.pools[name], schedules, now) for name, schedules in self._by_pool.items()]
         return min(wakes, default=None)
 

@@ -1,4 +1,4 @@
-"""Who gets how many workers of which pool: pure functions of a problem (``loadline.core.allocations``)."""
+"""Allocation of workers over models and pools: pure functions of an ``AllocationProblem``."""
 
 from loadline.core.planning.allocation.covers import cover
 from loadline.core.planning.allocation.regret import greedy

@@ -1,4 +1,4 @@
-"""What would serve a want, best first; and what is left of the supplies."""
+"""Candidates that serve a model request, best first, and the supplies that remain."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
@@ -15,38 +15,38 @@ _CANDIDATES_MAX: Final = 64
 
 
 class Bundle(Struct, frozen=True):
-    """Workers that would serve a want."""
+    """Workers that serve a request together."""
 
     counts: dict[str, int]
-    """By pool."""
+    """Workers by pool."""
     takes: dict[str, int]
-    """Of limited supplies, beyond what the least counts take."""
+    """GPUs of limited supplies, beyond those of the minimum counts."""
     value: float
-    """Less is better: what it costs an hour, and what changing to it costs."""
+    """Cost an hour plus the cost of switching to it; lower is better."""
     changes: int = 0
-    """Workers that start or go."""
+    """Workers that start or stop."""
 
 
 class RemainingSupply(Struct):
-    """What is left of each limited supply; where least counts take more than there is, 0."""
+    """GPUs left of each limited supply; 0 where minimum counts use more than exist."""
 
     left: dict[str, int]
 
     def fits(self, takes: Mapping[str, int]) -> bool:
-        """Whether there is so much left of each."""
+        """Return True if so much is left of each supply."""
         return all(units <= self.left[name] for name, units in takes.items())
 
     def take(self, takes: Mapping[str, int]) -> None:
-        """Have that much less of each."""
+        """Take GPUs from the supplies."""
         for name, units in takes.items():
             self.left[name] -= units
 
     def limited(self, option: PoolOption) -> dict[str, int]:
-        """What a worker takes of supplies that are limited."""
+        """Return the GPUs that one worker takes, of limited supplies."""
         return {name: units for name, units in option.supplies.items() if units and name in self.left}
 
     def bounded(self, option: PoolOption) -> PoolOption:
-        """An option with no more workers than there is for."""
+        """Return the option with no more workers than the supplies allow."""
         more = min(
             (self.left[name] // units for name, units in self.limited(option).items()), default=option.replicas_max
         )
@@ -54,24 +54,24 @@ class RemainingSupply(Struct):
 
 
 class Contender(Struct, frozen=True):
-    """A want and its candidates, best first; there is one at least."""
+    """A request and its candidates, best first; at least one."""
 
     want: ModelRequest
     candidates: tuple[Bundle, ...]
     hours: float | None = None
-    """What switching a worker costs, in hours of it, to mix pools anew when no candidate fits; None: to mix no more."""
+    """Cost of switching a worker, in hours of it, for a new mix when no candidate fits; None: no further mix."""
 
     @property
     def options(self) -> Iterator[PoolOption]:
-        """All pools of it."""
+        """Return the options of all roles."""
         return (option for part in self.want.roles for option in part.options)
 
     def least(self) -> dict[str, int]:
-        """The counts that it has in any case."""
+        """Return the minimum counts."""
         return {option.pool: option.replicas_min for option in self.options}
 
     def mixed(self, supply: RemainingSupply) -> Bundle | None:
-        """The cheapest mix of what is left; None if there is none."""
+        """Return the cheapest mix that the remaining supplies allow; None if there is none."""
         if self.hours is None:
             return None
         parts = tuple(
@@ -85,7 +85,7 @@ class Contender(Struct, frozen=True):
 
 
 def supply_of(problem: AllocationProblem) -> RemainingSupply:
-    """What the least counts leave of the limits."""
+    """Return the supplies that remain beyond the minimum counts."""
     left = dict(problem.limits)
     for option in (option for want in problem.models for part in want.roles for option in part.options):
         for name, units in option.supplies.items():
@@ -95,14 +95,14 @@ def supply_of(problem: AllocationProblem) -> RemainingSupply:
 
 
 def contenders_of(problem: AllocationProblem, supply: RemainingSupply) -> list[Contender]:
-    """All wants with their candidates, in the order of names."""
+    """Return all requests with their candidates, ordered by name."""
     hours = problem.switching_cost_hours
     wants = [_ordered(want) for want in sorted(problem.models, key=lambda want: want.name)]
     return [Contender(want, _candidates(want, supply, hours), hours) for want in wants]
 
 
 def priced(want: ModelRequest, supply: RemainingSupply, hours: float, prices: Mapping[str, float]) -> Bundle:
-    """What serves a want for the least if a unit of a supply costs so much an hour on top; its value is without."""
+    """Return the cheapest bundle at the given prices of supplies; its value excludes them."""
     found = Bundle({}, {}, 0.0)
     for part in want.roles:
         counts = cover(part, hours, prices) or _all_there_may_be(part)
@@ -111,7 +111,7 @@ def priced(want: ModelRequest, supply: RemainingSupply, hours: float, prices: Ma
 
 
 def served(part: RoleRequest, counts: Mapping[str, int]) -> float:
-    """Share (0..1) of the demand of a part that workers serve."""
+    """Return the share (0..1) of the demand of a role that workers serve."""
     if not part.demand:
         return 1.0
     share = sum(option.capacity * counts.get(option.pool, 0) for option in part.options) / part.demand
@@ -119,7 +119,7 @@ def served(part: RoleRequest, counts: Mapping[str, int]) -> float:
 
 
 def _ordered(want: ModelRequest) -> ModelRequest:
-    """The same with pools in the order of names, so that even sums are rounded alike."""
+    """Order pools by name, so that sums round identically."""
     parts = (replace(part, options=tuple(sorted(part.options, key=_pool))) for part in want.roles)
     return replace(want, roles=tuple(sorted(parts, key=lambda part: (part.role, [_pool(one) for one in part.options]))))
 
@@ -129,7 +129,7 @@ def _pool(option: PoolOption) -> str:
 
 
 def _candidates(want: ModelRequest, supply: RemainingSupply, hours: float) -> tuple[Bundle, ...]:
-    """The cheapest mix of each part or one pool alone, combined; the cheapest first, then as ``cover`` breaks ties."""
+    """Combine the cheapest mix or a single pool of each role; cheapest first, then as ``cover`` breaks ties."""
     found = [Bundle({}, {}, 0.0)]
     for part in want.roles:
         bundles = bundles_of(part, _bundles(part, hours), supply, hours)
@@ -141,7 +141,7 @@ def _candidates(want: ModelRequest, supply: RemainingSupply, hours: float) -> tu
 def bundles_of(
     part: RoleRequest, counts: Iterable[dict[str, int]], supply: RemainingSupply, hours: float
 ) -> list[Bundle]:
-    """What counts of the pools of a part take and cost; switching a worker costs ``hours`` of it."""
+    """Return the bundle of some counts of a role; switching a worker costs ``hours`` of it."""
     options = [(option, supply.limited(option)) for option in part.options]
     bundles: list[Bundle] = []
     for one in counts:
@@ -159,7 +159,7 @@ def bundles_of(
 
 
 def both(one: Bundle, other: Bundle) -> Bundle:
-    """Workers of two parts of a want together."""
+    """Add the bundles of two roles."""
     takes = dict(one.takes)
     for name, units in other.takes.items():  # of two roles of five pools there are 36 of these
         takes[name] = takes.get(name, 0) + units
@@ -171,7 +171,7 @@ def _order(candidate: Bundle) -> tuple[float, int, list[int]]:
 
 
 def _bundles(part: RoleRequest, hours: float) -> Iterable[dict[str, int]]:
-    """The cheapest mix, and each pool with the least counts of the others; or all there may be, if that is too few."""
+    """Return the cheapest mix, and each pool with the minimum counts of the others."""
     mixed = cover(part, hours)
     if mixed is None:
         return [_all_there_may_be(part)]

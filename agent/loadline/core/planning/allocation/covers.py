@@ -29,19 +29,19 @@ change from one allocation to the next, and to look one up takes a tenth of the 
 
 
 class _Pool(NamedTuple):
-    """What the cheapest counts of an option go by."""
+    """A pool as the cover algorithm sees it."""
 
     serves: float
     cost: float
     price: float
-    """The cost and that of the supplies."""
+    """Cost of a worker, with the prices of the supplies it takes."""
     least: int
     most: int
     current: int
 
 
 class _Run(NamedTuple):
-    """Workers of a pool that cost the same."""
+    """A run of workers of one pool with equal cost."""
 
     pool: int
     price: float
@@ -79,7 +79,7 @@ def cover(
 
 
 def _counts(demand: float, pools: tuple[_Pool, ...], hours: float) -> tuple[int, ...] | None:
-    """Workers of each pool that serve a demand for the least cost; None if even all of them cannot."""
+    """Return the cheapest workers of each pool that serve a demand; None if all of them cannot."""
     counts, runs = _runs(pools, hours)
     slack = demand * SLACK
     rest = demand - sum(count * pool.serves for count, pool in zip(counts, pools, strict=True))
@@ -107,18 +107,18 @@ def _runs(pools: Sequence[_Pool], hours: float) -> tuple[list[int], list[_Run]]:
     tie = max((pool.price for pool in pools), default=0.0) * 1e-6 or 1e-6
     for number, pool in enumerate(pools):
         switching = hours * pool.cost + tie
-        standing = min(max(pool.current, pool.least), pool.most)
-        taken = standing if pool.price <= switching else pool.least
+        in_place = min(max(pool.current, pool.least), pool.most)
+        taken = in_place if pool.price <= switching else pool.least
         counts.append(taken)
-        if standing > taken:
-            runs.append(_Run(number, pool.price - switching, pool.serves, standing - taken))
-        if pool.most > standing:
-            runs.append(_Run(number, pool.price + switching, pool.serves, pool.most - standing))
+        if in_place > taken:
+            runs.append(_Run(number, pool.price - switching, pool.serves, in_place - taken))
+        if pool.most > in_place:
+            runs.append(_Run(number, pool.price + switching, pool.serves, pool.most - in_place))
     return counts, sorted(runs, key=lambda run: (run.price / run.serves, run.pool))
 
 
 def _useful(runs: Sequence[_Run], rest: float) -> list[_Run]:
-    """Without those in whose place an earlier one, which has room for all, serves as much for as little."""
+    """Drop runs that an earlier, long enough run dominates."""
     useful: list[_Run] = []
     for run in runs:
         if not any(
@@ -130,7 +130,7 @@ def _useful(runs: Sequence[_Run], rest: float) -> list[_Run]:
 
 
 def _cheapest(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
-    """The last of the steps that serve the rest for the least."""
+    """Return the last step of the cheapest way to serve the rest."""
     best = _filled(runs, rest, slack)
     if best is None:
         return None
@@ -159,7 +159,7 @@ def _cheapest(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
 
 
 def _filled(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
-    """A good answer: each run as far as it goes in whole workers, and one of them for what is left then."""
+    """Return a good answer to prune with: whole runs first, then one more worker."""
     best: _Step | None = None
     step: _Step = (rest, 0.0, 0, None)
     for run in runs:
@@ -173,7 +173,7 @@ def _filled(runs: Sequence[_Run], rest: float, slack: float) -> _Step | None:
 
 
 def _undominated(steps: list[_Step], rate: float) -> list[_Step]:
-    """Those of which no other serves as much for as little."""
+    """Return the steps that no other step dominates."""
     steps.sort(key=itemgetter(0, 1))
     kept: list[_Step] = []
     cheapest = inf

@@ -1,8 +1,8 @@
-"""Who gets how much of limited supplies, over all models of the agent.
+"""Allocation of limited supplies over all models of the agent.
 
-Every model's last opinion is a wish. While there is enough for all, each has its first choice. Else the greedy
-allocation holds at once, and whoever can take the time is asked for the best one; that holds as soon as it is there,
-until a wish changes. Counts move only as the guard and free GPUs allow: what a model is granted it may wait for.
+The last recommendation for each model is its demand. While supplies suffice, every model gets its first choice.
+Otherwise the greedy allocation applies at once, and the exact one is computed elsewhere; it applies from its arrival
+until a demand changes. Counts change only as guardrails and free GPUs allow: a model may wait for what it is granted.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,26 +30,26 @@ _NAMED_MAX: Final = 3
 
 
 class GpuWait(Struct, frozen=True):
-    """A model that may grow into GPUs which somebody still occupies."""
+    """A granted growth that waits for GPUs which other workers still occupy."""
 
     since_ms: int
     gpus: dict[str, int]
-    """That it waits for, by supply."""
+    """GPUs waited for, by supply."""
     free: dict[str, int]
-    """What it might have added of each when it was last planned."""
+    """GPUs of each supply that were free for it when it was last planned."""
 
 
 class AllocationTerms(Struct, frozen=True):
-    """All that a problem is made of, beside wishes and counts."""
+    """Inputs of an allocation problem beside demands and counts."""
 
     supplies: Supplies = Supplies()
     knobs: AllocationKnobs = AllocationKnobs()
     pools: dict[str, dict[str, tuple[float, int]]] = {}
-    """What a worker costs and how many there may be, by model and pool."""
+    """Cost of a worker and maximum replicas, by model and pool."""
 
 
 def terms_of(fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs) -> AllocationTerms:
-    """What is allocated by, of the models that take of what is limited."""
+    """Return the terms for the models that use limited supplies."""
     models = (fleet.models[name] for name in supplies.takes)
     pools = {
         model.name: {name: (pool.cost_per_hour, pool.knobs.replicas_max) for name, pool in model.pools.items()}
@@ -59,35 +59,35 @@ def terms_of(fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs) -> Alloca
 
 
 class FleetAllocation(Struct):
-    """What is remembered of all models."""
+    """Demands, grants and waits of all models that use limited supplies."""
 
     demands: dict[str, ModelDemand] = field(default_factory=dict)
-    """By which was allocated, of those that take of what is limited."""
+    """Demands that the current allocation is for."""
     changed_demands: dict[str, ModelDemand] = field(default_factory=dict)
-    """Those that have changed since."""
+    """Demands that have changed since."""
     allocated_at_ms: int = -1
-    """When it was last allocated what is short."""
+    """Unix ms of the last allocation under shortage; -1: none."""
     granted: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Counts by pool of the models that do not get their first choice."""
+    """Granted counts by pool, of models that do not get their first choice."""
     left: dict[str, int] = field(default_factory=dict)
-    """What is granted to nobody, by supply."""
+    """GPUs granted to no model, by supply."""
     rising: dict[str, list[str]] = field(default_factory=dict)
-    """By supply, the models that are to take more of it: the first first."""
+    """Models that are granted more than they have, by supply, highest priority first."""
     waiting: dict[str, GpuWait] = field(default_factory=dict)
     terms: AllocationTerms = AllocationTerms()
-    """What it goes by."""
+    """Inputs beside demands and counts."""
     question: int = 0
-    """Counts the allocations: an answer to an older question is none."""
+    """Number of the current problem; a solution of an older one is ignored."""
     settled: bool = True
-    """Whether nothing better than what is granted will come."""
+    """True if no better allocation can come."""
     better: Allocation | None = None
-    """What came, for the next allocation."""
+    """Solution that came, for the next round."""
     asked: int = 0
-    """The question that is being answered; 0: none."""
+    """Number of the problem that is being solved; 0: none."""
     asked_at_ms: int = -1
 
     def apply_terms(self, terms: AllocationTerms) -> None:
-        """Go by these from now on. Where they are others, what all models wish is heard and allocated anew."""
+        """Use other terms from now on; where they differ, all demands are collected and allocated again."""
         if self.terms != terms:
             self.terms = terms
             for known in (self.demands, self.changed_demands, self.granted, self.rising, self.waiting):
@@ -96,7 +96,7 @@ class FleetAllocation(Struct):
             self.settled, self.better, self.allocated_at_ms = True, None, -1
 
     def record_demand(self, name: str, wish: ModelDemand) -> None:
-        """Take what a model would have."""
+        """Record the demand of a model."""
         known = self.demands.get(name)
         if known is not None and name in self.granted and wish.needs_as(known):
             self.demands[name] = wish
@@ -106,21 +106,21 @@ class FleetAllocation(Struct):
         self.changed_demands.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """A model that nothing can be decided for does not wait."""
+        """Forget the wait of a model for which nothing can be decided."""
         self.waiting.pop(name, None)
 
     @property
     def again_at_ms(self) -> int:
-        """From when on wishes that have changed are allocated, unless there is enough for all."""
+        """Earliest time (Unix ms) of the next allocation under shortage."""
         return 0 if self.allocated_at_ms < 0 else self.allocated_at_ms + PAUSE_MS
 
     def allocate(
         self, fleet: Fleet, supplies: Supplies, knobs: AllocationKnobs, now: int
     ) -> tuple[list[str], SolveAllocation | None]:
-        """Grant what there is if wishes have changed, and ask for what is best; now is in ms.
+        """Grant limited supplies if demands have changed, and have the exact solution computed; ``now`` in ms.
 
         Returns:
-            The models whose grant has changed, and what to ask.
+            The models whose grant has changed, and the problem to solve, if any.
         """
         changed: list[str] = []
         if self.changed_demands:
@@ -145,19 +145,19 @@ class FleetAllocation(Struct):
         return changed, SolveAllocation(self.question, problem, knobs.solve_deadline_ms)
 
     def record_solution(self, request: int, allocation: Allocation | None) -> None:
-        """Take an answer for the next allocation; None: there is no better one."""
+        """Record a solution for the next round; None: there is no better one."""
         if request == self.asked:
             self.asked = 0
         if request == self.question and not self.settled:
             self.settled, self.better = True, allocation
 
     def headroom(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> SupplyHeadroom:
-        """What there is for a model at ``now`` (ms)."""
+        """Return what limited supplies leave to a model at ``now`` (ms)."""
         takes = ledger.supplies.takes.get(name)
         if takes is None:
             return UNLIMITED_HEADROOM
         taken = sorted({supply for one in takes.values() for supply in one})
-        # What is wished anew is not allocated yet: until then there is nothing to grow into.
+        # A changed demand is not allocated yet: until then there is nothing to grow into.
         may_add, priority = self._free(ledger), ledger.supplies.priorities[name]
         free = {supply: 0 if name in self.changed_demands else may_add(priority, supply) for supply in taken}
         granted = self.granted.get(name)
@@ -170,7 +170,7 @@ class FleetAllocation(Struct):
         moved = [reason.pool for reason in reasons if reason.code not in _CUT]
         if self.settled:
             exchanged = {pool: granted[pool] for pool in moved}
-        else:  # Greedy's mixes are not the best: while a better may come nobody moves for one, nor grows against it.
+        else:  # A greedy mix is not optimal: while a better one may come, no pool shrinks for it or grows against it.
             stands = {pool: max(granted[pool], pools[pool].effective_target(now)) for pool in moved}
             exchanged = {
                 pool: min(wished[pool], count) for pool, count in stands.items() if granted[pool] < wished[pool]
@@ -180,19 +180,19 @@ class FleetAllocation(Struct):
             pool: count
             for need in self.demands[name].needs
             for pool, count in kept_of(pools, need, granted, now).items()
-            # Two models that are to change places would wait for each other for ever.
+            # Without a deadline two models that must exchange GPUs would wait for each other forever.
             if waits_ms < pools[pool].knobs.start_deadline_ms
         }
         return SupplyHeadroom(takes, free, CapacityLimits(cuts, gives, self.settled), exchanged, reasons, kept)
 
     def record_wait(self, name: str, waits: dict[str, int], room: SupplyHeadroom, now: int) -> None:
-        """Remember what a model waits for."""
+        """Record the GPUs that a model waits for."""
         before = self.waiting.pop(name, None)
         if waits:
             self.waiting[name] = GpuWait(now if before is None else before.since_ms, waits, room.free)
 
     def models_to_wake(self, ledger: GpuLedger) -> Iterator[str]:
-        """The models that wait for GPUs of which more are free than they knew of."""
+        """Yield the models for which more GPUs are free than when they were last planned."""
         first, free = ledger.supplies.priorities, self._free(ledger)
         found: dict[tuple[int, str], int] = {}
         for name, waiting in self.waiting.items():
@@ -207,7 +207,7 @@ class FleetAllocation(Struct):
                     break
 
     def status(self, fleet: Fleet, ledger: GpuLedger | None, now: int) -> tuple[SupplyStatus, ...]:
-        """For people and metrics: each limited supply, by name."""
+        """Return the status of each limited supply, by name."""
         if ledger is None:
             return ()
         supplies = ledger.supplies
@@ -229,7 +229,7 @@ class FleetAllocation(Struct):
         )
 
     def _grant(self, allocation: Allocation | None, supplies: Supplies) -> list[str]:
-        """Let an allocation hold, or everybody's first choice; gives the models whose grant has changed."""
+        """Apply an allocation, or grant every first choice; return the models whose grant has changed."""
         before, self.granted = self.granted, {}
         if allocation is not None:
             found = {name: counts_of(allocation, name, wish) for name, wish in sorted(self.demands.items())}
@@ -239,7 +239,7 @@ class FleetAllocation(Struct):
         return [name for name in sorted(before | self.granted) if before.get(name) != self.granted.get(name)]
 
     def _grant_first_choices(self, supplies: Supplies) -> None:
-        """Grant it where there is enough left: nobody has less for GPUs that nobody else gets."""
+        """Grant first choices where enough is left: no GPU stays unused while a model lacks it."""
         for name in sorted(self.granted, key=lambda one: (supplies.priorities[one], one)):
             granted, counts = self.granted[name], self.demands[name].counts
             had, has = supplies.taken(name, granted), supplies.taken(name, counts)
@@ -249,13 +249,13 @@ class FleetAllocation(Struct):
                     self.left[supply] += gpus - has[supply]
                 continue
             takes = supplies.takes[name]
-            # A worker that takes of nothing limited is not short.
+            # Workers that use no limited supply are not short.
             self.granted[name] = {
                 pool: count if pool in takes else max(count, counts[pool]) for pool, count in granted.items()
             }
 
     def _free(self, ledger: GpuLedger) -> Callable[[int, str], int]:
-        """What models of a priority may add of a supply: what is free and not kept for those that come first."""
+        """Return a function for the GPUs of a supply that models of a priority may add."""
         kept: dict[str, dict[int, int]] = {}
         for name, waiting in self.waiting.items():
             rank = ledger.supplies.priorities[name]
@@ -270,7 +270,7 @@ class FleetAllocation(Struct):
         return free
 
     def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
-        """Why a model is not granted what it would have, pool by pool."""
+        """Yield why a model is not granted its demand, pool by pool."""
         wish, first = self.demands[name], supplies.priorities
         met, alone = wish.met_by(granted), supplies.taken(name, wish.counts)
         for pool, wanted in wish.counts.items():
@@ -283,7 +283,7 @@ class FleetAllocation(Struct):
             moved = [other for other in others if (granted[other] - wish.counts[other]) * (wanted - allowed) > 0]
             taken = supplies.takes[name].get(pool, {})
             if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
-                moved = others  # there would be more of it: the others do without
+                moved = others  # more would be available: other pools serve the role without it
             elif pool in met and allowed < wanted:
                 moved = [other for other in others if granted[other]]
             rising = [other for supply in taken for other in self.rising.get(supply, ())]
@@ -296,7 +296,7 @@ class FleetAllocation(Struct):
             elif rivals:
                 yield Reason(ReasonCode.GIVES_WAY, pool, numbers, ", ".join(rivals[:_NAMED_MAX]))
             else:
-                # What its wish alone exceeds limits it whatever others have.
+                # A limit that its own demand exceeds applies whatever other models have.
                 supply = min(taken, key=lambda one: (alone[one] <= supplies.limits[one], self.left[one], one))
                 code = ReasonCode.QUOTA_LIMITED if supply in supplies.quotas else ReasonCode.CAPACITY_LIMITED
                 yield Reason(code, pool, numbers | {"limit": float(supplies.limits[supply])}, supply)

@@ -1,10 +1,10 @@
-"""One GPU budget over all models of the agent: who may grow, who must not shrink, and who gives way to whom.
+"""GPU budget over all models of the agent: growth, shrink and release of GPUs between models.
 
-Each model is planned alone, against what all of them have: what stands, what is being committed, and what drains. A
-growth for which there are no GPUs is remembered as a claim, in the order in which models came to wait. A shrink that
-the floor forbids is remembered as an offer, and pays for a claim later: the workers with the fewest GPUs first, the last
-pool in part. It shrinks first, and the claimant grows when the GPUs are free. What a claim has been promised is kept
-for it. The order is that of Dynamo's global planner; there one request waits for all that pay for it.
+Each model is planned alone, against the GPUs of all models: current targets, counts being committed, and draining
+workers. A growth without free GPUs is kept as a claim, first come, first served. A shrink that the budget's floor
+forbids is kept as an offer and pays for a later claim: workers with the fewest GPUs first, the last pool in part. The
+offering pool shrinks first, the claiming model grows once the GPUs are free; promised GPUs stay reserved for it. The
+order is that of Dynamo's global planner, where one request waits for all offers that pay for it.
 """
 
 from collections.abc import Iterator
@@ -21,39 +21,39 @@ from loadline.core.vocabulary.status import GpuBudgetStatus
 
 
 class GpuClaim(Struct, frozen=True):
-    """A growth that waits for GPUs."""
+    """A growth that waits for GPUs of the budget."""
 
     workers: dict[str, int]
-    """How many more, by pool."""
+    """Additional workers by pool."""
     free: int
-    """GPUs that the model might have added when it was last planned."""
+    """GPUs that were free for the model when it was last planned."""
 
 
 class ReleaseOffer(Struct, frozen=True):
-    """A shrink that the floor forbade."""
+    """A shrink that the budget's floor forbade."""
 
     replicas: int
     at_ms: int
 
 
 class BudgetShares(Struct):
-    """What becomes of claims and offers, in workers and GPUs."""
+    """Claims and offers matched, in workers and GPUs."""
 
     promised: dict[str, int] = field(default_factory=dict)
-    """GPUs that are kept for each claimant."""
+    """GPUs reserved for each claiming model."""
     given: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Workers that pools are to give for that, by model and pool."""
+    """Workers that pools must release for them, by model and pool."""
     given_gpus: int = 0
 
 
 class FleetBudget(Struct):
-    """What is remembered of models that wait, by model."""
+    """Claims and offers by model."""
 
     claims: dict[str, GpuClaim] = field(default_factory=dict)
     offers: dict[str, dict[str, ReleaseOffer]] = field(default_factory=dict)
 
     def headroom(self, fleet: Fleet, name: str, ledger: GpuLedger | None, now: int) -> BudgetHeadroom:
-        """What the budget leaves to a model at ``now`` (ms)."""
+        """Return what the budget leaves to a model at ``now`` (ms)."""
         if ledger is None or not _bounded(fleet):
             return UNBOUNDED
         most, least = fleet.knobs.gpu_budget_max, fleet.knobs.gpu_budget_min
@@ -80,7 +80,7 @@ class FleetBudget(Struct):
         )
 
     def record_wait(self, fleet: Fleet, model: Model, draft: Proposal, allowance: BudgetHeadroom, now: int) -> None:
-        """Remember what a model waits for, and what it would give."""
+        """Record the GPUs that a model waits for, and those that it offers."""
         if allowance == UNBOUNDED:
             return  # as for most agents: to find that nobody waits takes 1 ms of a turn of 100 models
         waiting: dict[str, int] = {}
@@ -107,12 +107,12 @@ class FleetBudget(Struct):
             self.claims.pop(model.name, None)
 
     def forget(self, name: str) -> None:
-        """A model that nothing can be decided for neither waits nor gives."""
+        """Forget the claim and the offers of a model for which nothing can be decided."""
         self.claims.pop(name, None)
         self.offers.pop(name, None)
 
     def models_to_wake(self, fleet: Fleet, ledger: GpuLedger, now: int) -> Iterator[str]:
-        """The models that can go on: there are GPUs that they wait for, or they are to give some."""
+        """Yield the models whose claimed GPUs are free, and those that must release some."""
         for name, claim in self.claims.items():
             # Only more than it knew of: what it could not use when it was planned it cannot use now.
             if name not in ledger.pending and (self.headroom(fleet, name, ledger, now).free or 0) > claim.free:
@@ -122,7 +122,7 @@ class FleetBudget(Struct):
                 yield name
 
     def status(self, fleet: Fleet, ledger: GpuLedger | None, now: int) -> GpuBudgetStatus | None:
-        """For people; None where there is no such budget."""
+        """Return the status of the budget; None where there is none."""
         if ledger is None or not _bounded(fleet):
             return None
         return GpuBudgetStatus(
@@ -162,7 +162,7 @@ class FleetBudget(Struct):
         return shares
 
     def _wished(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> Iterator[tuple[int, str, str, int]]:
-        """What a model would give, pool by pool: GPUs, model, pool, workers."""
+        """Yield what a model offers, pool by pool: GPUs, model, pool, workers."""
         for pool_name, offer in self.offers.get(name, {}).items():
             pool = fleet.models[name].pools[pool_name]
             workers = planned_of(pool, ledger.pending.get(name, {}), now) - max(offer.replicas, pool.knobs.replicas_min)
@@ -171,12 +171,12 @@ class FleetBudget(Struct):
 
 
 def _bounded(fleet: Fleet) -> bool:
-    """Whether there is such a budget."""
+    """Return True if there is a budget over all models."""
     return fleet.knobs.gpu_budget_max is not None or fleet.knobs.gpu_budget_min > 0
 
 
 def _floor(fleet: Fleet, name: str, ledger: GpuLedger, shares: BudgetShares, gives: int) -> int | None:
-    """GPUs below which a model must not shrink: what it has, less what is not needed for the floor of all models."""
+    """Return the GPUs below which a model must not shrink; None: there is no floor."""
     least = fleet.knobs.gpu_budget_min
     if not least:
         return None

@@ -1,4 +1,4 @@
-"""What each model has in one turn, of all that binds models together: the GPUs of one budget, and limited supplies."""
+"""GPUs that each model has in one turn, under a budget over all models and limited supplies."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -15,24 +15,24 @@ NO_MODEL: Final = ""
 
 
 class GpuLedger(Struct):
-    """What each model has in one turn. A decision is entered at once, so that the next model hears of it."""
+    """GPUs by model in one turn. Each decision is entered at once, so that the next model sees it."""
 
     pending: dict[str, dict[str, int]]
     """Counts that are being committed, by model and pool."""
     supplies: Supplies = Supplies()
     planned: dict[str, int] = field(default_factory=dict)
-    """GPUs by the counts that stand or are being committed."""
+    """GPUs of current targets, and of those being committed."""
     occupied: dict[str, int] = field(default_factory=dict)
-    """GPUs taken or promised, by workers that drain too; those of workers of no pool are under ``NO_MODEL``."""
+    """GPUs occupied or promised, with draining workers; those of unassigned workers are under ``NO_MODEL``."""
     widest: dict[str, int] = field(default_factory=dict)
     """GPUs of the widest worker of each model."""
     taken: dict[str, dict[str, int]] = field(default_factory=dict)
-    """What is occupied of each limited supply, by model."""
+    """GPUs occupied of each limited supply, by model."""
     occupied_of: dict[str, int] = field(default_factory=dict)
-    """The sums of it by supply: of 1,000 models that wait each asks for them."""
+    """Sums of ``taken`` by supply, since each of 1,000 waiting models reads them."""
 
     def enter(self, model: Model, now: int) -> None:
-        """Count what a model has at ``now`` (ms)."""
+        """Enter the GPUs of a model at ``now`` (ms)."""
         pending = self.pending.get(model.name, {})
         self.planned[model.name] = gpus_of(
             model, {pool.name: planned_of(pool, pending, now) for pool in model.pools.values()}
@@ -47,7 +47,7 @@ class GpuLedger(Struct):
             self._take(model.name, self.supplies.taken(model.name, occupied))
 
     def enter_unassigned(self, strangers: UnassignedWorkers) -> None:
-        """Count workers whose pool is no more configured: they run on, and nobody drains them."""
+        """Enter workers whose pool is no longer configured: they keep running, and nothing drains them."""
         taken: dict[str, int] = {}
         for model, by_type in strangers.gpus.items():
             for gpu_type, gpus in by_type.items():
@@ -57,7 +57,7 @@ class GpuLedger(Struct):
         self._take(NO_MODEL, taken)
 
     def free(self, supply: str) -> int:
-        """What nobody occupies of a supply; below 0: more is occupied than there is."""
+        """Return the free GPUs of a supply; negative if more are occupied than exist."""
         return self.supplies.limits[supply] - self.occupied_of.get(supply, 0)
 
     def _take(self, name: str, taken: dict[str, int]) -> None:
@@ -69,7 +69,7 @@ class GpuLedger(Struct):
 
 
 def gpu_ledger_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Supplies, now: int) -> GpuLedger | None:
-    """What all models have at ``now`` (ms); None where nothing binds them together."""
+    """Return the GPUs of all models at ``now`` (ms); None where no budget and no supply limits them."""
     if fleet.knobs.gpu_budget_max is None and not fleet.knobs.gpu_budget_min and not supplies.limits:
         return None
     ledger = GpuLedger(pending, supplies)
@@ -80,10 +80,10 @@ def gpu_ledger_of(fleet: Fleet, pending: dict[str, dict[str, int]], supplies: Su
 
 
 def planned_of(pool: Pool, pending: Mapping[str, int], now: int) -> int:
-    """The count that stands or is being committed. A least count is the pool's whether it has it yet or not."""
+    """Return the count in force or being committed, but at least ``replicas_min``."""
     return max(pending.get(pool.name, pool.effective_target(now)), pool.knobs.replicas_min)
 
 
 def gpus_of(model: Model, counts: Mapping[str, int]) -> int:
-    """GPUs of so many workers of each pool."""
+    """Return the GPUs of some workers of each pool."""
     return sum(count * model.pools[pool].knobs.gpus_per_worker for pool, count in counts.items())

@@ -1,4 +1,4 @@
-"""What is left of the supplies goes to models that cannot be served whole, worker by worker."""
+"""Distribution of the remaining supplies to models that cannot be served in full, worker by worker."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -14,7 +14,7 @@ _NEAR: Final = 1.0 / _SLICES
 
 
 class Partly:
-    """A want that gets some of what it wants: workers of one of its candidates, the first of which any fit."""
+    """A request that is served in part, with workers of its first candidate that fits."""
 
     def __init__(self, contender: Contender, supply: RemainingSupply) -> None:
         self.contender = contender
@@ -27,7 +27,7 @@ class Partly:
         """Of each part, what is served of it."""
 
     def step(self, supply: RemainingSupply) -> bool:
-        """One worker more for the part that is served least; at first one for each that nobody serves.
+        """Add one worker for the role that is served least; at first one for each role that has none.
 
         Parts are served together: one that cannot grow ends it all.
         """
@@ -43,7 +43,7 @@ class Partly:
         return False
 
     def takes(self, workers: Mapping[str, int]) -> dict[str, int]:
-        """What so many workers of each pool take of limited supplies."""
+        """Return the GPUs that some workers of each pool take of limited supplies."""
         takes: dict[str, int] = {}
         for pool, count in workers.items():
             for name, units in self._takes[pool].items():
@@ -51,13 +51,13 @@ class Partly:
         return takes
 
     def grow(self, workers: Mapping[str, int]) -> None:
-        """Have so many more of each pool."""
+        """Add workers of each pool."""
         for pool, count in workers.items():
             self.counts[pool] += count
         self.shares = [served(part, self.counts) for part in self.contender.want.roles]
 
     def lacks(self, supply: RemainingSupply) -> dict[str, int]:
-        """By pool, how many workers the next steps add if supplies last; empty: look at each step.
+        """Return the workers by pool that the next steps add if supplies last; empty: take each step alone.
 
         Exact for one part. Parts that are served alike lack in proportion, each a 64th less than it would.
         """
@@ -77,7 +77,7 @@ class Partly:
         return found if min(found.values(), default=0) > 0 else {}
 
     def _next(self, candidate: Bundle, supply: RemainingSupply) -> list[str]:
-        """The pools of which one worker each comes next."""
+        """Return the pools that get one worker each in the next step."""
         least = min(self.shares, default=1.0)
         if least >= 1.0:
             return []
@@ -89,7 +89,7 @@ class Partly:
     def _missing(
         self, options: Iterable[PoolOption], candidate: Bundle, supply: RemainingSupply
     ) -> Iterator[PoolOption]:
-        """Of these, those that lack workers of the candidate, and of which one more fits."""
+        """Return those of these pools that lack workers and of which one more fits."""
         for option in options:
             more = self.counts[option.pool] < candidate.counts.get(option.pool, 0)
             if more and supply.fits(self._takes[option.pool]):
@@ -97,14 +97,14 @@ class Partly:
 
 
 def _price(option: PoolOption) -> tuple[float, str]:
-    """The cheapest first."""
+    """Order pools by cost."""
     return option.cost_per_hour / option.capacity, option.pool
 
 
 def share_out(
     unserved: Sequence[Contender], supply: RemainingSupply, policy: SaturationPolicy
 ) -> dict[str, dict[str, int]]:
-    """Counts of those that got any, by a policy; those that come first have the first turn.
+    """Return the counts of the requests that got any worker, by policy and in order.
 
     ``priority_exhaustive``: each in turn takes all it can. ``priority_round_robin``: of each priority, each takes a
     worker a turn. ``round_robin``: of all, each takes a worker a turn. ``none``: nobody gets any.
@@ -122,7 +122,7 @@ def share_out(
 
 
 def in_turns(turns: list[Partly], supply: RemainingSupply) -> None:
-    """Each takes a worker a turn, until none fits."""
+    """Give each request a worker a turn, until none fits."""
     while turns:
         if not at_once(turns, supply):
             turns = [one for one in turns if one.step(supply)]

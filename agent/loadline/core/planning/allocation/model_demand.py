@@ -1,9 +1,9 @@
-"""What models would have if nothing were short, as a problem of who gets how much of what is.
+"""Demands of models on limited supplies, as an allocation problem.
 
-What a planner says in counts alone is split in two: what the model has of it comes before what it would add, so that
-models of one priority do not take from each other what both want, worker by worker. What a planner says as a need is
-one want, which other pools can serve. The first worker of a role comes before both: a model that nobody serves would
-else wait for ever for one that its equals have no use to let go.
+A recommendation of plain counts is split in two: the workers that the model has come before those that it would add, so
+that models of equal priority do not take workers from each other. A recommendation with role demands is one request,
+which other pools can serve. The first worker of a role comes before both: an unserved model would otherwise wait
+forever for a worker that models of equal priority have no reason to release.
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ def current_demand(model: Model, pending: Mapping[str, int], now: int) -> ModelD
 
 def demand_of(  # noqa: PLR0917 - one argument for each fact
     model: Model,
-    opinion: Recommendation,
+    recommendation: Recommendation,
     bounds: Mapping[str, Bound],
     limits: HardLimits,
     pending: Mapping[str, int],
@@ -82,26 +82,26 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
     """What a planner would have, within the bounds of the pools and the budget of the model.
 
     Args:
-        model: What is believed.
-        opinion: What its planner says; a pool that is left out stays.
-        bounds: What pools are kept to, whatever it says.
-        limits: The bounds of the model.
+        model: The model as reported.
+        recommendation: Recommendation of its planner; a pool left out keeps its count.
+        bounds: Temporary bounds of pools.
+        limits: Hard limits of the model.
         pending: Counts that are being committed.
-        granted: Counts that it is to have by the last allocation, where these are not its first choice.
-        stale_after_ms: After so long a worker is silent.
+        granted: Granted counts of the last allocation, where they differ from its first choice.
+        stale_after_ms: Time after which a worker is silent.
         now: In ms.
     """
     counts, floors, keeps = {}, {}, {}
-    unsure = {reason.pool for reason in opinion.reasons if reason.code in _UNSURE}
+    unsure = {reason.pool for reason in recommendation.reasons if reason.code in _UNSURE}
     for name, pool in model.pools.items():
         # Whatever is stored as decided: a count above that would stop the agent.
         there_are, bound = min(WORKERS_MAX, planned_of(pool, pending, now)), bounds.get(name)
-        wanted = min(pool.knobs.replicas_max, opinion.targets.get(name, there_are))
+        wanted = min(pool.knobs.replicas_max, recommendation.targets.get(name, there_are))
         if bound is not None:
             wanted = max(bound.least, min(bound.most, wanted))
         # Without data it does not shrink, so others must not count on it. Who has just come is yet to report.
         heard = pool.has_quorum(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
-        sure = name in opinion.targets or not unsure & {name, ""}
+        sure = name in recommendation.targets or not unsure & {name, ""}
         floors[name] = pool.minimum if heard and sure else max(pool.minimum, min(there_are, pool.knobs.replicas_max))
         counts[name] = max(wanted, floors[name])
         keeps[name] = min(counts[name], there_are, granted.get(name, there_are))
@@ -113,7 +113,7 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
     bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
     if bounds or bounded != list(counts.values()):
         return ModelDemand(dict(zip(counts, bounded, strict=True)), floors)
-    needs = (_in_steps(need, keeps) for need in opinion.demands if _is_usable(need, model))
+    needs = (_in_steps(need, keeps) for need in recommendation.demands if _is_usable(need, model))
     return ModelDemand(counts, floors, tuple(need for need in needs if need.capacities))
 
 

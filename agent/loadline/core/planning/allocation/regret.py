@@ -38,7 +38,7 @@ def greedy(problem: AllocationProblem) -> Allocation:
 def grant(
     contenders: Sequence[Contender], supply: RemainingSupply, policy: SaturationPolicy, *, delayed: bool
 ) -> Counts:
-    """Workers by want and pool; what they take is taken from the supply."""
+    """Return the workers by request and pool, and take their GPUs from the supply."""
     if policy == "weighted":
         return by_weight(contenders, supply)
     counts: Counts = {}

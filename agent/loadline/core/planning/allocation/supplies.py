@@ -1,4 +1,4 @@
-"""What is short: GPUs of a type, of all models together and of a namespace, and what a worker takes of that."""
+"""Limited supplies: GPUs by type, over all models and by namespace, and what a worker takes of them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
@@ -16,7 +16,7 @@ DEFAULT: Final = "default"
 
 
 class AllocationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Limited GPUs: how many there are of each type, and who gets them when they are short."""
+    """Limited GPUs: how many exist of each type, and which models get them when they are short."""
 
     capacity: Annotated[
         dict[str, Gpus],
@@ -43,32 +43,32 @@ class AllocationKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tenant(Struct, frozen=True):
-    """Whose a model is, and when its turn comes."""
+    """Namespace and priority of a model."""
 
     namespace: str
     priority: int
 
 
 class Supplies(Struct, frozen=True):
-    """Limits by supply, and what one worker of a pool takes of each. A supply is a type, or ``namespace/type``."""
+    """Limits by supply, and GPUs that one worker takes of each. A supply is a type, or ``namespace/type``."""
 
     limits: dict[str, int] = {}
     takes: dict[str, dict[str, dict[str, int]]] = {}
-    """By model and pool, of limited supplies only; a pool that takes of none is not in it."""
+    """GPUs by model, pool and limited supply; a pool that uses none is left out."""
     quotas: dict[str, None] = {}
     """Supplies that are limited by the quota of a namespace."""
     priorities: dict[str, int] = {}
-    """By model; 1 comes first."""
+    """Priority by model; 1 is served first."""
     namespaces: dict[str, str] = {}
-    """By model."""
+    """Namespace by model."""
 
     def of_type(self, model: str, gpu_type: str) -> list[str]:
-        """The limited supplies that GPUs of a type are of, of a model; of one that is gone the type alone."""
+        """Return the limited supplies that GPUs of a type belong to; the type alone for a model that is gone."""
         supplies = (gpu_type, f"{self.namespaces.get(model, '')}/{gpu_type}")
         return [supply for supply in supplies if supply in self.limits]
 
     def taken(self, model: str, workers: Mapping[str, int]) -> dict[str, int]:
-        """What so many workers of a model's pools take, by supply."""
+        """Return the GPUs that some workers of a model take, by supply."""
         found: dict[str, int] = {}
         for pool, takes in self.takes.get(model, {}).items():
             for supply, gpus in takes.items():
@@ -77,7 +77,7 @@ class Supplies(Struct, frozen=True):
 
 
 def limit_of(quota: Mapping[str, int], gpu_type: str) -> int | None:
-    """What a quota leaves of a type; None: as much as there is."""
+    """Return the quota of a type; None: unlimited."""
     limit = quota.get(gpu_type, quota.get(DEFAULT, UNLIMITED))
     return None if limit == UNLIMITED else limit
 
@@ -85,7 +85,7 @@ def limit_of(quota: Mapping[str, int], gpu_type: str) -> int | None:
 def limits_on(
     gpu_type: str, namespace: str, capacity: Mapping[str, int], quotas: Mapping[str, Mapping[str, int]]
 ) -> Iterator[tuple[str, int]]:
-    """What limits GPUs of a type in a namespace: supplies, and how much there is of each."""
+    """Yield the supplies that limit GPUs of a type in a namespace, with their limits."""
     if gpu_type in capacity:
         yield gpu_type, capacity[gpu_type]
     limit = limit_of(quotas.get(namespace, {}), gpu_type)
@@ -96,7 +96,7 @@ def limits_on(
 def supplies_of(
     fleet: Fleet, tenants: Mapping[str, Tenant], capacity: Mapping[str, int], quotas: Mapping[str, Mapping[str, int]]
 ) -> Supplies:
-    """What limits the models of a fleet."""
+    """Return the limited supplies of the models of a fleet."""
     found = Supplies(
         priorities={name: tenant.priority for name, tenant in tenants.items()},
         namespaces={name: tenant.namespace for name, tenant in tenants.items()},

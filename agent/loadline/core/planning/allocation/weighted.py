@@ -1,4 +1,4 @@
-"""Each model gets of a short supply what is its by weight: its demand by its priority.
+"""Allocation of short supplies by weight: the demand of a model divided by its priority.
 
 So it is with the newest Workload Variant Autoscaler, which does it for one supply. Here a model whose shares are less
 than its first choice takes is served by a mix of pools, if they and what is to spare allow one; else it gets the
@@ -19,17 +19,17 @@ _ROUNDING: Final = 1e-9
 
 
 class WeightedClaim(Struct, frozen=True):
-    """What someone claims of a supply."""
+    """Claim of a request on a supply."""
 
     weight: float
     floor: int
-    """What it has in any case."""
+    """Minimum share."""
     cap: int
-    """More is of no use to it."""
+    """Maximum share."""
 
 
 def fair_shares(claims: Sequence[WeightedClaim], budget: int) -> list[int]:
-    """Whole shares of a budget: first the floors, then by weight up to the caps; the largest remainders round up.
+    """Return whole shares of a budget: floors first, then by weight up to the caps; largest remainders round up.
 
     Of equal remainders the first. Where the floors alone are more than the budget, they are the shares.
     """
@@ -48,7 +48,7 @@ def fair_shares(claims: Sequence[WeightedClaim], budget: int) -> list[int]:
 
 
 def _rounded(shares: Sequence[float]) -> list[int]:
-    """Whole shares of the same sum."""
+    """Round shares to whole numbers of the same sum."""
     whole = [floor(share + _ROUNDING) for share in shares]
     order = sorted(range(len(shares)), key=lambda number: (round(whole[number] - shares[number], 9), number))
     for number in order[: round(sum(shares)) - sum(whole)]:
@@ -57,7 +57,7 @@ def _rounded(shares: Sequence[float]) -> list[int]:
 
 
 def by_weight(contenders: Sequence[Contender], supply: RemainingSupply) -> dict[str, dict[str, int]]:
-    """Workers by want and pool; what they take is taken from the supply."""
+    """Return the workers by request and pool, and take their GPUs from the supply."""
     ordered = sorted(contenders, key=lambda one: (-_weight(one), one.want.name))
     counts: dict[str, dict[str, int]] = {}
     short: list[tuple[Contender, RemainingSupply]] = []
@@ -91,12 +91,12 @@ def by_weight(contenders: Sequence[Contender], supply: RemainingSupply) -> dict[
 
 
 def _weight(contender: Contender) -> float:
-    """What the first choice takes of all supplies, by the priority."""
+    """Return the GPUs of the first choice, divided by the priority."""
     return sum(contender.candidates[0].takes.values()) / contender.want.priority
 
 
 def _own_shares(contenders: Sequence[Contender], supply: RemainingSupply) -> list[RemainingSupply]:
-    """Of each supply what each want may take, of what its first choice takes."""
+    """Return the share of each request in each supply that its first choice uses."""
     own = [RemainingSupply({}) for _ in contenders]
     for name, budget in supply.left.items():
         wished = [contender.candidates[0].takes.get(name, 0) for contender in contenders]
@@ -110,7 +110,7 @@ def _own_shares(contenders: Sequence[Contender], supply: RemainingSupply) -> lis
 
 
 def _within(contender: Contender, own: RemainingSupply, supply: RemainingSupply) -> Partly:
-    """A want with what its own shares allow, taken from the supply."""
+    """Serve a request within its own shares, and take its GPUs from the supply."""
     one, before = Partly(contender, supply), dict(own.left)
     in_turns([one], own)
     supply.take({name: units - own.left[name] for name, units in before.items()})
@@ -118,5 +118,5 @@ def _within(contender: Contender, own: RemainingSupply, supply: RemainingSupply)
 
 
 def _missing(one: Partly) -> float:
-    """By weight, what a want has not got."""
+    """Return what a request lacks, by weight."""
     return _weight(one.contender) * (1.0 - min(one.shares))
