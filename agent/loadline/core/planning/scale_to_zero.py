@@ -2,8 +2,8 @@
 
 A model that was idle for ``scale_to_zero_after_ms`` is scaled to zero in all pools. Idle means: no request arrived,
 none waits at a frontend and none is in progress, as reported by all frontends, with no report refused; and no worker
-reports work. Completions do not count: the first request of a long prompt completes late. The first reported request scales one
-pool of each role from zero, even if its report is refused; the planner adds further workers.
+reports work. Completions do not count: the first request of a long prompt completes late. The first reported request
+scales one pool of each role from zero, even if its report is refused; the planner adds further workers.
 
 Until then each role keeps its last worker, even if the planner wants none: an empty role serves no request.
 """

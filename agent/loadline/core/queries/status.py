@@ -1,4 +1,4 @@
-"""Questions to a state: how is it, and why. Reading changes nothing."""
+"""Read-only queries: status, explanations and decisions."""
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelS
 
 
 def status(settings: Settings, state: AgentState, version: str, started_at_ms: int, now: int) -> AgentStatus:
-    """The whole agent at ``now`` (ms)."""
+    """Return the status of the agent at ``now`` (ms)."""
     leadership = state.leadership
     books = gpu_ledger_of(state.fleet, state.ledger.pending(), limited(settings, state.fleet), now)
     return AgentStatus(
@@ -69,14 +69,14 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
 
 
 def _obeyed(knobs: ModelKnobs) -> dict[str, float]:
-    """The objectives that the planner of a model sizes for: those that are said, and that ask for something."""
+    """Return the objectives that are set and that the planner of a model sizes for."""
     sized_for = PLANNERS[knobs.planner].needs.objectives
     said = {key: getattr(knobs.objectives, key) for key in knobs.objectives.__struct_fields__ if key in sized_for}
     return {key: value for key, value in said.items() if value is not None and (value or key == "attainment")}
 
 
 def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
-    """What a model needs and has not got: workers, traffic, profiles; a sentence each."""
+    """Return the missing inputs of a model (workers, traffic, profiles), a sentence each."""
     wanted = {pool.name: max(pool.effective_target(now), pool.minimum) for pool in model.pools.values()}
     served = {pool.knobs.role for pool in model.pools.values() if wanted[pool.name]}
     asleep = bool(knobs.scale_to_zero_after_ms) and not served
@@ -94,8 +94,8 @@ def missing(model: Model, knobs: ModelKnobs, now: int) -> list[str]:
     return [*found, *(f"{model.name}: {problem.sentence()}" for problem in problems if problem is not None)]
 
 
-def lacks_movers(state: AgentState, knobs: ModelKnobs) -> list[str]:
-    """That no worker of a model can move requests though they are to move; a sentence."""
+def lacks_migration_slots(state: AgentState, knobs: ModelKnobs) -> list[str]:
+    """Return a sentence if migration is on and no worker of a model can migrate requests."""
     workers = [worker for pool in state.fleet.models[knobs.name].pools.values() for worker in pool.workers.values()]
     said = [sample for worker in workers for sample in worker.latest if sample is not None]
     able = any(sample.migration_slots_in is not None or sample.migration_slots_out is not None for sample in said)
@@ -105,7 +105,7 @@ def lacks_movers(state: AgentState, knobs: ModelKnobs) -> list[str]:
 
 
 def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation]:
-    """The explanation of one decision; with no id the newest decision and the last hold of every model (or of one)."""
+    """Return the explanation of a decision; without an id the newest decision and the last hold of each model."""
     if decision_id:
         return [e for e in reversed(state.explanations) if e.decision_id == decision_id]
     found: list[Explanation] = []
@@ -119,13 +119,13 @@ def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation
 
 
 def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[PolicyReport]:
-    """What the policies of every model (or of one) last saw; of one decision: nothing, for it is not about moves."""
+    """Return the last reports of the migration policies of each model (or of one); none for a decision."""
     found = [] if decision_id else policy_reports(state.migration, model)
     return [replace(one, code=MigrationCode.PAUSED, numbers={}) if one.model in state.paused else one for one in found]
 
 
 def decisions(state: AgentState) -> list[DecisionSummary]:
-    """The newest decision of every model, newest first."""
+    """Return the newest decision of each model, newest first."""
     entries = (entry for entry in state.ledger.entries.values() if entry.decision is not None)
     found = [summarise(entry.decision, entry.state) for entry in entries if entry.decision is not None]
     return sorted(found, key=lambda d: (-d.issued_at_ms, d.model))
