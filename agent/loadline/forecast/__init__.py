@@ -1,6 +1,6 @@
-"""Series in, forecast out: ``forecast(question)``, in this very process and as long as it takes.
+"""Load forecasts: ``forecast(query)`` runs in the calling process, without a time limit.
 
-Whoever may not wait asks a ``Fitter`` (``loadline.ports``), which does the same in a child process with a deadline.
+To forecast within a deadline, use a ``Fitter`` (``loadline.ports``), which runs it in a child process.
 """
 
 from loadline.core.vocabulary.forecasts import History

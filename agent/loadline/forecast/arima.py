@@ -1,4 +1,4 @@
-"""ARIMA by pmdarima, with an order that the data choose. For a child process: it takes 2 s and 150 MiB to import."""
+"""ARIMA by pmdarima, with the order chosen by the data; for a child process, since importing takes 2 s and 150 MiB."""
 
 import warnings
 from functools import lru_cache
@@ -9,19 +9,19 @@ from msgspec import Struct
 
 from loadline.forecast.base import Prediction, PredictionTask, Values, interpolate_gaps
 
-_ORDER_MAX: Final = 3  # of p and of q: at ten minutes an interval, half an hour back
-_KEPT: Final = 1_024  # chosen orders: three series of 300 models, 2 kB each
+_ORDER_MAX: Final = 3  # of p and q: half an hour at intervals of ten minutes
+_KEPT: Final = 1_024  # cached orders: three series of 300 models, 2 kB each
 
 
 class _Order(Struct, frozen=True):
-    """The kind of the model, without its coefficients."""
+    """Order of a model, without its coefficients."""
 
     pdq: tuple[int, int, int]
     intercept: bool
 
 
 def arima(history: Values, task: PredictionTask) -> Prediction:
-    """Fit the coefficients on the newest points, with the order of the block of intervals in which the history ends."""
+    """Fit the coefficients on the newest points; choose the order once per block of ``order_intervals``."""
     knobs = task.knobs.arima
     values = interpolate_gaps(history)
     since = (task.last_index + 1) % knobs.order_intervals  # intervals since the order was due
@@ -30,10 +30,10 @@ def arima(history: Values, task: PredictionTask) -> Prediction:
         older = values
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with pmdarima
 
-    # With all threads on cores that are taken an order took 35 s to choose, with one 1 s.
+    # On busy cores, choosing an order took 35 s with all threads and 1 s with one.
     with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of convergence: what comes of it is checked
-        # A function of the values alone, and remembered: so a restarted process answers as the one before.
+        warnings.simplefilter("ignore")  # convergence warnings; the result is checked
+        # The order depends on the values only, so that a restarted process gives the same answer.
         order = _chosen(older[-knobs.points :].tobytes())
         model = _model(order).fit(values[-knobs.points :])
         mean, bounds = model.predict(task.steps, return_conf_int=True, alpha=2.0 * (1.0 - task.knobs.quantile))

@@ -1,7 +1,7 @@
-"""The choice between predictors: each is asked at past moments, and the one with the lowest loss answers.
+"""Choice between predictors: the one with the lowest loss at past times.
 
-The loss is the pinball loss of both forecasts, the mean as the quantile 0.5: a constant with a wide upper forecast
-follows a climb as well as one that sees it, but for its mean.
+The loss is the sum of the pinball losses of the mean (as quantile 0.5) and of the upper forecast. The upper forecast
+alone does not suffice: a constant with a wide upper forecast covers a rise as well as a predictor that foresees it.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from loadline.forecast.base import Prediction, PredictionTask, Values
 from loadline.forecast.scores import pinball
 
 Attempt = Callable[[PredictorName, Values, PredictionTask], Prediction]
-"""Asks one predictor; where it fails, what is answered in its place."""
+"""Predicts with one predictor, or with its fallback if it fails."""
 
 _MEDIAN = 0.5
-# Scores of two dozen moments differ by some percent by chance.
+# Losses over two dozen forecasts differ by some percent by chance.
 _CLEARLY = 0.95
-_PAST_SHARE = 0.5  # of the history is left to the first of the moments
+_PAST_SHARE = 0.5  # of the history precedes the first forecast
 
 
 def choose_predictor(history: Values, task: PredictionTask, attempt: Attempt) -> PredictorName:
-    """The candidate with the lowest mean loss; the first one, unless another lost clearly less."""
+    """Choose the candidate with the lowest mean loss; prefer the first one unless another is at least 5% better."""
     knobs = task.knobs.auto
     moments = _moments(history, task)
     if len(knobs.candidates) == 1 or not moments:
@@ -33,7 +33,7 @@ def choose_predictor(history: Values, task: PredictionTask, attempt: Attempt) ->
 
 
 def _moments(history: Values, task: PredictionTask) -> list[int]:
-    """How many values were there at each moment: evenly over the newest season, the last one ``steps`` ago."""
+    """Return the history lengths to forecast from: evenly over the newest season, up to ``steps`` before its end."""
     newest = history.size - task.steps
     season = round(task.knobs.seasonal.season_s * 1_000 / task.interval_ms)
     oldest = max(int(history.size * _PAST_SHARE), newest - season, task.knobs.min_points)

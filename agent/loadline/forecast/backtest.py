@@ -1,4 +1,4 @@
-"""Predictors on a past that is known: asked at many moments, held against what came."""
+"""Rolling backtests of predictors: forecasts at many past times, compared with the actual values."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,41 +13,41 @@ from loadline.forecast.base import Values
 
 Ask = Callable[[ForecastQuery], Forecast | None]
 
-# Of the past is left to the first moment: of five days so much that a daily season can be seen.
+# Share of the series before the first forecast: of five days, enough to contain a daily season.
 _FIRST_SHARE: Final = 1 / 3
 
 
 class Score(Struct, frozen=True):
-    """How good a predictor was on a series: means over all moments and all steps; None where no truth is known."""
+    """Scores of a predictor on a series: means over all forecasts and steps; None if no actual value is known."""
 
     series: str
     predictor: str
     fits: int
     fallbacks: int
-    """Moments at which the last value stood in, or nothing was known."""
+    """Forecasts that repeated the last value, or had no data."""
     mae: float | None
-    """Mean absolute error, in requests of an interval or in tokens."""
+    """Mean absolute error, in requests per interval or in tokens."""
     smape: float | None
     pinball: float | None
     coverage: float | None
     fit_ms: float
-    """Median time of an answer."""
+    """Median time of a forecast."""
     fit_ms_max: float
 
 
 class Track(Struct, frozen=True):
-    """What was forecast for the last step at each moment: for a plot."""
+    """Forecasts of the last step of each horizon, for a plot."""
 
     series: str
     predictor: str
     at_s: tuple[float, ...]
-    """End of the interval that was forecast, since the start of the series."""
+    """Ends of the forecast intervals, since the start of the series."""
     mean: tuple[float, ...]
     upper: tuple[float, ...]
 
 
 class Backtest(Struct, frozen=True):
-    """What came of all predictors on all series of a trace."""
+    """Result of all predictors on all series of a trace."""
 
     trace: str
     horizon: int
@@ -57,14 +57,14 @@ class Backtest(Struct, frozen=True):
     tracks: list[Track]
 
     def work_errors(self) -> dict[str, float]:
-        """Of each predictor: how far off its last step was, over requests, ISL and OSL; see ``scores.work_error``."""
+        """Return the error of the last step over requests, ISL and OSL by predictor; see ``scores.work_error``."""
         found: dict[str, float] = {}
         for predictor in dict.fromkeys(track.predictor for track in self.tracks):
             tracks = [track for track in self.tracks if track.predictor == predictor]
             at_s = sorted(set.intersection(*(set(track.at_s) for track in tracks)))
             truth = [_joined([self._truth(track.series, at_s)]) for track in tracks]
-            said = [dict(zip(track.at_s, track.mean, strict=True)) for track in tracks]
-            error = scores.work_error(truth, [_joined([[means[at] for at in at_s]]) for means in said])
+            means = [dict(zip(track.at_s, track.mean, strict=True)) for track in tracks]
+            error = scores.work_error(truth, [_joined([[mean[at] for at in at_s]]) for mean in means])
             if np.isfinite(error):
                 found[predictor] = error
         return found
@@ -81,7 +81,7 @@ class _Asked(Struct, frozen=True):
 
 
 def moments(series: Series, horizon: int, count: int) -> list[int]:
-    """Up to ``count`` lengths of the past, evenly from a third of the series to ``horizon`` before its end."""
+    """Return up to ``count`` history lengths, evenly from a third of the series to ``horizon`` before its end."""
     last = len(series.values) - horizon
     first = max(1, int(len(series.values) * _FIRST_SHARE))
     if last < first:
@@ -93,7 +93,7 @@ def moments(series: Series, horizon: int, count: int) -> list[int]:
 def backtest(
     name: str, series: Series, horizon: int, knobs: ForecastKnobs, *, sizes: list[int], ask: Ask
 ) -> tuple[Score, Track]:
-    """Ask at each moment for the next ``horizon`` intervals, with all of the past that a question holds."""
+    """Forecast the next ``horizon`` intervals from each history length; score the forecasts."""
     start_ms = series.end_ms - len(series.values) * series.interval_ms
     asked: list[_Asked] = []
     for size in sizes:

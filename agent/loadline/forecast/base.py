@@ -1,4 +1,4 @@
-"""What a predictor is, and what is done with its answer before anybody believes it."""
+"""Interface of predictors, and checks of their answers."""
 
 from collections.abc import Callable
 
@@ -10,40 +10,40 @@ from loadline.core.vocabulary.forecasts import Fallback, ForecastKnobs
 
 Values = NDArray[np.float64]
 
-# Load may grow by this factor over all that was ever seen; a forecast of more is an error of the model.
+# A forecast above this multiple of the highest known value is an error of the model.
 GROWTH_MAX = 10.0
-# Relative; below it a series is constant but for the rounding of its floats.
+# Relative range below which a series is constant up to rounding.
 _FLAT = 1e-9
-_RESIDUALS = 288  # a day of five minutes: the newest errors say most, and fewer tell no quantile of 0.99
+_RESIDUALS = 288  # a day at intervals of five minutes; fewer do not determine a quantile of 0.99
 
 
 class PredictionTask(Struct, frozen=True):
-    """What a predictor has to do, but for the values."""
+    """Parameters of a prediction, without the values."""
 
     steps: int
-    """How many intervals after the last value are wanted."""
+    """Number of intervals to predict after the last value."""
     interval_ms: int
     last_index: int
-    """Number of the last value's interval since the epoch: it tells the same interval in two questions."""
+    """Index of the last value's interval since the epoch, which identifies an interval across requests."""
     knobs: ForecastKnobs
 
 
 class Prediction(Struct, frozen=True):
-    """A mean and an upper quantile for each step."""
+    """Mean and upper quantile of each step."""
 
     mean: Values
     upper: Values
 
 
 Predictor = Callable[[Values, PredictionTask], Prediction]
-"""Takes the known past: oldest first, the first and the last value known, NaN where one is not, at least one value."""
+"""Takes at least one value, oldest first; unknown values are NaN, but the first and the last are known."""
 
 
 class PredictionRefused(Exception):
-    """A predictor's answer cannot be used.
+    """Error of a predictor whose answer cannot be used.
 
     Args:
-        fallback: Why, as a forecast says it.
+        fallback: Reason to report in the forecast.
     """
 
     def __init__(self, fallback: Fallback) -> None:
@@ -51,29 +51,29 @@ class PredictionRefused(Exception):
         self.fallback = fallback
 
 
-def check_prediction(band: Prediction, history: Values) -> Prediction:
-    """The band, never negative and the upper never below the mean.
+def check_prediction(prediction: Prediction, history: Values) -> Prediction:
+    """Clip a prediction to non-negative values with the upper quantile not below the mean.
 
     Raises:
-        Refused: A value is not finite, or absurd: more than ten times all that was ever seen.
+        PredictionRefused: A value is not finite, or more than ten times the highest known value.
     """
-    if not (np.isfinite(band.mean).all() and np.isfinite(band.upper).all()):
+    if not (np.isfinite(prediction.mean).all() and np.isfinite(prediction.upper).all()):
         raise PredictionRefused("not_finite")
-    mean = np.maximum(band.mean, 0.0)
-    upper = np.maximum(band.upper, mean)
+    mean = np.maximum(prediction.mean, 0.0)
+    upper = np.maximum(prediction.upper, mean)
     if upper.max() > GROWTH_MAX * np.nanmax(history):
         raise PredictionRefused("absurd")
     return Prediction(mean, upper)
 
 
 def is_flat(history: Values) -> bool:
-    """Whether all known values are the same."""
-    most = float(np.nanmax(history))
-    return most - float(np.nanmin(history)) <= _FLAT * most
+    """Return whether all known values are equal, up to rounding."""
+    highest = float(np.nanmax(history))
+    return highest - float(np.nanmin(history)) <= _FLAT * highest
 
 
 def interpolate_gaps(history: Values) -> Values:
-    """The history with a straight line over what is not known."""
+    """Fill unknown values by linear interpolation."""
     known = np.isfinite(history)
     if known.all():
         return history
@@ -82,6 +82,6 @@ def interpolate_gaps(history: Values) -> Values:
 
 
 def error_quantile(errors: Values, quantile: float) -> float:
-    """How much above a forecast the truth lay in all but ``1 - quantile`` of the newest cases; at least 0."""
+    """Return the quantile of the newest errors (actual minus forecast), at least 0."""
     known = errors[np.isfinite(errors)][-_RESIDUALS:]
     return max(0.0, float(np.quantile(known, quantile))) if known.size else 0.0

@@ -1,6 +1,6 @@
-"""Series out of requests, or out of shorter intervals: to start warm from a recorded load, and to score on it.
+"""Series from requests or from shorter intervals, for warm starts and backtests.
 
-An interval without requests is idle: 0 requests, and lengths as in the interval before. One without data is not known.
+An interval without requests is idle: 0 requests, and the lengths of the previous interval. One without data is unknown.
 """
 
 import math
@@ -12,7 +12,7 @@ from loadline.core.vocabulary.forecasts import POINTS_MAX, History, Series
 
 
 class LoadInterval(Struct, frozen=True):
-    """Requests of one interval; None: there is no data."""
+    """Requests and mean lengths of one interval; None if there is no data."""
 
     requests: float | None
     isl_tokens: float | None
@@ -20,9 +20,9 @@ class LoadInterval(Struct, frozen=True):
 
 
 def bin_requests(arrivals: Iterable[tuple[float, float, float]], interval_s: float, duration_s: float) -> History:
-    """Series of requests ``(arrival_s, isl, osl)`` in any order; an interval that is not whole at the end is left out.
+    """Count requests ``(arrival_s, isl, osl)``, in any order, by interval; drop a partial interval at the end.
 
-    Of more than 4,096 intervals the newest are kept.
+    Keeps the newest 4,096 intervals.
     """
     count = math.floor(duration_s / interval_s + 1e-9)
     requests, isl, osl = [0] * count, [0.0] * count, [0.0] * count
@@ -36,7 +36,7 @@ def bin_requests(arrivals: Iterable[tuple[float, float, float]], interval_s: flo
 
 
 def merge_intervals(intervals: Sequence[LoadInterval], width_ms: int, together: int = 1) -> History:
-    """Series of intervals ``together`` times as wide; one that has a part without data has none."""
+    """Merge each ``together`` intervals into one; it is unknown if a part is unknown."""
     groups = [intervals[at : at + together] for at in range(0, len(intervals) - together + 1, together)]
     return _history([_sum(group) for group in groups], width_ms * together)
 
@@ -63,7 +63,7 @@ def _mean(requests: int, isl: float, osl: float) -> LoadInterval:
 
 
 def _sum(parts: Sequence[LoadInterval]) -> LoadInterval:
-    """The interval that consists of these; the mean length is weighted, and unknown where one is that counts."""
+    """Merge intervals into one with weighted mean lengths, unknown if a length that counts is unknown."""
     counts = [part.requests for part in parts]
     if None in counts:
         return LoadInterval(None, None, None)

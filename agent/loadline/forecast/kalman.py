@@ -1,6 +1,6 @@
-"""A local linear trend, followed by a Kalman filter.
+"""Local linear trend, estimated by a Kalman filter.
 
-The filter is run over the whole window at every question: there is no state that one bad value could spoil for ever.
+Each forecast runs the filter over the whole history, so that no bad value can corrupt its state for later forecasts.
 """
 
 import math
@@ -12,15 +12,15 @@ import numpy as np
 from loadline.core.vocabulary.forecasts import KalmanKnobs
 from loadline.forecast.base import Prediction, PredictionTask, Values
 
-_VARIANCE_AT_FIRST: Final = 1_000.0  # of level and trend: nothing is known of either
-# The gain depends on no value and settles within some fifty steps; a settled step takes a tenth of the time.
+_VARIANCE_AT_FIRST: Final = 1_000.0  # initial variance of level and trend, both unknown
+# The gain does not depend on the values and converges within some 50 steps; a step with a fixed gain takes a tenth.
 _SETTLED: Final = 1e-13
 
 
 def kalman(history: Values, task: PredictionTask) -> Prediction:
-    """Level and trend go on as the filter has them; an unknown value is a step without a measurement.
+    """Extrapolate the filtered level and trend; an unknown value is a step without a measurement.
 
-    The model says how the variance grows with the steps, the errors of the past say how large it is.
+    The model gives the growth of the variance with the steps, the past errors its scale.
     """
     knobs = task.knobs.kalman
     model = _filter(knobs, history[0])
@@ -47,7 +47,7 @@ def _filter(knobs: KalmanKnobs, first: float) -> Any:
 
 
 def _follow(model: Any, values: Values) -> float:
-    """Take the values in; gives the squared errors as a share of the variances that the model expected."""
+    """Run the filter over the values; return the mean ratio of squared errors to the variances of the model."""
     squares: list[float] = []
     gain, settled = np.zeros((2, 1)), False
     for value in values.tolist():

@@ -1,4 +1,4 @@
-"""Which predictors can be had here: some need packages that are extras."""
+"""Availability of predictors, some of which need extras."""
 
 from importlib.util import find_spec
 from typing import Final
@@ -14,12 +14,12 @@ _NEEDED: Final[dict[AnyPredictor, tuple[str, str]]] = {
 
 
 def available(name: AnyPredictor) -> bool:
-    """Whether a predictor's package is installed. Imports nothing."""
+    """Return whether the package of a predictor is installed, without importing it."""
     return name not in _NEEDED or find_spec(_NEEDED[name][0]) is not None
 
 
 def require(knobs: ForecastKnobs) -> None:
-    """Make sure that all predictors that the knobs name can be had.
+    """Check that the packages of all configured predictors are installed.
 
     Raises:
         ConfigError: A package is not installed.

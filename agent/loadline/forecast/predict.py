@@ -1,4 +1,4 @@
-"""The one door to all predictors: what is not known, what is too little and what failed is dealt with here."""
+"""Entry point to all predictors; handles unknown values, short histories and failures."""
 
 from typing import Final
 
@@ -29,16 +29,16 @@ PREDICTORS: Final[dict[PredictorName, Predictor]] = {
     "seasonal": seasonal,
 }
 
-# More unknown intervals than this at the end, and the past tells nothing of the future: a day of five minutes.
+# With more unknown intervals at the end, a day at five minutes each, the history does not predict the future.
 GAP_MAX: Final = 288
 _DETAIL_MAX: Final = 200
 
 
 def forecast(question: ForecastQuery) -> Forecast | None:
-    """Forecast a series; None where nothing is known of it, or nothing of its last 288 intervals.
+    """Forecast a series; return None if no value, or none of the last 288 intervals, is known.
 
-    It raises nothing, whatever a predictor does: the last value stands in for a forecast that failed, with the reason.
-    Unknown intervals at the end are forecast too, and left out of the answer. It takes as long as the predictor does.
+    Never raises: the last value replaces a failed forecast, with the reason. Unknown intervals at the end are predicted
+    too, and left out of the answer. There is no time limit.
     """
     history, gap = trim_unknown(question.series)
     if not history.size or gap > GAP_MAX:
@@ -51,25 +51,27 @@ def forecast(question: ForecastQuery) -> Forecast | None:
         name = choose_predictor(history, task, lambda name, values, task: _attempt(name, values, task)[0])
     else:
         name = knobs.predictor
-    band, fallback, detail = _attempt(name, history, task)
-    mean, upper = band.mean[gap:].tolist(), band.upper[gap:].tolist()
+    prediction, fallback, detail = _attempt(name, history, task)
+    mean, upper = prediction.mean[gap:].tolist(), prediction.upper[gap:].tolist()
     return Forecast(tuple(mean), tuple(upper), "constant" if fallback else name, fallback, detail)
 
 
 def last_value(question: ForecastQuery, fallback: Fallback, detail: str = "") -> Forecast | None:
-    """The forecast that stands in for one that could not be had, in some microseconds."""
+    """Forecast the last value in place of a forecast that failed; takes some microseconds."""
     history, gap = trim_unknown(question.series)
     if not history.size or gap > GAP_MAX:
         return None
-    band = constant(history, PredictionTask(question.horizon + gap, question.series.interval_ms, 0, question.knobs))
-    mean, upper = band.mean[gap:].tolist(), band.upper[gap:].tolist()
+    prediction = constant(
+        history, PredictionTask(question.horizon + gap, question.series.interval_ms, 0, question.knobs)
+    )
+    mean, upper = prediction.mean[gap:].tolist(), prediction.upper[gap:].tolist()
     return Forecast(tuple(mean), tuple(upper), "constant", fallback, detail)
 
 
 def trim_unknown(series: Series) -> tuple[Values, int]:
-    """The values from the first to the last that is known, and how many follow that are not.
+    """Return the values from the first to the last known one, and the number of unknown ones after it.
 
-    What is no number, infinite or negative is not known.
+    NaN, infinite and negative values count as unknown.
     """
     values = np.array(series.values, dtype=np.float64)
     values[~(np.isfinite(values) & (values >= 0.0))] = np.nan
@@ -80,7 +82,7 @@ def trim_unknown(series: Series) -> tuple[Values, int]:
 
 
 def _attempt(name: PredictorName, history: Values, task: PredictionTask) -> tuple[Prediction, Fallback, str]:
-    """What a predictor answers, or the last value with the reason."""
+    """Predict with one predictor; fall back to the last value with the reason."""
     fallback: Fallback = ""
     detail = ""
     if is_flat(history):
@@ -92,15 +94,15 @@ def _attempt(name: PredictorName, history: Values, task: PredictionTask) -> tupl
             return check_prediction(_predicted(name, history, task), history), "", ""
         except PredictionRefused as refused:
             fallback = refused.fallback
-        except Exception as error:  # noqa: BLE001 - fits of three libraries raise whatever they like
+        except Exception as error:  # noqa: BLE001 - three libraries raise arbitrary exceptions
             fallback, detail = "failed", f"{type(error).__name__}: {error}"[:_DETAIL_MAX]
     return constant(history, task), fallback, detail
 
 
 def _predicted(name: PredictorName, history: Values, task: PredictionTask) -> Prediction:
-    """What a predictor answers, of logarithms where that is asked for: what it says of those is judged by the load."""
+    """Predict, on logarithms of the values if ``log1p`` is set; the result is in the unit of the values."""
     if not task.knobs.log1p:
         return PREDICTORS[name](history, task)
-    band = PREDICTORS[name](np.log1p(history), task)
-    with np.errstate(over="ignore"):  # infinite is refused
-        return Prediction(np.expm1(band.mean), np.expm1(band.upper))
+    prediction = PREDICTORS[name](np.log1p(history), task)
+    with np.errstate(over="ignore"):  # infinite values are refused later
+        return Prediction(np.expm1(prediction.mean), np.expm1(prediction.upper))

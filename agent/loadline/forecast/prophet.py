@@ -1,4 +1,4 @@
-"""Prophet: a trend with daily and weekly seasons."""
+"""Prophet predictor: a trend with daily and weekly seasons."""
 
 import logging
 import warnings
@@ -9,20 +9,20 @@ from loadline.forecast.base import Prediction, PredictionTask, Values, error_qua
 
 
 def prophet(history: Values, task: PredictionTask) -> Prediction:
-    """Fit the newest points; the upper quantile is that of the errors of the fit.
+    """Fit the newest points; take the upper quantile from the errors of the fit.
 
-    Its own uncertainty is drawn at random, and would be another one at every call.
+    Prophet's own uncertainty is random and would differ between calls.
     """
-    logging.getLogger("prophet.plot").disabled = True  # it misses a package for plots that are not made
-    import pandas  # noqa: PLC0415, ICN001 - comes with the extra; the name says what it is
+    logging.getLogger("prophet.plot").disabled = True  # warns of a missing plot package
+    import pandas  # noqa: PLC0415, ICN001 - comes with the extra
     from prophet import Prophet  # noqa: PLC0415 - an extra, and 2 s
 
-    logging.getLogger("cmdstanpy").disabled = True  # it tells of every fit
+    logging.getLogger("cmdstanpy").disabled = True  # logs every fit
     values = history[-task.knobs.prophet.points :]
     index = np.arange(values.size + task.steps) + (task.last_index + 1 - values.size)
     times = pandas.to_datetime(index * task.interval_ms, unit="ms")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it uses pandas in ways that pandas warns of
+        warnings.simplefilter("ignore")  # deprecation warnings of pandas
         model = Prophet(uncertainty_samples=0)
         model.fit(pandas.DataFrame({"ds": times[: values.size], "y": values}), seed=1)
         fitted = model.predict(pandas.DataFrame({"ds": times}))["yhat"].to_numpy()

@@ -1,4 +1,4 @@
-"""How far off forecasts were. Truths that are not known (NaN) do not count; without any, a score is NaN."""
+"""Scores of forecasts. Unknown actual values (NaN) do not count; without any, a score is NaN."""
 
 from collections.abc import Sequence
 
@@ -8,40 +8,40 @@ from loadline.forecast.base import Values
 
 
 def mae(truth: Values, mean: Values) -> float:
-    """Mean absolute error, in the unit of the values."""
+    """Return the mean absolute error, in the unit of the values."""
     return _mean(np.abs(truth - mean))
 
 
 def smape(truth: Values, mean: Values) -> float:
-    """Symmetric mean absolute percentage error as a share, 0..2; 0 where truth and forecast both are 0."""
+    """Return the symmetric mean absolute percentage error as a ratio, 0..2; 0 where both values are 0."""
     size = np.abs(truth) + np.abs(mean)
     return _mean(np.where(size == 0.0, 0.0, 2.0 * np.abs(truth - mean) / np.where(size == 0.0, 1.0, size)))
 
 
 def pinball(truth: Values, upper: Values, quantile: float) -> float:
-    """The loss that the true quantile makes least: too low costs ``quantile`` a unit, too high the rest of 1."""
+    """Return the pinball loss, which the true quantile minimises."""
     off = truth - upper
     return _mean(np.maximum(quantile * off, (quantile - 1.0) * off))
 
 
 def coverage(truth: Values, upper: Values) -> float:
-    """The share of truths that are not above the upper forecast; as large as the quantile where that is right."""
+    """Return the fraction of actual values not above the upper forecast; ideally the quantile."""
     return _mean(np.where(np.isfinite(truth), (truth <= upper).astype(float), np.nan))
 
 
 def work_error(truth: Sequence[Values], mean: Sequence[Values]) -> float:
-    """How far off the work was, by factors: the score by which Dynamo 1.6 chooses predictors in simulations.
+    """Return the log error of the work, the score by which Dynamo 1.6 chooses predictors in simulations.
 
     Args:
-        truth: Requests, ISL and OSL.
+        truth: Actual requests, ISL and OSL.
         mean: Their forecasts.
 
     Returns:
         The mean of ``|log1p(truth) - log1p(mean)|``: of prompt and of output tokens 0.4 each, of both lengths 0.1 each.
     """
     errors = [
-        weight * np.abs(np.log1p(true) - np.log1p(said))
-        for weight, true, said in zip((0.4, 0.4, 0.1, 0.1), _work(truth), _work(mean), strict=True)
+        weight * np.abs(np.log1p(true) - np.log1p(forecast))
+        for weight, true, forecast in zip((0.4, 0.4, 0.1, 0.1), _work(truth), _work(mean), strict=True)
     ]
     return _mean(np.sum(errors, axis=0))
 

@@ -1,8 +1,8 @@
-"""A regression on the season and on the last changes, one for each step, and the quantile of its own errors.
+"""Seasonal regression: one linear model per step, with the upper forecast from the quantile of its errors.
 
-``y(t + h) - y(t)`` is explained by what the season does in those steps, by how far off the season we are, and by the
-last two changes; until two seasons are known, by the changes alone. It works on square roots: those make the
-noise of counts the same at every rate, and keep the forecast in proportion when all values are multiplied.
+``y(t + h) - y(t)`` is regressed on the change of the seasonal profile over those steps, on the current distance to the
+profile, and on the last two changes; until two seasons are known, on the changes alone. Values are square roots, which
+make the noise of counts independent of the rate and keep forecasts proportional when all values are scaled.
 """
 
 from typing import Final
@@ -18,24 +18,24 @@ from loadline.forecast.base import (
     interpolate_gaps,
 )
 
-_LAGS: Final = 2  # a third one makes nothing better on the public traces
-_NEWEST_SHARE: Final = 0.5  # of the newest season in the profile: 0.3 and 0.7 do as well to a hundredth
-_SMOOTHED: Final = 5  # intervals; a profile of few days is noisy
-_CASES_MIN: Final = 3  # for each coefficient
-_RIDGE: Final = 1e-3  # of the mean square of a column: coefficients of what hardly varies stay small
-# Where the rows explain nothing, so many cases of no change are added: a hundred points would find a rule by chance.
+_LAGS: Final = 2  # a third one does not improve scores on the public traces
+_NEWEST_SHARE: Final = 0.5  # weight of the newest season in the profile; 0.3 to 0.7 score the same within 1%
+_SMOOTHED: Final = 5  # intervals of the moving average, since a profile of few days is noisy
+_CASES_MIN: Final = 3  # cases per coefficient
+_RIDGE: Final = 1e-3  # relative to the mean square of a column; keeps coefficients of nearly constant columns small
+# Weight of a prior of no change, in cases, in proportion to the unexplained share: prevents fits by chance.
 _PRIOR: Final = 30
-# One day is no profile: on the second day such a forecast loses 6 % more than a constant one, without it 6 % less.
+# With one season of history the profile raises the loss by 6% over a constant; without it, it is 6% lower.
 _SEASONS_MIN: Final = 2
 
 
 def seasonal(history: Values, task: PredictionTask) -> Prediction:
-    """Solve one least-squares problem for each step.
+    """Solve one least-squares problem per step.
 
-    With n points and h steps: O(n h), 0.3 ms a step for 1,000 points.
+    O(n h) for n points and h steps: 0.3 ms per step with 1,000 points.
 
     Raises:
-        Refused: There are too few points for so many steps.
+        PredictionRefused: There are too few points for the steps.
     """
     unknown = ~np.isfinite(history)
     values = np.sqrt(interpolate_gaps(history))
@@ -56,7 +56,7 @@ def seasonal(history: Values, task: PredictionTask) -> Prediction:
 
 
 def _profile(values: Values, period: int, steps: int) -> Values | None:
-    """For each point from the second season on, and for ``steps`` after the last, what the seasons before it say."""
+    """Return the smoothed mean of past seasons for each point from the second season on, and for ``steps`` more."""
     size = values.size
     if period <= _LAGS or size < _SEASONS_MIN * period + 2 * steps:
         return None
@@ -65,7 +65,7 @@ def _profile(values: Values, period: int, steps: int) -> Values | None:
     for start in range(2 * period, size + steps, period):
         stop = min(start + period, size + steps)
         before = profile[start - period : stop - period]
-        # What lies more than a season ahead of the last value repeats the profile.
+        # More than a season after the last value, the profile repeats.
         newest = np.concatenate([values[start - period : stop - period], before[max(0, size - start + period) :]])
         profile[start:stop] = before + _NEWEST_SHARE * (newest - before)
     half = _SMOOTHED // 2
@@ -75,7 +75,7 @@ def _profile(values: Values, period: int, steps: int) -> Values | None:
 
 
 def _cases(values: Values, profile: Values | None, step: int) -> tuple[Values, Values]:
-    """What was known at each moment, and the rise in the steps after it; the last row is now, its rise is unknown."""
+    """Return regressors at each time, now last, and the changes over the following steps, which exclude now."""
     first = _LAGS if profile is None else max(_LAGS, int(np.isnan(profile).sum()))
     now = np.arange(first, values.size)
     columns = [values[now] - values[now - lag] for lag in range(1, _LAGS + 1)]
@@ -86,7 +86,7 @@ def _cases(values: Values, profile: Values | None, step: int) -> tuple[Values, V
 
 
 def _solved(rows: Values, rises: Values) -> Values:
-    """Coefficients of least squares; the smaller, the less of the rises they explain."""
+    """Solve for the coefficients, shrunk in proportion to the unexplained part of the changes."""
     scale = np.sqrt(np.square(rows).mean(axis=0))
     scale[scale == 0.0] = 1.0
     scaled = rows / scale

@@ -1,6 +1,6 @@
-"""Problems of allocation in, allocations out: ``solve(problem, time_limit_s)``, in this very process.
+"""Exact allocation of limited GPUs: ``solve(problem, time_limit_s)`` runs in the calling process.
 
-Whoever may not wait asks a child process. Nothing else needs SciPy: it is an extra, and takes half a second to import.
+The agent runs it in a child process. SciPy is an extra for this package only, and takes half a second to import.
 """
 
 from importlib.util import find_spec
@@ -9,12 +9,12 @@ from loadline.core.vocabulary.allocations import Allocation, AllocationProblem
 
 
 def available() -> bool:
-    """Whether SciPy is installed. Imports nothing."""
+    """Return whether SciPy is installed, without importing it."""
     return find_spec("scipy") is not None
 
 
 def solve(problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
-    """Allocate in so many seconds, see ``exact``; None if there was no time for that, or SciPy is not installed."""
+    """Allocate within the time limit, see ``exact``; return None on a timeout or if SciPy is not installed."""
     if not available():
         return None
     from loadline.solver import exact  # noqa: PLC0415 - an extra, as above

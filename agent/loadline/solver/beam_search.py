@@ -1,8 +1,8 @@
-"""A good choice of whole candidates in some ten milliseconds: a beam search along the losses of the relaxed choice.
+"""Beam search for a good integral solution, guided by the relaxed solution; takes some ten milliseconds.
 
-The wants are chosen one after the other, the doubtful ones first, and of all choices so far the best few hundred are
-kept. A choice is as good as its losses are small and as what it leaves of the supplies is near to what the relaxed
-choice has for the wants to come: what is left over costs its price, and what is missing must be made up for.
+Models are assigned one after the other, doubtful ones first, and the best few hundred partial assignments are kept.
+An assignment is scored by its losses and by how close the remaining supply is to the needs of the remaining models
+in the relaxed solution: surplus costs its price, and a shortage costs a multiple of it.
 """
 
 from typing import Final
@@ -12,14 +12,14 @@ import numpy as np
 from loadline.solver.candidate_table import WHOLE, CandidateTable, Places, RelaxedSolution, Values
 
 _KEPT: Final = 300
-"""Choices after each want: with 100, one of 60 fleets of 100 wants needs a program all the same."""
+"""Beam width: with 100, one of 60 fleets of 100 models still needs the integer program."""
 _MISSING: Final = 3.0
-"""What is missing costs so many times its price: with 1, three of these fleets need one, and with 5 they cost more."""
+"""Price factor of a shortage: with 1, three of these fleets need the integer program; with 5, costs are higher."""
 
 
 def beam_search(table: CandidateTable, relaxed: RelaxedSolution, below: float) -> Values | None:
-    """The candidates that are taken (1) or not (0), for a sum of costs below that; None if none is found."""
-    starts = np.searchsorted(table.wants, np.arange(len(table.skipped) + 1))
+    """Return which candidates are taken (1) or not (0) at a total cost below ``below``, or None if none is found."""
+    starts = np.searchsorted(table.models, np.arange(len(table.skipped) + 1))
     shares = relaxed.shares[:, np.newaxis]
     served = np.add.reduceat(shares, starts[:-1])
     needs = np.add.reduceat(table.units * shares, starts[:-1]) + (1.0 - served) * table.skipped
@@ -27,16 +27,16 @@ def beam_search(table: CandidateTable, relaxed: RelaxedSolution, below: float) -
     prices, most = relaxed.prices, below - relaxed.bound
     left, lost, scores = table.limits[:, np.newaxis] + WHOLE, np.zeros(1), np.zeros(1)
     steps: list[tuple[Places, Places]] = []
-    for want in table.doubtful(relaxed):
-        own = np.arange(starts[want], starts[want + 1])
-        losses = np.append(relaxed.losses[own], relaxed.missed[want])
-        units = np.vstack([table.units[own], table.skipped[want]]).T
+    for model in table.doubtful(relaxed):
+        own = np.arange(starts[model], starts[model + 1])
+        losses = np.append(relaxed.losses[own], relaxed.missed[model])
+        units = np.vstack([table.units[own], table.skipped[model]]).T
         choices = np.append(own, -1)
         more = lost[:, np.newaxis] + losses
         rest = left[:, :, np.newaxis] - units[:, np.newaxis, :]
         before, number = np.nonzero((more < most) & (rest >= 0.0).all(axis=0))
         lost, left = more[before, number], rest[:, before, number]
-        to_come = to_come - needs[want][:, np.newaxis]
+        to_come = to_come - needs[model][:, np.newaxis]
         spare = left - to_come
         scores = lost + prices @ np.maximum(spare, -_MISSING * spare)
         if lost.size > _KEPT:

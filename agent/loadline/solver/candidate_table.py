@@ -1,8 +1,8 @@
-"""One candidate for each want, or none: as a table of a row a candidate, and a column a supply.
+"""Choice of at most one candidate per model, as a table with a row per candidate and a column per supply.
 
-``relaxed`` takes parts of candidates, which is quick and says what each supply is worth. ``chosen`` takes whole ones.
-In the relaxed choice few wants are in parts, hardly more than supplies are short. So of a large table only the wants
-that are, or nearly are, are chosen anew, and all others stay as relaxed.
+``relaxed`` allows fractions of candidates: it is fast and prices each supply. ``chosen`` takes whole candidates. The
+relaxed solution is fractional for few models, hardly more than there are short supplies. So in a large table only the
+models that are fractional, or nearly so, are solved again, and all others keep their relaxed choice.
 """
 
 from collections.abc import Sequence
@@ -19,34 +19,34 @@ from loadline.core.planning.allocation.contenders import Bundle
 Values = NDArray[np.float64]
 Places = NDArray[np.int64]
 WHOLE: Final = 1e-6
-"""What is as near to a whole number is one."""
+"""Tolerance of integrality."""
 
 
 class RelaxedSolution(Struct, frozen=True):
-    """The best choice of parts of candidates.
+    """Optimal fractional solution.
 
-    A choice of whole ones costs ``bound``, the losses of what is taken and of the wants that are not served, and what
-    is left of each supply at its price.
+    An integral solution costs ``bound``, plus the losses of its candidates and unserved models, plus its unused supply
+    at its price.
     """
 
     bound: float
-    """What no choice of whole ones betters."""
+    """Lower bound on the cost of integral solutions."""
     shares: Values
-    """Of each candidate, 0..1."""
+    """Fraction of each candidate, 0..1."""
     losses: Values
-    """What a candidate costs more than those that are taken."""
+    """Reduced cost of each candidate: its excess over those that are taken."""
     missed: Values
-    """The same of each want, if it is not served."""
+    """Reduced cost of leaving each model unserved."""
     prices: Values
-    """What one unit more of each supply would save."""
+    """Shadow price of each supply: the savings of one more unit."""
 
 
 class CandidateTable:
-    """Candidates of wants, in the order in which they come, and the limits of what they take."""
+    """Candidates of all models, in order of models, and the supply limits."""
 
     def __init__(self, candidates: Sequence[Sequence[Bundle]], left: dict[str, int]) -> None:
         self.choices = [one for own in candidates for one in own]
-        self.wants: Places = np.repeat(np.arange(len(candidates)), [len(own) for own in candidates])
+        self.models: Places = np.repeat(np.arange(len(candidates)), [len(own) for own in candidates])
         self.values: Values = np.array([one.value for one in self.choices])
         place = {name: number for number, name in enumerate(left)}
         self.units: Values = np.zeros((len(self.choices), len(left)))
@@ -54,19 +54,19 @@ class CandidateTable:
             for name, units in one.takes.items():
                 self.units[row, place[name]] = units
         self.skipped: Values = np.zeros((len(candidates), len(left)))
-        """What each want takes if it is not served."""
+        """Units that each model takes if it is not served."""
         self.limits: Values = np.array(list(left.values()), dtype=np.float64)
 
     def limit_missed(self, weights: Values, most: float) -> None:
-        """Leave only wants unserved from now on whose weights are so much together at most."""
+        """Limit the total weight of unserved models to ``most``."""
         self.units = np.column_stack([self.units, np.zeros(len(self.choices))])
         self.skipped = np.column_stack([self.skipped, weights])
         self.limits = np.append(self.limits, most)
 
     def relaxed(self, costs: Values, time_limit_s: float) -> RelaxedSolution | None:
-        """The least sum of costs, with candidates in parts; None if it is not found in time.
+        """Solve the relaxed problem; return None on a timeout.
 
-        The dual is solved: it takes two thirds of the time.
+        Solves the dual, which takes two thirds of the time.
         """
         if time_limit_s <= 0.0:
             return None
@@ -79,16 +79,17 @@ class CandidateTable:
         return RelaxedSolution(-found.fun, shares, np.maximum(0.0, found.slack), found.x[:number], found.x[number:])
 
     def chosen(
-        self, costs: Values, relaxed: RelaxedSolution, wants: int, near: float, time_limit_s: float
+        self, costs: Values, relaxed: RelaxedSolution, models: int, near: float, time_limit_s: float
     ) -> Values | None:
-        """The candidates taken (1) or not (0) for the least sum of costs, within ``near``; None if none is found.
+        """Find an integral solution within ``near`` of the minimum cost; solve only the most doubtful ``models`` again.
 
-        So many ``wants`` are chosen anew, those first for which that matters most.
+        Returns:
+            Which candidates are taken (1) or not (0), or None if no solution is found in time.
         """
         if time_limit_s <= 0.0:
             return None
         rows, limits = self._constraints()
-        free = np.isin(self.wants, self.doubtful(relaxed)[:wants])
+        free = np.isin(self.models, self.doubtful(relaxed)[:models])
         taken: Values = np.where(free, 0.0, np.round(relaxed.shares))
         bound = abs(relaxed.bound - float(costs @ taken))
         found = milp(
@@ -104,17 +105,17 @@ class CandidateTable:
         return taken if np.all(taken @ rows <= limits + WHOLE) else None
 
     def doubtful(self, relaxed: RelaxedSolution) -> Places:
-        """All wants: those first that are in parts, then those to which another candidate is nearly as good."""
+        """Order models: fractional ones first, then by how little the second-best candidate costs more."""
         parts = np.abs(relaxed.shares - np.round(relaxed.shares)) > WHOLE
         second = np.full(len(self.skipped), np.inf)
         others = relaxed.shares < 1.0 - WHOLE
-        np.minimum.at(second, self.wants[others], relaxed.losses[others])
-        second[self.wants[parts]] = -1.0
+        np.minimum.at(second, self.models[others], relaxed.losses[others])
+        second[self.models[parts]] = -1.0
         return np.argsort(second, kind="stable")
 
     def _constraints(self) -> tuple[Any, Values]:
-        """By candidate, of how much it takes of each want, that is one, and of each supply; and the limits of these."""
+        """Build the constraint rows by candidate (one per model, then units per supply) and their limits."""
         number, size = len(self.skipped), len(self.choices)
-        once = csr_array((np.ones(size), self.wants, np.arange(size + 1)), shape=(size, number))
-        rows = hstack([once, csr_array(self.units - self.skipped[self.wants])], format="csr")
+        once = csr_array((np.ones(size), self.models, np.arange(size + 1)), shape=(size, number))
+        rows = hstack([once, csr_array(self.units - self.skipped[self.models])], format="csr")
         return rows, np.concatenate([np.ones(number), self.limits - self.skipped.sum(axis=0)])

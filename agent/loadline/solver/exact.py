@@ -1,14 +1,13 @@
-"""Who gets what of limited supplies, exactly: as many models as can be by priority, for the least cost.
+"""Exact allocation of limited supplies: serve as many models as possible by priority, at the lowest cost.
 
-First as many of the first priority are served as can be, then of the second and so on, and of all ways to do that the
-cheapest is taken: one choice for all priorities, for what serves the first for the least may leave the second too
-little. Each model is served by one of its candidates. Those of ``greedy`` come first; then supplies get prices, by what
-a little more of them would save, and the cheapest cover at these prices is another candidate. After a few rounds there
-are none to find (column generation, Dantzig and Wolfe 1960).
+The number of served models is maximised for the first priority, then for the second and so on, and the cheapest such
+solution is taken. All priorities are solved together, since the cheapest choice for the first may leave too little for
+the second. Each model is served by one of its candidates: those of ``greedy``, and by column generation (Dantzig and
+Wolfe 1960) the cheapest cover at the shadow prices of the supplies, until a few rounds find no new ones.
 
-A model that cannot be served gets its part of the leftovers by the same code as with ``greedy``. Where those of a
-priority are shared before the next one is served, they may take what was chosen for that, which is chosen anew. So an
-answer can turn out worse than that of ``greedy``, which is then the answer.
+Models that cannot be served share the leftovers by the code of ``greedy``. If the leftovers of a priority are shared
+before the next priority is served, they may take supplies chosen for the next, which is then solved again. So an answer
+can be worse than that of ``greedy``; the better of the two is returned.
 """
 
 import time
@@ -36,28 +35,28 @@ from loadline.solver.mixes import minimal_mixes
 from loadline.solver.ranking import rank_allocation
 
 _ROUNDS: Final = 2
-"""Of prices and new candidates: of 100 wants with five pools, the first finds 50, the second 20, a third 5."""
+"""Rounds of column generation: for 100 models of five pools, they find 50, 20 and (a third) 5 candidates."""
 _DEARER: Final = 8.0
-"""How much more a model of the next higher priority is worth while prices are looked for."""
+"""Factor of a model's worth per priority level during column generation."""
 _DEARER_MAX: Final = 6
-"""So many times: beyond that, costs would be lost in the rounding."""
+"""Largest exponent of the factor; beyond it, costs would be lost in rounding."""
 _NEAR: Final = (0.003, 0.01)
-"""Share of the cost that an answer may be above the bound: before a search, and after it, which is a tenth of the work
-of choosing some wants anew."""
+"""Accepted relative gap to the bound: before the beam search, and after it, to avoid the ten times slower integer
+program."""
 _TIE: Final = 0.05
-"""All costs together where models are counted, so that of as many the cheapest come first."""
+"""Weight of all costs when models are counted, to prefer the cheapest of equal counts."""
 _NEAR_MISSED: Final = (0.9, 0.9)
-"""How near a count must be to the bound: one more model would be 1 - ``_TIE`` nearer at least, so this proves it."""
+"""Accepted gap of a count to the bound: one more model would change it by at least 1 - ``_TIE``, so this is optimal."""
 _FREE: Final = 24
-"""Wants that are chosen anew: they have some 170 candidates, and take 100 ms."""
+"""Number of models in the integer program: they have some 170 candidates and take 100 ms."""
 _MIXES: Final = 2_048
-"""Of all wants together, where each mix counts: so many take 0.3 s at worst. Five workers of four pools have 56."""
+"""Limit on enumerated mixes of all models, which take 0.3 s at worst; five workers of four pools have 56."""
 _LEVELS: Final = 1e6
-"""Numbers of served models of several priorities are one number up to this, and are maximised together."""
+"""Limit up to which the counts of several priorities are combined into one objective."""
 
 
 def solve(problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
-    """Allocate in so many seconds; None if there was no time for more than ``greedy``."""
+    """Allocate within the time limit; return None if there was no time to improve on ``greedy``."""
     deadline_s = time.monotonic() + time_limit_s
     supply = supply_of(problem)
     contenders = contenders_of(problem, supply)
@@ -74,7 +73,7 @@ def solve(problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
 def _granted(
     contenders: Sequence[Contender], supply: RemainingSupply, problem: AllocationProblem, deadline_s: float
 ) -> Counts:
-    """Who is served is chosen for all priorities at once, and again for the next ones when leftovers were shared."""
+    """Choose the served models of all priorities at once, and again for later ones after leftovers were shared."""
     counts: Counts = {}
     chosen: Chosen | None = None
     groups = groups_of(contenders, problem.policy, delayed=problem.delayed_best_effort)
@@ -96,33 +95,33 @@ def _granted(
 
 
 def _last_first(group: Sequence[Contender]) -> list[Contender]:
-    """In the order in which greedy gives up on them: by priority, those with the dearest last choice first."""
+    """Sort models in the order in which greedy gives up on them: by priority, then by the cost of their last choice."""
     return sorted(group, key=lambda one: (one.want.priority, -one.candidates[-1].value, one.want.name))
 
 
 def _improved(
     group: Sequence[Contender], supply: RemainingSupply, chosen: Chosen, hours: float, deadline_s: float
 ) -> Chosen:
-    """A choice that serves as many or more, for as little or less."""
+    """Find a choice that serves at least as many models at no higher cost."""
     group = sorted(group, key=lambda one: one.want.name)
     candidates = _candidates(group, supply, chosen, hours, deadline_s)
     table = CandidateTable(candidates, supply.left)
-    owners = [group[want].want.name for want in table.wants]
+    owners = [group[place].want.name for place in table.models]
     taken: Values = np.array([chosen.get(name) is one for name, one in zip(owners, table.choices, strict=True)], float)
     small = _TIE / max(1e-9, sum(max(one.value for one in own) for own in candidates))
     for weights in _levels(group):
-        served = weights[table.wants]
+        served = weights[table.models]
         if served @ taken < weights.sum():
             costs = small * table.values - served
-            taken = _less(table, costs, taken, _NEAR_MISSED, deadline_s)
+            taken = _cheaper(table, costs, taken, _NEAR_MISSED, deadline_s)
         table.limit_missed(weights, float(weights.sum() - served @ taken))
     spent = float(table.values @ taken)
-    taken = _less(table, table.values, taken, [share * spent for share in _NEAR], deadline_s)
+    taken = _cheaper(table, table.values, taken, [share * spent for share in _NEAR], deadline_s)
     return {owners[at]: table.choices[at] for at in np.flatnonzero(taken)}
 
 
-def _less(table: CandidateTable, costs: Values, taken: Values, nears: Sequence[float], deadline_s: float) -> Values:
-    """What costs less; or what is taken already, if that is near enough or nothing is found in time."""
+def _cheaper(table: CandidateTable, costs: Values, taken: Values, nears: Sequence[float], deadline_s: float) -> Values:
+    """Find a cheaper choice; return the present one if it is close to the bound or nothing is found in time."""
     near, good = nears
     relaxed = table.relaxed(costs, deadline_s - time.monotonic())
     if relaxed is None or relaxed.bound + near >= costs @ taken:
@@ -138,11 +137,11 @@ def _less(table: CandidateTable, costs: Values, taken: Values, nears: Sequence[f
 def _candidates(
     group: Sequence[Contender], supply: RemainingSupply, chosen: Chosen, hours: float, deadline_s: float
 ) -> list[list[Bundle]]:
-    """Those there are, and those that are best at the prices of what is short."""
+    """Extend the candidates by those that are cheapest at the shadow prices of short supplies."""
     found = [{_key(choice): choice for choice in one.candidates} for one in group]
     most = _MIXES // len(group)
     for one, own in zip(group, found, strict=True):
-        # Greedy may have mixed one anew. Of few wants each is chosen anew here, so that every mix counts.
+        # Greedy may have found a new mix. Few models all enter the integer program, so enumerate their mixes.
         more = [chosen[one.want.name]] if one.want.name in chosen else []
         for choice in more + (minimal_mixes(one.want, supply, hours, most) if len(group) <= _FREE else []):
             own.setdefault(_key(choice), choice)
@@ -150,7 +149,7 @@ def _candidates(
     worth = np.array([_DEARER ** min(priorities.index(one.want.priority), _DEARER_MAX) for one in group])
     for _ in range(_ROUNDS):
         table = CandidateTable([list(own.values()) for own in found], supply.left)
-        missed = _DEARER * (1.0 + float(table.values.max())) * worth[table.wants]
+        missed = _DEARER * (1.0 + float(table.values.max())) * worth[table.models]
         relaxed = table.relaxed(table.values - missed, deadline_s - time.monotonic())
         if relaxed is None or not relaxed.prices.any():
             break
@@ -166,7 +165,7 @@ def _key(choice: Bundle) -> tuple[tuple[str, int], ...]:
 
 
 def _levels(group: Sequence[Contender]) -> list[Values]:
-    """What to maximise in turn: weights by want, of which one of a higher priority is more than all lower ones."""
+    """Return the objectives to maximise in turn: weights by model, where a priority outweighs all lower ones."""
     sizes = Counter(one.want.priority for one in group)
     batches: list[list[int]] = []
     span = inf

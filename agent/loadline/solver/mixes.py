@@ -1,4 +1,4 @@
-"""All mixes of pools that serve a want and of which no worker could be left out, where these are few."""
+"""Enumeration of minimal pool mixes of a model: those that no longer serve it without any one worker."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,22 +9,22 @@ from loadline.core.planning.allocation.covers import SLACK
 from loadline.core.vocabulary.allocations import ModelRequest, PoolOption, RoleRequest
 
 
-def minimal_mixes(want: ModelRequest, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
-    """All of them; none if there are more than ``most``. Switching a worker costs ``hours`` of it."""
+def minimal_mixes(model: ModelRequest, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
+    """Return all minimal mixes, or none if there are more than ``most``; switching a worker costs ``hours`` of it."""
     found = [Bundle({}, {}, 0.0)]
-    for part in want.roles:
-        counts = list(islice(_mixes(part), most + 1))
+    for request in model.roles:
+        counts = list(islice(_mixes(request), most + 1))
         if len(found) * len(counts) > most:
             return []
-        bundles = bundles_of(part, counts, supply, hours)
+        bundles = bundles_of(request, counts, supply, hours)
         found = [both(one, other) for one in found for other in bundles]
     return found
 
 
-def _mixes(part: RoleRequest) -> Iterator[dict[str, int]]:
-    """Counts by pool, from the least ones on."""
-    options = sorted(part.options, key=lambda option: option.pool)
-    missing = part.demand * (1.0 - SLACK) - sum(option.capacity * option.replicas_min for option in options)
+def _mixes(request: RoleRequest) -> Iterator[dict[str, int]]:
+    """Yield counts by pool, starting from minimum replicas."""
+    options = sorted(request.options, key=lambda option: option.pool)
+    missing = request.demand * (1.0 - SLACK) - sum(option.capacity * option.replicas_min for option in options)
     for more in _more(options, missing):
         spare = sum(option.capacity * count for option, count in zip(options, more, strict=True)) - missing
         if all(option.capacity > spare for option, count in zip(options, more, strict=True) if count):
@@ -32,7 +32,7 @@ def _mixes(part: RoleRequest) -> Iterator[dict[str, int]]:
 
 
 def _more(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]]:
-    """Workers of each option beyond its least that serve what is missing; of the last one no more than it takes."""
+    """Yield workers per option, beyond its minimum, that serve the missing demand; the last option gets no surplus."""
     if not options:
         if missing <= 0.0:
             yield ()

@@ -1,4 +1,4 @@
-"""Which of two allocations of a problem is better."""
+"""Ranking of allocations of one problem."""
 
 from collections.abc import Mapping
 
@@ -9,32 +9,35 @@ from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, 
 
 
 class AllocationRank(Struct, frozen=True, order=True):
-    """Less is better, of what comes first before all that comes after it."""
+    """Lexicographic rank of an allocation; lower is better."""
 
     unserved: list[int]
-    """Models, by priority."""
+    """Number of unserved models by priority."""
     cost: float
-    """Of those that are served, with what changing to it costs."""
+    """Cost of the served models, with switching costs."""
     missing: list[float]
-    """Shares (0..1) of their demands that the others are not served, by priority."""
+    """Unserved fractions (0..1) of the demands of the other models, by priority."""
 
 
 def rank_allocation(problem: AllocationProblem, found: Allocation) -> AllocationRank:
-    """How good an allocation is. A model that has all there may be counts as served."""
-    priorities = sorted({want.priority for want in problem.models})
+    """Rank an allocation; a model at maximum replicas counts as served."""
+    priorities = sorted({model.priority for model in problem.models})
     unserved, missing, cost = [0] * len(priorities), [0.0] * len(priorities), 0.0
-    for want in problem.models:
-        counts, at = found.counts[want.name], priorities.index(want.priority)
-        if all(_has_all(part, counts) for part in want.roles):
+    for model in problem.models:
+        counts, at = found.counts[model.name], priorities.index(model.priority)
+        if all(_has_all(request, counts) for request in model.roles):
             bundles = [
-                bundles_of(part, [counts], RemainingSupply({}), problem.switching_cost_hours) for part in want.roles
+                bundles_of(request, [counts], RemainingSupply({}), problem.switching_cost_hours)
+                for request in model.roles
             ]
             cost += sum(bundle.value for (bundle,) in bundles)
         else:
             unserved[at] += 1
-            missing[at] += found.unserved[want.name]
+            missing[at] += found.unserved[model.name]
     return AllocationRank(unserved, cost, missing)
 
 
-def _has_all(part: RoleRequest, counts: Mapping[str, int]) -> bool:
-    return served(part, counts) == 1.0 or all(counts[option.pool] == option.replicas_max for option in part.options)
+def _has_all(request: RoleRequest, counts: Mapping[str, int]) -> bool:
+    return served(request, counts) == 1.0 or all(
+        counts[option.pool] == option.replicas_max for option in request.options
+    )

@@ -1,4 +1,4 @@
-"""The bins of a rate series, as the file has them."""
+"""Bins of a rate series, as in the file."""
 
 from collections.abc import Iterator
 
@@ -14,14 +14,14 @@ _ROUNDING = 1e-3  # of a bin: times are printed rounded
 
 
 class Bin(Struct, frozen=True):
-    """A stretch of the series with one rate."""
+    """Interval of the series with a constant rate."""
 
     line: int
     start_s: float
-    """Since the first bin."""
+    """Start of the bin, since the first bin."""
     end_s: float
     requests: float | None
-    """None: there is no data."""
+    """Requests in the bin; None without data."""
     isl_tokens: float | None
     osl_tokens: float | None
 
@@ -35,17 +35,17 @@ class _Row(Struct, frozen=True):
 
 
 def read_bins(table: CsvTable) -> list[Bin]:
-    """Bins from ``t`` (start, s), ``num_req``, ``mean_isl`` and ``mean_osl``, in order and without holes between them.
+    """Read bins from ``t`` (start, s), ``num_req``, ``mean_isl`` and ``mean_osl``, in order and without gaps.
 
-    All are as wide as the first. A bin has no data where ``num_req`` is blank or ``gap`` is not 0; where rows are left
-    out there is one bin without data in their place.
+    All bins are as wide as the first. A bin has no data if ``num_req`` is blank or ``gap`` is not 0; missing rows
+    become one bin without data.
 
     Raises:
         DataError: A column is missing, or a row is wrong.
     """
     rows = list(_rows(table))
     if len(rows) < 2:  # noqa: PLR2004 - the distance of two is the width
-        raise table.lines.error("there are less than two bins", "Name a series; the first two bins tell the width.")
+        raise table.lines.error("there are fewer than two bins", "Name a series; the first two bins give the width.")
     width_s = rows[1].t_s - rows[0].t_s
     bins: list[Bin] = []
     end_s = 0.0
@@ -53,7 +53,7 @@ def read_bins(table: CsvTable) -> list[Bin]:
         start_s = row.t_s - rows[0].t_s
         left_out = (start_s - end_s) / width_s
         if abs(left_out - round(left_out)) > _ROUNDING:
-            problem = f"t is {start_s - end_s:g} s after the end of the bin before, and bins are {width_s:g} s wide"
+            problem = f"t is {start_s - end_s:g} s after the end of the previous bin, and bins are {width_s:g} s wide"
             raise table.lines.error(problem, "Make all bins as wide as the first.", row.line)
         if round(left_out) > 0:
             bins.append(Bin(row.line, end_s, start_s, None, None, None))
@@ -86,12 +86,12 @@ def _rows(table: CsvTable) -> Iterator[_Row]:
         yield row
 
 
-def _number(cell: str, most: float) -> float | None:
-    """A number within 0..most; nothing for a blank cell."""
+def _number(cell: str, high: float) -> float | None:
+    """Parse a number within 0..``high``; return None for a blank cell."""
     if not cell.strip():
         return None
     value = float(cell)
-    if not 0 <= value <= most:
+    if not 0 <= value <= high:
         raise ValueError(cell)
     return value
 
@@ -101,7 +101,7 @@ def _check(table: CsvTable, row: _Row, first_s: float, before_s: float) -> None:
         problem = f"t, {row.t_s} s, is negative, or more than {TIME_S_MAX:.0f} s after the first bin"
         raise table.lines.error(problem, "Write the bin's start in seconds.")
     if row.t_s < before_s + _WIDTH_S_MIN:
-        problem = f"t, {row.t_s} s, is not {_WIDTH_S_MIN} s or more after the bin before, {before_s} s"
-        raise table.lines.error(problem, "Sort the series by t, one row a bin.")
+        problem = f"t, {row.t_s} s, is not {_WIDTH_S_MIN} s or more after the previous bin, {before_s} s"
+        raise table.lines.error(problem, "Sort the series by t, one row per bin.")
     if row.requests and 0 in (row.isl_tokens, row.osl_tokens):
         raise table.lines.error("a mean length is 0 where there are requests", "Write the mean, or leave it blank.")

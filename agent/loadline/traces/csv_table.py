@@ -1,4 +1,4 @@
-"""Tables in CSV: rows of cells, and columns by their name in the first line."""
+"""CSV tables with column names in the first line."""
 
 import csv
 from collections.abc import Iterator
@@ -10,41 +10,43 @@ from loadline.traces.line_reader import LineReader, excerpt
 
 
 class CsvTable(Struct, frozen=True):
-    """A table whose first line has been read."""
+    """CSV table whose first line has been read."""
 
     lines: LineReader
     names: tuple[str, ...]
 
     def column(self, name: str) -> int:
-        """Where a column is.
+        """Return the position of a column.
 
         Raises:
             DataError: There is no such column.
         """
         if name not in self.names:
-            raise self.lines.error(f"column {name!r} is missing", f"Add it; here are {excerpt(', '.join(self.names))}.")
+            raise self.lines.error(
+                f"column {name!r} is missing", f"Add it; the columns are {excerpt(', '.join(self.names))}."
+            )
         return self.names.index(name)
 
     def rows(self) -> Iterator[list[str]]:
-        """The rows that follow, without blank lines.
+        """Yield the remaining rows, without blank lines.
 
         Raises:
-            DataError: A line cannot be read, or is no CSV.
+            DataError: A line cannot be read, or is not CSV.
         """
         try:
             yield from filter(None, csv.reader(self.lines))
         except csv.Error as error:
-            raise self.lines.error(f"is no CSV ({error})", "Correct the line.") from error
+            raise self.lines.error(f"is not CSV ({error})", "Correct the line.") from error
 
     def refused(self, row: list[str], wanted: str) -> DataError:
-        """An error about a row that does not hold what it should."""
-        return self.lines.error(f"{excerpt(','.join(row))} is no row of {wanted}", "Correct or drop the line.")
+        """Return an error for a row with invalid cells."""
+        return self.lines.error(f"{excerpt(','.join(row))} is not a row of {wanted}", "Correct or drop the line.")
 
 
 def read_header(lines: LineReader, header: str) -> CsvTable:
-    """A table, given its first line."""
+    """Parse the first line of a table."""
     try:
         names = next(csv.reader([header]), [])
     except csv.Error as error:
-        raise lines.error(f"is no CSV ({error})", "Name a trace in CSV or JSON Lines.") from error
+        raise lines.error(f"is not CSV ({error})", "Name a trace in CSV or JSON Lines.") from error
     return CsvTable(lines, tuple(name.strip() for name in names))

@@ -1,4 +1,4 @@
-"""Any trace as series of requests and lengths, in intervals of one width."""
+"""Series of requests and lengths from traces of any format, in intervals of one width."""
 
 from pathlib import Path
 from typing import Final
@@ -11,22 +11,22 @@ from loadline.traces.line_reader import BYTE_ORDER_MARK, open_lines
 from loadline.traces.read import read_trace
 
 INTERVAL_S: Final = 60.0
-"""Of the series of a request trace, where none is asked for."""
+"""Default width for a request trace."""
 _INTERVAL_S_MIN: Final = 1.0
 _INTERVAL_S_MAX: Final = 86_400.0
 _ROUNDING: Final = 1e-3  # of a bin: times are printed rounded
 
 
 def read_history(path: Path, interval_s: float | None = None) -> History:
-    """The load of a trace of any kind; of a rate series no request is drawn, its bins are taken as they are.
+    """Read the load of a trace; the bins of a rate series are used as they are, without drawing requests.
 
     Args:
         path: The file.
-        interval_s: Width of the intervals; of a rate series a multiple of its bins. Unset: 60 s, or one bin.
+        interval_s: Width of the intervals, for a rate series a multiple of its bins. Unset: 60 s, or one bin.
 
     Raises:
         DataError: The file cannot be used; the text names file, line and remedy.
-        ConfigError: The interval is out of its bounds, or no multiple of the bins.
+        ConfigError: The interval is out of its bounds, or not a multiple of the bins.
     """
     if interval_s is not None and not _INTERVAL_S_MIN <= interval_s <= _INTERVAL_S_MAX:
         raise ConfigError(
@@ -41,7 +41,7 @@ def read_history(path: Path, interval_s: float | None = None) -> History:
 
 
 def rate_bins(path: Path) -> list[Bin] | None:
-    """The bins of a rate series; None where the file is another kind of trace.
+    """Read the bins of a rate series; return None if the file is another kind of trace.
 
     Raises:
         DataError: The file cannot be used; the text names file, line and remedy.
@@ -59,11 +59,13 @@ def _of_bins(bins: list[Bin], interval_s: float | None) -> History:
     together = (interval_s or width_s) / width_s
     if round(together) < 1 or abs(together - round(together)) > _ROUNDING:
         raise ConfigError(
-            "interval_s", f"is {interval_s:g}, and the bins of the trace are {width_s:g} s wide", "Write a multiple."
+            "interval_s",
+            f"is {interval_s:g}, and the bins of the trace are {width_s:g} s wide",
+            "Write a multiple of the bins.",
         )
     intervals: list[LoadInterval] = []
     for one in bins:
-        # What is left out in the file is one bin here, as wide as the hole.
+        # Missing rows of the file are one bin here, as wide as the gap.
         count = round((one.end_s - one.start_s) / width_s)
         intervals += [LoadInterval(one.requests, one.isl_tokens, one.osl_tokens)] * count
     return merge_intervals(intervals, round(width_s * 1_000), round(together))

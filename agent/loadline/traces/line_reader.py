@@ -1,4 +1,4 @@
-"""The lines of a text file, plain or gzipped, each bounded, and each error with its number."""
+"""Reader of text files, plain or gzipped, with bounded lines and errors that name the line."""
 
 import gzip
 import io
@@ -10,19 +10,19 @@ from pathlib import Path
 from loadline.config.regular_file import open_regular, os_error_text
 from loadline.errors import DataError
 
-LINE_BYTES_MAX = 65_536  # a prompt of a million tokens has 1954 block ids, 16 kB of JSON
-LINES_MAX = 50_000_000  # a week of the largest published trace has 27 million; a gzip bomb of blank lines has no end
+LINE_BYTES_MAX = 65_536  # a prompt of a million tokens has 1,954 block ids, 16 kB of JSON
+LINES_MAX = 50_000_000  # a week of the largest published trace has 27 million; bounds a gzip bomb of blank lines
 BYTE_ORDER_MARK = "\ufeff"
 _SHOWN = 80
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 class LineReader:
-    """The lines of a file, and the number of the one that was read last.
+    """Iterator over the lines of a file that knows the number of the last one.
 
     Args:
-        path: What errors call the file.
-        stream: Its bytes, unpacked.
+        path: Path of the file, for errors.
+        stream: Uncompressed bytes of the file.
     """
 
     def __init__(self, path: Path, stream: io.BufferedReader) -> None:
@@ -32,11 +32,11 @@ class LineReader:
         self._lines = self._read()
 
     def __iter__(self) -> Iterator[str]:
-        """Go on after the line that was read last."""
+        """Continue after the last line read."""
         return self._lines
 
     def error(self, problem: str, remedy: str, number: int | None = None) -> DataError:
-        """An error at the last line, or at line ``number``."""
+        """Return an error at the last line, or at line ``number``."""
         return DataError(f"{self.path}, line {number or self.number}: {problem}. {remedy}")
 
     def _read(self) -> Iterator[str]:
@@ -46,7 +46,7 @@ class LineReader:
             try:
                 line = readline(LINE_BYTES_MAX + 1)
             except (OSError, EOFError, zlib.error) as error:
-                raise self.error(f"cannot be read ({error})", "Fetch or pack the file again.") from error
+                raise self.error(f"cannot be read ({error})", "Download or compress the file again.") from error
             if not line:
                 return
             if len(line) > LINE_BYTES_MAX:
@@ -56,15 +56,15 @@ class LineReader:
             try:
                 yield line.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise self.error("is no text in UTF-8", "Name a trace in CSV or JSON Lines.") from error
+                raise self.error("is not UTF-8 text", "Name a trace in CSV or JSON Lines.") from error
 
 
 @contextmanager
 def open_lines(path: Path) -> Iterator[LineReader]:
-    """The lines of a file. Gzip is told by its first bytes, whatever the name.
+    """Open a file by lines; detect gzip by its first bytes.
 
     Raises:
-        DataError: The file cannot be opened. Reading a line raises the same, with the line.
+        DataError: The file cannot be opened. Reading a line raises it too, with the line number.
     """
     with ExitStack() as stack:
         try:
@@ -79,6 +79,6 @@ def open_lines(path: Path) -> Iterator[LineReader]:
 
 
 def excerpt(text: str) -> str:
-    """The beginning of a piece of a file, safe to print."""
+    """Return the beginning of a text from a file, escaped for output."""
     text = text.strip()
     return ascii(text[:_SHOWN] + "..." * (len(text) > _SHOWN))

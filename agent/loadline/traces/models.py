@@ -1,4 +1,4 @@
-"""Whose requests a trace has, where it says so in a column beside those of its kind."""
+"""Models of the requests of a trace, from its column ``model``."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ _COLUMN: Final = "model"
 
 
 def models_of(path: Path) -> Iterator[str]:
-    """The names in the column ``model`` of a CSV, each once, as they come.
+    """Yield the names in the column ``model`` of a CSV file, each once, in order of appearance.
 
     Raises:
         DataError: The file cannot be used; the text names file, line and remedy.

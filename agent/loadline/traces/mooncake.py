@@ -1,4 +1,4 @@
-"""Mooncake traces: JSON Lines with the ids of every prompt's cache blocks."""
+"""Mooncake traces: JSON Lines with the cache block ids of every prompt."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -22,10 +22,10 @@ class _Line(Struct, gc=False):
 
 
 def json_rows(lines: LineReader, first: str) -> Iterator[Arrival]:
-    """Requests, one a line, sorted by ``timestamp`` (ms).
+    """Yield requests, one per line, sorted by ``timestamp`` (ms).
 
-    ``hash_ids`` name the prompt's blocks of 512 tokens, of which the last may be partial. Times are as they were
-    recorded: the published conversations have a clock of 3 s.
+    ``hash_ids`` name the prompt's blocks of 512 tokens, of which the last may be partial. Times are as recorded; the
+    published conversations have a resolution of 3 s.
 
     Args:
         lines: The lines after the first.
@@ -42,7 +42,7 @@ def json_rows(lines: LineReader, first: str) -> Iterator[Arrival]:
         try:
             line = decoder.decode(text)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            problem = f"{excerpt(text)} is no request ({excerpt(str(error))})"
+            problem = f"{excerpt(text)} is not a request ({excerpt(str(error))})"
             raise lines.error(problem, "Write timestamp, input_length, output_length and hash_ids.") from error
         one = Arrival(line.timestamp / 1_000, line.input_length, line.output_length, line.hash_ids)
         check_arrival(lines, one, before_s)

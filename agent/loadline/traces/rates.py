@@ -1,4 +1,4 @@
-"""Rate series: requests and mean lengths in bins of time, from which requests are drawn."""
+"""Requests drawn from rate series, which give requests and mean lengths by bins of time."""
 
 import random
 
@@ -12,23 +12,23 @@ from loadline.traces.line_reader import LineReader
 from loadline.traces.selection import Selection, too_many_requests
 from loadline.traces.trace import REQUESTS_MAX, TOKENS_MAX, Arrival, RateKnobs
 
-_STEPS_MIN = 1_000  # so that a few bursty requests do not take many rounds
+_STEPS_MIN = 1_000  # lower bound on a batch, so that few bursty requests do not need many rounds
 
 Numbers = NDArray[np.float64]
 
 
 class _Part(Struct, frozen=True):
-    """What of a bin lies in the window."""
+    """Part of a bin within the window."""
 
     end_s: float
     requests: float
-    """Expected, scaled."""
+    """Expected requests, scaled."""
     isl_tokens: float
     osl_tokens: float
 
 
 def draw(table: CsvTable, knobs: RateKnobs, seed: int) -> Selection:
-    """Requests with the rates and the mean lengths of a series, from the seed.
+    """Draw requests with the rates and mean lengths of a series, reproducibly from the seed.
 
     Raises:
         DataError: A column is missing, a row is wrong, data is missing, no request is in the window, or too many are.
@@ -66,14 +66,14 @@ def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: LineReader) -> _Part:
     isl_tokens, osl_tokens = one.isl_tokens or knobs.isl_tokens, one.osl_tokens or knobs.osl_tokens
     if isl_tokens is None or osl_tokens is None:
         column, option = ("mean_isl", "isl_tokens") if isl_tokens is None else ("mean_osl", "osl_tokens")
-        raise lines.error(f"{column} is blank", f"Give {option}, the mean where there is none.", one.line)
+        raise lines.error(f"{column} is blank", f"Set {option}, the mean for bins without one.", one.line)
     return _Part(end_s, one.requests * share * knobs.scale, isl_tokens, osl_tokens)
 
 
 def _renewals(total: float, cv: float, rng: np.random.Generator) -> Numbers:
-    """Points below ``total`` whose distances have the mean 1 and this coefficient of variation; cv 1 is Poisson.
+    """Draw a renewal process up to ``total`` with mean interval 1 and coefficient of variation ``cv`` (1: Poisson).
 
-    They are in expected requests rather than in seconds: so one process serves all rates.
+    Points are in expected requests, not seconds, so that one process serves all rates.
     """
     shape, reached, drawn = cv**-2, 0.0, [np.empty(0)]
     while reached < total:
@@ -85,7 +85,7 @@ def _renewals(total: float, cv: float, rng: np.random.Generator) -> Numbers:
 
 
 def _lengths(means: Numbers, cv: float, rng: np.random.Generator) -> list[int]:
-    """Whole tokens around the means, lognormal."""
+    """Draw lognormal lengths around the means, in whole tokens."""
     variance = np.log1p(cv**2)
     drawn = means * rng.lognormal(-variance / 2, variance**0.5, means.size) if cv else means
     lengths: list[int] = np.clip(np.rint(drawn), 1, TOKENS_MAX).astype(np.int64).tolist()

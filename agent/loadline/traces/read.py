@@ -1,4 +1,4 @@
-"""Read a trace of any kind that is known; the kind is told by the first line."""
+"""Reading of traces in all supported formats, detected by the first line."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ _ENDINGS = (".gz", ".csv", ".jsonl", ".json")
 def read_trace(path: Path, *, seed: int = 0, arrivals: RateKnobs = RateKnobs()) -> Trace:  # noqa: B008 - frozen
     """Read a trace, plain or gzipped.
 
-    Kinds: CSV with ``arrival_s,isl,osl``; the public Azure CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens``;
+    Formats: CSV with ``arrival_s,isl,osl``; the public Azure CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens``;
     Mooncake JSON Lines; a rate series in CSV with ``t,num_req,mean_isl,mean_osl``.
 
     Args:
-        path: The file; a name may say what it likes.
-        seed: Of all that is drawn: thinning, the jitter of copies, the requests of a rate series.
-        arrivals: How much of it is wanted, and how rates become requests.
+        path: Path of the file, with any name.
+        seed: Seed of thinning, of the jitter of copies, and of the requests of a rate series.
+        arrivals: Window and scale of the trace, and the arrival process of a rate series.
 
     Raises:
         DataError: The file cannot be used; the text names file, line and remedy.
@@ -30,11 +30,11 @@ def read_trace(path: Path, *, seed: int = 0, arrivals: RateKnobs = RateKnobs()) 
     """
     check_knobs(arrivals)
     with open_lines(path) as lines:
-        taken = _taken(lines, arrivals, seed)
+        taken = _select(lines, arrivals, seed)
     return Trace(_name(path), taken.arrivals, taken.duration_s)
 
 
-def _taken(lines: LineReader, knobs: RateKnobs, seed: int) -> Selection:
+def _select(lines: LineReader, knobs: RateKnobs, seed: int) -> Selection:
     first = next(iter(lines), "").removeprefix(BYTE_ORDER_MARK)
     if not first:
         raise lines.error("the file is empty", "Name a trace in CSV or JSON Lines.")
@@ -48,11 +48,11 @@ def _taken(lines: LineReader, knobs: RateKnobs, seed: int) -> Selection:
     if "t" in found.names:
         return draw(found, knobs, seed)
     remedy = "Name CSV with the column arrival_s, TIMESTAMP or t, or JSON Lines."
-    raise lines.error(f"{excerpt(first)} begins no trace that is known", remedy)
+    raise lines.error(f"{excerpt(first)} is not the first line of a known trace format", remedy)
 
 
 def _name(path: Path) -> str:
-    """The file's name without the endings of its kind; dots within it stay."""
+    """Return the name of the file without the suffixes of trace formats."""
     name = path.name
     for ending in _ENDINGS:
         name = name.removesuffix(ending)

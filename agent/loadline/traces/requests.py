@@ -1,4 +1,4 @@
-"""Traces in CSV with one request a row, our own columns or those of the public Azure traces."""
+"""CSV traces with one request per row, in our columns or in those of the public Azure traces."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -7,15 +7,15 @@ from loadline.traces.csv_table import CsvTable
 from loadline.traces.line_reader import LineReader
 from loadline.traces.trace import PREFIX_BLOCK_TOKENS, REQUESTS_MAX, TIME_S_MAX, TOKENS_MAX, Arrival
 
-# A recording with a coarse clock (3 s in the Mooncake traces) shows bursts that never were; this column spreads them.
+# Dithered arrivals: a coarse clock (3 s in the Mooncake traces) shows bursts that did not happen.
 SPREAD = "arrival_dith_s"
 
 
 def seconds_rows(table: CsvTable) -> Iterator[Arrival]:
-    """Rows of ``arrival_s`` (s from the start), ``isl`` and ``osl`` (tokens), sorted by arrival.
+    """Yield rows of ``arrival_s`` (s from the start), ``isl`` and ``osl`` (tokens), sorted by arrival.
 
-    ``arrival_dith_s`` takes the place of ``arrival_s``, and the rows are sorted by it. ``hit_blocks`` are leading
-    blocks of 512 tokens that had been seen before; they are cut to the prompt. Other columns are ignored.
+    ``arrival_dith_s`` replaces ``arrival_s``, and the rows are sorted by it. ``hit_blocks`` counts leading blocks of
+    512 tokens that hit the prefix cache, cut to the prompt. Other columns are ignored.
 
     Raises:
         DataError: A column is missing, or a row is wrong.
@@ -32,9 +32,9 @@ def seconds_rows(table: CsvTable) -> Iterator[Arrival]:
 
 
 def azure_rows(table: CsvTable) -> Iterator[Arrival]:
-    """Rows of ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, sorted by time.
+    """Yield rows of ``TIMESTAMP``, ``ContextTokens`` and ``GeneratedTokens``, sorted by time.
 
-    A time is ISO 8601, in all rows with an offset from UTC or in none. Arrivals count from the first row.
+    Times are ISO 8601, in all rows with an offset from UTC or in none. Arrivals are relative to the first row.
 
     Raises:
         DataError: A column is missing, or a row is wrong.
@@ -51,13 +51,13 @@ def azure_rows(table: CsvTable) -> Iterator[Arrival]:
 
 
 def check_arrival(lines: LineReader, one: Arrival, before_s: float) -> None:
-    """Hold a request against its bounds and the time of the one before.
+    """Check a request against its bounds and the previous arrival.
 
     Raises:
-        DataError: It is out of bounds, or earlier.
+        DataError: A value is out of bounds, or the arrival is earlier than the previous one.
     """
     if one.arrival_s < before_s:
-        problem = f"the arrival, {one.arrival_s} s, is earlier than the one before, {before_s} s"
+        problem = f"the arrival, {one.arrival_s} s, is earlier than the previous one, {before_s} s"
         raise lines.error(problem, "Sort the trace by arrival.")
     if not 0 <= one.arrival_s <= TIME_S_MAX:
         remedy = "Count from the start of the trace."
@@ -80,7 +80,7 @@ def _rows(
             isl_tokens = int(row[isl])
             hit_tokens = 0 if hits is None else min(int(row[hits]) * PREFIX_BLOCK_TOKENS, isl_tokens)
             one = Arrival(seconds(row[time]), isl_tokens, int(row[osl]), (), hit_tokens)
-        except (ValueError, IndexError, TypeError) as error:  # with and without an offset do not mix: TypeError
+        except (ValueError, IndexError, TypeError) as error:  # mixing times with and without an offset is a TypeError
             raise table.refused(row, ", ".join(names)) from error
         check_arrival(table.lines, one, before_s)
         if ordered:

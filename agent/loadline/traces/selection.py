@@ -1,4 +1,4 @@
-"""Which requests of a trace are taken: a window of it, fewer than it has, or more."""
+"""Selection of the requests of a trace: a window, thinned or multiplied."""
 
 import math
 import random
@@ -11,21 +11,21 @@ from loadline.errors import DataError
 from loadline.traces.line_reader import LineReader
 from loadline.traces.trace import BLOCKS_MAX, REQUESTS_MAX, Arrival, RateKnobs
 
-# Copies are spread by this much: enough to take a burst of single requests apart, too little to move a wave of minutes.
+# Jitter of copies: enough to separate a burst of single requests, too little to shift a wave of minutes.
 JITTER_S = 5.0
 
 
 class Selection(Struct):
-    """What was taken of a trace; times count from the start of the window."""
+    """Selected requests; times are relative to the start of the window."""
 
     arrivals: list[Arrival]
     duration_s: float
 
 
 def select_requests(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines: LineReader) -> Selection:
-    """The requests of the window; below scale 1 each stays with that probability, above there are jittered copies.
+    """Select the requests of the window; thin them at scales below 1, add jittered copies above 1.
 
-    Nothing is read after the window.
+    Does not read past the window.
 
     Raises:
         DataError: A row is wrong, the trace ends before the window, no request is in it, or too many are.
@@ -52,15 +52,15 @@ def select_requests(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines:
 
 
 def too_many_requests(lines: LineReader, asked: str) -> DataError:
-    """An error about more requests than are held."""
+    """Return an error for a selection of too many requests."""
     remedy = "Choose a window (start_s, duration_s) or a smaller scale."
     return lines.error(f"{asked} asked for", remedy)
 
 
 def _superposed(arrivals: list[Arrival], duration_s: float, scale: float, seed: int) -> list[Arrival]:
-    """``scale`` copies in one, the last of them thinned to the fraction; all but the first are moved by up to 5 s.
+    """Superpose ``scale`` copies, the last one thinned to the fraction; all but the first are jittered by up to 5 s.
 
-    A copy has block ids of its own: its users are others, so the share of cache hits stays that of the trace.
+    Each copy has its own block ids, as of other users, so that the rate of cache hits stays that of the trace.
     """
     if scale <= 1:
         return arrivals
@@ -71,7 +71,7 @@ def _superposed(arrivals: list[Arrival], duration_s: float, scale: float, seed: 
         for one in arrivals:
             if rng.random() >= scale - copy:
                 continue
-            # What would leave the trace at either end is mirrored into it.
+            # Times outside the trace are reflected at its ends.
             at_s = abs(one.arrival_s + rng.uniform(-JITTER_S, JITTER_S))
             at_s = max(0.0, min(at_s, 2 * duration_s - at_s))
             prefix = tuple(block + copy * ids for block in one.prefix)

@@ -134,7 +134,10 @@ def test_series_without_lengths_are_shown_without_scores(tmp_path: Path, capsys:
         (["--origins", "0"], "--origins: is 0"),
         (["--deadline", "0"], "--deadline: is 0"),
         (["--season", "1"], "--season: is 1"),
-        (["--interval", "700"], "--interval: is 700, and the bins of the trace are 600 s wide. Write a multiple."),
+        (
+            ["--interval", "700"],
+            "--interval: is 700, and the bins of the trace are 600 s wide. Write a multiple of the bins.",
+        ),
         (["--interval", "86400"], "4 intervals are too few for a horizon of 6. Take a longer trace"),
         (["--json", str(DAYS)], "is an input file. Name another file."),
         (["--json", "/nowhere/result"], "--json: /nowhere/result cannot be written: No such file or directory"),

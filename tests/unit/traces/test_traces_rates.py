@@ -99,9 +99,9 @@ def test_blank_means_are_those_that_are_given(tmp_path: Path) -> None:
     path = series(tmp_path, HEADER + "0,10,,\n60,10,30,\n")
     knobs = RateKnobs(isl_tokens=70, osl_tokens=9, length_cv=0.0)
     assert {(one.isl_tokens, one.osl_tokens) for one in read_trace(path, arrivals=knobs).arrivals} == {(70, 9), (30, 9)}
-    with pytest.raises(DataError, match=r"line 2: mean_isl is blank\. Give isl_tokens"):
+    with pytest.raises(DataError, match=r"line 2: mean_isl is blank\. Set isl_tokens"):
         read_trace(path)
-    with pytest.raises(DataError, match=r"line 2: mean_osl is blank\. Give osl_tokens"):
+    with pytest.raises(DataError, match=r"line 2: mean_osl is blank\. Set osl_tokens"):
         read_trace(path, arrivals=RateKnobs(isl_tokens=70))
 
 
