@@ -12,23 +12,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from loadline.client.fence import EpochFence
-from loadline.client.holds import HeldRequests
-from loadline.client.ownership import RequestOwner, RequestOwners
+from loadline.client.handover.destination import HandoverDestination
+from loadline.client.handover.effects import DiscardRequest, RunRequest, Transfer
+from loadline.client.handover.held_requests import HeldRequests
+from loadline.client.handover.messages import HandoverReply, HandoverRequest
+from loadline.client.handover.ownership import RequestOwner, RequestOwners
+from loadline.client.handover.source import HandoverSource
 from loadline.core.migration.columns import IN_SLOTS, OUT_SLOTS, RECEIVING, SENDING
 from loadline.core.migration.load_metrics import SLOTS_IN, SLOTS_OUT
 from loadline.core.migration.load_view import LoadView
 from loadline.core.rounds.migration import MigrationPipeline
-from loadline.errors import BusUnavailable
 from loadline.sim.chaos.frontend import ChaosFrontend
 from loadline.sim.chaos.runner import ChaosResult as Played
 from loadline.sim.chaos.runner import run_plan
 from loadline.sim.chaos.stub_engine import StubEngine
 from loadline.sim.engine import EngineEvent, Request
-from loadline.sim.world import peers
-from loadline.sim.world.intake import Intake
-from loadline.sim.world.mover import Mover
-from loadline.sim.world.peers import Handover, Said
-from loadline.wire.messages import MigrateCommand
 from tests.simulation.rails import Rail, around, both, find, instead
 
 
@@ -39,30 +37,23 @@ def claim_anything(_old: Any, owners: RequestOwners, request_id: str, worker: st
     return True
 
 
-def run_unasked(_old: Any, intake: Intake, request: Request, arrival: Any) -> Any:
+def run_unasked(_old: Any, destination: HandoverDestination, message: HandoverRequest, _now_ms: int) -> Any:
     """A destination runs what it is handed at once."""
-
-    async def run() -> None:
-        del intake._arrivals[request.request_id, request.hop]
-        intake._settle(request.request_id)
-        if intake._host.holds.answered(request.request_id, request.hop, taken=True) == "run":
-            intake._host.run(request)
-        arrival.keep(result=True)
-
-    return run()
+    name, hop, held = message.request.request_id, message.request.hop, destination._held
+    if held.expect(name, hop) and held.resolve_claim(name, hop, granted=True) == "run":
+        return HandoverReply(accepted=True), [DiscardRequest(name), RunRequest(message.request)]
+    return HandoverReply(accepted=held.hop(name) == hop), []
 
 
-async def resume_unasked(_old: Any, mover: Mover, command: MigrateCommand, taken: Request, hop: int) -> Any:
+def resume_unasked(
+    old: Any, source: HandoverSource, transfer: Transfer, reply: HandoverReply | None, now_ms: int
+) -> Any:
     """A source that hears nothing takes the handover for failed."""
-    its, host = command.destination, mover._host
-    handover = Handover(replace(taken, hop=hop), its.incarnation)
-    try:
-        said = await peers.ask(host.peers, peers.handover_to(its.worker), handover, Said)
-    except BusUnavailable:
-        said = Said(yes=False)
-    if host.holds.answered(taken.request_id, hop, taken=not said.yes) == "run":
-        host.run(replace(taken, hop=hop))
-    return "" if said.yes else "destination_lost"
+    one = source._at(transfer, "handover")
+    if one is None or one.request is None or (reply is not None and reply.accepted):
+        return old(source, transfer, reply, now_ms)
+    source._held.resolve_claim(transfer.request_id, one.request.hop, granted=True)
+    return [RunRequest(one.request), *source._fail(transfer, "destination_lost", now_ms)]
 
 
 def take_and_go_on(_old: Any, engine: StubEngine, request_id: str, now_ms: float) -> Request | None:
@@ -141,10 +132,10 @@ def _take_nothing(*_args: Any) -> None:
 RAILS: dict[str, Rail] = {
     "owners: compare and set": Rail(around(RequestOwners, "claim", claim_anything), 0, "I20-once"),
     "holds: a hop is used once": Rail(around(HeldRequests, "_is_new", forget_at_once), 0, "I20-once"),
-    "destination: claims first": Rail(around(Intake, "_find_out", run_unasked), 0, "I20-owner"),
-    "source: claims first": Rail(around(Mover, "_handed", resume_unasked), 0, "I20-owner"),
+    "destination: claims first": Rail(around(HandoverDestination, "on_handover_request", run_unasked), 0, "I20-owner"),
+    "source: claims first": Rail(around(HandoverSource, "on_handover_reply", resume_unasked), 0, "I20-owner"),
     "source: stops first": Rail(around(StubEngine, "detach", take_and_go_on), 0, "I20-stopped"),
-    "worker: earlier terms": Rail(instead(EpochFence, "hear", value=True), 3, "I21-stale"),
+    "worker: earlier terms": Rail(instead(EpochFence, "admit", value=True), 3, "I21-stale"),
     "frontend: looks for what is lost": Rail(around(ChaosFrontend, "_poll_workers", look_away), 0, "L6-served"),
     "planner: only a leader, within its lease": Rail(
         both(instead(MigrationPipeline, "_may_command", value=True), around(MigrationPipeline, "plan", plan_always)),

@@ -1,4 +1,4 @@
-"""A worker with a toy engine that gives requests away over NATS, in this process or in one of its own to be killed.
+"""A worker with a toy engine that hands requests over NATS, in this process or in one of its own to be killed.
 
 python -m tests.support.moving_worker NATS_URL ETCD_URL ROOT NAME
 
@@ -7,16 +7,22 @@ In a process of its own its copies never end.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.mover import MoveRefused
+from loadline.client.handover.bus import HandoverBus
+from loadline.client.handover.held_requests import HeldRequests
+from loadline.client.handover.messages import HandedRequest
+from loadline.client.handover.ownership import RequestOwners
+from loadline.client.handover.source import StoppedRequest
+from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.errors import BusUnavailable
 from loadline.wire.messages import DrainCommand, MigrateCommand
 
 LEASE_TTL_S = 2
@@ -25,13 +31,12 @@ LEASE_TTL_S = 2
 class Engine:
     """Holds requests; a copy ends when a test says so."""
 
-    def __init__(self, bus: NatsBus, root: str) -> None:
-        self._bus = bus
-        self._root = root
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.held: dict[str, MigratableRequest] = {}
+        self.held_requests = HeldRequests()
         self.copied = asyncio.Event()
         self.withdrawn: list[str] = []
-        self.worker: WorkerClient | None = None
 
     def sample(self) -> WorkerSample:
         return WorkerSample(0, 0, waiting_requests=0, running_requests=len(self.held))
@@ -40,55 +45,43 @@ class Engine:
         while self.held:  # noqa: ASYNC110 - as an engine would
             await asyncio.sleep(0.02)
 
-    async def room(self, payload: bytes) -> bytes:
-        """A source asks for room."""
-        assert self.worker is not None
-        return b"yes" if self.worker.admit(payload.decode()) else b"no"
-
-    async def take(self, payload: bytes) -> bytes:
-        """A source hands over, or has given up."""
-        assert self.worker is not None
-        name, _, gives = payload.decode().partition(" ")
-        self.worker.settle(name)
-        if gives:
-            self.held[name] = MigratableRequest(name, 100, 5, hops=1)
-        return b"taken"
-
-    def select(self, _command: MigrateCommand) -> Sequence[MigratableRequest]:
+    def migratable_requests(self) -> Sequence[MigratableRequest]:
         return list(self.held.values())
 
-    async def copy(self, request_id: str, command: MigrateCommand, admitted: Callable[[], None]) -> None:
-        if await self._ask("room", command, request_id) != b"yes":
-            raise MoveRefused(detail="it has no room")
-        admitted()
+    def has_room(self, kv_tokens: int) -> bool:
+        return kv_tokens < 10_000
+
+    async def copy(self, request_id: str, _command: MigrateCommand) -> None:
         try:
             await self.copied.wait()
         except asyncio.CancelledError:
             self.withdrawn.append(request_id)
-            await self._ask("take", command, request_id)
             raise
 
-    async def switch(self, request_id: str, command: MigrateCommand) -> bool:
-        await self._ask("take", command, f"{request_id} gives")
-        del self.held[request_id]
-        return True
+    async def stop(self, request_id: str, _command: MigrateCommand) -> StoppedRequest | None:
+        request = self.held.get(request_id)
+        return None if request is None else StoppedRequest(request_id.partition("-")[0], msgspec.json.encode(request))
 
-    async def _ask(self, what: str, command: MigrateCommand, text: str) -> bytes:
-        try:
-            return await self._bus.request(f"{self._root}.{what}.{command.destination.worker}", text.encode(), 5)
-        except BusUnavailable as error:
-            raise MoveRefused("destination_lost", str(error)) from error
+    def run(self, request: HandedRequest) -> None:
+        state = msgspec.json.decode(request.state, type=MigratableRequest)
+        self.held[request.request_id] = msgspec.structs.replace(state, hops=request.migrations)
+
+    def discard(self, request_id: str) -> None:
+        self.held.pop(request_id, None)
 
 
 @asynccontextmanager
 async def moving_worker(
     nats_url: str, etcd_url: str, root: str, name: str, incarnation: int = 1, *, slots_in: int = 4
 ) -> AsyncIterator[Engine]:
-    """A worker ``name`` of the model ``m`` with two requests, ready."""
+    """A worker ``name`` of the model ``m`` with two requests, and the frontend of these, ready."""
     bus = NatsBus(NatsKnobs(servers=(nats_url,)), name=f"engine-{name}")
     await bus.connect(lambda _connected: None)
-    engine = Engine(bus, root)
-    engine.held = {f"{name}-{number}": MigratableRequest(f"{name}-{number}", 100, 5) for number in range(2)}
+    handovers, owners, engine = HandoverBus(bus, root), RequestOwners(), Engine(name)
+    for number in range(2):
+        request_id = f"{name}-{number}"
+        engine.held[request_id] = MigratableRequest(request_id, 100, 5)
+        engine.held_requests.assign(request_id, owners.assign(request_id, name, incarnation))
     worker = WorkerClient(
         WorkerRecord("m", "p", name, "decode", incarnation),
         nats=NatsKnobs(servers=(nats_url,)),
@@ -99,14 +92,11 @@ async def moving_worker(
         on_drain=engine.drain,
         report_interval_ms=50,
         lease_ttl_s=LEASE_TTL_S,
-        mover=engine,
-        slots_in=slots_in,
+        migration=MigrationOptions(engine, handovers, slots_in=slots_in),
     )
     try:
+        await handovers.serve_frontend(name, owners.answer)
         async with worker:
-            engine.worker = worker
-            await bus.answer(f"{root}.room.{name}", engine.room)
-            await bus.answer(f"{root}.take.{name}", engine.take)
             await worker.ready()
             yield engine
     finally:

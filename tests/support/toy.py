@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from loadline.client.handover.messages import ClaimReply, ClaimRequest
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.tpot import TpotSweep
 from loadline.core.fleet.pool import PoolKnobs
@@ -31,8 +32,7 @@ from loadline.sim.serving.request_log import RequestLog
 from loadline.sim.serving.routing import RoutedWorker, least_loaded
 from loadline.sim.world.agent import SimulatedAgent, TurnObserver
 from loadline.sim.world.bus import VirtualBus
-from loadline.sim.world.mover import MoverKnobs
-from loadline.sim.world.peers import Claim, Owned
+from loadline.sim.world.migration import HandoverKnobs
 from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.sim.world.worker import SimulatedWorker, SimulatedWorkerKnobs
@@ -121,12 +121,12 @@ class _Frontend(SimulatedFrontend):
 
     hops: list[Hop]
 
-    async def _answer_claim(self, claim: Claim) -> Owned:
+    def _answer_claim(self, claim: ClaimRequest) -> ClaimReply:
         before = self._owners.owner(claim.request_id)
-        owned = await super()._answer_claim(claim)
-        if owned.yes and before is not None and before.worker != claim.worker:
+        reply = super()._answer_claim(claim)
+        if reply.granted and before is not None and before.worker != claim.worker:
             self.hops.append(Hop(claim.request_id, before.worker, claim.worker, self._timeline.now_ms))
-        return owned
+        return reply
 
 
 class ToyWorker(SimulatedWorker):
@@ -136,7 +136,7 @@ class ToyWorker(SimulatedWorker):
 
     def sampled(self) -> list[WorkerSample]:
         """What it reports: the requests are of its first rank."""
-        first = replace(self.mover.sampled(self.engine.load()), schedulable=self.schedulable)
+        first = replace(self.migration.with_slots(self.engine.load()), schedulable=self.schedulable)
         ranks = range(1, self.record.data_parallel_size)
         idle = WorkerSample(0, 0, kv_blocks_used=0, kv_blocks_total=1, waiting_requests=0, running_requests=0)
         return [first, *(replace(idle, rank=rank, decode_tokens=0) for rank in ranks)]
@@ -296,7 +296,7 @@ class Toy(TurnObserver):
             kv_blocks_total=made.engine.kv_blocks_total,
             block_size_tokens=made.engine.block_size_tokens,
         )
-        mover = MoverKnobs(self._copy, self.knobs.slots, self.knobs.slots)
+        handovers = HandoverKnobs(self._copy, self.knobs.slots, self.knobs.slots)
         return ToyWorker(
             self.timeline,
             record,
@@ -304,7 +304,7 @@ class Toy(TurnObserver):
             self.bus.connection(),
             self.store.connection(),
             peers=self.bus.connection(),
-            knobs=SimulatedWorkerKnobs(mover=mover),
+            knobs=SimulatedWorkerKnobs(handovers=handovers),
             on_event=self.gateway.on_engine_event,
             on_change=self.gateway.on_worker_changed,
         )

@@ -2,13 +2,25 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from loadline.client.mover import MoveRefused, Moving
-from loadline.client.moves import Moves
+from loadline.client.handover.held_requests import HeldRequests
+from loadline.client.handover.messages import (
+    ClaimRequest,
+    HandedRequest,
+    HandoverReply,
+    HandoverRequest,
+    RoomReply,
+    RoomRequest,
+)
+from loadline.client.handover.migrator import RequestMigrator
+from loadline.client.handover.source import StoppedRequest
+from loadline.client.migratable_engine import MigrationOptions, MigrationRefused
+from loadline.client.migration_driver import MigrationDriver
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.samples import WorkerRecord
+from loadline.wire.codec import Rejected, decode_as
 from loadline.wire.messages import MigrateCommand, MigrationReport
 from tests.vectors.answering import Answer, NotCovered, only
 
@@ -29,28 +41,55 @@ VALUES: Final = ("num_reqs", "num_tokens", "kv_cache_usage_ratio")
 
 
 class Engine:
-    """An engine with one request, whose copy does as it is told. It is a ``Mover``."""
+    """An engine with one request, whose copy does as it is told."""
 
     def __init__(self, raises: Exception | None) -> None:
         self.asked = False
+        self.held_requests = HeldRequests()
+        self.held_requests.assign("r", 0)
         self._raises = raises
 
-    def select(self, _command: MigrateCommand) -> Sequence[MigratableRequest]:
+    def migratable_requests(self) -> Sequence[MigratableRequest]:
         self.asked = True
         return [MigratableRequest("r", 100, 5)]
 
-    async def copy(self, _request: str, _command: MigrateCommand, _admitted: Callable[[], None]) -> None:
+    def has_room(self, _kv_tokens: int) -> bool:
+        return False
+
+    async def copy(self, _request_id: str, _command: MigrateCommand) -> None:
         if self._raises is not None:
             raise self._raises
 
-    async def switch(self, _request: str, _command: MigrateCommand) -> bool:
-        return True
+    async def stop(self, _request_id: str, _command: MigrateCommand) -> StoppedRequest:
+        return StoppedRequest("f", b"")
+
+    def run(self, _request: HandedRequest) -> None:
+        raise NotCovered("nothing comes back")
+
+    def discard(self, _request_id: str) -> None:
+        pass
+
+
+class Willing:
+    """A destination that takes whatever comes."""
+
+    async def ask_room(self, _worker: str, _message: RoomRequest) -> RoomReply:
+        return RoomReply(granted=True)
+
+    async def hand_over(self, _worker: str, _message: HandoverRequest) -> HandoverReply:
+        return HandoverReply(accepted=True)
+
+    async def claim(self, _frontend: str, _message: ClaimRequest) -> None:
+        return None
+
+    async def serve_worker(self, _worker: str, *_answers: object) -> None:
+        pass
 
 
 HANDLERS: Final[dict[str, tuple[Exception | None, int]]] = {
     "": (None, 4),
     "raises generic error": (RuntimeError("the engine is broken"), 4),
-    "raises not-enough-slots": (MoveRefused("destination_refused"), 0),
+    "raises not-enough-slots": (MigrationRefused("destination_refused"), 0),
 }
 """What the engine does, and how many slots the worker has."""
 
@@ -77,13 +116,15 @@ async def _word(engine: Engine, command: dict[str, Any], slots: int) -> str:
         if report.phase in {"done", "aborted"} and not last.done():
             last.set_result(report)
 
-    async with Moving(Moves(RECORD, slots_out=slots), engine, "w", publish) as moving:
-        answer = await moving.answer(json.dumps(command).encode())
-        if answer is None:
+    migrator = RequestMigrator(RECORD, engine.held_requests, slots_out=slots)
+    async with MigrationDriver(migrator, MigrationOptions(engine, Willing()), "w", publish) as driver:
+        decoded = decode_as(MigrateCommand, json.dumps(command).encode())
+        if isinstance(decoded, Rejected):
             return "ignored"
-        reply = json.loads(answer)
-        if not reply["accepted"]:
-            return str(reply["reason"])
+        reply = driver.answer(decoded)
+        assert reply is not None
+        if not reply.accepted:
+            return str(reply.reason)
         async with asyncio.timeout(10):
             report = await last
         return report.reason or report.phase

@@ -46,7 +46,7 @@ class EpochFence:
     def __init__(self) -> None:
         self.highest = 0
 
-    def hear(self, epoch: int) -> bool:
+    def admit(self, epoch: int) -> bool:
         """Whether a command of that term may be obeyed; remembers the term if so."""
         if epoch < self.highest:
             return False

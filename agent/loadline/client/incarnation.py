@@ -65,7 +65,7 @@ class WorkerIncarnation:
         """Why the command is refused; empty: it is not."""
         if command.incarnation < self._record.incarnation:
             return f"gone already: this is incarnation {self._record.incarnation}"
-        if not self._epochs.hear(command.epoch):
+        if not self._epochs.admit(command.epoch):
             return f"a leader of epoch {self._epochs.highest} was heard"
         if drained and command.drain_id != self.drain_id:
             return "drained already"

@@ -21,9 +21,12 @@ from typing import Final, Self
 from msgspec.structs import replace
 
 from loadline.adapters.logs import bounded
+from loadline.client.handover.held_requests import HeldRequests
+from loadline.client.handover.migrator import FreeSlots, RequestMigrator
+from loadline.client.handover.progress import DRAIN_SLOTS_MAX
 from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation
-from loadline.client.mover import Mover, Moving
-from loadline.client.moves import DRAIN_SLOTS_MAX, SLOTS, Moves, Slots
+from loadline.client.migratable_engine import MigrationOptions
+from loadline.client.migration_driver import MigrationDriver
 from loadline.client.registration import Registration
 from loadline.client.resources import bus_of, publish_now, running, store_of, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
@@ -32,7 +35,7 @@ from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.ports import Bus, Store
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.keys import Keys
-from loadline.wire.messages import DrainCommand, MigrationReport
+from loadline.wire.messages import DrainCommand, MigrateCommand, MigrationReport
 from loadline.wire.subjects import Subjects
 
 # A sample is at most about 600 bytes of JSON, so a frame stays below the 256 KiB that agents take.
@@ -63,9 +66,7 @@ class WorkerClient:
         lease_ttl_s: How long the worker stays registered when it dies.
         bus: A connected bus to use instead of ``nats``; it stays open.
         store: A store to use instead of ``etcd``; it stays open.
-        mover: How the engine gives requests away, and that it can take them in; None: it can do neither.
-        slots_in: Requests that it takes in at a time.
-        slots_out: Requests that it gives away at a time; a worker that drains gives away up to 64.
+        migration: How the engine hands requests over and takes them over; None: it can do neither.
     """
 
     def __init__(
@@ -82,9 +83,7 @@ class WorkerClient:
         lease_ttl_s: int = 10,
         bus: Bus | None = None,
         store: Store | None = None,
-        mover: Mover | None = None,
-        slots_in: int = SLOTS,
-        slots_out: int = SLOTS,
+        migration: MigrationOptions | None = None,
     ) -> None:
         self.record = replace(record, state="starting")
         self.drained = asyncio.Event()
@@ -97,9 +96,7 @@ class WorkerClient:
         self._report_interval_s = report_interval_ms / 1_000
         self._lease_ttl_s = lease_ttl_s
         self._life = WorkerIncarnation(record)
-        self._moves = Moves(record, slots_in=slots_in, slots_out=slots_out, supported=mover is not None)
-        self._moving = Moving(self._moves, mover, record.worker, self._report_move)
-        self._says_slots = mover is not None
+        self._migrator, self._driver = self._migration(migration)
         self._commands: asyncio.Queue[DrainCommand] = asyncio.Queue(maxsize=1)
         self._stack = AsyncExitStack()
 
@@ -114,9 +111,10 @@ class WorkerClient:
                 await enter(store_of(store, etcd)), self._key, encode(record), self._lease_ttl_s, self._life.is_later
             )
             # Listening comes before registering: whoever reads the record can reach the worker.
-            await enter(self._moving)
+            if self._driver is not None:
+                await enter(self._driver)
             await self._bus.answer(self._subjects.drain(record.worker), self._answer_drain)
-            await self._bus.answer(self._subjects.migrate(record.worker), self._moving.answer)
+            await self._bus.answer(self._subjects.migrate(record.worker), self._answer_migrate)
             await enter(running(self._registration.run(), f"registration of {record.worker}"))
             stack.push_async_callback(self._leave)
             await enter(running(self._report_on(), f"reports of {record.worker}"))
@@ -147,29 +145,46 @@ class WorkerClient:
             sent &= await self._report(samples[start : start + SAMPLES_IN_FRAME_MAX])
         return sent
 
-    def admit(self, request_id: str) -> bool:
-        """Whether a request that another worker wants to hand over may come; its slot is taken until ``settle``."""
-        return self._moves.admit(request_id)
+    @property
+    def expected_requests(self) -> int:
+        """Requests of other workers that have a slot here and have not come yet."""
+        return len(self._migrator.destination.expected)
 
-    def settle(self, request_id: str) -> None:
-        """A request that was admitted has come, or never will."""
-        self._moves.settle(request_id)
+    def _migration(self, options: MigrationOptions | None) -> tuple[RequestMigrator, MigrationDriver | None]:
+        if options is None:
+            return RequestMigrator(self.record, HeldRequests(), supported=False), None
+        migrator = RequestMigrator(
+            self.record,
+            options.engine.held_requests,
+            slots_in=options.slots_in,
+            slots_out=options.slots_out,
+            claim_timeout_ms=options.claim_timeout_ms,
+        )
+        return migrator, MigrationDriver(migrator, options, self.record.worker, self._publish_migration)
+
+    async def _answer_migrate(self, payload: bytes) -> bytes | None:
+        command = decode_as(MigrateCommand, payload, self._subjects.migrate(self.record.worker))
+        if isinstance(command, Rejected):
+            _log.warning("migrate_command_ignored", worker=self.record.worker, detail=command.detail)
+            return None
+        reply = self._migrator.answer(command, (), 0) if self._driver is None else self._driver.answer(command)
+        return None if reply is None else encode(reply)
 
     def _with_slots(self, samples: Sequence[WorkerSample]) -> Sequence[WorkerSample]:
-        """With the worker's free slots on the first rank, unless the engine says them, or moves nothing."""
+        """Add the worker's free slots to the first rank, unless the engine gives them, or migrates nothing."""
         said = any(one.migration_slots_in is not None or one.migration_slots_out is not None for one in samples)
-        if said or not self._says_slots:
+        if said or self._driver is None:
             return samples
         counts = [number for one in samples for number in (one.waiting_requests, one.running_requests)]
         known = [number for number in counts if number is not None]
-        free = self._moves.slots(sum(known) if len(known) == len(counts) else DRAIN_SLOTS_MAX)
-        each = [free, *[Slots(0, 0)] * (len(samples) - 1)]
+        free = self._migrator.free_slots(sum(known) if len(known) == len(counts) else DRAIN_SLOTS_MAX)
+        each = [free, *[FreeSlots(0, 0)] * (len(samples) - 1)]
         return [
-            replace(one, migration_slots_in=slots.taken_in, migration_slots_out=slots.given_away)
+            replace(one, migration_slots_in=slots.incoming, migration_slots_out=slots.outgoing)
             for one, slots in zip(samples, each, strict=False)
         ]
 
-    async def _report_move(self, report: MigrationReport) -> None:
+    async def _publish_migration(self, report: MigrationReport) -> None:
         await publish_now(self._bus, self._subjects.migration(self.record.worker), report)
 
     async def _report(self, samples: Sequence[WorkerSample]) -> bool:
@@ -194,7 +209,7 @@ class WorkerClient:
         if reply is None:
             return None
         if reply.accepted:
-            self._moves.draining = True
+            self._migrator.drain()
         if reply.accepted and self._commands.empty():
             self._commands.put_nowait(command)
         return encode(reply)
@@ -207,7 +222,7 @@ class WorkerClient:
             self._register("draining")
             if self.record.role == "decode":
                 self._registration.withdraw()
-            if self._says_slots:
+            if self._driver is not None:
                 await self.report_now()  # it has more slots now: at 1 Hz it would be half a second late
             emptied = await self._emptied(command)
         await self._say_drained()

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from loadline.client.ownership import RequestOwner, RequestOwners
+from loadline.client.handover.messages import ClaimReply, ClaimRequest
+from loadline.client.handover.ownership import RequestOwner, RequestOwners
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role
 from loadline.demo.account import RequestAccount
-from loadline.demo.protocol import HEARTBEAT_S, ITEMS_MAX, Claim, Owned, ResultBatch, Submission
+from loadline.demo.protocol import HEARTBEAT_S, ITEMS_MAX, ResultBatch, Submission
 from loadline.sim.engine import EngineEvent, Request
 
 SILENT_S = 6 * HEARTBEAT_S
@@ -162,17 +163,17 @@ class Dispatcher:
             missing = [name for name, task in peer.tasks.items() if name not in held and task.given_s < old_s]
             self._lose(peer, now_ms, missing)
 
-    def claim(self, claim: Claim) -> Owned:
-        """Whether a worker owns a request from now on, which another one has handed over, or that one has again."""
+    def claim(self, claim: ClaimRequest) -> ClaimReply:
+        """Grant or refuse a worker's claim to a request that another one has handed over, or that is its own again."""
         before = self._owners.owner(claim.request_id)
         peer = self._peers.get(claim.worker)
         if before is None or peer is None or peer.incarnation != claim.incarnation:
-            return _owned(before, taken=False)
-        taken = self._owners.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
-        if taken and before.worker != claim.worker:
+            return _refuse(before)
+        reply = self._owners.answer(claim)
+        if reply.granted and before.worker != claim.worker:
             self._served.moved += 1
             self._hold(peer, claim.request_id, self._take(self._peers[before.worker], claim.request_id))
-        return _owned(self._owners.owner(claim.request_id), taken=taken)
+        return reply
 
     def _candidates(self, role: Role) -> Iterable[_Peer]:
         return (
@@ -263,5 +264,9 @@ class Dispatcher:
                 del self._peers[peer.name]
 
 
-def _owned(owner: RequestOwner | None, *, taken: bool) -> Owned:
-    return Owned(taken) if owner is None else Owned(taken, owner.worker, owner.incarnation)
+def _refuse(owner: RequestOwner | None) -> ClaimReply:
+    return (
+        ClaimReply(granted=False)
+        if owner is None
+        else ClaimReply(granted=False, worker=owner.worker, incarnation=owner.incarnation)
+    )

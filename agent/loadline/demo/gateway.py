@@ -22,20 +22,21 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.adapters.logs import bounded, configure
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.frontend import FrontendClient
+from loadline.client.handover.bus import HandoverBus
+from loadline.client.handover.messages import ClaimReply, ClaimRequest
 from loadline.client.resources import running, wait_at_most
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.account import DemoSummary, RequestAccount
+from loadline.demo.clock import VirtualClock
 from loadline.demo.dispatch import Dispatcher
 from loadline.demo.protocol import (
     TICK_S,
-    Claim,
     ResultBatch,
     SubmitBatch,
-    VirtualClock,
-    claim_subject,
+    handover_prefix,
     pack,
     result_subject,
     submit_subject,
@@ -123,13 +124,9 @@ class DemoGateway:
             return
         self._dispatcher.heard(batch, self._clock.now_ms())
 
-    async def claimed(self, payload: bytes) -> bytes | None:
-        """A worker wants to own a request."""
-        claim = unpack(Claim, payload)
-        if claim is None:
-            _log.warning("claim_refused", bytes=len(payload))
-            return None
-        return pack(self._dispatcher.claim(claim))
+    def claim(self, claim: ClaimRequest) -> ClaimReply:
+        """Grant or refuse a worker's claim to a request."""
+        return self._dispatcher.claim(claim)
 
     async def tick(self) -> None:
         """Let arrive what is due, route, send, and report."""
@@ -200,7 +197,7 @@ async def run(options: argparse.Namespace, arrivals: Iterator[Arrival]) -> DemoS
         )
         gateway = DemoGateway(options, arrivals, bus, frontend)
         await bus.subscribe(result_subject(options.root, gateway.name), gateway.hear)
-        await bus.answer(claim_subject(options.root, gateway.name), gateway.claimed)
+        await HandoverBus(bus, handover_prefix(options.root)).serve_frontend(gateway.name, gateway.claim)
         follow = store.follow(
             prefix,
             gateway.registry.read,

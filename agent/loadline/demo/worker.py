@@ -16,15 +16,18 @@ from pathlib import Path
 
 from loadline.adapters.logs import bounded, configure
 from loadline.adapters.nats_bus import NatsBus
-from loadline.client.moves import SLOTS
+from loadline.client.handover.bus import HandoverBus
+from loadline.client.handover.progress import SLOTS
+from loadline.client.migratable_engine import MigrationOptions
 from loadline.client.resources import wait_at_most
 from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
+from loadline.demo.clock import VirtualClock
 from loadline.demo.engine_host import EngineHost
-from loadline.demo.porter import Porter
-from loadline.demo.protocol import TICK_S, VirtualClock, submit_subject
+from loadline.demo.migratable_engine import DemoMigratableEngine
+from loadline.demo.protocol import TICK_S, handover_prefix, submit_subject
 from loadline.errors import DataError
 from loadline.sim.engine import EngineKnobs, SimulatedEngine
 from loadline.sim.profiles import MeasuredProfile
@@ -60,16 +63,23 @@ async def run(options: argparse.Namespace) -> None:
     clock = VirtualClock(options.speed)
     host = EngineHost(record, engine, clock, bus, options.root)
     link = TransferLink(options.link_gbytes_per_s, defaults.LINK_LATENCY_MS, options.kv_bytes_per_token)
-    porter = Porter(host, record, clock, bus, options.root, link=link)
+    migration = MigrationOptions(
+        DemoMigratableEngine(host, clock, link),
+        HandoverBus(bus, handover_prefix(options.root)),
+        slots_in=options.slots_in,
+        slots_out=options.slots_out,
+    )
 
-    async def emptied(_command: DrainCommand) -> None:
+    async def drain(_command: DrainCommand) -> None:
         await host.drain()
+        while worker.expected_requests:
+            await asyncio.sleep(TICK_S)
+            await host.drain()
 
     async with AsyncExitStack() as stack:
         await bus.connect(lambda connected: _log.info("nats", connected=connected))
         stack.push_async_callback(bus.close)
-        await bus.subscribe(submit_subject(options.root, record.worker), host.take)
-        await stack.enter_async_context(porter)
+        await bus.subscribe(submit_subject(options.root, record.worker), host.receive)
         worker = await stack.enter_async_context(
             WorkerClient(
                 record,
@@ -78,17 +88,14 @@ async def run(options: argparse.Namespace) -> None:
                 root=options.root,
                 namespace=options.namespace,
                 sample=engine.load,
-                on_drain=emptied,
+                on_drain=drain,
                 report_interval_ms=options.report_interval_ms,
                 lease_ttl_s=options.lease_ttl_s,
-                mover=porter,
-                slots_in=options.slots_in,
-                slots_out=options.slots_out,
+                migration=migration,
             )
         )
-        await porter.serve(worker)
         await _serve(host, worker, stop, options.start_delay_s)
-        await host.say_leaving()
+        await host.announce_exit()
 
 
 async def _serve(host: EngineHost, worker: WorkerClient, stop: asyncio.Event, start_delay_s: float) -> None:

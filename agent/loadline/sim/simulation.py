@@ -27,7 +27,7 @@ from loadline.sim.serving.frontend import SimulatedFrontend
 from loadline.sim.serving.request_log import RequestLog
 from loadline.sim.world.agent import SimulatedAgent
 from loadline.sim.world.bus import VirtualBus
-from loadline.sim.world.mover import NO_MOVES, MoverKnobs
+from loadline.sim.world.migration import NO_HANDOVERS, HandoverKnobs
 from loadline.sim.world.scaler import SimulatedScaler
 from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
@@ -124,10 +124,10 @@ class Simulation:
             served=self._log,
         )
         migration = fleet.migration
-        self._mover_knobs = (
-            MoverKnobs(self.gateway.transfer_link.live_copy, migration.slots_in, migration.slots_out)
+        self._handovers = (
+            HandoverKnobs(self.gateway.transfer_link.live_copy, migration.slots_in, migration.slots_out)
             if migration
-            else NO_MOVES
+            else NO_HANDOVERS
         )
         self._scaler = SimulatedScaler(
             self.timeline, {self._model.name: tuple(self._pools)}, self._bus.connection(), self._start_worker
@@ -190,7 +190,7 @@ class Simulation:
             self._bus.connection(),
             self._store.connection(),
             peers=self._bus.connection(),
-            knobs=SimulatedWorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, mover=self._mover_knobs),
+            knobs=SimulatedWorkerKnobs(start_ms, self._scenario.fleet.report_interval_ms, handovers=self._handovers),
             on_event=self.gateway.on_engine_event,
             on_change=self._on_worker_changed,
         )

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import Struct
 
-from loadline.client.holds import HeldRequests
-from loadline.client.ownership import RequestOwner, RequestOwners
+from loadline.client.handover.held_requests import HeldRequests
+from loadline.client.handover.ownership import RequestOwner, RequestOwners
 
 
 def test_a_claim_is_taken_for_the_next_hop_only_and_may_be_repeated() -> None:
@@ -52,40 +52,40 @@ def test_a_request_that_starts_again_elsewhere_is_out_of_the_reach_of_former_cla
 
 def test_source_and_destination_are_alike_once_it_is_handed_over() -> None:
     source, destination = HeldRequests(), HeldRequests()
-    assert source.run("r", 0)
+    assert source.assign("r", 0)
     assert source.hand_over("r") == 1
     assert source.hand_over("r") is None
     assert destination.expect("r", 1)
     assert destination.expect("r", 1), "the same offer again: the claim is repeated"
-    assert source.claims() == destination.claims() == [("r", 1)]
+    assert source.unresolved() == destination.unresolved() == [("r", 1)]
     assert source.hop("r") is destination.hop("r") is None
-    assert destination.answered("r", 1, taken=True) == "run"
-    assert destination.answered("r", 1, taken=True) == "ignore"
-    assert source.answered("r", 1, taken=False) == "drop"
+    assert destination.resolve_claim("r", 1, granted=True) == "run"
+    assert destination.resolve_claim("r", 1, granted=True) == "ignore"
+    assert source.resolve_claim("r", 1, granted=False) == "drop"
     assert (source.hop("r"), destination.hop("r")) == (None, 1)
     assert not destination.expect("r", 1), "it runs already"
     assert not source.expect("r", 1), "an old offer"
-    assert not source.run("r", 0), "an old assignment"
+    assert not source.assign("r", 0), "an old assignment"
 
 
 def test_an_answer_to_a_former_claim_says_nothing_of_this_one() -> None:
     holds = HeldRequests()
     holds.expect("r", 1)
-    holds.answered("r", 1, taken=True)
+    holds.resolve_claim("r", 1, granted=True)
     holds.hand_over("r")
-    assert holds.answered("r", 1, taken=True) == "ignore"
-    assert holds.answered("r", 1, taken=False) == "ignore"
-    assert holds.claims() == [("r", 2)]
+    assert holds.resolve_claim("r", 1, granted=True) == "ignore"
+    assert holds.resolve_claim("r", 1, granted=False) == "ignore"
+    assert holds.unresolved() == [("r", 2)]
 
 
 def test_what_was_given_up_is_remembered_within_bounds() -> None:
     holds = HeldRequests()
     for number in range(5_000):
-        holds.run(f"r{number}", 0)
+        holds.assign(f"r{number}", 0)
         holds.end(f"r{number}")
     assert len(holds._given_up) == 4_096
-    assert not holds.run("r4999", 0)
-    assert holds.run("r4999", 1)
+    assert not holds.assign("r4999", 0)
+    assert holds.assign("r4999", 1)
 
 
 class Assign(Struct, frozen=True):
@@ -147,7 +147,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def claim(self, worker: str) -> None:
-        self.letters += [Letter(worker, self.lives[worker], Claim(hop)) for _, hop in self.holds[worker].claims()]
+        self.letters += [Letter(worker, self.lives[worker], Claim(hop)) for _, hop in self.holds[worker].unresolved()]
 
     @rule()
     def assign_again(self) -> None:
@@ -195,11 +195,11 @@ class Fleet(RuleBasedStateMachine):
         elif letter.incarnation != self.lives[letter.worker]:
             return  # to a life that is over
         elif isinstance(says, Assign):
-            holds.run("r", says.hop)
+            holds.assign("r", says.hop)
         elif isinstance(says, Offer):
             holds.expect("r", says.hop)
         else:
-            holds.answered("r", says.hop, taken=says.taken)
+            holds.resolve_claim("r", says.hop, granted=says.taken)
 
     def running(self) -> Iterator[tuple[str, int]]:
         for name, holds in self.holds.items():
@@ -228,7 +228,7 @@ class Fleet(RuleBasedStateMachine):
                 self.read(self.letters.pop(0))
         self.never_two_owners()
         assert [hop for _, hop in self.running() if self.owners.accepts("r", hop)], "the request is lost"
-        assert not [claims for holds in self.holds.values() if (claims := holds.claims())], "in doubt for ever"
+        assert not [claims for holds in self.holds.values() if (claims := holds.unresolved())], "in doubt for ever"
 
 
 Fleet.TestCase.settings = settings(max_examples=300, stateful_step_count=40)

@@ -5,12 +5,13 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from loadline.client.handover.messages import ClaimReply, ClaimRequest
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.core.vocabulary.scalars import Role, WorkerPhase
 from loadline.demo.account import DemoSummary, Latencies, RequestAccount
 from loadline.demo.dispatch import SILENT_S, Dispatcher
-from loadline.demo.protocol import Claim, Owned, ResultBatch, Submission
+from loadline.demo.protocol import ResultBatch, Submission
 from loadline.sim.engine import EngineEvent
 
 TICK_S = 0.1
@@ -162,17 +163,17 @@ def decoding(dispatcher: Dispatcher, osl_tokens: int = 11) -> str:
     return deliver(dispatcher)["d1"][0].request.request_id
 
 
-def claim(worker: WorkerRecord, name: str, hop: int) -> Claim:
-    return Claim(name, worker.worker, worker.incarnation, hop)
+def claim(worker: WorkerRecord, name: str, hop: int) -> ClaimRequest:
+    return ClaimRequest(name, worker.worker, worker.incarnation, hop)
 
 
 def test_a_request_that_was_claimed_ends_at_its_new_owner_and_what_the_former_one_says_is_void() -> None:
     dispatcher, served = fleet(P1, D1, D2)
     name = decoding(dispatcher)
-    ours = Owned(taken=True, worker="d2", incarnation=1)
+    ours = ClaimReply(granted=True, worker="d2", incarnation=1)
     assert dispatcher.claim(claim(D2, name, 1)) == ours
     assert dispatcher.claim(claim(D2, name, 1)) == ours, "asked again"
-    assert dispatcher.claim(claim(D1, name, 1)) == Owned(taken=False, worker="d2", incarnation=1)
+    assert dispatcher.claim(claim(D1, name, 1)) == ClaimReply(granted=False, worker="d2", incarnation=1)
     finished = EngineEvent("finished", name, 500.0)
     dispatcher.heard(say(D1, finished), 600.0)
     dispatcher.heard(say(D2, finished), 600.0)
@@ -181,14 +182,14 @@ def test_a_request_that_was_claimed_ends_at_its_new_owner_and_what_the_former_on
     dispatcher.heard(replace(say(D2, finished), hops={name: 1}), 600.0)
     summary = account(dispatcher, served)
     assert (summary.finished, summary.moved, summary.retried, summary.lost) == (1, 1, 0, 0)
-    assert dispatcher.claim(claim(D1, name, 2)) == Owned(taken=False), "it is over"
+    assert dispatcher.claim(claim(D1, name, 2)) == ClaimReply(granted=False), "it is over"
 
 
 def test_a_source_that_has_its_request_again_has_not_moved_it() -> None:
     dispatcher, served = fleet(P1, D1, D2)
     name = decoding(dispatcher)
-    assert dispatcher.claim(claim(D1, name, 1)).taken
-    assert dispatcher.claim(claim(D2, name, 1)) == Owned(taken=False, worker="d1", incarnation=1)
+    assert dispatcher.claim(claim(D1, name, 1)).granted
+    assert dispatcher.claim(claim(D2, name, 1)) == ClaimReply(granted=False, worker="d1", incarnation=1)
     dispatcher.heard(replace(say(D1, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)
     assert (served.finished, served.moved) == (1, 0)
 
@@ -196,23 +197,23 @@ def test_a_source_that_has_its_request_again_has_not_moved_it() -> None:
 def test_who_is_not_known_owns_nothing() -> None:
     dispatcher, _ = fleet(P1, D1)
     name = decoding(dispatcher)
-    d1 = Owned(taken=False, worker="d1", incarnation=1)
+    d1 = ClaimReply(granted=False, worker="d1", incarnation=1)
     assert dispatcher.claim(claim(D2, name, 1)) == d1
     assert dispatcher.claim(claim(record("d1", "decode", incarnation=2), name, 1)) == d1
-    assert dispatcher.claim(claim(D1, "other", 1)) == Owned(taken=False)
+    assert dispatcher.claim(claim(D1, "other", 1)) == ClaimReply(granted=False)
 
 
 def test_a_request_whose_new_owner_dies_starts_again_and_no_old_claim_reaches_it() -> None:
     dispatcher, served = fleet(P1, D1, D2)
     name = decoding(dispatcher)
-    assert dispatcher.claim(claim(D2, name, 1)).taken
+    assert dispatcher.claim(claim(D2, name, 1)).granted
     dispatcher.heard(say(D1, held=[]), 300.0)
     wait(dispatcher, 2.5)
     dispatcher.heard(say(D1, held=[]), 300.0)
     assert served.retried == 0, "its former owner need not have it"
     dispatcher.heard(say(D2, leaving=True), 400.0)
     assert (served.retried, dispatcher.queued) == (1, 1)
-    assert dispatcher.claim(claim(D1, name, 2)) == Owned(taken=False)
+    assert dispatcher.claim(claim(D1, name, 2)) == ClaimReply(granted=False)
 
 
 def test_the_load_of_workers_follows_what_moves() -> None:
@@ -235,7 +236,7 @@ def move(
             holds[source.worker].remove(request)
             hops[request] = hops.get(request, 0) + 1
             for one in rng.sample((source, destination), 2):
-                if dispatcher.claim(claim(one, request, hops[request])).taken:
+                if dispatcher.claim(claim(one, request, hops[request])).granted:
                     holds[one.worker].add(request)
 
 
@@ -291,7 +292,7 @@ def test_percentiles_are_exact_to_one_percent() -> None:
 def test_a_request_that_came_without_its_cache_is_not_handed_over_again_by_the_decode_worker_that_computes_it() -> None:
     dispatcher, served = fleet(P1, D1, D2)
     name = decoding(dispatcher)
-    assert dispatcher.claim(claim(D2, name, 1)).taken
+    assert dispatcher.claim(claim(D2, name, 1)).granted
     dispatcher.heard(replace(say(D2, EngineEvent("first_token", name, 400.0)), hops={name: 1}), 450.0)
     assert (dispatcher.queued, dispatcher.in_flight) == (0, 1), "it is at one place"
     dispatcher.heard(replace(say(D2, EngineEvent("finished", name, 500.0)), hops={name: 1}), 600.0)

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from loadline.config import NatsKnobs
+from loadline.demo.clock import VirtualClock
 from loadline.demo.protocol import (
     ITEMS_MAX,
     ResultBatch,
     Submission,
     SubmitBatch,
-    VirtualClock,
     pack,
     result_subject,
     submit_subject,

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.client.moves import Moves
+from loadline.client.handover.progress import MigrationProgress
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.requests import MigratableRequest
 from loadline.core.vocabulary.decisions import Decision, PoolTarget, Victim
@@ -28,7 +28,7 @@ def chosen(world: Movers, move: Migration, has: list[MigratableRequest]) -> int:
     """Requests that the source of a move takes for it."""
     fields = {name: getattr(move, name) for name in move.__struct_fields__}
     record = world.records[move.source.worker]
-    reply = Moves(record, slots_out=64).answer(MigrateCommand(**fields, ttl_ms=1_000), has, 0)
+    reply = MigrationProgress(record, slots_out=64).answer(MigrateCommand(**fields, ttl_ms=1_000), has, 0)
     assert reply is not None
     return reply.requests
 

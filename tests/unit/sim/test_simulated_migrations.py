@@ -3,15 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from loadline.client.ownership import RequestOwners
+from loadline.client.handover.ownership import RequestOwners
 from loadline.core.vocabulary.migrations import MigrationEndpoint
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.sim.engine import EngineEvent, EngineKnobs, Request, SimulatedEngine
 from loadline.sim.serving.transfer import TransferLink
-from loadline.sim.world import peers
 from loadline.sim.world.bus import VirtualBus
-from loadline.sim.world.mover import NO_MOVES, MoverKnobs
-from loadline.sim.world.peers import Claim, Owned
+from loadline.sim.world.migration import NO_HANDOVERS, HandoverKnobs, handover_bus
 from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import Timeline
@@ -29,14 +27,14 @@ from tests.support.simulated import LINEAR
 
 SUBJECTS = Subjects("loadline")
 # A GB in a second, 1 MB a token: 1 ms for each token.
-MOVER = MoverKnobs(TransferLink(1.0, 0.0, 1_000_000).live_copy)
+HANDOVERS = HandoverKnobs(TransferLink(1.0, 0.0, 1_000_000).live_copy)
 LENGTH = 1_000
 
 
 class Bench:
     """A frontend, two workers, and somebody who commands."""
 
-    def __init__(self, mover: MoverKnobs = MOVER, kv_blocks: int = 1_000) -> None:
+    def __init__(self, handovers: HandoverKnobs = HANDOVERS, kv_blocks: int = 1_000) -> None:
         self.timeline = Timeline()
         self.bus, self.peers, self.store = (
             VirtualBus(self.timeline),
@@ -49,9 +47,9 @@ class Bench:
         self.ended: list[str] = []
         self.frontend = self.peers.connection()
         self.asking = self.bus.connection()
-        self.mover = mover
+        self.handovers = handovers
         self.kv_blocks = kv_blocks
-        VirtualTask(self.frontend.answer(peers.claims_of("m"), peers.answering(Claim, self._claimed)))
+        VirtualTask(handover_bus(self.frontend).serve_frontend("m", self.owners.answer))
         self.bus.subscribe(self.asking, SUBJECTS.all_of("migration"), self._reported)
         self.bus.subscribe(self.asking, SUBJECTS.all_of("load"), self._sampled)
         self.a, self.b = self.worker("a"), self.worker("b")
@@ -65,15 +63,10 @@ class Bench:
             self.bus.connection(),
             self.store.connection(),
             peers=self.peers.connection(),
-            knobs=SimulatedWorkerKnobs(mover=self.mover),
+            knobs=SimulatedWorkerKnobs(handovers=self.handovers),
             on_event=self._happened,
             on_change=lambda _worker: None,
         )
-
-    async def _claimed(self, claim: Claim) -> Owned:
-        yes = self.owners.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
-        owner = self.owners.owner(claim.request_id)
-        return Owned(yes, owner.worker, owner.incarnation) if owner else Owned(yes)
 
     def _happened(self, worker: SimulatedWorker, event: EngineEvent) -> None:
         if event.kind == "finished":
@@ -197,8 +190,8 @@ def test_a_worker_that_drains_gives_all_away_and_then_is_drained() -> None:
     assert sorted(running(bench.b)) == [f"r{number}" for number in range(6)]
 
 
-def test_a_worker_without_a_mover_refuses() -> None:
-    bench = Bench(NO_MOVES)
+def test_a_worker_that_cannot_hand_over_refuses() -> None:
+    bench = Bench(NO_HANDOVERS)
     bench.give("x", bench.a)
     assert [one.reason for one in bench.command()] == ["unsupported"]
     bench.pass_ms(1_000.0)
@@ -208,7 +201,7 @@ def test_a_worker_without_a_mover_refuses() -> None:
 def test_a_destination_that_has_no_room_keeps_nothing() -> None:
     bench = Bench()
     bench.give("x", bench.a)
-    bench.b.mover.intake.refuses = True
+    bench.b.migration.refuses_room = True
     bench.command()
     bench.pass_ms(5_000.0)
     assert (running(bench.a), bench.owner("x")) == (["x"], "a")
@@ -244,7 +237,7 @@ def test_who_was_preempted_keeps_its_tokens_when_it_moves() -> None:
 def test_a_copy_that_hangs_is_withdrawn_at_the_deadline_and_its_slots_are_free_again() -> None:
     bench = Bench()
     bench.give("x", bench.a, osl_tokens=5_000)
-    bench.a.mover.hangs = True
+    bench.a.migration.copies_hang = True
     bench.command(ttl_ms=2_000)
     bench.pass_ms(1_900.0)
     assert bench.phases == ["admitted", "copying"]
@@ -268,7 +261,7 @@ def switching(bench: Bench) -> None:
     bench.command()
     for _ in range(3_000):
         bench.pass_ms(1.0)
-        if bench.a.holds.claims():
+        if bench.a.held_requests.unresolved():
             return
     raise AssertionError("it never stopped")
 

@@ -9,12 +9,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.client.ownership import RequestOwners
+from loadline.client.handover.messages import ClaimReply, ClaimRequest
+from loadline.client.handover.ownership import RequestOwners
 from loadline.errors import BusUnavailable
 from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.chaos.request_client import (
-    HeldRequests,
     HeldRequestsQuery,
+    HeldRequestsReply,
     RequestEnded,
     SubmitRequest,
     ended_subject,
@@ -26,7 +27,8 @@ from loadline.sim.chaos.stub_engine import TOKEN_MS
 from loadline.sim.engine import Request
 from loadline.sim.world import peers
 from loadline.sim.world.bus import VirtualBus
-from loadline.sim.world.peers import Claim, Owned, Said
+from loadline.sim.world.migration import handover_bus
+from loadline.sim.world.peers import Said
 from loadline.sim.world.tasks import VirtualTask, sleep
 from loadline.sim.world.timeline import Timeline
 
@@ -85,7 +87,7 @@ class ChaosFrontend:
         self._misses: dict[WorkerLife, int] = {}
         self._polling: set[WorkerLife] = set()
         for model in sorted({model for model, _ in pools}):
-            VirtualTask(self.connection.answer(peers.claims_of(model), peers.answering(Claim, self._answer_claim)))
+            VirtualTask(handover_bus(self.connection).serve_frontend(model, self._answer_claim))
             VirtualTask(self.connection.answer(ended_subject(model), peers.answering(RequestEnded, self._answer_ended)))
         self._schedule_arrival()
         timeline.call_later(_POLL_MS, self._poll_workers)
@@ -137,14 +139,11 @@ class ChaosFrontend:
             del self.open[ended.request_id]
         return Said(yes)
 
-    async def _answer_claim(self, claim: Claim) -> Owned:
-        yes = self.owners.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
-        owner = self.owners.owner(claim.request_id)
-        if owner is None:
-            return Owned(yes)
-        if yes:
+    def _answer_claim(self, claim: ClaimRequest) -> ClaimReply:
+        reply = self.owners.answer(claim)
+        if reply.granted:
             self.open[claim.request_id].assigned_ms = self._timeline.now_ms
-        return Owned(yes, owner.worker, owner.incarnation)
+        return reply
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +172,9 @@ class ChaosFrontend:
         names: list[str] = []
         try:
             names = (
-                await peers.ask(self.connection, held_subject(worker), HeldRequestsQuery(incarnation), HeldRequests)
+                await peers.ask(
+                    self.connection, held_subject(worker), HeldRequestsQuery(incarnation), HeldRequestsReply
+                )
             ).request_ids
             self._misses[life] = 0
         except BusUnavailable:

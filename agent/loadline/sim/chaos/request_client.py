@@ -30,7 +30,7 @@ class HeldRequestsQuery(Struct, frozen=True):
     incarnation: int
 
 
-class HeldRequests(Struct, frozen=True):
+class HeldRequestsReply(Struct, frozen=True):
     """Answer to ``HeldRequestsQuery``."""
 
     request_ids: list[str]
@@ -86,7 +86,7 @@ class RequestClient:
 
     def on_engine_event(self, event: EngineEvent) -> None:
         """Announce the end of a request."""
-        hop = self._worker.holds.hop(event.request_id)
+        hop = self._worker.held_requests.hop(event.request_id)
         if event.kind == "finished" and hop is not None:
             self._unacknowledged[event.request_id] = hop
             self._tasks = [task for task in self._tasks if not task.done]
@@ -107,7 +107,7 @@ class RequestClient:
             return None
         return Said(self._worker.submit(command.request))
 
-    async def _answer_held(self, query: HeldRequestsQuery) -> HeldRequests | None:
+    async def _answer_held(self, query: HeldRequestsQuery) -> HeldRequestsReply | None:
         if query.incarnation != self._worker.record.incarnation:
             return None
-        return HeldRequests([*self._worker.held, *self._unacknowledged])
+        return HeldRequestsReply([*self._worker.held, *self._unacknowledged])

@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from loadline.client.ownership import RequestOwners
+from loadline.client.handover.ownership import RequestOwners
 from loadline.sim.chaos.invariants import ReportViolation
 from loadline.sim.engine import Request
 

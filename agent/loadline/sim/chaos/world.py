@@ -21,7 +21,7 @@ from loadline.sim.engine import EngineEvent
 from loadline.sim.serving.transfer import TransferLink
 from loadline.sim.world.agent import SimulatedAgent, TurnObserver, VirtualClock
 from loadline.sim.world.bus import VirtualBus
-from loadline.sim.world.mover import MoverKnobs
+from loadline.sim.world.migration import HandoverKnobs
 from loadline.sim.world.scaler import SimulatedScaler
 from loadline.sim.world.store import VirtualStore
 from loadline.sim.world.timeline import START_MS, Timeline
@@ -200,13 +200,13 @@ class ChaosWorld(TurnObserver):
             self.bus.connection(),
             self.store.connection(),
             peers=self.peer_bus.connection(),
-            knobs=SimulatedWorkerKnobs(start_ms, REPORT_INTERVAL_MS, mover=MoverKnobs(_LINK.live_copy)),
+            knobs=SimulatedWorkerKnobs(start_ms, REPORT_INTERVAL_MS, handovers=HandoverKnobs(_LINK.live_copy)),
             on_event=self._on_engine_event,
             on_change=self._on_worker_changed,
         )
         worker.never_drains = self.drains_hang
-        worker.mover.hangs, worker.mover.intake.refuses = self.copies_hang, self.migrations_refused
-        worker.mover.on_phase = partial(self._on_migration_phase, worker)
+        worker.migration.copies_hang, worker.migration.refuses_room = self.copies_hang, self.migrations_refused
+        worker.migration.on_phase = partial(self._on_migration_phase, worker)
         self.workers[record.worker] = worker
         self._request_clients[worker] = RequestClient(self.timeline, worker)
         return worker

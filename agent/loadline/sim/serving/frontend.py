@@ -10,7 +10,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from loadline.client.ownership import RequestOwners
+from loadline.client.handover.messages import ClaimReply, ClaimRequest
+from loadline.client.handover.ownership import RequestOwners
 from loadline.client.traffic_interval import TrafficInterval
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.scalars import Role
@@ -21,9 +22,8 @@ from loadline.sim.serving.prefix import PrefixCache
 from loadline.sim.serving.request_log import RequestLog
 from loadline.sim.serving.routing import ROUTING_POLICIES, DispatchQueue, RoutedWorker
 from loadline.sim.serving.transfer import TransferLink
-from loadline.sim.world import peers
 from loadline.sim.world.bus import BusConnection
-from loadline.sim.world.peers import Claim, Owned
+from loadline.sim.world.migration import handover_bus
 from loadline.sim.world.tasks import VirtualTask
 from loadline.sim.world.timeline import START_MS, Timeline
 from loadline.sim.world.worker import SimulatedWorker
@@ -86,7 +86,7 @@ class SimulatedFrontend:
         self._interval = TrafficInterval()
         self._sequence = 0
         self._subject = Subjects(root).traffic(model, "gateway")
-        VirtualTask(bus.answer(peers.claims_of(model), peers.answering(Claim, self._answer_claim)))
+        VirtualTask(handover_bus(bus).serve_frontend(model, self._answer_claim))
         timeline.call_later(REPORT_INTERVAL_MS, self._report)
 
     @property
@@ -212,21 +212,20 @@ class SimulatedFrontend:
         share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / serving
         return arrival.hit_tokens if self._rng.random() < share else 0
 
-    async def _answer_claim(self, claim: Claim) -> Owned:
-        """A worker wants a request that another one has; who is lost, or has it no more, gives nothing away."""
+    def _answer_claim(self, claim: ClaimRequest) -> ClaimReply:
+        """Grant or refuse a worker's claim. A request whose worker is lost, or has it no more, is given to nobody."""
         name, owner = claim.request_id, self._owners.owner(claim.request_id)
         if owner is None:
-            return Owned(yes=False)
+            return ClaimReply(granted=False)
         mine, its = self._workers.get(owner.worker), self._workers.get(claim.worker)
         there = its is not None and its.worker.record.incarnation == claim.incarnation
         if mine is None or its is None or not there or name not in mine.requests:
-            return Owned(yes=False)
-        if not self._owners.claim(name, claim.worker, claim.incarnation, claim.hop):
-            return Owned(yes=False, worker=owner.worker, incarnation=owner.incarnation)
-        if mine is not its:
+            return ClaimReply(granted=False)
+        reply = self._owners.answer(claim)
+        if reply.granted and mine is not its:
             mine.transfer(name, its)
             self.log.migrated += 1
-        return Owned(yes=True, worker=claim.worker, incarnation=claim.incarnation)
+        return reply
 
     # -- moving --------------------------------------------------------------------------------------------------------
 

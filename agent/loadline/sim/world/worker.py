@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadline.client.holds import HeldRequests
+from loadline.client.handover.held_requests import HeldRequests
 from loadline.client.incarnation import DRAINED_INTERVAL_MS, DRAINED_REPEATS_MAX, WorkerIncarnation
 from loadline.client.leased_key import LeasedKey, LeaseStep
 from loadline.core.vocabulary.samples import WorkerRecord
@@ -18,7 +18,7 @@ from loadline.core.vocabulary.scalars import WorkerPhase
 from loadline.errors import BusUnavailable, LoadlineError
 from loadline.sim.engine import EngineEvent, Request, SimulatedEngine
 from loadline.sim.world.bus import BusConnection
-from loadline.sim.world.mover import NO_MOVES, Mover, MoverKnobs
+from loadline.sim.world.migration import NO_HANDOVERS, HandoverKnobs, SimulatedMigration
 from loadline.sim.world.store import StoreConnection
 from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import START_MS, Timeline
@@ -39,7 +39,7 @@ class SimulatedWorkerKnobs(Struct, frozen=True):
     lease_ttl_s: int = 10
     drained_linger_ms: float = 1_000.0
     """How long it stays after it has said that it is empty."""
-    mover: MoverKnobs = NO_MOVES
+    handovers: HandoverKnobs = NO_HANDOVERS
 
 
 class SimulatedWorker:
@@ -98,8 +98,8 @@ class SimulatedWorker:
         self._migrate_subject = subjects.migrate(record.worker)
         self._migration_subject = subjects.migration(record.worker)
         self._life = WorkerIncarnation(record)
-        self.holds = HeldRequests()
-        self.mover = Mover(timeline, self, knobs.mover, self._publish_migration)
+        self.held_requests = HeldRequests()
+        self.migration = SimulatedMigration(timeline, self, knobs.handovers, self._publish_migration)
         key = Keys(namespace).worker(record.model, record.pool, record.worker)
         self._leased = LeasedKey(store, key, encode(self.record), knobs.lease_ttl_s, self._life.is_later)
         self._next_event_ms: float | None = None
@@ -120,7 +120,7 @@ class SimulatedWorker:
     @property
     def held(self) -> list[str]:
         """Ids of all requests that are its own, or may be."""
-        return [*self.engine.held, *(name for name, _ in self.holds.claims())]
+        return [*self.engine.held, *(name for name, _ in self.held_requests.unresolved())]
 
     @property
     def serving(self) -> bool:
@@ -130,9 +130,9 @@ class SimulatedWorker:
     def submit(self, request: Request) -> bool:
         """Give it a request; says whether it runs it under this hop. It does so once, however often it is given it."""
         name, hop = request.request_id, request.hop
-        if self.holds.hop(name) == hop:
+        if self.held_requests.hop(name) == hop:
             return True
-        if not self.holds.run(name, hop):
+        if not self.held_requests.assign(name, hop):
             return False
         self.run(request)
         return True
@@ -159,11 +159,11 @@ class SimulatedWorker:
             self._finish_drain()
 
     def _on_engine_event(self, event: EngineEvent) -> None:
-        if event.kind == "detached" and self.mover.taken(event):
+        if event.kind == "detached" and self.migration.extracted(event):
             return
         self._on_event(self, event)
         if event.kind != "preempted" and (event.kind != "first_token" or self.record.role == "prefill"):
-            self.holds.end(event.request_id)
+            self.held_requests.end(event.request_id)
 
     def kill(self) -> list[str]:
         """The process ends where it stands; gives the requests that it held. Its lease runs out by itself."""
@@ -173,7 +173,7 @@ class SimulatedWorker:
         for task in self._tasks:
             task.kill()
         lost = list(self.engine.held)
-        self.mover.end()
+        self.migration.end()
         for port in (self.bus, self.store, self.peers):
             VirtualTask(port.close())
         self._on_change(self)
@@ -207,7 +207,9 @@ class SimulatedWorker:
     def _report(self) -> None:
         if self._timeline.now_ms < self.silent_until_ms:
             return
-        report = self._life.report([self.mover.sampled(self.engine.load())], START_MS + int(self._timeline.now_ms))
+        report = self._life.report(
+            [self.migration.with_slots(self.engine.load())], START_MS + int(self._timeline.now_ms)
+        )
         self._publish(self._load_subject, report)
 
     def _publish(self, subject: str, message: Struct) -> None:
@@ -224,7 +226,7 @@ class SimulatedWorker:
             self.advance()
         if isinstance(command, Rejected) or not self.alive:
             return None
-        reply = self.mover.answer(command)
+        reply = self.migration.answer(command)
         return None if reply is None else encode(reply)
 
     def _publish_migration(self, report: MigrationReport) -> None:
@@ -247,13 +249,14 @@ class SimulatedWorker:
     def _start_drain(self) -> None:
         if self.draining or not self.alive:
             return
-        self.draining = self.mover.moves.draining = True
+        self.draining = True
+        self.migration.migrator.drain()
         self._register("draining")
         if self.record.role == "decode":
             self._withdraw()
         self._on_change(self)
         self.advance()
-        if self._knobs.mover.supported:
+        if self._knobs.handovers.supported:
             self._report()  # it has more slots now
 
     def _finish_drain(self) -> None:

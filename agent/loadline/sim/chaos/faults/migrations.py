@@ -54,7 +54,7 @@ def migrations_hang(injector: FaultInjector, fault: Fault) -> Undo:
     def set_all(*, hangs: bool) -> None:
         world.copies_hang = hangs
         for worker in world.workers.values():
-            worker.mover.hangs = hangs
+            worker.migration.copies_hang = hangs
 
     set_all(hangs=True)
     return partial(set_all, hangs=False)
@@ -68,7 +68,7 @@ def migrations_refused(injector: FaultInjector, fault: Fault) -> Undo:
     def set_all(*, refuses: bool) -> None:
         world.migrations_refused = refuses
         for worker in world.workers.values():
-            worker.mover.intake.refuses = refuses
+            worker.migration.refuses_room = refuses
 
     set_all(refuses=True)
     return partial(set_all, refuses=False)

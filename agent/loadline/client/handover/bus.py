@@ -1,0 +1,117 @@
+"""Transport of handovers over a bus, on subjects of its own. An engine may have another one: see ``HandoverTransport``.
+
+<prefix>.room.<worker>   <prefix>.handover.<worker>   <prefix>.claim.<frontend>
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from loadline.client.handover.messages import (
+    ClaimReply,
+    ClaimRequest,
+    HandoverReply,
+    HandoverRequest,
+    RoomReply,
+    RoomRequest,
+)
+from loadline.errors import BusUnavailable
+from loadline.ports import Bus, RequestHandler
+from loadline.wire.codec import Rejected, decode_as, encode
+from loadline.wire.subjects import encode_token
+
+_Q = TypeVar("_Q", bound=Struct)
+_A = TypeVar("_A", bound=Struct)
+
+
+class HandoverTransport(Protocol):
+    """Messages between workers and frontends. A request that is not answered in time gives None."""
+
+    async def ask_room(self, worker: str, message: RoomRequest) -> RoomReply | None:
+        """Send a request for room to a worker, and return its answer."""
+        ...
+
+    async def hand_over(self, worker: str, message: HandoverRequest) -> HandoverReply | None:
+        """Send a request to a worker, and return its answer."""
+        ...
+
+    async def claim(self, frontend: str, message: ClaimRequest) -> ClaimReply | None:
+        """Send a claim to a frontend, and return its answer."""
+        ...
+
+    async def serve_worker(
+        self,
+        worker: str,
+        answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]],
+        answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
+    ) -> None:
+        """Answer messages to a worker from now on; where a function gives None, another worker of its name answers."""
+        ...
+
+
+class HandoverBus:
+    """Handovers over a bus.
+
+    Args:
+        bus: A connected bus.
+        prefix: First tokens of its subjects, the same for all workers and frontends.
+        timeout_s: Time to answer a request for room, and a claim.
+        handover_timeout_s: Time to answer a handover, which takes the destination a claim.
+    """
+
+    def __init__(self, bus: Bus, prefix: str, *, timeout_s: float = 1.0, handover_timeout_s: float = 3.0) -> None:
+        self._bus = bus
+        self._prefix = prefix
+        self._timeout_s = timeout_s
+        self._handover_timeout_s = handover_timeout_s
+
+    async def ask_room(self, worker: str, message: RoomRequest) -> RoomReply | None:
+        """Send a request for room to a worker, and return its answer."""
+        return await self._request(self._subject("room", worker), message, RoomReply, self._timeout_s)
+
+    async def hand_over(self, worker: str, message: HandoverRequest) -> HandoverReply | None:
+        """Send a request to a worker, and return its answer."""
+        return await self._request(self._subject("handover", worker), message, HandoverReply, self._handover_timeout_s)
+
+    async def claim(self, frontend: str, message: ClaimRequest) -> ClaimReply | None:
+        """Send a claim to a frontend, and return its answer."""
+        return await self._request(self._subject("claim", frontend), message, ClaimReply, self._timeout_s)
+
+    async def serve_worker(
+        self,
+        worker: str,
+        answer_room: Callable[[RoomRequest], Awaitable[RoomReply | None]],
+        answer_handover: Callable[[HandoverRequest], Awaitable[HandoverReply | None]],
+    ) -> None:
+        """Answer messages to a worker from now on; where a function gives None, another worker of its name answers."""
+        await self._bus.answer(self._subject("room", worker), _answering(RoomRequest, answer_room))
+        await self._bus.answer(self._subject("handover", worker), _answering(HandoverRequest, answer_handover))
+
+    async def serve_frontend(self, frontend: str, answer_claim: Callable[[ClaimRequest], ClaimReply]) -> None:
+        """Answer claims to requests of a frontend from now on, such as by ``RequestOwners.answer``."""
+
+        async def answer(message: ClaimRequest) -> ClaimReply:
+            return answer_claim(message)
+
+        await self._bus.answer(self._subject("claim", frontend), _answering(ClaimRequest, answer))
+
+    def _subject(self, kind: str, name: str) -> str:
+        return f"{self._prefix}.{kind}.{encode_token(name)}"
+
+    async def _request(self, subject: str, message: Struct, kind: type[_A], timeout_s: float) -> _A | None:
+        try:
+            payload = await self._bus.request(subject, encode(message), timeout_s)
+        except BusUnavailable:
+            return None
+        reply = decode_as(kind, payload, subject)
+        return None if isinstance(reply, Rejected) else reply
+
+
+def _answering(kind: type[_Q], answer: Callable[[_Q], Awaitable[Struct | None]]) -> RequestHandler:
+    async def answered(payload: bytes) -> bytes | None:
+        message = decode_as(kind, payload)
+        reply = None if isinstance(message, Rejected) else await answer(message)
+        return None if reply is None else encode(reply)
+
+    return answered

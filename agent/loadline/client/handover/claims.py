@@ -1,0 +1,59 @@
+"""Claims of a worker that the frontend has not answered, repeated until it does or is given up. Pure."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from loadline.client.handover.effects import Effect, SendClaim
+from loadline.client.handover.messages import ClaimReply, ClaimRequest, HandedRequest
+from loadline.core.vocabulary.samples import WorkerRecord
+
+CLAIM_RETRY_MS: Final = 100
+"""Pause before an unanswered claim is repeated."""
+CLAIM_TIMEOUT_MS: Final = 30_000
+"""Time after which a frontend that does not answer claims is taken for gone, with its users."""
+
+
+class _PendingClaim(Struct):
+    frontend: str
+    message: ClaimRequest
+    begun_ms: int
+
+
+class PendingClaims:
+    """Unanswered claims of one incarnation of a worker.
+
+    Args:
+        record: What the worker is.
+        retry_ms: Pause before an unanswered claim is repeated.
+        timeout_ms: Time after which the frontend is taken for gone; None: never.
+    """
+
+    def __init__(self, record: WorkerRecord, retry_ms: int, timeout_ms: int | None) -> None:
+        self._record = record
+        self._retry_ms = retry_ms
+        self._timeout_ms = timeout_ms
+        self._pending: dict[tuple[str, int], _PendingClaim] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def begin(self, request: HandedRequest, now_ms: int) -> list[Effect]:
+        """Claim a request under its hop."""
+        message = ClaimRequest(request.request_id, self._record.worker, self._record.incarnation, request.hop)
+        self._pending[request.request_id, request.hop] = _PendingClaim(request.frontend, message, now_ms)
+        return [SendClaim(request.frontend, message)]
+
+    def on_reply(
+        self, request_id: str, hop: int, reply: ClaimReply | None, now_ms: int
+    ) -> tuple[ClaimReply | None, list[Effect]]:
+        """Return the outcome of a pending claim, or None and the claim again. ``reply`` None: there was no answer."""
+        one = self._pending.get((request_id, hop))
+        if one is None:
+            return None, []
+        if reply is None:
+            if self._timeout_ms is None or now_ms - one.begun_ms <= self._timeout_ms:
+                return None, [SendClaim(one.frontend, one.message, self._retry_ms)]
+            reply = ClaimReply(granted=False)
+        del self._pending[request_id, hop]
+        return reply, []

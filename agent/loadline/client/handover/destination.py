@@ -1,0 +1,121 @@
+"""Destination of handovers: slots and room for requests of other workers, and the claims to them. Pure."""
+
+from loadline.client.handover.claims import PendingClaims
+from loadline.client.handover.effects import DiscardRequest, Effect, ExpireRoom, ReplyHandover, RunRequest
+from loadline.client.handover.held_requests import HeldRequests
+from loadline.client.handover.messages import (
+    ClaimReply,
+    HandedRequest,
+    HandoverReply,
+    HandoverRequest,
+    RoomReply,
+    RoomRequest,
+)
+
+_GRACE_MS = 2_000
+"""Time that a reservation outlives the deadline of its command: a switch that was begun in time is finished."""
+
+
+class HandoverDestination:
+    """Requests that one incarnation of a worker takes over from others.
+
+    Args:
+        incarnation: Of the worker.
+        held: Requests that the worker holds.
+        claims: Claims of the worker.
+        slots_in: Requests that it takes over at a time; 0: it takes none.
+    """
+
+    def __init__(self, incarnation: int, held: HeldRequests, claims: PendingClaims, slots_in: int) -> None:
+        self.draining = False
+        """True once the worker is to be emptied: then it reserves no room."""
+        self._incarnation = incarnation
+        self._held = held
+        self._claims = claims
+        self._slots_in = slots_in
+        self._reserved: dict[str, int] = {}
+        """Tokens of KV cache by request: each takes a slot until it has come, or will not come."""
+        self._claimed: dict[tuple[str, int], HandedRequest] = {}
+
+    @property
+    def free_slots(self) -> int:
+        """Requests that the worker can take over now."""
+        return 0 if self.draining else max(0, self._slots_in - len(self._reserved))
+
+    @property
+    def expected(self) -> list[str]:
+        """Requests that hold a slot."""
+        return list(self._reserved)
+
+    def reserved_kv_tokens(self, request_id: str) -> int:
+        """Return the KV cache that is reserved for requests other than this one, in tokens."""
+        return sum(tokens for name, tokens in self._reserved.items() if name != request_id)
+
+    def is_addressed(self, incarnation: int) -> bool:
+        """Return whether a message is for this incarnation of the worker. Another one may answer it if not."""
+        return incarnation == self._incarnation
+
+    def on_room_request(self, message: RoomRequest, *, fits: bool) -> tuple[RoomReply, list[Effect]]:
+        """Reserve or release a slot and room for a request.
+
+        Args:
+            message: What the source asks for.
+            fits: Whether the engine has room for its cache beside ``reserved_kv_tokens``.
+        """
+        name = message.request_id
+        if message.ttl_ms <= 0:
+            self._release(name)
+            return RoomReply(granted=False), []
+        if not fits or not self._reserve(name, message.kv_tokens):
+            return RoomReply(granted=False), []
+        # A source that dies does not release it.
+        return RoomReply(granted=True), [ExpireRoom(name, message.ttl_ms + _GRACE_MS)]
+
+    def on_room_expired(self, request_id: str) -> None:
+        """Release the slot of a request, unless it has come and its owner is being asked for."""
+        self._release(request_id)
+
+    def on_handover_request(self, message: HandoverRequest, now_ms: int) -> tuple[HandoverReply | None, list[Effect]]:
+        """Claim a request that is handed over, and return the answer; None: ``ReplyHandover`` follows.
+
+        A repeated message has the same answer, and claims nothing.
+        """
+        request = message.request
+        name, hop = request.request_id, request.hop
+        if self._held.hop(name) == hop:
+            return HandoverReply(accepted=True), []
+        if not (self._reserve(name, 0) and self._held.expect(name, hop)):
+            self._release(name)
+            return HandoverReply(accepted=False), []
+        if (name, hop) in self._claimed:
+            return None, []
+        self._claimed[name, hop] = request
+        # It may run here under an earlier hop: that is over, whatever the answer to the claim is.
+        return None, [DiscardRequest(name), *self._claims.begin(request, now_ms)]
+
+    def on_claim_reply(self, request_id: str, hop: int, reply: ClaimReply) -> list[Effect]:
+        """Run or discard a request, as the frontend says."""
+        request = self._claimed.pop((request_id, hop), None)
+        if request is None:
+            return []
+        self._release(request_id)
+        action = self._held.resolve_claim(request_id, hop, granted=reply.granted)
+        effects: list[Effect] = []
+        if action == "run":
+            effects.append(RunRequest(request))
+        elif action == "drop":
+            effects.append(DiscardRequest(request_id))
+        return [*effects, ReplyHandover(request_id, hop, HandoverReply(accepted=action == "run"))]
+
+    def _reserve(self, request_id: str, kv_tokens: int) -> bool:
+        """Return whether a request has a slot, from now on or already."""
+        if request_id in self._reserved:
+            return True
+        if self.free_slots == 0:
+            return False
+        self._reserved[request_id] = kv_tokens
+        return True
+
+    def _release(self, request_id: str) -> None:
+        if all(name != request_id for name, _ in self._claimed):
+            self._reserved.pop(request_id, None)

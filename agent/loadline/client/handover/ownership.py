@@ -1,0 +1,83 @@
+"""Ownership of requests, kept by the frontend that holds the user's stream: it alone knows what the user got. Pure.
+
+Two workers cannot agree on the owner of a request by messages that may be lost. The frontend decides instead, in one
+place, with one number. Each ownership of a request has a *hop*, one higher than the one before, and a worker takes it
+by a *claim*, a compare-and-set on that number:
+
+1. A source that hands a request over stops it, and sends the destination its state and the next hop, ``h + 1``.
+2. The destination claims ``h + 1``. It runs the request only after the frontend has granted the claim.
+3. A source that does not learn the outcome claims ``h + 1`` *for itself*, again and again until it gets an answer. If
+   the claim is granted, the destination's never can be: the source resumes the request under ``h + 1``. If it is
+   refused, the destination owns the request and the source discards it. If the frontend is gone, so is the user, and
+   nobody runs the request.
+
+Of the two claims to one hop exactly one is granted, and the loser learns it. Nobody runs the request in between, but
+somebody always can: both claims may be repeated for ever, because the owner's claim is always granted again. An answer
+to a claim may come late or twice: it counts only for a worker that has not given that hop away since. Output tokens
+carry the hop under which they were made, and those of an earlier owner are dropped (``accepts``). Where a claim can
+overtake the tokens of the source, the frontend should answer it with the number of tokens that the user has, and the
+destination should continue there.
+"""
+
+from msgspec import Struct
+
+from loadline.client.handover.messages import ClaimReply, ClaimRequest
+
+
+class RequestOwner(Struct, frozen=True):
+    """The incarnation of a worker that owns a request."""
+
+    worker: str
+    incarnation: int
+    hop: int
+    """Number of owners that the request had before."""
+
+
+class RequestOwners:
+    """Owners of the requests of one frontend. It is as large as the open requests: call ``end`` for each."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, RequestOwner] = {}
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def assign(self, request_id: str, worker: str, incarnation: int) -> int:
+        """Assign a request to a worker, for the first time or because its owner died, and return the new hop.
+
+        No pending claim to the request can be granted any more.
+        """
+        before = self._owners.get(request_id)
+        hop = 0 if before is None else before.hop + 1
+        self._owners[request_id] = RequestOwner(worker, incarnation, hop)
+        return hop
+
+    def answer(self, claim: ClaimRequest) -> ClaimReply:
+        """Grant or refuse a claim, and return the answer to send."""
+        granted = self.claim(claim.request_id, claim.worker, claim.incarnation, claim.hop)
+        owner = self._owners.get(claim.request_id)
+        return ClaimReply(granted) if owner is None else ClaimReply(granted, owner.worker, owner.incarnation)
+
+    def claim(self, request_id: str, worker: str, incarnation: int, hop: int) -> bool:
+        """Return whether the worker owns the request under that hop, from now on or already: claims are repeated."""
+        before = self._owners.get(request_id)
+        if before is None:
+            return False
+        claimed = RequestOwner(worker, incarnation, hop)
+        if hop == before.hop + 1:
+            self._owners[request_id] = claimed
+            return True
+        return before == claimed
+
+    def owner(self, request_id: str) -> RequestOwner | None:
+        """Return the owner of a request; None: it is over, or was never here."""
+        return self._owners.get(request_id)
+
+    def accepts(self, request_id: str, hop: int) -> bool:
+        """Return whether output that was made under that hop is that of the owner."""
+        owner = self._owners.get(request_id)
+        return owner is not None and owner.hop == hop
+
+    def end(self, request_id: str) -> None:
+        """End a request: it has no owner any more, and no claim to it is granted."""
+        self._owners.pop(request_id, None)

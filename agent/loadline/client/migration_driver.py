@@ -1,0 +1,303 @@
+"""Handovers of a real engine: a task for each effect, and the clock that ends late copies."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Final, Self, TypeVar
+
+from msgspec.structs import replace
+
+from loadline.adapters.logs import bounded
+from loadline.client.handover.effects import (
+    AskRoom,
+    CancelCopy,
+    DiscardRequest,
+    EndTransfer,
+    ExpireRoom,
+    PublishReports,
+    ReleaseRoom,
+    ReplyHandover,
+    RunRequest,
+    SendClaim,
+    SendHandover,
+    StartCopy,
+    StopRequest,
+    Transfer,
+)
+from loadline.client.handover.executor import EffectExecutor
+from loadline.client.handover.messages import HandoverReply, HandoverRequest, RoomReply, RoomRequest
+from loadline.client.handover.migrator import RequestMigrator
+from loadline.client.migratable_engine import MigrationOptions, MigrationRefused
+from loadline.client.resources import running, wait_at_most
+from loadline.core.migration.requests import MigratableRequest
+from loadline.core.vocabulary.scalars import TOKENS_MAX
+from loadline.wire.messages import MigrateCommand, MigrateReply, MigrationReport
+
+# A request has four reports at most, and a worker moves 64 requests at most: this many wait where the bus is slow.
+_REPORTS_MAX: Final = 1_024
+_SHOWN_MAX: Final = 100
+
+_log = bounded("migration")
+
+_R = TypeVar("_R")
+
+
+class MigrationDriver(EffectExecutor):
+    """Executes the handovers of a worker; an async context manager.
+
+    Args:
+        migrator: Decides what happens.
+        options: The engine, and the way to other workers.
+        worker: Name of the worker.
+        publish: Publishes a report.
+    """
+
+    def __init__(
+        self,
+        migrator: RequestMigrator,
+        options: MigrationOptions,
+        worker: str,
+        publish: Callable[[MigrationReport], Awaitable[object]],
+    ) -> None:
+        super().__init__()
+        self._migrator = migrator
+        self._engine = options.engine
+        self._transport = options.transport
+        self._worker = worker
+        self._publish = publish
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._copies: dict[Transfer, asyncio.Task[None]] = {}
+        self._replies: dict[tuple[str, int], asyncio.Future[HandoverReply]] = {}
+        self._outbox: deque[MigrationReport] = deque(maxlen=_REPORTS_MAX)
+        self._wake = asyncio.Event()
+        self._left = False
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Answer other workers, and watch deadlines."""
+        await self._stack.enter_async_context(running(self._watch(), f"migrations of {self._worker}"))
+        await self._transport.serve_worker(self._worker, self._answer_room, self._answer_handover)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End all handovers where they are: the process leaves."""
+        self._left = True
+        await self._stack.aclose()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def answer(self, command: MigrateCommand) -> MigrateReply | None:
+        """Answer a migrate command, and begin what it asks for after that; None: nobody answers, or another worker."""
+        if self._left:
+            return None
+        reply = self._migrator.answer(command, self._candidates(), self._now_ms())
+        self.execute(self._migrator.source.begin(command.command_id))
+        self._wake.set()
+        return reply
+
+    def _candidates(self) -> Sequence[MigratableRequest]:
+        try:
+            return _valid(self._engine.migratable_requests(), self._worker)
+        except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs this command
+            _log.error("requests_unknown", worker=self._worker, exc_info=error)
+            return ()
+
+    async def _answer_room(self, message: RoomRequest) -> RoomReply | None:
+        destination = self._migrator.destination
+        if self._left or not destination.is_addressed(message.incarnation):
+            return None
+        reserved = destination.reserved_kv_tokens(message.request_id)
+        reply, effects = destination.on_room_request(message, fits=self._has_room(message.kv_tokens + reserved))
+        self.execute(effects)
+        return reply
+
+    def _has_room(self, kv_tokens: int) -> bool:
+        try:
+            return self._engine.has_room(kv_tokens)
+        except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs this handover
+            _log.error("room_unknown", worker=self._worker, exc_info=error)
+            return False
+
+    async def _answer_handover(self, message: HandoverRequest) -> HandoverReply | None:
+        destination = self._migrator.destination
+        if self._left or not destination.is_addressed(message.incarnation):
+            return None
+        reply, effects = destination.on_handover_request(message, self._now_ms())
+        key = message.request.request_id, message.request.hop
+        future = None if reply else self._replies.setdefault(key, asyncio.get_running_loop().create_future())
+        self.execute(effects)
+        return reply if future is None else await asyncio.shield(future)
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def ask_room(self, effect: AskRoom) -> None:
+        """Ask a destination for room."""
+
+        async def ask() -> None:
+            reply = await self._send(self._transport.ask_room(effect.worker, effect.message))
+            self.execute(self._migrator.source.on_room_reply(effect.transfer, reply, self._now_ms()))
+
+        self._start(ask())
+
+    def release_room(self, effect: ReleaseRoom) -> None:
+        """Release the room at a destination."""
+
+        async def release() -> None:
+            await self._send(self._transport.ask_room(effect.worker, effect.message))
+
+        self._start(release())
+
+    def start_copy(self, effect: StartCopy) -> None:
+        """Copy the KV cache in a task."""
+        transfer = effect.transfer
+        copy = self._start(self._engine.copy(transfer.request_id, effect.command))
+        copy.add_done_callback(partial(self._copy_ended, transfer))
+        self._copies[transfer] = copy
+
+    def cancel_copy(self, effect: CancelCopy) -> None:
+        """Cancel the task of a copy; ``_copy_ended`` is called once it has ended."""
+        self._copies[effect.transfer].cancel()
+
+    def _copy_ended(self, transfer: Transfer, copy: asyncio.Task[None]) -> None:
+        if self._left:
+            return
+        if copy.cancelled():
+            # Where the copy is in time, something that the engine waits for was cancelled.
+            self._give_up(transfer, MigrationRefused("failed", "its copy was cancelled"))
+        elif (error := copy.exception()) is not None:
+            self._give_up(transfer, error)
+        else:
+            self.execute(self._migrator.source.on_copied(transfer, self._now_ms()))
+
+    def stop_request(self, effect: StopRequest) -> None:
+        """Stop a request in a task."""
+        transfer = effect.transfer
+
+        async def stop() -> None:
+            try:
+                stopped = await self._engine.stop(transfer.request_id, effect.command)
+            except Exception as error:  # noqa: BLE001 - the engine's code: its failure costs this migration
+                self._give_up(transfer, error)
+                return
+            if stopped is None:
+                self._give_up(transfer, MigrationRefused("finished", "it ended, or is about to"))
+            else:
+                self.execute(self._migrator.source.on_stopped(transfer, stopped, self._now_ms()))
+
+        self._start(stop())
+
+    def _give_up(self, transfer: Transfer, error: BaseException) -> None:
+        if isinstance(error, MigrationRefused):
+            refused = error
+        else:
+            _log.error("migration_failed", worker=self._worker, request=transfer.request_id, exc_info=error)
+            refused = MigrationRefused("failed", repr(error))
+        self.execute(self._migrator.source.on_failure(transfer, refused.reason, self._now_ms(), refused.detail))
+
+    def send_handover(self, effect: SendHandover) -> None:
+        """Send a request to its destination."""
+
+        async def send() -> None:
+            reply = await self._send(self._transport.hand_over(effect.worker, effect.message))
+            self.execute(self._migrator.source.on_handover_reply(effect.transfer, reply, self._now_ms()))
+
+        self._start(send())
+
+    def send_claim(self, effect: SendClaim) -> None:
+        """Send a claim to a frontend."""
+
+        async def send() -> None:
+            await asyncio.sleep(effect.delay_ms / 1_000)
+            reply = await self._send(self._transport.claim(effect.frontend, effect.message))
+            name, hop = effect.message.request_id, effect.message.hop
+            self.execute(self._migrator.on_claim_reply(name, hop, reply, self._now_ms()))
+
+        self._start(send())
+
+    def run_request(self, effect: RunRequest) -> None:
+        """Have the engine run a request."""
+        self._call(partial(self._engine.run, effect.request), effect.request.request_id)
+
+    def discard_request(self, effect: DiscardRequest) -> None:
+        """Have the engine discard a request."""
+        self._call(partial(self._engine.discard, effect.request_id), effect.request_id)
+
+    def expire_room(self, effect: ExpireRoom) -> None:
+        """Release a reservation later."""
+        expire = self._migrator.destination.on_room_expired
+        asyncio.get_running_loop().call_later(effect.delay_ms / 1_000, expire, effect.request_id)
+
+    def reply_handover(self, effect: ReplyHandover) -> None:
+        """Answer the sources of a handover."""
+        future = self._replies.pop((effect.request_id, effect.hop), None)
+        if future is not None:
+            future.set_result(effect.message)
+
+    def publish_reports(self, effect: PublishReports) -> None:
+        """Publish reports as soon as the bus takes them."""
+        self._outbox.extend(effect.reports)
+        self._wake.set()
+
+    def end_transfer(self, effect: EndTransfer) -> None:
+        """Forget the copy of a transfer."""
+        self._copies.pop(effect.transfer, None)
+
+    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _call(self, call: Callable[[], None], request_id: str) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - the engine's code: the frontend misses the request, and starts it again
+            _log.error("engine_failed", worker=self._worker, request=request_id, exc_info=error)
+            self._engine.held_requests.end(request_id)
+
+    async def _send(self, sending: Awaitable[_R | None]) -> _R | None:
+        try:
+            return await sending
+        except Exception as error:  # noqa: BLE001 - the engine's code: as if there were no answer
+            _log.error("message_failed", worker=self._worker, exc_info=error)
+            return None
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Publish reports, withdraw what is late, and repeat last reports."""
+        while True:
+            self._wake.clear()
+            self.execute(self._migrator.tick(self._now_ms()))
+            while self._outbox:
+                await self._publish(self._outbox.popleft())
+            wake_ms = self._migrator.next_wake_ms()
+            if wake_ms is None:
+                await self._wake.wait()
+            else:
+                await wait_at_most(self._wake, max(0, wake_ms - self._now_ms()) / 1_000)
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1_000)
+
+
+def _valid(requests: Iterable[MigratableRequest], worker: str) -> list[MigratableRequest]:
+    """Return the requests with an id of their own and a valid number of tokens, which may be NumPy's."""
+    found: dict[str, MigratableRequest] = {}
+    for one in requests:
+        try:
+            tokens = int(one.prompt_tokens), int(one.output_tokens)
+            name = one.request_id
+            twice = name in found
+        except (AttributeError, TypeError, ValueError) as error:
+            _log.error("request_ignored", worker=worker, request=repr(one)[:_SHOWN_MAX], problem=str(error))
+            continue
+        if min(tokens) < 0 or max(tokens) > TOKENS_MAX or twice:
+            problem = "its id is there twice" if twice else f"it has {tokens[0]} and {tokens[1]} tokens"
+            _log.error("request_ignored", worker=worker, request=repr(name)[:_SHOWN_MAX], problem=problem)
+            continue
+        found[name] = replace(one, prompt_tokens=tokens[0], output_tokens=tokens[1])
+    return list(found.values())
