@@ -125,9 +125,11 @@ def tell(world: Line, pool: str, kv: float, queue: int, demand: float | None = N
 def look(planner: Planner, world: Line) -> Recommendation:
     """The planner's opinion; what it asks is answered at once."""
     opinion = planner.plan(world.look(), world.now)
-    asked = planner.asked()
+    asked = planner.forecast_request()
     if asked is not None:
-        planner.take(ForecastFitted("m", asked.request, [forecast(question) for question in asked.questions]))
+        planner.ingest_forecast(
+            ForecastFitted("m", asked.request, [forecast(question) for question in asked.questions])
+        )
         opinion = planner.plan(world.model, world.now)
     return opinion
 

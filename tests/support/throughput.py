@@ -55,11 +55,11 @@ class Desk:
 
     def answer(self, *requests: float) -> Recommendation:
         """The forecast of requests an interval, which was asked for just now."""
-        asked = self.planner.asked()
+        asked = self.planner.forecast_request()
         assert asked is not None
         means = (requests, (500.0,) * len(requests), (100.0,) * len(requests))
         forecasts: list[Forecast | None] = [Forecast(mean, tuple(2 * x for x in mean), "constant") for mean in means]
-        self.planner.take(ForecastFitted("m", asked.request, forecasts))
+        self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
         return self.look()
 
 

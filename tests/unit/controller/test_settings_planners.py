@@ -205,7 +205,7 @@ def _remembered(planner: Any) -> set[str]:
     """Pools of which a planner, or a part of it, remembers something."""
     parts = getattr(planner, "parts", None)
     each = [planner] if parts is None else [getattr(parts, name) for name in parts.__struct_fields__]
-    return {pool for one in each for name in one.by_pool for pool in getattr(one, name)}
+    return {pool for one in each for name in one.pool_fields for pool in getattr(one, name)}
 
 
 def _throughput(planner: Any) -> ThroughputPlanner:

@@ -119,15 +119,15 @@ def test_nothing_is_learned_while_a_pool_changes(change: str) -> None:
 
 def test_what_was_learned_goes_on_elsewhere_and_small_changes_are_not_worth_it() -> None:
     desk, heir = Desk({"d": 4}), Correction()
-    assert desk.learned.learned() is None
+    assert desk.learned.export_learned() is None
     for _ in range(3):
         desk.interval()
-    said = desk.learned.learned()
+    said = desk.learned.export_learned()
     assert said is not None
-    heir.learn(said)
+    heir.import_learned(said)
     assert (heir.prefill, heir.decode) == (1.0, round(desk.learned.decode, 3))
     desk.learned.decode += 0.0001
-    assert desk.learned.learned() == said == heir.learned()
+    assert desk.learned.export_learned() == said == heir.export_learned()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_was_learned_goes_on_elsewhere_and_small_changes_are_not_worth_it()
 )
 def test_what_cannot_be_read_teaches_nothing(data: bytes) -> None:
     heir = Correction()
-    heir.learn(data)
+    heir.import_learned(data)
     assert (heir.prefill, heir.decode) == (1.0, 1.0)
 
 
@@ -145,6 +145,6 @@ def test_planners_keep_it_where_they_use_it(*, corrects: bool) -> None:
     factors = b'{"prefill":1.5,"decode":0.5}'
     of_two = msgspec.json.encode({"throughput": factors})
     for planner, said in ((ThroughputPlanner(knobs), factors), (SlaPlanner(SlaKnobs(throughput=knobs)), of_two)):
-        assert planner.learned() is None
-        planner.learn(said)
-        assert planner.learned() == (said if corrects else None)
+        assert planner.export_learned() is None
+        planner.import_learned(said)
+        assert planner.export_learned() == (said if corrects else None)

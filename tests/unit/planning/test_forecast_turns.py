@@ -41,11 +41,11 @@ class Curious(Planner):
     def next_wake(self) -> int:
         return START + 1_000_000
 
-    def asked(self) -> ForecastRequest | None:
+    def forecast_request(self) -> ForecastRequest | None:
         self.request += 1
         return ForecastRequest(self.request, [QUESTION])
 
-    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+    def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         self.answers.append(answer)
 
 

@@ -160,13 +160,13 @@ def test_a_count_that_came_of_the_other_side_is_a_demand_for_as_much_as_it_serve
 def test_what_each_side_has_learned_outlives_it() -> None:
     planner = HybridPlanner(HybridKnobs(saturation=SaturationKnobs(capacity="tokens")))
     heir = HybridPlanner(planner.knobs)
-    assert planner.learned() is None
+    assert planner.export_learned() is None
     sides = planner._sides
-    sides.queueing.learn(b'{"lines":{"a":{"decode":{"slope":0.1,"intercept_ms":9.0}}}}')
-    sides.saturation.learn(b'{"a":{"by_bucket":{"1":[60000.0]}}}')
-    data = planner.learned()
+    sides.queueing.import_learned(b'{"lines":{"a":{"decode":{"slope":0.1,"intercept_ms":9.0}}}}')
+    sides.saturation.import_learned(b'{"a":{"by_bucket":{"1":[60000.0]}}}')
+    data = planner.export_learned()
     assert data is not None
-    heir.learn(data)
-    assert heir.learned() == data
-    assert heir._sides.queueing.learned() == sides.queueing.learned() is not None
-    assert heir._sides.saturation.learned() == sides.saturation.learned() is not None
+    heir.import_learned(data)
+    assert heir.export_learned() == data
+    assert heir._sides.queueing.export_learned() == sides.queueing.export_learned() is not None
+    assert heir._sides.saturation.export_learned() == sides.saturation.export_learned() is not None

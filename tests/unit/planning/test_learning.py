@@ -34,10 +34,10 @@ class Pupil(StaticPlanner):
 
     facts: bytes | None = None
 
-    def learned(self) -> bytes | None:
+    def export_learned(self) -> bytes | None:
         return self.facts
 
-    def learn(self, data: bytes) -> None:
+    def import_learned(self, data: bytes) -> None:
         if data == b"poison":
             raise ZeroDivisionError
         if data != b"nonsense":

@@ -167,9 +167,9 @@ def hear(desk: Desk, requests_per_s: int, *blocks: int, seconds: int = 30) -> Re
         )
         desk.world.model.traffic.ingest(TrafficReported("m", "f", 1, sample), desk.world.now + 1_000)
         opinion = desk.run(*blocks, seconds=1)
-        asked = desk.planner.asked()
+        asked = desk.planner.forecast_request()
         if asked is not None:
-            desk.planner.take(ForecastFitted("m", asked.request, [forecast(one) for one in asked.questions]))
+            desk.planner.ingest_forecast(ForecastFitted("m", asked.request, [forecast(one) for one in asked.questions]))
     return opinion
 
 

@@ -105,26 +105,26 @@ def test_profiles_are_believed_unless_a_knob_says_that_they_are_not(told: float)
 
 def test_what_was_learned_is_known_to_the_next_agent_at_once(told: float) -> None:
     desk = Desk()
-    assert desk.planner.learned() is None
+    assert desk.planner.export_learned() is None
     desk.hear(120)
-    data = desk.planner.learned()
+    data = desk.planner.export_learned()
     assert data is not None
     desk.hear(60)
-    assert desk.planner.learned() == data, "nothing new is not written again"
+    assert desk.planner.export_learned() == data, "nothing new is not written again"
     heir = Desk()
-    heir.planner.learn(data)
-    assert heir.planner.learned() == data
+    heir.planner.import_learned(data)
+    assert heir.planner.export_learned() == data
     assert serves(heir.hear(12)) == pytest.approx(told, rel=0.1)
 
 
 def test_what_was_learned_of_another_engine_is_not_believed() -> None:
     desk = Desk()
     desk.hear(120)
-    data = desk.planner.learned()
+    data = desk.planner.export_learned()
     assert data is not None
     heir = Desk()
     heir.pool.knobs = replace(POOL, gpus_per_worker=2)
-    heir.planner.learn(data)
+    heir.planner.import_learned(data)
     assert heir.hear(2).targets == {}
     assert heir.planner.lines == {}
 
@@ -135,7 +135,7 @@ def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, An
     desk.hear(120)
     desk.pool.knobs = replace(POOL, **change)
     assert desk.hear(1).demands[0].capacities == {}
-    assert desk.planner.learned() is None, "what was learned of the old ones is not kept as of the new ones"
+    assert desk.planner.export_learned() is None, "what was learned of the old ones is not kept as of the new ones"
     assert desk.hear(8, slower=1.9).reasons[0].code is ReasonCode.ENGINE_LEARNING
     assert serves(desk.hear(120, slower=1.9)) < 0.7 * told
 
@@ -152,7 +152,7 @@ def test_a_pool_that_moves_to_other_engines_is_learned_anew(change: dict[str, An
 )
 def test_what_cannot_be_meant_does_no_harm(data: bytes, told: float) -> None:
     desk = Desk()
-    desk.planner.learn(data)
+    desk.planner.import_learned(data)
     assert desk.hear(12).targets == {}
     assert serves(desk.hear(200)) == pytest.approx(told, rel=0.1)
 
@@ -165,8 +165,8 @@ def test_lines_that_no_engine_has_are_not_learned(slope: float, intercept_ms: fl
     good = {"slope": 0.1, "intercept_ms": 5.0}
     data = msgspec.json.encode({"lines": {"p": {"decode": good, "prefill": line}, "q": {"decode": good}}})
     desk = Desk()
-    desk.planner.learn(data)
-    assert desk.planner.learned() is None, "so it is counted as ignored"
+    desk.planner.import_learned(data)
+    assert desk.planner.export_learned() is None, "so it is counted as ignored"
 
 
 def test_fits_are_a_part_of_the_state() -> None:

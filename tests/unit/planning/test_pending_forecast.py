@@ -21,13 +21,13 @@ def fitted(request: int, mean: float) -> ForecastFitted:
 def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFitted | ForecastFailed) -> None:
     foresight = PendingForecast()
     foresight.ask(questions(MINUTE_MS))
-    foresight.take(fitted(1, 5.0))
+    foresight.ingest_forecast(fitted(1, 5.0))
     foresight.news = False
     foresight.ask(questions(2 * MINUTE_MS))
-    foresight.take(late)
+    foresight.ingest_forecast(late)
     assert (foresight.news, foresight.begins_ms, foresight.notes) == (False, MINUTE_MS, [])
     assert foresight.forecasts == fitted(1, 5.0).forecasts
-    foresight.take(fitted(2, 7.0))
+    foresight.ingest_forecast(fitted(2, 7.0))
     assert (foresight.news, foresight.begins_ms) == (True, 2 * MINUTE_MS)
     assert foresight.forecasts == fitted(2, 7.0).forecasts
 
@@ -35,7 +35,7 @@ def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFi
 def test_an_answer_that_comes_twice_counts_once() -> None:
     foresight = PendingForecast()
     foresight.ask(questions(MINUTE_MS))
-    foresight.take(fitted(1, 5.0))
+    foresight.ingest_forecast(fitted(1, 5.0))
     foresight.news = False
-    foresight.take(fitted(1, 9.0))
+    foresight.ingest_forecast(fitted(1, 9.0))
     assert (foresight.news, foresight.forecasts) == (False, fitted(1, 5.0).forecasts)

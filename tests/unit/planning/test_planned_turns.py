@@ -36,7 +36,7 @@ class Noting(Planner):
     def next_wake(self) -> int:
         return START + AWAY_MS
 
-    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+    def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         self.told.append(answer.request)
 
 

@@ -59,10 +59,10 @@ class Desk:
             event = TrafficReported("m", "f", 1, replace(traffic, **said))
             self.world.model.traffic.ingest(event, self.world.now)
             opinion = self.planner.plan(self.world.look(), self.world.now)
-            asked = self.planner.asked()
+            asked = self.planner.forecast_request()
             if asked is not None:
                 forecasts = [forecast(question) for question in asked.questions]
-                self.planner.take(ForecastFitted("m", asked.request, forecasts))
+                self.planner.ingest_forecast(ForecastFitted("m", asked.request, forecasts))
             for name, count in opinion.targets.items() if obey else ():
                 self.become(name, count)
         return opinion

@@ -71,12 +71,12 @@ def test_what_was_held_when_requests_queued_is_all_that_it_can_hold() -> None:
 
 def test_what_it_has_learned_outlives_it() -> None:
     desk, heir = Desk(), Desk()
-    assert desk.planner.learned() is None
+    assert desk.planner.export_learned() is None
     desk.run(30, 60_000.0, waiting=6)
-    data = desk.planner.learned()
+    data = desk.planner.export_learned()
     assert data is not None
-    heir.planner.learn(data)
-    assert heir.planner.learned() == data
+    heir.planner.import_learned(data)
+    assert heir.planner.export_learned() == data
     assert heir.run(30, 58_000.0).targets == {"a": 5}
 
 
@@ -96,8 +96,10 @@ def test_what_it_has_learned_outlives_it() -> None:
 def test_what_no_worker_can_hold_is_not_learned(observed: dict[str, list[float]]) -> None:
     desk = Desk()
     with pytest.raises(msgspec.ValidationError):
-        desk.planner.learn(msgspec.json.encode({"a": {"by_bucket": {"0": [60_000.0]}}, "b": {"by_bucket": observed}}))
-    assert desk.planner.learned() is None
+        desk.planner.import_learned(
+            msgspec.json.encode({"a": {"by_bucket": {"0": [60_000.0]}}, "b": {"by_bucket": observed}})
+        )
+    assert desk.planner.export_learned() is None
 
 
 @pytest.mark.parametrize("tokens", [0.0, -1.0, 1e-9, 1e13])

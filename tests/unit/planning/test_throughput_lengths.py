@@ -36,7 +36,7 @@ def test_what_has_not_ended_yet_is_long() -> None:
     found = desk.hear(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
     assert found.targets["d"] == 17, "more of them ended, and later"
     assert desk.hear(470, 151, in_flight=3_750).targets["d"] == 17
-    asked = desk.planner.asked()
+    asked = desk.planner.forecast_request()
     assert asked is not None
     (osl,) = asked.questions[2].series.values
     ended = 10 * 235 + 20 * 400 + 150 * 470
@@ -54,7 +54,7 @@ def test_cancelled_requests_do_not_make_outputs_longer() -> None:
     desk = Desk()
     for _ in range(181):
         desk.hear(100, completed=60, in_flight=90)
-    asked = desk.planner.asked()
+    asked = desk.planner.forecast_request()
     assert asked is not None
     (osl,) = asked.questions[2].series.values
     assert osl == pytest.approx(100.0, rel=0.01), "40 % never end, but only 90 are still under way"

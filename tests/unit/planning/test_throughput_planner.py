@@ -38,11 +38,11 @@ def test_nothing_grows_for_a_peak_that_is_over_when_no_more_than_one_interval_is
 def test_every_interval_it_asks_for_as_long_as_a_worker_takes_and_an_interval() -> None:
     desk = Desk()
     desk.hear(150, 179)
-    assert desk.planner.asked() is None
+    assert desk.planner.forecast_request() is None
     desk.hear(150, 2)
-    asked = desk.planner.asked()
+    asked = desk.planner.forecast_request()
     assert asked is not None
-    assert desk.planner.asked() is None, "once"
+    assert desk.planner.forecast_request() is None, "once"
     requests, isl, osl = asked.questions
     assert requests.horizon == 2, "a minute to start, and three until the next look"
     assert requests.series.values == (150 * 180,)
@@ -92,13 +92,13 @@ def test_an_absurd_forecast_is_one_step_however_often_it_is_looked_at() -> None:
 def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
     desk = Desk(workers=5)
     desk.hear(470, 181)
-    first = desk.planner.asked()
+    first = desk.planner.forecast_request()
     assert first is not None
     desk.hear(470, 360)
-    assert desk.planner.asked() is None, "two more intervals are over, and the fit is not"
-    desk.planner.take(ForecastFailed("m", first.request, "late"))
+    assert desk.planner.forecast_request() is None, "two more intervals are over, and the fit is not"
+    desk.planner.ingest_forecast(ForecastFailed("m", first.request, "late"))
     desk.hear(470, 180)
-    second = desk.planner.asked()
+    second = desk.planner.forecast_request()
     assert second is not None
     assert (second.request, len(second.questions[0].series.values)) == (first.request + 1, 4)
 
@@ -106,14 +106,14 @@ def test_one_question_is_open_at_a_time_however_long_a_fit_takes() -> None:
 def test_of_an_old_forecast_what_is_over_does_not_count() -> None:
     desk = Desk(workers=5)
     desk.hear(470, 181)
-    first = desk.planner.asked()
+    first = desk.planner.forecast_request()
     assert first is not None
     desk.hear(470, 190)
     means: list[Forecast | None] = [
         Forecast(tuple(means), tuple(means), "constant")
         for means in ((900 * 180.0, 600 * 180.0), (500.0, 400.0), (100.0, 90.0))
     ]
-    desk.planner.take(ForecastFitted("m", first.request, means))
+    desk.planner.ingest_forecast(ForecastFitted("m", first.request, means))
     desk.look()
     assert desk.planner.outlook is not None
     assert desk.planner.outlook.requests_per_s == pytest.approx(600)
@@ -153,7 +153,7 @@ def test_a_burst_that_no_cache_has_makes_an_interval_busy() -> None:
     desk.hear(100, 100, kv_hit_rate=0.9)
     desk.hear(100, 30, kv_hit_rate=0.6)
     desk.hear(100, 51, kv_hit_rate=0.9)
-    asked = desk.planner.asked()
+    asked = desk.planner.forecast_request()
     assert asked is not None
     work, mean = 40.0, (150 * 10 + 30 * 40) / 180
     assert asked.questions[0].series.values[-1] == pytest.approx(100 * 180 * work / mean, rel=0.02)
@@ -173,7 +173,7 @@ def test_an_interval_that_was_hardly_heard_is_unknown() -> None:
     desk.hear(150, 60)
     desk.world.now += 121_000
     desk.look()
-    asked = desk.planner.asked()
+    asked = desk.planner.forecast_request()
     assert asked is not None
     assert asked.questions[0].series.values == (None,)
 
@@ -206,9 +206,9 @@ def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
 def test_without_a_forecast_the_last_interval_stands_in() -> None:
     desk = Desk(workers=2)
     desk.hear(150, 181)
-    asked = desk.planner.asked()
+    asked = desk.planner.forecast_request()
     assert asked is not None
-    desk.planner.take(ForecastFailed("m", asked.request, "no fitter"))
+    desk.planner.ingest_forecast(ForecastFailed("m", asked.request, "no fitter"))
     opinion = desk.look()
     assert ReasonCode.FORECAST_FALLBACK in codes(opinion)
     assert desk.planner.outlook is not None
@@ -218,14 +218,14 @@ def test_without_a_forecast_the_last_interval_stands_in() -> None:
 def test_answers_that_nobody_waits_for_change_nothing() -> None:
     desk = Desk()
     desk.hear(150, 181)
-    asked = desk.planner.asked()
+    asked = desk.planner.forecast_request()
     assert asked is not None
     before = desk.planner.outlook
-    desk.planner.take(ForecastFitted("m", asked.request - 1, [None, None, None]))
-    desk.planner.take(ForecastFailed("m", asked.request + 1))
+    desk.planner.ingest_forecast(ForecastFitted("m", asked.request - 1, [None, None, None]))
+    desk.planner.ingest_forecast(ForecastFailed("m", asked.request + 1))
     desk.look()
     assert desk.planner.outlook == before
-    desk.planner.take(ForecastFitted("m", asked.request, []))
+    desk.planner.ingest_forecast(ForecastFitted("m", asked.request, []))
     desk.look()
     assert desk.planner.outlook is not None, "nonsense is no forecast: the last interval stands in"
 

@@ -75,7 +75,7 @@ def _keep_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dic
             state.fleet.unassign(model.pools.pop(name))
             model.guardrails.history.pop(name, None)
             state.gpus.forget(knobs.name)
-            planners[knobs.name].forget(name)
+            planners[knobs.name].forget_pool(name)
     for one in knobs.pools:
         if one.name in model.pools:
             engine, accelerator = engine_of(settings, knobs.name, one.name), accelerator_of(settings, one)
@@ -89,7 +89,7 @@ def _keep_model(turn: Turn, settings: Settings, knobs: ModelKnobs, planners: dic
 def _planner(state: AgentState, planner: Planner | None, settings: Settings, knobs: ModelKnobs) -> Planner:
     if planner is None or planner.name != knobs.planner:
         planner = new_planner(settings, knobs)
-        planner.follow(state.forecast_requests.get(knobs.name, 0))
+        planner.resume_requests_from(state.forecast_requests.get(knobs.name, 0))
         return planner
-    planner.obey(knobs.knobs)
+    planner.apply_settings(knobs.knobs)
     return planner

@@ -40,44 +40,44 @@ class CompositePlanner(Planner):
     def _first(self) -> Planner:
         return self._each[self.first]
 
-    def adapt(self, before: Any) -> None:  # noqa: ARG002 - each part knows what it went by
+    def on_settings_change(self, before: Any) -> None:  # noqa: ARG002 - each part knows what it went by
         """Both parts follow."""
         for name, part in self._each.items():
-            part.obey(getattr(self.knobs, name))
+            part.apply_settings(getattr(self.knobs, name))
 
-    def forget(self, pool: str) -> None:
+    def forget_pool(self, pool: str) -> None:
         """In both parts."""
         for part in self._each.values():
-            part.forget(pool)
+            part.forget_pool(pool)
 
     def next_wake(self) -> int:
         """The sooner of the two."""
         return min(part.next_wake() for part in self._each.values())
 
-    def warm(self, history: History) -> None:
+    def warm_up(self, history: History) -> None:
         """For the first."""
-        self._first.warm(history)
+        self._first.warm_up(history)
 
-    def follow(self, requests: int) -> None:
+    def resume_requests_from(self, requests: int) -> None:
         """For the first."""
-        self._first.follow(requests)
+        self._first.resume_requests_from(requests)
 
-    def asked(self) -> ForecastRequest | None:
+    def forecast_request(self) -> ForecastRequest | None:
         """The forecasts of the first."""
-        return self._first.asked()
+        return self._first.forecast_request()
 
-    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+    def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         """For the first."""
-        self._first.take(answer)
+        self._first.ingest_forecast(answer)
 
-    def learned(self) -> bytes | None:
+    def export_learned(self) -> bytes | None:
         """What each part has learned, by name."""
-        found = {name: part.learned() for name, part in self._each.items()}
+        found = {name: part.export_learned() for name, part in self._each.items()}
         found = {name: data for name, data in found.items() if data is not None}
         return msgspec.json.encode(found) if found else None
 
-    def learn(self, data: bytes) -> None:
+    def import_learned(self, data: bytes) -> None:
         """For each part."""
         for name, said in msgspec.json.decode(data, type=dict[str, bytes]).items():
             if name in self._each:
-                self._each[name].learn(said)
+                self._each[name].import_learned(said)

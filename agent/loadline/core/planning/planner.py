@@ -87,7 +87,7 @@ class Planner(Struct):
     composed_of: ClassVar[tuple[type["Planner"], ...]] = ()
     """Planners that are its parts; its knobs have a section for each, by its name."""
 
-    by_pool: ClassVar[tuple[str, ...]] = ()
+    pool_fields: ClassVar[tuple[str, ...]] = ()
     """Names of its fields that hold something for each pool."""
 
     knobs: Any
@@ -107,21 +107,21 @@ class Planner(Struct):
         """Return the knobs by which it divides the traffic into intervals; None if it needs no history."""
         return None
 
-    def obey(self, knobs: Any) -> None:
+    def apply_settings(self, knobs: Any) -> None:
         """Go by these knobs from now on. What was seen is kept, as far as it still means the same."""
         before, self.knobs = self.knobs, knobs
         if knobs != before:
-            self.adapt(before)
+            self.on_settings_change(before)
 
-    def adapt(self, before: Any) -> None:
+    def on_settings_change(self, before: Any) -> None:
         """The knobs are others now than ``before``: windows and times that were made from those follow."""
 
-    def forget(self, pool: str) -> None:
+    def forget_pool(self, pool: str) -> None:
         """There is no such pool any more, or it is another one."""
-        for name in self.by_pool:
+        for name in self.pool_fields:
             getattr(self, name).pop(pool, None)
 
-    def warm(self, history: History) -> None:
+    def warm_up(self, history: History) -> None:
         """Take what was before the first look for the past. Most have no use for it."""
 
     def plan(self, model: Model, now: int) -> Recommendation:
@@ -136,24 +136,24 @@ class Planner(Struct):
         """When (ms) it wants to look again even if nothing happens."""
         raise NotImplementedError
 
-    def follow(self, requests: int) -> None:
+    def resume_requests_from(self, requests: int) -> None:
         """Take the place of planners that have asked for so many forecasts: what is late is none of its."""
 
-    def asked(self) -> ForecastRequest | None:
+    def forecast_request(self) -> ForecastRequest | None:
         """What it wants to have forecast since the last call. Most want nothing."""
         return None
 
-    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+    def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         """A forecast came, or none can be had. What it did not ask for, or asks for no more, it ignores."""
 
-    def learned(self) -> bytes | None:
+    def export_learned(self) -> bytes | None:
         """What it has learned of the engines, to be kept beyond this agent; None: nothing. Most learn nothing.
 
         The same bytes as long as it has learned nothing new: only what changed need be written.
         """
         return None
 
-    def learn(self, data: bytes) -> None:
+    def import_learned(self, data: bytes) -> None:
         """Begin with what another agent's planner had learned, before the first look.
 
         What cannot be read, or is of no use any more, it ignores: then it learns anew.

@@ -28,29 +28,29 @@ class PoolSize(Struct, frozen=True):
     reason: Reason
 
 
-NOTHING_YET: Final = PoolRecommendation(None, ())
+NO_RECOMMENDATION: Final = PoolRecommendation(None, ())
 
 
-def held(code: ReasonCode, pool: Pool, **numbers: float) -> PoolRecommendation:
+def hold(code: ReasonCode, pool: Pool, **numbers: float) -> PoolRecommendation:
     """No change, for this reason."""
     return PoolRecommendation(None, (Reason.of(code, pool.name, **numbers),))
 
 
-def recommended(replicas: int, reasons: tuple[Reason, ...], pool: Pool, now: int) -> PoolRecommendation:
+def scale_to(replicas: int, reasons: tuple[Reason, ...], pool: Pool, now: int) -> PoolRecommendation:
     """A count; what stands at ``now`` (ms) is no wish to keep it, should others change it before the next look."""
     return PoolRecommendation(None if replicas == pool.effective_target(now) else replicas, reasons)
 
 
-def without_data(pool: Pool, known: int) -> PoolRecommendation | None:
+def hold_without_data(pool: Pool, known: int) -> PoolRecommendation | None:
     """The hold for a pool of which ``known`` workers say what it is judged by; None where that is at least one."""
     if pool.ready == 0:
-        return held(ReasonCode.NO_WORKERS, pool)
+        return hold(ReasonCode.NO_WORKERS, pool)
     if known == 0:
-        return held(ReasonCode.NO_DATA, pool, fresh=pool.fresh, ready=pool.ready, known=0)
+        return hold(ReasonCode.NO_DATA, pool, fresh=pool.fresh, ready=pool.ready, known=0)
     return None
 
 
-def shrink_later(model: Model, pool: Pool, start_up_ms: int, now: int) -> Iterator[Reason]:
+def scale_down_delays(model: Model, pool: Pool, start_up_ms: int, now: int) -> Iterator[Reason]:
     """Why a pool whose workers take so long to come is not to shrink yet, by the traffic; nothing where it may."""
     if not model.traffic.is_complete(now):
         yield Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name)
@@ -65,7 +65,7 @@ def samples_within(window_ms: int) -> RollingSamples:
     return RollingSamples(window_ms - 1)
 
 
-def opinion(
+def recommend(
     planner: str, model: Model, said: dict[str, PoolRecommendation], inputs: dict[str, float], now: int
 ) -> Recommendation:
     """All recommendations as one opinion: targets for the pools that should change, their reasons first."""

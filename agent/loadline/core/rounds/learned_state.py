@@ -65,7 +65,7 @@ def _teach(planner: Planner, learned: LearnedState) -> bool:
         return True
     if learned.planner == planner.name:
         try:
-            planner.learn(learned.data)
+            planner.import_learned(learned.data)
         except Exception:  # noqa: BLE001 - whatever is in the store, all models would stop for it, and again after a restart
             return False
     return _said(planner) is not None
@@ -74,6 +74,6 @@ def _teach(planner: Planner, learned: LearnedState) -> bool:
 def _said(planner: Planner) -> bytes | None:
     """What a planner has learned. One with a fault has learned nothing: when it plans, people are told."""
     try:
-        return planner.learned()
+        return planner.export_learned()
     except Exception:  # noqa: BLE001 - no other model is to stop for it
         return None

@@ -133,5 +133,5 @@ def new_planner(settings: Settings, knobs: ModelKnobs) -> Planner:
     """Return the planner of a model, warmed up where there is a history."""
     planner = PLANNERS[knobs.planner](knobs.knobs)
     if knobs.name in settings.histories:
-        planner.warm(settings.histories[knobs.name])
+        planner.warm_up(settings.histories[knobs.name])
     return planner

@@ -33,12 +33,12 @@ class PendingForecast(Struct):
         self.request, self.waiting, self.asked_ms = self.request + 1, True, questions[0].series.end_ms
         self.unsent = ForecastRequest(self.request, questions)
 
-    def asked(self) -> ForecastRequest | None:
+    def forecast_request(self) -> ForecastRequest | None:
         """What was asked and not sent yet."""
         unsent, self.unsent = self.unsent, None
         return unsent
 
-    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+    def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         """The answer to the open question; others are late."""
         if not self.waiting or answer.request != self.request:
             return

@@ -26,14 +26,14 @@ from loadline.core.fleet.windows import RollingSamples
 from loadline.core.fleet.worker import MICRO
 from loadline.core.planning.planner import Finding, KnobProblem, ModelSettings, Planner
 from loadline.core.planning.recommendation import (
-    NOTHING_YET,
+    NO_RECOMMENDATION,
     WAKE_MS,
     PoolRecommendation,
-    held,
-    opinion,
-    recommended,
+    hold,
+    hold_without_data,
+    recommend,
     samples_within,
-    without_data,
+    scale_to,
 )
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
@@ -94,7 +94,7 @@ class HpaHistory(Struct):
     recommendations: RollingSamples
     expected: int = 0
     """The most that may stand at the next sync by what this planner knows: more came by another hand."""
-    said: PoolRecommendation = NOTHING_YET
+    said: PoolRecommendation = NO_RECOMMENDATION
 
 
 class HpaPlanner(Planner):
@@ -103,7 +103,7 @@ class HpaPlanner(Planner):
     name = "hpa"
     summary = "Kubernetes' Horizontal Pod Autoscaler: brings the mean of each metric to its target."
     Knobs = HpaKnobs
-    by_pool: ClassVar[tuple[str, ...]] = ("watches",)
+    pool_fields: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: HpaKnobs
     watches: dict[str, HpaHistory] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class HpaPlanner(Planner):
             "scales up by 100% or 4 workers at a time, whichever is more."
         )
 
-    def adapt(self, before: HpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
+    def on_settings_change(self, before: HpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
         """What was recommended stands until a sync, which is due at once."""
         self.next_sync_ms = 0
         for watch in self.watches.values():
@@ -164,12 +164,12 @@ class HpaPlanner(Planner):
             metrics = list(self._metrics(pool))
             inputs[f"{pool.name}.ready"] = float(pool.ready)
             inputs |= {f"{pool.name}.{metric.code}": metric.mean for metric in metrics if metric.known}
-            blind = without_data(pool, max((metric.known for metric in metrics), default=0))
+            blind = hold_without_data(pool, max((metric.known for metric in metrics), default=0))
             if blind is not None:
                 watch.said = blind
             elif due:
                 watch.said = self._sync(pool, watch, metrics, now)
-        return opinion(self.name, model, {name: watch.said for name, watch in self.watches.items()}, inputs, now)
+        return recommend(self.name, model, {name: watch.said for name, watch in self.watches.items()}, inputs, now)
 
     def _metrics(self, pool: Pool) -> Iterator[Metric]:
         """What a pool of this role is judged by."""
@@ -194,7 +194,7 @@ class HpaPlanner(Planner):
         known = [metric for metric in metrics if metric.known]
         wanted, reason = max((self._propose(metric, pool, now) for metric in known), key=lambda proposal: proposal[0])
         if wanted < standing and len(known) < len(metrics):
-            said = held(ReasonCode.METRIC_MISSING, pool, known=len(known), metrics=len(metrics), wanted=wanted)
+            said = hold(ReasonCode.METRIC_MISSING, pool, known=len(known), metrics=len(metrics), wanted=wanted)
         else:
             said = self._normalise(pool, watch, wanted, reason, now)
         watch.expected = max(standing, said.replicas or 0)
@@ -237,4 +237,4 @@ class HpaPlanner(Planner):
         if wanted > most:
             reasons.append(Reason.of(ReasonCode.SCALE_UP_LIMIT, pool.name, wanted=wanted, allowed=most))
             wanted = most
-        return recommended(max(1, wanted), tuple(reasons), pool, now)
+        return scale_to(max(1, wanted), tuple(reasons), pool, now)

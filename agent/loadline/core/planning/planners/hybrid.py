@@ -25,7 +25,7 @@ from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.planner import Finding, KnobProblem, ModelSettings, Needs
 from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
-from loadline.core.planning.recommendation import PoolRecommendation, opinion
+from loadline.core.planning.recommendation import PoolRecommendation, recommend
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 
 _BLIND: Final = {ReasonCode.NO_WORKERS, ReasonCode.NO_DATA}
@@ -102,7 +102,7 @@ class HybridPlanner(CompositePlanner):
         """Ask both sides, and arbitrate for each pool."""
         queueing, saturation = self._sides.queueing.plan(model, now), self._sides.saturation.plan(model, now)
         said = {name: self._say(model, pool, queueing, saturation, now) for name, pool in model.pools.items()}
-        found = opinion(self.name, model, said, queueing.inputs | saturation.inputs, now)
+        found = recommend(self.name, model, said, queueing.inputs | saturation.inputs, now)
         reasons = (*found.reasons, *_remarks(queueing), *_remarks(saturation))
         return replace(found, reasons=reasons, demands=_needs(model, found, queueing, saturation, now))
 

@@ -25,13 +25,13 @@ from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.planning.planner import ModelSettings, Planner
 from loadline.core.planning.recommendation import (
-    NOTHING_YET,
+    NO_RECOMMENDATION,
     WAKE_MS,
     PoolRecommendation,
-    opinion,
-    recommended,
+    hold_without_data,
+    recommend,
     samples_within,
-    without_data,
+    scale_to,
 )
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
@@ -99,7 +99,7 @@ class KpaHistory(Struct):
     """When it last was over the panic threshold; -1 in calm times."""
     panic_floor: int = 0
     """The highest count of this panic."""
-    said: PoolRecommendation = NOTHING_YET
+    said: PoolRecommendation = NO_RECOMMENDATION
 
     def means(self, panic_window_ms: int, now: int) -> tuple[float, float]:
         """Requests in flight over the stable and over the panic window."""
@@ -120,7 +120,7 @@ class KpaPlanner(Planner):
     name = "kpa"
     summary = "Knative's autoscaler: brings the requests in flight per worker to a target concurrency."
     Knobs = KpaKnobs
-    by_pool: ClassVar[tuple[str, ...]] = ("watches",)
+    pool_fields: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: KpaKnobs
     watches: dict[str, KpaHistory] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class KpaPlanner(Planner):
             f"workers: does not scale down for {duration(knobs.stable_window_ms)}."
         )
 
-    def adapt(self, before: KpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
+    def on_settings_change(self, before: KpaKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
         """What was wanted stands until a tick, which is due at once."""
         self.next_sample_ms = self.next_tick_ms = 0
         for watch in self.watches.values():
@@ -165,7 +165,7 @@ class KpaPlanner(Planner):
                     samples_within(self.knobs.stable_window_ms), samples_within(self.knobs.scale_down_delay_ms)
                 )
             inputs[f"{pool.name}.ready"] = float(pool.ready)
-            blind = without_data(pool, pool.load.queue_reporting)
+            blind = hold_without_data(pool, pool.load.queue_reporting)
             if blind is not None:
                 watch.said = blind
                 continue
@@ -174,7 +174,7 @@ class KpaPlanner(Planner):
             if tick_due:
                 watch.said = self._tick(pool, watch, now)
             inputs[f"{pool.name}.in_flight"] = _in_flight(pool)
-        return opinion(self.name, model, {name: watch.said for name, watch in self.watches.items()}, inputs, now)
+        return recommend(self.name, model, {name: watch.said for name, watch in self.watches.items()}, inputs, now)
 
     def _tick(self, pool: Pool, watch: KpaHistory, now: int) -> PoolRecommendation:
         knobs = self.knobs
@@ -203,7 +203,7 @@ class KpaPlanner(Planner):
             window_ms = knobs.scale_down_delay_ms
             numbers = {"wanted": count, "allowed": highest, "window_ms": window_ms}
             reasons.append(Reason.of(ReasonCode.HIGHEST_RECOMMENDATION, pool.name, **numbers))
-        return recommended(max(1, highest, count), tuple(reasons), pool, now)
+        return scale_to(max(1, highest, count), tuple(reasons), pool, now)
 
     def _mind_panic(self, watch: KpaHistory, surge: float, now: int) -> None:
         """Begin, extend or end a panic; ``surge`` is what is wanted as a multiple of what is ready."""

@@ -26,7 +26,7 @@ from loadline.core.engines.regression import SAMPLES_MIN
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.planner import ModelSettings, Needs, Planner
-from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, opinion
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, recommend
 from loadline.core.planning.sizing.load_sizing import Job, PrefillJob
 from loadline.core.planning.sizing.load_steps import SENSITIVITY, either_up_both_down, load_step
 from loadline.core.planning.sizing.worker_loads import LoadMean, Loads
@@ -62,7 +62,7 @@ class LoadPlanner(Planner):
     summary = "Meets TTFT and ITL by the latency that each worker's load is observed to give."
     Knobs = LoadKnobs
     needs = Needs(objectives=frozenset({"ttft_ms", "itl_ms"}))
-    by_pool: ClassVar[tuple[str, ...]] = ("loads",)
+    pool_fields: ClassVar[tuple[str, ...]] = ("loads",)
 
     knobs: LoadKnobs
     loads: dict[str, Loads] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class LoadPlanner(Planner):
             f"{duration(knobs.load_adjustment_interval_ms)}."
         )
 
-    def adapt(self, before: LoadKnobs) -> None:  # noqa: ARG002 - the means follow whatever they were
+    def on_settings_change(self, before: LoadKnobs) -> None:  # noqa: ARG002 - the means follow whatever they were
         """Means are over the interval. What is known of latencies stays known."""
         for loads in self.loads.values():
             loads.mean_ms = self.knobs.load_adjustment_interval_ms
@@ -95,7 +95,7 @@ class LoadPlanner(Planner):
             said[pool.name] = PoolRecommendation(
                 pool.scaling_base(now) + verdict.step if verdict.step else None, (verdict.reason,)
             )
-        return opinion(self.name, model, said, self.inputs(model), now)
+        return recommend(self.name, model, said, self.inputs(model), now)
 
     def observe(self, model: Model, now: int) -> None:
         """Take in what is new."""

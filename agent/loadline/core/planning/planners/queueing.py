@@ -77,7 +77,7 @@ class QueueingPlanner(ThroughputPlanner):
         objectives=frozenset({"ttft_ms", "itl_ms", "tokens_per_s", "attainment"}),
         shares_role_load=True,
     )
-    by_pool: ClassVar[tuple[str, ...]] = (*ThroughputPlanner.by_pool, "served", "highest", "fits", "lines")
+    pool_fields: ClassVar[tuple[str, ...]] = (*ThroughputPlanner.pool_fields, "served", "highest", "fits", "lines")
 
     knobs: QueueingKnobs
     served: dict[str, WorkerThroughput] = field(default_factory=dict)
@@ -104,19 +104,19 @@ class QueueingPlanner(ThroughputPlanner):
             f"{duration(knobs.drain_ms)}."
         )
 
-    def forget(self, pool: str) -> None:
+    def forget_pool(self, pool: str) -> None:
         """It serves of no demand any more."""
-        super().forget(pool)
+        super().forget_pool(pool)
         for role, need in self.role_needs.items():
             capacities = {name: rate for name, rate in need.capacities.items() if name != pool}
             self.role_needs[role] = replace(need, capacities=capacities)
 
-    def learned(self) -> bytes | None:
+    def export_learned(self) -> bytes | None:
         """The times of the engines, and how they differ from their profiles."""
-        taught = Taught(dict(sorted(self.lines.items())), super().learned())
+        taught = Taught(dict(sorted(self.lines.items())), super().export_learned())
         return msgspec.json.encode(taught) if taught.lines or taught.correction else None
 
-    def learn(self, data: bytes) -> None:
+    def import_learned(self, data: bytes) -> None:
         """Go by them until the iterations say something else."""
         try:
             taught = msgspec.json.decode(data, type=Taught)
@@ -126,7 +126,7 @@ class QueueingPlanner(ThroughputPlanner):
             return
         self.lines = dict(taught.lines)
         if taught.correction is not None:
-            super().learn(taught.correction)
+            super().import_learned(taught.correction)
 
     def plan(self, model: Model, now: int) -> Recommendation:
         """As the throughput planner; and what is demanded of each role."""
@@ -178,8 +178,8 @@ class QueueingPlanner(ThroughputPlanner):
 
     def is_over(self, model: Model, now: int) -> bool:
         """Nor is a peak over of which requests still wait, nor a demand that is not of what arrives."""
-        asked = any(self.waiting.values()) or model.objectives.tokens_per_s
-        return not asked and super().is_over(model, now)
+        forecast_request = any(self.waiting.values()) or model.objectives.tokens_per_s
+        return not forecast_request and super().is_over(model, now)
 
     def _say(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
         """A shrink waits for what was needed of late, and for the pools that take over."""
@@ -214,7 +214,7 @@ class QueueingPlanner(ThroughputPlanner):
         """Learn from what the workers of a pool have just said."""
         fit = self.fits.get(pool.name)
         if fit is not None and not fit.fits(pool):
-            self.forget(pool.name)  # it is another pool now, whatever its name
+            self.forget_pool(pool.name)  # it is another pool now, whatever its name
             fit = None
         if fit is None:
             fit = self.fits[pool.name] = PoolFit.of(pool, self.lines.pop(pool.name, NO_LINES))
@@ -227,8 +227,10 @@ class QueueingPlanner(ThroughputPlanner):
         """Whether more waits than the workers that were asked for can serve in time."""
         arriving = need.demand - self.backlogs[need.role]
         backlog = self._backlog(need.role, arriving, model.objectives)
-        asked = sum(rate * self.sized[name].replicas for name, rate in need.capacities.items() if name in self.sized)
-        return backlog > 0.0 and arriving + backlog > asked
+        forecast_request = sum(
+            rate * self.sized[name].replicas for name, rate in need.capacities.items() if name in self.sized
+        )
+        return backlog > 0.0 and arriving + backlog > forecast_request
 
     def _backlog(self, role: Role, arriving: float, objectives: ObjectiveKnobs) -> float:
         """Requests a second to serve beside those that arrive.

@@ -31,7 +31,7 @@ from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingSamples
 from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Needs, Planner
-from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, opinion, without_data
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold_without_data, recommend
 from loadline.core.planning.sizing.headroom import Candidate, PoolCapacity, resize
 from loadline.core.planning.sizing.occupancy import ObservedLengths, Occupancy
 from loadline.core.planning.sizing.saturation_rules import Thresholds
@@ -96,7 +96,7 @@ class SaturationPlanner(Planner):
     summary = "Keeps headroom in the workers' KV caches and queues, whatever the engines are."
     Knobs = SaturationKnobs
     needs = Needs(shares_role_load=True)
-    by_pool: ClassVar[tuple[str, ...]] = ("pools", "safe")
+    pool_fields: ClassVar[tuple[str, ...]] = ("pools", "safe")
 
     knobs: SaturationKnobs
     pools: dict[str, Occupancy] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class SaturationPlanner(Planner):
             f"{duration(knobs.scale_down_window_ms)} peak."
         )
 
-    def adapt(self, before: SaturationKnobs) -> None:
+    def on_settings_change(self, before: SaturationKnobs) -> None:
         """The windows follow. What was held in other units, or by other rules, is seen anew."""
         self.spare = None
         if self.knobs.capacity != before.capacity:
@@ -148,9 +148,9 @@ class SaturationPlanner(Planner):
             known.short.window_ms = self.knobs.scale_up_window_ms
             known.long.window_ms = self.knobs.scale_down_window_ms
 
-    def forget(self, pool: str) -> None:
+    def forget_pool(self, pool: str) -> None:
         """The rules of upstream judge all pools of a role together: they begin anew."""
-        super().forget(pool)
+        super().forget_pool(pool)
         self.spare = None
 
     def next_wake(self) -> int:
@@ -186,15 +186,15 @@ class SaturationPlanner(Planner):
             for one in (self.pools[name],)
             for key, value in (("held_low", one.low), ("held_high", one.high))
         }
-        seen = opinion(self.name, model, said, inputs, now)
+        seen = recommend(self.name, model, said, inputs, now)
         return Recommendation(seen.planner, seen.targets, seen.reasons, seen.inputs, tuple(needs))
 
-    def learned(self) -> bytes | None:
+    def export_learned(self) -> bytes | None:
         """What workers held in KV tokens when requests queued, by pool."""
         found = {name: one.observed for name, one in sorted(self.pools.items()) if one.observed.by_bucket}
         return msgspec.json.encode(found) if found else None
 
-    def learn(self, data: bytes) -> None:
+    def import_learned(self, data: bytes) -> None:
         """Begin with that."""
         if self.knobs.capacity == "tokens":
             for name, observed in msgspec.json.decode(data, type=dict[str, ObservedCapacity]).items():
@@ -221,7 +221,7 @@ class SaturationPlanner(Planner):
     def _blind(self, pool: Pool) -> PoolRecommendation | None:
         """The hold of a pool of which nothing is known."""
         self.safe[pool.name] = False
-        return without_data(pool, len(self.pools[pool.name].held) if pool.fresh else 0)
+        return hold_without_data(pool, len(self.pools[pool.name].held) if pool.fresh else 0)
 
     def _held(  # noqa: PLR0917 - all that there is to know
         self,

@@ -15,7 +15,7 @@ from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.planner import Needs
 from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
 from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
-from loadline.core.planning.recommendation import PoolRecommendation, opinion
+from loadline.core.planning.recommendation import PoolRecommendation, recommend
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 
@@ -73,7 +73,7 @@ class SlaPlanner(CompositePlanner):
         parts.load.observe(model, now)
         said = {name: self._say(model, pool, now) for name, pool in model.pools.items()}
         inputs = parts.throughput.inputs() | parts.load.inputs(model)
-        found = opinion(self.name, model, said, inputs, now)
+        found = recommend(self.name, model, said, inputs, now)
         return Recommendation(found.planner, found.targets, (*found.reasons, *parts.throughput.remarks()), found.inputs)
 
     def _say(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.planner import Finding, KnobProblem, KnobWarning, ModelSettings, Planner
-from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, held, opinion, recommended
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, hold, recommend, scale_to
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 from loadline.core.vocabulary.scalars import Name
 
@@ -64,10 +64,10 @@ class StaticPlanner(Planner):
         self.next_look_ms = now + WAKE_MS
         said = {pool.name: self._look(pool, now) for pool in model.pools.values()}
         inputs = {f"{name}.replicas": float(count) for name, count in self.knobs.replicas.items()}
-        return opinion(self.name, model, said, inputs, now)
+        return recommend(self.name, model, said, inputs, now)
 
     def _look(self, pool: Pool, now: int) -> PoolRecommendation:
         count = self.knobs.replicas.get(pool.name)
         if count is None:
-            return held(ReasonCode.NO_FIXED_COUNT, pool)
-        return recommended(count, (Reason.of(ReasonCode.FIXED_COUNT, pool.name, replicas=count),), pool, now)
+            return hold(ReasonCode.NO_FIXED_COUNT, pool)
+        return scale_to(count, (Reason.of(ReasonCode.FIXED_COUNT, pool.name, replicas=count),), pool, now)

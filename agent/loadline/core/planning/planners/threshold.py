@@ -96,7 +96,7 @@ class ThresholdPlanner(Planner):
     name = "threshold"
     summary = "Dynamo's load planner: one worker more or less as mean queue and KV load cross thresholds."
     Knobs = ThresholdKnobs
-    by_pool: ClassVar[tuple[str, ...]] = ("watches",)
+    pool_fields: ClassVar[tuple[str, ...]] = ("watches",)
 
     knobs: ThresholdKnobs
     watches: dict[str, ThresholdHistory] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class ThresholdPlanner(Planner):
         window, sampling = duration(interval_ms), duration(knobs.metric_pulling_interval_ms)
         yield f"Signals are averaged over {window}, sampled every {sampling}; changes are at least {window} apart."
 
-    def adapt(self, before: ThresholdKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
+    def on_settings_change(self, before: ThresholdKnobs) -> None:  # noqa: ARG002 - the windows follow whatever they were
         """The windows are as long as the interval, and sampled at once."""
         self.next_pull_ms = 0
         for watch in self.watches.values():

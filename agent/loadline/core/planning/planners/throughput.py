@@ -25,7 +25,7 @@ from loadline.core.planning.demand.intervals import Intervals, Outlook
 from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.demand.pending_forecast import PendingForecast
 from loadline.core.planning.planner import Finding, ForecastRequest, ModelSettings, Needs, Planner
-from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, PoolSize, opinion, shrink_later
+from loadline.core.planning.recommendation import WAKE_MS, PoolRecommendation, PoolSize, recommend, scale_down_delays
 from loadline.core.planning.sizing.correction import Correction
 from loadline.core.planning.sizing.forecast_steps import STEP_MAX, bounded
 from loadline.core.planning.sizing.sizing_by_profile import Demand, Size, Sizing, profile_problem, sizing
@@ -73,7 +73,7 @@ class ThroughputPlanner(Planner):
         objectives=frozenset({"ttft_ms", "itl_ms"}),
         shares_role_load=True,
     )
-    by_pool: ClassVar[tuple[str, ...]] = ("sized", "problems", "infeasible", "foreseen_at")
+    pool_fields: ClassVar[tuple[str, ...]] = ("sized", "problems", "infeasible", "foreseen_at")
 
     knobs: ThroughputKnobs
     intervals: Intervals | None = None
@@ -128,14 +128,14 @@ class ThroughputPlanner(Planner):
         assert self.intervals is not None  # noqa: S101 - set when it is made
         return self.intervals
 
-    def adapt(self, before: ThroughputKnobs) -> None:
+    def on_settings_change(self, before: ThroughputKnobs) -> None:
         """A series of other intervals begins anew; until it says something, what the pools are sized to stands."""
         self._intervals.busiest_ms = self.knobs.busiest_ms
         if self.knobs.throughput_adjustment_interval_ms != before.throughput_adjustment_interval_ms:
             self.intervals = Intervals(self.knobs.throughput_adjustment_interval_ms, self.knobs.busiest_ms)
             self.foresight = PendingForecast(request=self.foresight.request)  # an answer under way is to the old series
 
-    def warm(self, history: History) -> None:
+    def warm_up(self, history: History) -> None:
         """Forecast from the first look on."""
         self._intervals.recall(history)
 
@@ -143,32 +143,32 @@ class ThroughputPlanner(Planner):
         """The end of the interval, or the next look at who is fresh."""
         return self.next_ms
 
-    def follow(self, requests: int) -> None:
+    def resume_requests_from(self, requests: int) -> None:
         """Count on from there."""
         self.foresight.request = requests
 
-    def asked(self) -> ForecastRequest | None:
+    def forecast_request(self) -> ForecastRequest | None:
         """Forecasts of what comes after the newest interval."""
-        return self.foresight.asked()
+        return self.foresight.forecast_request()
 
-    def take(self, answer: ForecastFitted | ForecastFailed) -> None:
+    def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
         """The answer to the open question; others are late."""
-        self.foresight.take(answer)
+        self.foresight.ingest_forecast(answer)
 
-    def learned(self) -> bytes | None:
+    def export_learned(self) -> bytes | None:
         """How the engines differ from their profiles."""
-        return None if self.knobs.no_correction else self.correction.learned()
+        return None if self.knobs.no_correction else self.correction.export_learned()
 
-    def learn(self, data: bytes) -> None:
+    def import_learned(self, data: bytes) -> None:
         """Correct the profiles from the first look on."""
         if not self.knobs.no_correction:
-            self.correction.learn(data)
+            self.correction.import_learned(data)
 
     def plan(self, model: Model, now: int) -> Recommendation:
         """Look where that is due or called for, and say what the pools were last sized to."""
         self.observe(model, now)
         said = {pool.name: self._say(model, pool, now) for pool in model.pools.values()}
-        found = opinion(self.name, model, said, self.inputs(), now)
+        found = recommend(self.name, model, said, self.inputs(), now)
         return Recommendation(found.planner, found.targets, (*found.reasons, *self.remarks()), found.inputs)
 
     def remarks(self) -> list[Reason]:
@@ -339,9 +339,9 @@ class ThroughputPlanner(Planner):
             numbers = {"wanted": sized.replicas, "allowed": standing, "window_ms": self.knobs.surge_window_ms}
             return PoolRecommendation(None, (sized.reason, Reason.of(ReasonCode.PEAK_OVER, pool.name, **numbers)))
         if sized.replicas < standing:
-            held = list(shrink_later(model, pool, pool.start_up_ms(self.knobs.start_up_ms), now))
-            if held:
-                return PoolRecommendation(None, (sized.reason, *held))
+            hold = list(scale_down_delays(model, pool, pool.start_up_ms(self.knobs.start_up_ms), now))
+            if hold:
+                return PoolRecommendation(None, (sized.reason, *hold))
         return PoolRecommendation(None if sized.replicas == standing else sized.replicas, (sized.reason,))
 
     def is_over(self, model: Model, now: int) -> bool:

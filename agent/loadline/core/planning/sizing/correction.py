@@ -41,12 +41,12 @@ class Correction(Struct):
     arrivals: int = 0
     """Of the interval before."""
 
-    def learned(self) -> bytes | None:
+    def export_learned(self) -> bytes | None:
         """What is worth keeping of it; None where nothing was learned."""
         factors = _Factors(round(self.prefill, _DIGITS), round(self.decode, _DIGITS))
         return None if factors == _Factors(1.0, 1.0) else msgspec.json.encode(factors)
 
-    def learn(self, data: bytes) -> None:
+    def import_learned(self, data: bytes) -> None:
         """Go on from what another one has learned; what cannot be read says nothing."""
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             factors = msgspec.json.decode(data, type=_Factors)

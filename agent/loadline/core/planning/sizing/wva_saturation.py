@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.windows import RollingMax
 from loadline.core.fleet.worker import MICRO
-from loadline.core.planning.recommendation import PoolRecommendation, recommended
+from loadline.core.planning.recommendation import PoolRecommendation, scale_to
 from loadline.core.planning.sizing.saturation_rules import Reading, Thresholds, Variant, analyse, step
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 
@@ -88,4 +88,4 @@ class Spare(Struct):
                 workers=found.workers,
                 wanted=counts.get(pool.name, standing),
             )
-            self.said[pool.name] = recommended(counts.get(pool.name, standing), (reason,), pool, now)
+            self.said[pool.name] = scale_to(counts.get(pool.name, standing), (reason,), pool, now)

@@ -42,8 +42,8 @@ def _run_planner(context: ScalingContext, model: ModelState, now: int) -> tuple[
     forecasts, model.forecasts = model.forecasts, []
     try:
         for forecast in forecasts:
-            planner.take(forecast)
-        recommendation, wake_ms, asked = planner.plan(model, now), planner.next_wake(), planner.asked()
+            planner.ingest_forecast(forecast)
+        recommendation, wake_ms, asked = planner.plan(model, now), planner.next_wake(), planner.forecast_request()
     except Exception as fault:  # noqa: BLE001 - any fault would stop all models, and again after a restart
         return context.fail(model, fault, now)
     model.plan_at_ms = wake_ms
