@@ -248,7 +248,7 @@ class Toy(TurnObserver):
     def commands(self) -> Counter[str]:
         """What became of the commands, by outcome and reason."""
         found: Counter[str] = Counter()
-        for name, count in self.agent.controller.state.migration.model("m").tally.commands.items():
+        for name, count in self.agent.controller.state.fleet.models["m"].migration.tally.commands.items():
             found[name.partition(":")[2]] += count
         return found
 

@@ -238,7 +238,7 @@ def loop(case: dict[str, Any]) -> dict[str, Any]:
     given = case["given"]
     only(given, "interval_ms", "run_ms")
     world = Movers(MigrationKnobs(interval_ms=given["interval_ms"]))
-    memory = world.controller.state.migration.model("m")
+    memory = world.controller.state.fleet.models["m"].migration
     dues = [memory.due_ms]
     while (world.controller.next_wake() or world.now) < START + given["run_ms"]:
         world.now = max(world.controller.next_wake() or 0, world.now + 1)
@@ -296,7 +296,7 @@ def _outcome(given: dict[str, Any]) -> dict[str, Any]:
     accepted = says[given["servers"]]
     for move in asked:
         world.answer(move, accepted=accepted, reason=None if accepted is not False else "nothing_to_move")
-    noted = world.controller.state.migration.model("m").tally.commands
+    noted = world.controller.state.fleet.models["m"].migration.tally.commands
     outcomes = [what.split(":")[1] for what, count in noted.items() for _ in range(count) if ":planned" not in what]
     unanswered = "unanswered" in outcomes
     return {"results": len(outcomes), "error": "unanswered" if unanswered else None, "success": accepted}

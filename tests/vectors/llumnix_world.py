@@ -88,8 +88,8 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
         world.now = end - int(min(one.get("age_ms", 0), FAR_MS))
         _report(world, one, times)
     world.now = end
-    memory = world.controller.state.migration
-    memory.model("m").due_ms = end  # all of it is looked at as soon as it is no more paused
+    memory, model = world.controller.state.migration, world.controller.state.fleet.models["m"]
+    model.migration.due_ms = end  # a full round takes place as soon as the model is no longer paused
     memory.last_turn_at_ms, memory.listening_since_ms = end, -1  # and it was listened to all the time
     return world
 

@@ -76,7 +76,7 @@ def pass_ms(world: Movers) -> float:
     memory = world.controller.state.migration
     memory.in_flight = InFlightMigrations()
     world.now += 1
-    memory.model("m").due_ms = world.now
+    world.controller.state.fleet.models["m"].migration.due_ms = world.now
     began_s = time.perf_counter()
     world.controller.handle([], world.now)
     return (time.perf_counter() - began_s) * 1e3

@@ -163,7 +163,7 @@ class Controller:
         wakes = [state.leadership.next_wake()]
         wakes.append(min((model.plan_at_ms for model in state.fleet.models.values()), default=None))
         if self.leading:
-            wakes += [state.ledger.next_wake(), state.drains.next_wake(), state.migration.next_wake()]
+            wakes += [state.ledger.next_wake(), state.drains.next_wake(), self._mode.migration.next_wake()]
             if self._mode.before:
                 wakes.append(reading.next_wake(state))
         return min((wake for wake in wakes if wake is not None), default=None)

@@ -293,10 +293,10 @@ class Simulation:
 
     def _migration_totals(self) -> MigrationTotals:
         """What the agent has counted."""
-        memory = self.agent.controller.state.migration.models.get(self._model.name)
-        if memory is None:
+        model = self.agent.controller.state.fleet.models.get(self._model.name)
+        if model is None:
             return MigrationTotals()
-        tally = memory.tally
+        tally = model.migration.tally
         outcomes = Counter[str]()
         for what, count in tally.commands.items():
             outcomes[what.split(":")[1]] += count

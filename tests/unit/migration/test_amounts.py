@@ -36,7 +36,7 @@ def asked(knobs: MigrationKnobs, hot: dict[str, Any], cold: dict[str, Any]) -> l
 
 def last_look(world: Movers) -> PolicyReport:
     """What was seen when loads were last looked at."""
-    return world.controller.state.migration.model("m").groups["decode"].reports["decode_load"]
+    return world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_load"]
 
 
 def test_half_of_what_they_are_apart_moves() -> None:

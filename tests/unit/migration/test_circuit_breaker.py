@@ -25,7 +25,7 @@ def ill() -> tuple[Movers, Migration]:
 
 
 def peer(world: Movers, name: str) -> MigrationPeer:
-    return world.controller.state.migration.model("m").peers.get("decode", name)
+    return world.controller.state.fleet.models["m"].migration.peers.get("decode", name)
 
 
 def test_who_does_not_answer_is_asked_again_after_a_while_and_then_after_twice_that() -> None:

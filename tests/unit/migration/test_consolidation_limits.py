@@ -34,7 +34,7 @@ def join(world: Movers, name: str, running: int, tokens: int = 0, **more: object
 
 
 def last_look(world: Movers) -> PolicyReport:
-    return world.controller.state.migration.model("m").groups["decode"].reports["binpacking_consolidation"]
+    return world.controller.state.fleet.models["m"].migration.groups["decode"].reports["binpacking_consolidation"]
 
 
 def two(few: int = 4, many: int = 100) -> Movers:
@@ -118,7 +118,7 @@ def test_who_stays_empty_encourages_the_next_round() -> None:
     end(world, move, 4)
     world.tell(world.report("few", 0, 0), world.report("many", 104_000, 104))
     world.wait(15_000)
-    consolidation = world.controller.state.migration.model("m").groups["decode"].consolidation
+    consolidation = world.controller.state.fleet.models["m"].migration.groups["decode"].consolidation
     assert (consolidation.failed_rounds, consolidation.round_ends_ms) == (0, -1)
 
 
@@ -128,7 +128,7 @@ def test_all_that_are_emptied_in_a_round_are_remembered() -> None:
         join(world, f"few{number:02}", 1, 1_000)
         join(world, f"many{number:02}", 310 if number < 1 else 1, 1_000)
     asked = world.wait(13_000)
-    consolidation = world.controller.state.migration.model("m").groups["decode"].consolidation
+    consolidation = world.controller.state.fleet.models["m"].migration.groups["decode"].consolidation
     assert sorted({move.source.worker for move in asked}) == sorted(consolidation.workers)
 
 
@@ -152,7 +152,7 @@ def test_what_is_remembered_is_in_the_snapshot() -> None:
     world = two()
     world.wait(11_000)
     state = msgspec.json.decode(world.controller.snapshot())["state"]
-    assert state["migration"]["models"]["m"]["groups"]["decode"]["consolidation"]["workers"] == ["few"]
+    assert state["fleet"]["models"]["m"]["migration"]["groups"]["decode"]["consolidation"]["workers"] == ["few"]
 
 
 def test_a_worker_that_got_work_long_after_it_was_emptied_was_not_emptied_in_vain() -> None:

@@ -145,7 +145,7 @@ def test_where_most_are_silent_it_is_rather_we_who_do_not_hear() -> None:
     for name in ("a", "b", "c"):
         world.join(name, 10, 1)
     assert world.wait(20_000, silent=("a", "b")) == []
-    look = world.controller.state.migration.model("m").groups["decode"].reports["decode_failover"]
+    look = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_failover"]
     assert look.code is MigrationCode.TOO_MANY_SILENT
     assert sentence(look.code, look.numbers).startswith("2 of 3 workers are silent")
 

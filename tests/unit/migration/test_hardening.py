@@ -78,8 +78,7 @@ def test_who_moves_nothing_follows_nothing() -> None:
     there = [world.worker("a").worker, world.worker("b").worker]
     other.handle([BusConnectionChanged(connected=True), RegistryRead(there), report()], world.now)
     assert other.state.migration.in_flight.open == {}
-    wake = other.state.migration.next_wake()
-    assert wake is None
+    assert other._mode.migration.next_wake() is None
 
 
 def test_a_source_that_does_not_answer_takes_no_slots_of_others() -> None:
@@ -118,7 +117,7 @@ def test_a_worker_that_was_emptied_has_not_vanished_whoever_leads() -> None:
 def test_nobody_is_remembered_as_failing_while_nothing_may_be_asked() -> None:
     world = domain()
     world.tell(world.said("a0", schedulable=False))
-    memory = world.controller.state.migration.model("m")
+    memory = world.controller.state.fleet.models["m"].migration
     assert len(memory.failed) == 1
     world.tell(BusConnectionChanged(connected=False))
     world.wait(2_000)
@@ -128,7 +127,7 @@ def test_nobody_is_remembered_as_failing_while_nothing_may_be_asked() -> None:
 def test_of_policies_that_are_gone_nothing_is_kept() -> None:
     world = domain()
     world.tell(world.said("a0", schedulable=False))
-    group = world.controller.state.migration.model("m").groups["decode"]
+    group = world.controller.state.fleet.models["m"].migration.groups["decode"]
     assert group.reports.keys() == {"drain", "decode_failover"}
     model = world.settings.models[0]
     settings = replace(world.settings, models=(replace(model, migration=replace(LOAD, enabled=True)),))

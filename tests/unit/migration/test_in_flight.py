@@ -33,7 +33,7 @@ def flight(world: Movers, command_id: str) -> InFlightMigration | None:
 
 
 def outcomes(world: Movers) -> dict[str, int]:
-    return world.controller.state.migration.model("m").tally.commands
+    return world.controller.state.fleet.models["m"].migration.tally.commands
 
 
 def test_nothing_is_asked_twice() -> None:
@@ -127,7 +127,7 @@ def test_a_move_ends_once_however_often_it_is_said(phase: MigrationReportPhase, 
         reason = "" if done else "finished"
         world.phase(found.command, phase, moved=done, failed=1 - done, tokens=100 * done, reason=reason)  # type: ignore[arg-type]  # one of the two
     assert outcomes(world)[f"decode_load:{outcome}"] == 1
-    tally = world.controller.state.migration.model("m").tally
+    tally = world.controller.state.fleet.models["m"].migration.tally
     assert tally.requests == ({"decode_load": 1} if done else {})
     assert tally.tokens == ({"decode_load": 100} if done else {})
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from loadline.core.controller import Controller
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.status import LISTED_MAX
+from loadline.core.migration.tally import MigrationTally
 from loadline.core.queries import status as query
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.events import (
@@ -205,4 +206,4 @@ def test_workers_that_were_emptied_are_counted_with_the_time_that_it_took() -> N
     (model,) = world.controller.settings.models
     gone = replace(world.controller.settings, models=(replace(model, name="n"),))
     world.tell(SettingsChanged(Raw(encode(gone))))
-    assert world.controller.state.migration.models == {}
+    assert world.controller.state.fleet.models["n"].migration.tally == MigrationTally()

@@ -153,7 +153,7 @@ def test_what_is_remembered_of_workers_goes_with_them() -> None:
         world.join(name)
         world.tell(world.worker(name, incarnation=2))  # it has not reported in this life
         world.leave(name)
-    assert world.controller.state.migration.model("m").peers.known == {}
+    assert world.controller.state.fleet.models["m"].migration.peers.known == {}
 
 
 def test_an_agent_that_goes_on_from_a_snapshot_asks_for_no_more() -> None:

@@ -88,7 +88,7 @@ def test_phases_are_as_long_as_the_first_request_was_in_them() -> None:
         world.phase(move, "switched", moved=moved, tokens=100 * moved, requests=4)
     world.now += 50
     world.phase(move, "done", moved=4, tokens=400, requests=4)
-    tally = world.controller.state.migration.model("m").tally
+    tally = world.controller.state.fleet.models["m"].migration.tally
     assert tally.phases == {"asked": 1, "accepted": 1, "admitted": 1, "copying": 1, "switched": 1}
     assert (tally.phases_ms["copying"], tally.phases_ms["switched"]) == (400, 50)
 
@@ -133,7 +133,7 @@ def test_where_all_who_should_give_do_so_already_that_is_said() -> None:
     world.join("a", 0, 0)
     world.join("ill", 80, 8, migration_slots_out=0)
     world.tell(world.said("ill", schedulable=False))
-    look = world.controller.state.migration.model("m").groups["decode"].reports["decode_failover"]
+    look = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_failover"]
     assert look.code is MigrationCode.NO_SLOTS
 
 
@@ -142,14 +142,14 @@ def test_who_does_not_say_its_load_is_told_of() -> None:
     world.join("a", 900, 9, kv_blocks_total=None)
     world.join("b", 0, 0, kv_blocks_total=None)
     world.wait(1_000)
-    look = world.controller.state.migration.model("m").groups["decode"].reports["decode_load"]
+    look = world.controller.state.fleet.models["m"].migration.groups["decode"].reports["decode_load"]
     assert (look.code, look.numbers) == (MigrationCode.LOAD_UNKNOWN, {"unknown": 2.0, "workers": 2.0})
 
 
 def test_what_is_told_of_idle_policies_is_of_now() -> None:
     world = Movers(FAILOVER)
     world.join("a", 0, 0)
-    reports = world.controller.state.migration.model("m").group("decode").reports
+    reports = world.controller.state.fleet.models["m"].migration.group("decode").reports
     world.wait(3_000)
     first = reports["decode_failover"]
     world.join("b", 0, 0)

@@ -159,7 +159,7 @@ def test_an_explanation_has_what_the_policies_last_saw_and_fits_into_a_message()
     async def scenario(runtime: Runtime, service: Service) -> None:
         pair = PairReport("a" * 64, "b" * 64, MigrationCode.NO_ROOM, {"tokens": 1.5, "room": 0.5})
         look = PolicyReport("m", "decode_load", "decode", 1, MigrationCode.NO_ROOM, pair.numbers, 16, 16, (pair,) * 16)
-        memory = runtime.controller.state.migration.model("m")
+        memory = runtime.controller.state.fleet.models["m"].migration
         for number in range(2 * EXPLANATIONS_MAX):
             memory.group(f"{number:04}").reports["decode_load"] = look
         answer = await service._explain(encode(ExplainRequest(model="m")))

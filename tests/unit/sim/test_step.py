@@ -207,7 +207,7 @@ def test_moves_are_told_count_as_accepted_and_are_followed_by_what_the_source_sa
     after = [fill("full", 1, 800, 8), fill("empty", 1, 200, 2)]
     answers = [stepper.step(StepInput(2_000, [moved(command, "done", moved=1, tokens=100), *after]))]
     answers += [stepper.step(StepInput(2_500, [fill("full", 2, 800, 8), fill("empty", 2, 200, 2)]))]
-    tally = stepper.controller.state.migration.model("llama").tally
+    tally = stepper.controller.state.fleet.models["llama"].migration.tally
     assert (tally.requests, tally.tokens) == ({"neutral_load": 1}, {"neutral_load": 100})
     assert [one.source.worker for answer in answers for one in answer.migrations] == ["full"], "it has too much still"
 
@@ -346,7 +346,7 @@ def test_every_kind_of_subject_that_an_agent_hears_is_read() -> None:
     stepper = moving()
     (command,) = unbalanced(stepper).migrations
     assert stepper.step(StepInput(1_000, [moved(command, "done", moved=1)])).rejected == []
-    assert stepper.controller.state.migration.model("llama").tally.requests == {"neutral_load": 1}
+    assert stepper.controller.state.fleet.models["llama"].migration.tally.requests == {"neutral_load": 1}
     assert kinds == set(FRAME_KINDS) - {"traffic", "migration"}
     stepper = Stepper(settings())
     sample = {"sequence": 1, "interval_ms": 1_000, "arrivals": 3}

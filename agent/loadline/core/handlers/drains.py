@@ -29,7 +29,7 @@ def worker_drained(turn: Turn, event: WorkerDrained) -> None:
     why = state.drains.record_drained(event, state.fleet, turn.now)
     if why is None:
         state.count("workers_drained")
-        state.migration.model(event.model).tally.count_drain(state.drains.finished[-1].took_ms)
+        state.fleet.models[event.model].migration.tally.count_drain(state.drains.finished[-1].took_ms)
         turn.change(event.model)
     # An unknown drain is a repeat of the report: it says so until its process ends.
 

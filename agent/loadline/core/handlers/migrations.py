@@ -22,7 +22,7 @@ def migration_answered(turn: Turn, event: MigrationAnswered) -> list[Effect]:
     migration = memory.in_flight.record_answer(event, turn.now)
     if migration is None or event.model not in turn.state.fleet.models:
         return []
-    peer, tally = _peer(turn, migration, migration.command.source), memory.model(event.model).tally
+    peer, tally = _peer(turn, migration, migration.command.source), _tally(turn, event.model)
     policy = migration.command.trigger
     turn.change(event.model)
     if event.accepted is not False:
@@ -41,7 +41,7 @@ def _open_breaker(
     turn: Turn, event: MigrationAnswered, migration: InFlightMigration, peer: MigrationPeer | None
 ) -> list[Effect]:
     command = migration.command
-    knobs = turn.state.migration_knobs.get(command.model)
+    knobs = turn.state.fleet.models[command.model].migration.knobs
     if peer is None or knobs is None or not turn.state.bus_connected:
         return []  # without the bus no worker can answer
     is_new = peer.record_timeout(knobs.breaker_ms, knobs.breaker_max_ms, migration.sent_at_ms, turn.now)
@@ -60,7 +60,7 @@ def migration_reported(turn: Turn, event: MigrationReported) -> None:
     if event.model not in state.fleet.models:
         state.reject(Rejection.UNKNOWN_MODEL)
         return
-    knobs, in_flight = state.migration_knobs.get(event.model), state.migration.in_flight
+    knobs, in_flight = state.fleet.models[event.model].migration.knobs, state.migration.in_flight
     if knobs is None or (event.command_id not in in_flight.open and not _is_adoptable(turn, event)):
         return
     before = _phase(in_flight.open.get(event.command_id))
@@ -68,7 +68,7 @@ def migration_reported(turn: Turn, event: MigrationReported) -> None:
     if migration is None:
         return  # a repetition: sources report an end three times
     if state.leading:  # all agents receive reports, and only the leader counts them
-        tally = state.migration.model(event.model).tally
+        tally = _tally(turn, event.model)
         _count_phase(tally, before, migration, turn.now)
         if before is not None and before[0] == "asked":
             tally.count_command(migration.command.trigger, "accepted")  # the report overtook the answer
@@ -100,6 +100,10 @@ def _is_adoptable(turn: Turn, event: MigrationReported) -> bool:
     return not (state.leading and event.epoch > state.leadership.epoch)
 
 
+def _tally(turn: Turn, model: str) -> MigrationTally:
+    return turn.state.fleet.models[model].migration.tally
+
+
 def _phase(migration: InFlightMigration | None) -> tuple[MigrationPhase, int] | None:
     """Return the phase of a migration and its start."""
     return None if migration is None else (migration.phase, migration.since_ms)
@@ -119,7 +123,8 @@ def record_vanished(turn: Turn, model: str, gone: Iterable[WorkerState]) -> None
     Workers that share their node or unit may fail too, and their reports of migrations still count.
     """
     vanished = turn.state.migration.vanished
-    for worker in gone if turn.state.migration_knobs else ():
+    enabled = any(one.migration.knobs is not None for one in turn.state.fleet.models.values())
+    for worker in gone if enabled else ():
         record = worker.record
         if record.state == "ready" and not worker.draining:
             key = worker_key(model, record.pool, record.worker)
@@ -151,9 +156,9 @@ def record_unregistered_report(turn: Turn, event: LoadReported) -> None:
 
 def _peer(turn: Turn, migration: InFlightMigration, end: MigrationEndpoint) -> MigrationPeer | None:
     """Return the peer at one end of a migration, which is about to change; None if its incarnation is another."""
-    model = turn.state.migration.models.get(migration.command.model)
-    peer = None if model is None else model.peers.find(end.pool, end.worker)
-    if model is None or peer is None or peer.incarnation != end.incarnation:
+    memory = turn.state.fleet.models[migration.command.model].migration
+    peer = memory.peers.find(end.pool, end.worker)
+    if peer is None or peer.incarnation != end.incarnation:
         return None
-    model.changed_peers.append(end)
+    memory.changed_peers.append(end)
     return peer

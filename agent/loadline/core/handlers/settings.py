@@ -46,8 +46,7 @@ def settings_changed(turn: Turn, planners: dict[str, Planner], settings: Setting
     state.drains.forget(state.fleet)
     state.fleet.assign_unassigned(turn.now)
     for model in state.fleet.models.values():
-        model.plan_at_ms = turn.now
-    state.migration.schedule_all(turn.now)
+        model.plan_at_ms = model.migration.due_ms = turn.now
     for name in list(state.ledger.live):
         decision = state.ledger.entries[name].decision
         if decision is not None and not within_bounds(state, decision):

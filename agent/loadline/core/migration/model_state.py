@@ -26,8 +26,10 @@ class GroupMigrationState(Struct):
 class ModelMigrationState(Struct):
     """Memory of one model."""
 
-    due_ms: int | None = None
-    """Time of the next full round; None while migration is disabled."""
+    knobs: MigrationKnobs | None = None
+    """Knobs of the model; None while migration is disabled."""
+    due_ms: int = 0
+    """Time of the next full round."""
     peers: MigrationPeers = field(default_factory=MigrationPeers)
     changed_peers: list[MigrationEndpoint] = field(default_factory=list)
     """Workers whose peer state has changed since the last round."""
@@ -46,14 +48,15 @@ class ModelMigrationState(Struct):
         return found
 
     def apply_settings(self, roles: Mapping[str, str], knobs: MigrationKnobs) -> None:
-        """Enable migration and forget groups, policies and pools that are gone.
+        """Enable migration, and forget groups, policies and pools that are gone.
 
         Args:
             roles: Roles of the pools of the model, by name of the pool.
             knobs: Knobs of the model.
         """
-        if self.due_ms is None:
+        if self.knobs is None:
             self.due_ms = 0
+        self.knobs = knobs
         groups = set(roles.values() if knobs.across_pools else roles)
         policies = {DRAIN, *knobs.active_policies}
         self.groups = {name: group for name, group in self.groups.items() if name in groups}

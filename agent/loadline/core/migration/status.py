@@ -1,8 +1,9 @@
 """Migration as the status and explanations show it: migrations in flight, counts, and reports of the policies."""
 
+from collections.abc import Iterable
 from typing import Final
 
-from loadline.core.migration.memory import MigrationMemory
+from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.model_state import ModelMigrationState
 from loadline.core.migration.outcomes import PolicyReport
 from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
@@ -11,10 +12,15 @@ LISTED_MAX: Final = 64
 """Migrations and workers that are listed by model: 1,024 models then take 15 kB each."""
 
 
-def migration_status(memory: MigrationMemory, model: str, now: int) -> MigrationStatus:
-    """Return the migrations of a model at ``now`` (ms)."""
-    state = memory.models.get(model, ModelMigrationState())
-    migrations = [migration for migration in memory.in_flight.of_model(model) if not migration.ended]
+def migration_status(state: ModelMigrationState, in_flight: Iterable[InFlightMigration], now: int) -> MigrationStatus:
+    """Return the migrations of a model at ``now`` (ms).
+
+    Args:
+        state: Memory of the model.
+        in_flight: Its migrations in flight.
+        now: Time in ms.
+    """
+    migrations = [migration for migration in in_flight if not migration.ended]
     tally, silent = state.tally, state.peers.open_breakers(now)
     return MigrationStatus(
         in_flight=len(migrations),
@@ -40,18 +46,11 @@ def migration_status(memory: MigrationMemory, model: str, now: int) -> Migration
     )
 
 
-def drained_workers(memory: MigrationMemory, model: str) -> DurationTotal:
+def drained_workers(state: ModelMigrationState) -> DurationTotal:
     """Return the count of drained workers of a model and the time that took."""
-    state = memory.models.get(model, ModelMigrationState())
     return DurationTotal(state.tally.emptied, state.tally.emptied_ms)
 
 
-def policy_reports(memory: MigrationMemory, model: str) -> list[PolicyReport]:
-    """Return the last reports of the policies of a model, or of all (empty), by model, group and policy."""
-    return [
-        report
-        for name, state in sorted(memory.models.items())
-        if model in {"", name}
-        for _, group in sorted(state.groups.items())
-        for _, report in sorted(group.reports.items())
-    ]
+def policy_reports(state: ModelMigrationState) -> list[PolicyReport]:
+    """Return the last reports of the policies of a model, by group and policy."""
+    return [report for _, group in sorted(state.groups.items()) for _, report in sorted(group.reports.items())]

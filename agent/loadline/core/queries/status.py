@@ -10,9 +10,10 @@ from loadline.core.planning.allocation.gpu_ledger import gpu_ledger_of
 from loadline.core.planning.planners import PLANNERS
 from loadline.core.planning.sizing.sizing_by_profile import profile_problem
 from loadline.core.state.agent_state import AgentState, limited
+from loadline.core.state.model_state import ModelState
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.reasons import Explanation
-from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, ModelStatus
+from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, MigrationStatus, ModelStatus
 
 
 def status(settings: Settings, state: AgentState, version: str, started_at_ms: int, now: int) -> AgentStatus:
@@ -63,9 +64,16 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
         objectives=_obeyed(knobs),
         conditions=model.conditions,
         settled=state.settled(model, now),
-        migrations=migration_status(state.migration, knobs.name, now) if knobs.name in state.migration_knobs else None,
-        emptied=drained_workers(state.migration, knobs.name),
+        migrations=_migrations(state, model, now),
+        emptied=drained_workers(model.migration),
     )
+
+
+def _migrations(state: AgentState, model: ModelState, now: int) -> MigrationStatus | None:
+    """Return the migrations of a model; None if migration is disabled."""
+    if model.migration.knobs is None:
+        return None
+    return migration_status(model.migration, state.migration.in_flight.of_model(model.name), now)
 
 
 def _obeyed(knobs: ModelKnobs) -> dict[str, float]:
@@ -120,7 +128,10 @@ def explain(state: AgentState, decision_id: str, model: str) -> list[Explanation
 
 def explain_migrations(state: AgentState, decision_id: str, model: str) -> list[PolicyReport]:
     """Return the last reports of the migration policies of each model (or of one); none for a decision."""
-    found = [] if decision_id else policy_reports(state.migration, model)
+    if decision_id:
+        return []
+    models = [one for name, one in sorted(state.fleet.models.items()) if model in {"", name}]
+    found = [report for one in models for report in policy_reports(one.migration)]
     return [replace(one, code=MigrationCode.PAUSED, numbers={}) if one.model in state.paused else one for one in found]
 
 

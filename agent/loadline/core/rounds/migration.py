@@ -15,6 +15,7 @@ from loadline.core.migration.failure_domains import DomainMember
 from loadline.core.migration.in_flight import InFlightMigration
 from loadline.core.migration.knobs import DRAIN
 from loadline.core.migration.memory import worker_key
+from loadline.core.migration.model_state import ModelMigrationState
 from loadline.core.migration.name_codes import NameCodes
 from loadline.core.migration.policies import build_policy
 from loadline.core.migration.worker_table import WorkerTable
@@ -47,48 +48,52 @@ class MigrationPipeline:
         self._tpot_profiles = settings.tpot_profiles
         self._nodes, self._units = NameCodes(), NameCodes()
         self._groups: dict[str, list[MigrationGroup]] = {}
-        memory = state.migration
-        state.migration_knobs = {name: model.migration for name, model in self._knobs.items()}
-        for name, knobs in self._knobs.items():
-            memory.model(name).apply_settings({pool.name: pool.role for pool in knobs.pools}, knobs.migration)
-        for name in [name for name, model in memory.models.items() if model.due_ms is not None]:
-            if name not in self._knobs:
-                memory.forget(name)
+        for name, model in state.fleet.models.items():
+            knobs = self._knobs.get(name)
+            if knobs is not None:
+                model.migration.apply_settings({pool.name: pool.role for pool in knobs.pools}, knobs.migration)
+            elif model.migration.knobs is not None:
+                model.migration = ModelMigrationState()
+                state.migration.in_flight.forget_model(name)
 
     def plan(self, refreshed: Sequence[str], now: int) -> list[Effect]:
         """Plan the models whose totals were refreshed in this turn and those that are due; return the commands."""
-        memory = self.state.migration
+        memory, models = self.state.migration, self.state.fleet.models
+        due = {name: models[name].migration.due_ms for name in self._knobs}
         memory.expire_vanished(now)
-        memory.detect_stall(now)
+        memory.detect_stall(min(due.values(), default=now), now)
         self._recycle_codes()
         if not self.state.leading:
             self._groups.clear()  # tables miss the reports that arrive meanwhile
-            for model in memory.models.values():
-                model.forget_round()
+            for name in self._knobs:
+                models[name].migration.forget_round()
             memory.in_flight.expire(now)  # the leader counts those that are lost
             return []
         effects = self._close_lost(now)
-        due = sorted(
-            (model.due_ms, name)
-            for name, model in memory.models.items()
-            if model.due_ms is not None and model.due_ms <= now
-        )
-        full = {name for _, name in due[:FULL_ROUNDS_MAX]}
+        longest_due = sorted((due_ms, name) for name, due_ms in due.items() if due_ms <= now)
+        full = {name for _, name in longest_due[:FULL_ROUNDS_MAX]}
         reported = self._knobs.keys() & set(refreshed)
         for name in self._knobs:
             if name in full or name in reported:
                 effects += self._plan_safely(name, now, full_round=name in full, totals_refreshed=name in reported)
         return effects
 
+    def next_wake(self) -> int | None:
+        """Return the time of the next full round or of the next end of a migration; None if there is neither."""
+        models = self.state.fleet.models
+        wakes = [models[name].migration.due_ms for name in self._knobs]
+        end_ms = self.state.migration.in_flight.next_wake()
+        return min(wakes if end_ms is None else [*wakes, end_ms], default=None)
+
     def _plan_safely(self, name: str, now: int, *, full_round: bool, totals_refreshed: bool) -> list[Effect]:
         """Plan a model; an exception stops the migrations of this model only."""
-        memory, model = self.state.migration, self.state.migration.model(name)
-        before = set(memory.in_flight.open)
+        in_flight, model = self.state.migration.in_flight, self.state.fleet.models[name].migration
+        before = set(in_flight.open)
         try:
             effects = self._plan_model(name, now, full_round=full_round, totals_refreshed=totals_refreshed)
         except Exception as fault:  # noqa: BLE001 - any exception would stop scaling too, and again after a restart
-            for command_id in memory.in_flight.open.keys() - before:
-                del memory.in_flight.open[command_id]  # the command will not be sent
+            for command_id in in_flight.open.keys() - before:
+                del in_flight.open[command_id]  # the command will not be sent
             self._groups.pop(name, None)
             self.state.count("migration_failures")
             if model.faulty:
@@ -109,14 +114,14 @@ class MigrationPipeline:
 
     def _close_lost(self, now: int) -> list[Effect]:
         """Close migrations past their deadline and those whose source is gone."""
-        memory = self.state.migration
-        lost = memory.in_flight.expire(now)
+        in_flight, models = self.state.migration.in_flight, self.state.fleet.models
+        lost = in_flight.expire(now)
         for migration in lost:
-            memory.model(migration.command.model).tally.count_lost(migration, "deadline", now)
-        for migration in [one for one in memory.in_flight.open.values() if not one.ended]:
+            models[migration.command.model].migration.tally.count_lost(migration, "deadline", now)
+        for migration in [one for one in in_flight.open.values() if not one.ended]:
             if self._source_gone(migration, now):
-                del memory.in_flight.open[migration.command.command_id]
-                memory.model(migration.command.model).tally.count_lost(migration, "source_lost", now)
+                del in_flight.open[migration.command.command_id]
+                models[migration.command.model].migration.tally.count_lost(migration, "source_lost", now)
         sources = Counter((migration.command.model, migration.command.source.worker) for migration in lost)
         return [
             RaiseAlarm("migration_lost", model, f"{worker} did not report the end of {_migrations(count)}")
@@ -141,7 +146,7 @@ class MigrationPipeline:
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def _plan_model(self, name: str, now: int, *, full_round: bool, totals_refreshed: bool) -> list[Effect]:
-        memory, model, knobs = self.state.migration, self.state.migration.model(name), self._knobs[name]
+        memory, model, knobs = self.state.migration, self.state.fleet.models[name].migration, self._knobs[name]
         if full_round:
             model.due_ms = now + knobs.migration.interval_ms
         in_flight = memory.in_flight.of_model(name)
@@ -174,10 +179,10 @@ class MigrationPipeline:
 
         Vanished workers count only if the agent has been receiving reports for that long.
         """
-        memory = self.state.migration
-        failed = [one for model, other in memory.models.items() if model != name for one in other.failed]
+        others = (model for other, model in self.state.fleet.models.items() if other != name)
+        failed = [one for model in others for one in model.migration.failed]
         if listening_since_ms < seen_since_ms:
-            silent = (one for one in memory.vanished.values() if one.seen_at_ms < seen_since_ms)
+            silent = (one for one in self.state.migration.vanished.values() if one.seen_at_ms < seen_since_ms)
             failed += [FailedWorker(one.node, one.unit, one.parallel) for one in silent]
         nodes, units = self._nodes, self._units
         return [DomainMember(nodes.code(one.node), units.code(one.unit), one.parallel) for one in failed]
@@ -192,7 +197,8 @@ class MigrationPipeline:
         return [self._build_group(knobs, name, members) for name, members in pools.items()]
 
     def _build_group(self, knobs: ModelKnobs, name: str, pools: dict[str, Pool]) -> MigrationGroup:
-        peers, tpot = self.state.migration.model(knobs.name).peers, self._tpot(knobs.name, next(iter(pools.values())))
+        peers = self.state.fleet.models[knobs.name].migration.peers
+        tpot = self._tpot(knobs.name, next(iter(pools.values())))
         table = WorkerTable(pools, peers, self._nodes, self._units, tpot)
         drains = (DRAIN,) if knobs.migration.migrate_drains else ()
         found = (build_policy(one, knobs.migration, table.role) for one in (*drains, *knobs.migration.active_policies))

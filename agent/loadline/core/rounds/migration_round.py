@@ -61,7 +61,7 @@ class MigrationRound:
     ) -> None:
         self._state = state
         self._model = state.fleet.models[knobs.name]
-        self._memory = memory = state.migration.model(knobs.name)
+        self._memory = memory = self._model.migration
         self._in_flight = state.migration.in_flight
         self._advise_only, self._knobs = knobs.no_operation, knobs.migration
         self._groups = groups

@@ -6,7 +6,6 @@ from loadline.core.decisions.drains import Drains
 from loadline.core.decisions.leadership import Leadership
 from loadline.core.decisions.ledger import Ledger
 from loadline.core.fleet.fleet import Fleet, Model
-from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.memory import MigrationMemory
 from loadline.core.planning.allocation.fleet_allocation import FleetAllocation
 from loadline.core.planning.allocation.fleet_budget import FleetBudget
@@ -33,10 +32,8 @@ class AgentState(Struct):
     """The model whose learned state was last compared with the store."""
     learning_at_ms: int = 0
     """Unix time of the next comparison."""
-    migration_knobs: dict[str, MigrationKnobs] = field(default_factory=dict)
-    """Knobs of the models whose migration is enabled."""
     migration: MigrationMemory = field(default_factory=MigrationMemory)
-    """Memory of migration."""
+    """Memory of migration that spans models."""
     paused: dict[str, str] = field(default_factory=dict)
     """Paused models and who paused them, as the store holds it."""
     forecast_requests: dict[str, int] = field(default_factory=dict)
@@ -101,7 +98,7 @@ class AgentState(Struct):
             self.fleet.unassign(pool)
         self.ledger.retire(name)
         self.gpus.forget(name)
-        self.migration.forget(name)
+        self.migration.in_flight.forget_model(name)
 
 
 def initial_state(settings: Settings) -> AgentState:

@@ -7,6 +7,7 @@ from loadline.core.engines.profile import EngineProfile
 from loadline.core.fleet.fleet import Fleet, Model
 from loadline.core.fleet.pool import NO_PROFILE, Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
+from loadline.core.migration.model_state import ModelMigrationState
 from loadline.core.planning.guardrails.guardrails import Guardrails
 from loadline.core.planning.guardrails.knobs import HardLimits
 from loadline.core.planning.scale_to_zero import IdleTracker
@@ -33,6 +34,7 @@ class ModelState(Model, kw_only=True):
     """The last round without a decision."""
     conditions: tuple[Condition, ...] = ()
     """As of the last round."""
+    migration: ModelMigrationState = field(default_factory=ModelMigrationState)
     learned_saved_at_ms: int | None = None
     """Unix time at which its learned state was last written to the store."""
 

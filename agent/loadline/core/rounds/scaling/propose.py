@@ -62,14 +62,14 @@ def _victims(context: ScalingContext, model: ModelState, pool: Pool, replicas: i
     leaving = context.state.drains.of_pool(model.name, pool.name)
     surplus = max(0, pool.ready + pool.starting - replicas)
     migration = context.models[model.name].migration
-    can_send = partial(_can_send, context, model) if migration.enabled and migration.migrate_drains else None
+    can_send = partial(_can_send, model) if migration.enabled and migration.migrate_drains else None
     return (*leaving, *choose_victims(pool, surplus, can_send))
 
 
-def _can_send(context: ScalingContext, model: ModelState, worker: WorkerState) -> bool:
+def _can_send(model: ModelState, worker: WorkerState) -> bool:
     """Return True if a worker has ever reported a slot for requests that it sends."""
-    memory, record = context.state.migration.models.get(model.name), worker.record
-    peer = None if memory is None else memory.peers.find(record.pool, record.worker)
+    record = worker.record
+    peer = model.migration.peers.find(record.pool, record.worker)
     return peer is not None and peer.incarnation == record.incarnation and peer.slots_out_max > 0
 
 
