@@ -1,6 +1,6 @@
-"""What keeps moves safe, switched off one by one: as ``rails``, for what plans and carries out moves.
+"""Mutations of the safeguards of migrations, like ``mutations`` for decisions.
 
-To find seeds anew: ``python -m tests.simulation.move_rails``.
+``python -m tests.simulation.migration_mutations`` finds new seeds.
 """
 
 import contextlib
@@ -27,18 +27,18 @@ from loadline.sim.chaos.runner import ChaosResult as Played
 from loadline.sim.chaos.runner import run_plan
 from loadline.sim.chaos.stub_engine import StubEngine
 from loadline.sim.engine import EngineEvent, Request
-from tests.simulation.rails import Rail, around, both, find, instead
+from tests.simulation.mutations import Mutation, combined, constant, find_seeds, wrapped
 
 
 def claim_anything(_old: Any, owners: RequestOwners, request_id: str, worker: str, incarnation: int, hop: int) -> bool:
-    """Whoever claims gets it, if it was ever here."""
+    """Give a request to any worker that claims it."""
     if owners.owner(request_id) is not None:
         owners._owners[request_id] = RequestOwner(worker, incarnation, hop)
     return True
 
 
 def run_unasked(_old: Any, destination: HandoverDestination, message: HandoverRequest, _now_ms: int) -> Any:
-    """A destination runs what it is handed at once."""
+    """Let a destination run a request before it claims it."""
     name, hop, held = message.request.request_id, message.request.hop, destination._held
     if held.expect(name, hop) and held.resolve_claim(name, hop, granted=True) == "run":
         return HandoverReply(accepted=True), [DiscardRequest(name), RunRequest(message.request)]
@@ -48,7 +48,7 @@ def run_unasked(_old: Any, destination: HandoverDestination, message: HandoverRe
 def resume_unasked(
     old: Any, source: HandoverSource, transfer: Transfer, reply: HandoverReply | None, now_ms: int
 ) -> Any:
-    """A source that hears nothing takes the handover for failed."""
+    """Let a source without an answer resume the request."""
     one = source._at(transfer, "handover")
     if one is None or one.request is None or (reply is not None and reply.accepted):
         return old(source, transfer, reply, now_ms)
@@ -56,8 +56,8 @@ def resume_unasked(
     return [RunRequest(one.request), *source._fail(transfer, "destination_lost", now_ms)]
 
 
-def take_and_go_on(_old: Any, engine: StubEngine, request_id: str, now_ms: float) -> Request | None:
-    """A source goes on with what it hands over."""
+def detach_and_continue(_old: Any, engine: StubEngine, request_id: str, now_ms: float) -> Request | None:
+    """Let a source continue a request that it hands over."""
     one = engine._running.get(request_id)
     if one is None:
         return None
@@ -65,23 +65,23 @@ def take_and_go_on(_old: Any, engine: StubEngine, request_id: str, now_ms: float
     return replace(one.request, generated_tokens=min(one.generated(now_ms), one.request.osl_tokens - 1))
 
 
-def forget_at_once(_old: Any, _holds: HeldRequests, _request_id: str, _hop: int) -> bool:
-    """Whatever comes is news."""
+def accept_every_hop(_old: Any, _holds: HeldRequests, _request_id: str, _hop: int) -> bool:
+    """Accept every hop as new."""
     return True
 
 
-def look_away(_old: Any, keeper: ChaosFrontend) -> None:
-    """The frontend never asks what workers have."""
+def never_poll(_old: Any, keeper: ChaosFrontend) -> None:
+    """Let the frontend never poll workers."""
     keeper._timeline.call_later(60_000.0, keeper._poll_workers)
 
 
-def everybody(view: LoadView) -> Any:
-    """Whoever is known takes requests in."""
+def all_known(view: LoadView) -> Any:
+    """Let all known workers be destinations."""
     return view.columns.alive | True
 
 
 def plan_always(old: Any, planner: MigrationPipeline, heard: Any, now: int) -> Any:
-    """Who has led goes on as if it did."""
+    """Let a former leader plan as if it led."""
     leadership = planner.state.leadership
     phase, leadership.phase = leadership.phase, "leading"
     found = old(planner, heard, now)
@@ -90,8 +90,8 @@ def plan_always(old: Any, planner: MigrationPipeline, heard: Any, now: int) -> A
 
 
 @contextlib.contextmanager
-def as_many_as_they_say() -> Iterator[None]:
-    """Who has slots has them all filled."""
+def use_all_slots() -> Iterator[None]:
+    """Use all slots of a worker."""
 
     def free_in(view: LoadView) -> Any:
         return np.where(view.in_flight(SENDING) > 0.0, 0.0, view.measure(SLOTS_IN) - view.in_flight(IN_SLOTS))
@@ -104,8 +104,8 @@ def as_many_as_they_say() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_chains_looked_for() -> Iterator[None]:
-    """Who gives requests away takes some in, and the other way round."""
+def allow_chains() -> Iterator[None]:
+    """Let a source be a destination, and vice versa."""
 
     def free_in(view: LoadView) -> Any:
         return np.minimum(view.measure(SLOTS_IN), view.knobs.migrations_per_worker_max) - view.in_flight(IN_SLOTS)
@@ -118,41 +118,51 @@ def no_chains_looked_for() -> Iterator[None]:
 
 
 def _slots(free_in: Any, free_out: Any) -> contextlib.ExitStack:
-    """Have the slots that workers have reckoned in another way."""
+    """Replace the computation of free slots."""
     stack = contextlib.ExitStack()
-    for name, value in (("free_in", property(free_in)), ("free_out", property(free_out)), ("reserve", _take_nothing)):
+    for name, value in (
+        ("free_in", property(free_in)),
+        ("free_out", property(free_out)),
+        ("reserve", _reserve_nothing),
+    ):
         stack.enter_context(patch.object(LoadView, name, value))
     return stack
 
 
-def _take_nothing(*_args: Any) -> None:
-    """What a pair takes is not there for the next one still."""
+def _reserve_nothing(*_args: Any) -> None:
+    """Keep the slots that a pair uses available to the next one."""
 
 
-RAILS: dict[str, Rail] = {
-    "owners: compare and set": Rail(around(RequestOwners, "claim", claim_anything), 0, "I20-once"),
-    "holds: a hop is used once": Rail(around(HeldRequests, "_is_new", forget_at_once), 0, "I20-once"),
-    "destination: claims first": Rail(around(HandoverDestination, "on_handover_request", run_unasked), 0, "I20-owner"),
-    "source: claims first": Rail(around(HandoverSource, "on_handover_reply", resume_unasked), 0, "I20-owner"),
-    "source: stops first": Rail(around(StubEngine, "detach", take_and_go_on), 0, "I20-stopped"),
-    "worker: earlier terms": Rail(instead(EpochFence, "admit", value=True), 3, "I21-stale"),
-    "frontend: looks for what is lost": Rail(around(ChaosFrontend, "_poll_workers", look_away), 0, "L6-served"),
-    "planner: only a leader, within its lease": Rail(
-        both(instead(MigrationPipeline, "_may_command", value=True), around(MigrationPipeline, "plan", plan_always)),
+MUTATIONS: dict[str, Mutation] = {
+    "owners: compare and set": Mutation(wrapped(RequestOwners, "claim", claim_anything), 0, "I20-once"),
+    "holds: a hop is used once": Mutation(wrapped(HeldRequests, "_is_new", accept_every_hop), 0, "I20-once"),
+    "destination: claims first": Mutation(
+        wrapped(HandoverDestination, "on_handover_request", run_unasked), 0, "I20-owner"
+    ),
+    "source: claims first": Mutation(wrapped(HandoverSource, "on_handover_reply", resume_unasked), 0, "I20-owner"),
+    "source: stops first": Mutation(wrapped(StubEngine, "detach", detach_and_continue), 0, "I20-stopped"),
+    "worker: earlier terms": Mutation(constant(EpochFence, "admit", value=True), 3, "I21-stale"),
+    "frontend: polls for lost requests": Mutation(wrapped(ChaosFrontend, "_poll_workers", never_poll), 0, "L6-served"),
+    "planner: only a leader, within its lease": Mutation(
+        combined(
+            constant(MigrationPipeline, "_may_command", value=True), wrapped(MigrationPipeline, "plan", plan_always)
+        ),
         0,
         "I21-fence",
     ),
-    "planner: to who is ready": Rail(lambda: patch.object(LoadView, "serving", property(everybody)), 0, "I21-where"),
-    "planner: no chains": Rail(no_chains_looked_for, 0, "I21-chain"),
-    "planner: not too many": Rail(as_many_as_they_say, 0, "I21-bounds"),
+    "planner: only to ready workers": Mutation(
+        lambda: patch.object(LoadView, "serving", property(all_known)), 0, "I21-where"
+    ),
+    "planner: no chains": Mutation(allow_chains, 0, "I21-chain"),
+    "planner: limits": Mutation(use_all_slots, 0, "I21-bounds"),
 }
 
 
-def broken(name: str, seed: int) -> Played:
-    """What a seed comes to without a rail."""
-    with RAILS[name].off():
+def run_mutated(name: str, seed: int) -> Played:
+    """Run the plan of a seed with a mutation."""
+    with MUTATIONS[name].apply():
         return run_plan(seed)
 
 
 if __name__ == "__main__":
-    find(RAILS, broken)
+    find_seeds(MUTATIONS, run_mutated)

@@ -1,0 +1,16 @@
+"""Every mutation of a safeguard violates its invariant in at least one seed of the CI set."""
+
+import pytest
+
+from loadline.sim.chaos.invariants import INVARIANTS
+from tests.simulation.mutations import CI_SEEDS, MUTATIONS, assert_detected
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_disabled_safeguard_is_detected(name: str) -> None:
+    assert MUTATIONS[name].seed in CI_SEEDS
+    assert_detected(MUTATIONS[name])
+
+
+def test_every_mutation_violates_a_listed_invariant() -> None:
+    assert {mutation.breaks for mutation in MUTATIONS.values()} <= set(INVARIANTS)
