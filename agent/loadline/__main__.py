@@ -1,4 +1,4 @@
-"""``python -m loadline`` and the console script."""
+"""Entry point of ``python -m loadline`` and of the console script."""
 
 import sys
 from importlib import import_module
@@ -7,11 +7,11 @@ from loadline.adapters import deferred_sighup
 
 
 def main() -> int:
-    """Run one command; gives its exit code."""
+    """Run one command and return its exit code."""
     if sys.argv[1:2] == ["run"]:
-        deferred_sighup.defer()  # before all that takes time to import
+        deferred_sighup.defer()  # before the slow imports
     logs, cli = (import_module(f"loadline.{name}") for name in ("adapters.logs", "cli.main"))
-    # Answers go to stdout, warnings do not; `run` sets up its own log.
+    # Results go to stdout, so warnings go to stderr; `run` configures its own log.
     logs.configure("auto", "warning", sys.stderr)
     code: int = cli.main()
     return code

@@ -1,4 +1,4 @@
-"""The agent's composition root: builds an agent from a configuration, with the adapters it needs, and runs it."""
+"""Composition root of the agent: builds it from a configuration, with its adapters, and runs it."""
 
 import asyncio
 import contextlib
@@ -35,32 +35,32 @@ _log = structlog.get_logger("loadline")
 _bounded = logs.bounded("border")
 
 GC_THRESHOLD = 50_000
-"""The collector of cycles looks when there are so many new objects more than were freed: 5 to 10 MB."""
+"""Threshold of the youngest generation: allocations minus deallocations; 5 to 10 MB."""
 MISSING_MAX = 64
-"""Sentences of a probe: more would not be read."""
+"""Missing planner inputs listed by a probe."""
 TURN_AGE_MAX_S = 10.0
-"""Every planner looks at least once in its sampling interval: a loop this far behind is stuck."""
+"""Age of the last turn above which the loop counts as stuck; every planner runs at least once per sampling interval."""
 
 
 class Agent:
-    """One agent process: the runtime and what surrounds it.
+    """One agent process: the runtime and its adapters.
 
     Args:
         config: A validated configuration.
-        source: Where it is read again; None: nowhere.
+        source: Where the configuration is reloaded from; None: no reload.
     """
 
     def __init__(self, config: Config, source: Source | None = None) -> None:
         self._config = config
         self._frames_refused: Counter[str] = Counter()
         self._notifier = Notifier()
-        self._turned_at_s = time.monotonic()
-        self._kicked_at_s = 0.0
+        self._last_turn_s = time.monotonic()
+        self._watchdog_fed_s = 0.0
         self._was_ready = False
         self._bus = NatsBus(
             config.nats,
             name=f"loadline {agent_name(config)}",
-            on_oversized=lambda subject: self._refused("oversized", subject, "larger than frame_bytes_max"),
+            on_oversized=lambda subject: self._count_refused("oversized", subject, "larger than frame_bytes_max"),
         )
         self._store = EtcdStore(config.etcd)
         self._fitter = ChildFitter()
@@ -77,25 +77,25 @@ class Agent:
             knobs=config.runtime,
             frame_bytes_max=config.nats.frame_bytes_max,
             version=__version__,
-            on_turn=self._turned,
-            on_rejected=lambda rejected: self._refused(rejected.reason, rejected.subject, rejected.detail),
+            on_turn=self._on_turn,
+            on_rejected=lambda rejected: self._count_refused(rejected.reason, rejected.subject, rejected.detail),
         )
-        told, put = self.runtime.controller.settings, self.runtime.inbox.put
-        self._reloader = None if source is None else Reloader(source, config, told, put)
+        current, put = self.runtime.controller.settings, self.runtime.inbox.put
+        self._reloader = None if source is None else Reloader(source, config, current, put)
         self.service = Service(self.runtime, __version__)
         self._metrics = Metrics(self.service.status, self._counters, __version__, config.http.compatible_metrics)
         self.http = HttpServer(
             config.http.host,
             config.http.port,
             metrics=self._metrics.render,
-            healthy=self._unhealthy,
-            ready=self._unready,
-            missing=self._missing,
+            healthy=self._health_problems,
+            ready=self._readiness_problems,
+            missing=self._missing_inputs,
         )
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT."""
-        signals.install_handlers(self._stop, None if self._reloader is None else self._reloader.ask)
+        signals.install_handlers(self._stop, None if self._reloader is None else self._reloader.request)
         if self._config.http.port:
             await self._start_http()
         helpers = [
@@ -129,39 +129,39 @@ class Agent:
         self._notifier.stopping()
         self.runtime.stop()
 
-    def _turned(self, seconds: float) -> None:
-        """A turn was completed: only this feeds the watchdog."""
+    def _on_turn(self, seconds: float) -> None:
+        """Record a completed turn, and feed the watchdog: only a completed turn does."""
         self._metrics.observe_turn(seconds)
-        self._turned_at_s = now = time.monotonic()
+        self._last_turn_s = now = time.monotonic()
         interval_s = self._notifier.watchdog_interval_s
-        if interval_s and now - self._kicked_at_s >= interval_s / 2:
-            self._kicked_at_s = now
+        if interval_s and now - self._watchdog_fed_s >= interval_s / 2:
+            self._watchdog_fed_s = now
             self._notifier.alive()
-        if not self._was_ready and not self._unready():
+        if not self._was_ready and not self._readiness_problems():
             self._was_ready = True
             self._notifier.ready()
             _log.info("ready")
 
-    def _refused(self, reason: str, subject: str, detail: str) -> None:
+    def _count_refused(self, reason: str, subject: str, detail: str) -> None:
         self._frames_refused[reason] += 1
         _bounded.warning("refused", reason=reason, subject=subject[:256], detail=detail)
 
-    def _unhealthy(self) -> list[str]:
-        age_s = time.monotonic() - self._turned_at_s
-        return [f"no turn was completed for {age_s:.0f} s"] if age_s > TURN_AGE_MAX_S else []
+    def _health_problems(self) -> list[str]:
+        age_s = time.monotonic() - self._last_turn_s
+        return [f"no turn completed for {age_s:.0f} s"] if age_s > TURN_AGE_MAX_S else []
 
-    def _unready(self) -> list[str]:
+    def _readiness_problems(self) -> list[str]:
         state = self.runtime.controller.state
-        problems = self._unhealthy()
+        problems = self._health_problems()
         if not state.bus_connected:
             problems.append(f"NATS is not connected: {', '.join(self._config.nats.servers)}")
         if not state.store_connected:
-            problems.append(f"etcd is not reached: {', '.join(self._config.etcd.endpoints)}")
+            problems.append(f"etcd is not connected: {', '.join(self._config.etcd.endpoints)}")
         elif not state.registry_read:
             problems.append("the registry has not been read yet")
         return problems
 
-    def _missing(self) -> list[str]:
+    def _missing_inputs(self) -> list[str]:
         controller, now = self.runtime.controller, self.runtime.clock.now_ms()
         state, told = controller.state, controller.settings
         found: list[str] = []
@@ -195,11 +195,11 @@ def _journal(config: Config) -> Journal | None:
 
 
 def configure_gc() -> None:
-    """Let Python's collector of cycles run rarely, and never over what is there for good.
+    """Let Python's cyclic garbage collector run rarely, and never over objects that live for the whole process.
 
-    What an agent believes and what a turn makes is free of cycles and goes by counting references. With the default of
-    a look at every 700 new objects, the collector takes a seventh of the time at full load, and with 10,000 workers it
-    stops a turn for tens of milliseconds. Cycles come from lost connections and failed tasks alone, which are few.
+    State and turns are free of cycles, so reference counting frees them. At the default threshold of 700 objects the
+    collector takes a seventh of the CPU time at full load, and stops a turn for tens of milliseconds with 10,000
+    workers. Only lost connections and failed tasks leave cycles, and these are rare.
     """
     gc.collect()
     gc.freeze()
@@ -207,10 +207,10 @@ def configure_gc() -> None:
 
 
 def run(config: Config, source: Source | None = None) -> None:
-    """Run an agent until it is told to stop.
+    """Run an agent until SIGTERM or SIGINT.
 
     Raises:
-        LoadlineError: It cannot start; the text says why and what to do.
+        LoadlineError: The agent cannot start; the text gives the reason and the remedy.
         OSError: The HTTP address is taken.
     """
     logs.configure(config.agent.log_format, config.agent.log_level)

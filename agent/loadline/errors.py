@@ -1,17 +1,17 @@
-"""Errors that cross a seam. Inside the core nothing is raised: a refusal there is a value with a reason."""
+"""Exceptions of the I/O boundary. The core raises none: a refusal there is a value with a reason."""
 
 
 class LoadlineError(Exception):
-    """Base of every error that loadline raises on purpose; its text is a sentence for a person."""
+    """Base of all errors that loadline raises on purpose; its text is a sentence for operators."""
 
 
 class ConfigError(LoadlineError):
     """A configuration that cannot be used.
 
     Args:
-        place: Where it is wrong, such as ``models[0].pools[1].replicas_max``.
-        problem: What is wrong with it.
-        remedy: What to write instead.
+        place: Path of the key, such as ``models[0].pools[1].replicas_max``.
+        problem: The problem.
+        remedy: The correction.
     """
 
     def __init__(self, place: str, problem: str, remedy: str) -> None:
@@ -22,19 +22,19 @@ class ConfigError(LoadlineError):
 
 
 class StoreUnavailable(LoadlineError):
-    """The store did not take the call; for a write: it certainly did not happen."""
+    """A store call that failed; a write certainly did not happen."""
 
 
 class OutcomeUnknown(LoadlineError):
-    """The store may or may not have done the write; only reading the key back tells."""
+    """A write that may or may not have happened; the key must be read back."""
 
 
 class StoreDenied(LoadlineError):
-    """The store refused the credentials or the permission; trying again does not help."""
+    """A call that the store refused for its credentials or permissions; a retry does not help."""
 
 
 class BusUnavailable(LoadlineError):
-    """The message could not be handed to the bus, or nobody answered in time."""
+    """A message that could not be published, or a request without a reply in time."""
 
 
 class JournalError(LoadlineError):

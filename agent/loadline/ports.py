@@ -1,7 +1,4 @@
-"""What the agent needs from outside, as Protocols.
-
-Adapters implement them on the real thing; tests have some in memory.
-"""
+"""Ports of the agent: Protocols that the adapters implement, and tests implement in memory."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Protocol
@@ -13,34 +10,37 @@ from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 
 
 class Clock(Protocol):
-    """Time that only goes forward."""
+    """A clock that never goes back."""
 
     def now_ms(self) -> int:
-        """Unix time in ms at start plus the time since, suspend included: a jump of the wall clock does not move it."""
+        """Return Unix time in ms: that of the start plus the time since, suspend included.
+
+        A step of the wall clock does not change it.
+        """
         ...
 
 
 FrameHandler = Callable[[str, bytes], None]
-"""Takes a frame: subject and payload. Must return at once."""
+"""Callback for a frame: subject and payload. Must return at once."""
 
 RequestHandler = Callable[[bytes], Awaitable[bytes | None]]
-"""Takes a request's payload and gives the reply's, or None to leave the answer to another agent."""
+"""Callback for a request: takes its payload and returns the reply, or None to leave the reply to another agent."""
 
 
 class Bus(Protocol):
-    """Publish and subscribe, at most once."""
+    """A message bus with at-most-once delivery."""
 
     @property
     def connected(self) -> bool:
-        """Whether the bus can be reached now."""
+        """True while the bus is connected."""
         ...
 
     async def connect(self, on_connection: Callable[[bool], None]) -> None:
-        """Connect, and keep connecting for ever in the background; says at every change whether it is connected."""
+        """Connect, reconnect for ever in the background, and report every change of the connection."""
         ...
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> None:
-        """Hand every frame on the subject (wildcards allowed) to ``offer``. Survives reconnects."""
+        """Pass every frame on the subject (wildcards allowed) to ``offer``. Survives reconnects."""
         ...
 
     async def answer(self, subject: str, answer: RequestHandler) -> None:
@@ -52,10 +52,10 @@ class Bus(Protocol):
         ...
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """Publish now or not at all.
+        """Publish now, or fail without queueing.
 
         Raises:
-            BusUnavailable: The bus is away; the frame was not queued.
+            BusUnavailable: The bus is not connected; the frame is not queued.
         """
         ...
 
@@ -63,17 +63,17 @@ class Bus(Protocol):
         """Publish and wait for one reply.
 
         Raises:
-            BusUnavailable: The bus is away, nobody listens, or nobody answered in time.
+            BusUnavailable: The bus is not connected, the subject has no subscriber, or no reply came in time.
         """
         ...
 
     async def close(self) -> None:
-        """Deliver what was published, then disconnect."""
+        """Flush pending publishes, then disconnect."""
         ...
 
 
 class StoreEntry(Struct, frozen=True):
-    """A key as the store holds it."""
+    """A key and its value, as stored."""
 
     key: str
     value: bytes
@@ -83,14 +83,14 @@ class StoreEntry(Struct, frozen=True):
 
 
 class StoreSnapshot(Struct, frozen=True):
-    """All entries under a prefix, at one revision, in key order."""
+    """Entries under a prefix at one revision, in key order."""
 
     entries: list[StoreEntry]
     revision: int
 
 
 class StoreChange(Struct, frozen=True):
-    """A key was written (``entry``) or removed (None) at this revision."""
+    """A write (``entry``) or removal (None) of a key at a revision."""
 
     key: str
     entry: StoreEntry | None
@@ -114,7 +114,7 @@ class Write(Struct, frozen=True):
 
 
 class CommitResult(Struct, frozen=True):
-    """What became of a transaction, and the store's revision after it."""
+    """Result of a transaction, and the store's revision after it."""
 
     committed: bool
     revision: int
@@ -123,28 +123,28 @@ class CommitResult(Struct, frozen=True):
 class Store(Protocol):
     """A linearizable key-value store with leases. Every call ends within a bounded time.
 
-    Every method raises ``StoreUnavailable`` when the store was certainly not reached and ``StoreDenied`` when it
+    Every method raises ``StoreUnavailable`` when the call certainly did not happen and ``StoreDenied`` when the store
     refuses the credentials; writes raise ``OutcomeUnknown`` when they may or may not have happened.
     """
 
     async def grant(self, ttl_s: int) -> int:
-        """A new lease's id."""
+        """Grant a lease and return its id."""
         ...
 
     async def keep_alive(self, lease_id: int) -> int:
-        """Extend a lease; gives its TTL in s, 0 when it is lost."""
+        """Renew a lease and return its TTL in s; 0 when the lease is lost."""
         ...
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease and remove its keys; a lease that is gone already is no error."""
+        """Revoke a lease, which removes its keys; a lease that no longer exists is no error."""
         ...
 
     async def read(self, prefix: str) -> StoreSnapshot:
-        """Everything under a prefix, linearizably."""
+        """Return all entries under a prefix, with a linearizable read."""
         ...
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
-        """Do all writes if all comparisons hold, or none."""
+        """Apply all writes if all comparisons hold, or none."""
         ...
 
     async def follow(
@@ -154,9 +154,9 @@ class Store(Protocol):
         on_changes: Callable[[list[StoreChange]], None],
         on_connection: Callable[[bool], None],
     ) -> None:
-        """Follow a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.
+        """Watch a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.
 
-        ``on_connection`` is told at every change whether the store can be reached.
+        ``on_connection`` is called whenever the connection to the store is established or lost.
         """
         ...
 
@@ -166,7 +166,7 @@ class Store(Protocol):
 
 
 class Journal(Protocol):
-    """An append-only record of turns. Never blocks and never raises: when it cannot write it counts what is missing."""
+    """An append-only record of turns. Never blocks and never raises: records it cannot write count as lost."""
 
     @property
     def wants_snapshot(self) -> bool:
@@ -175,7 +175,7 @@ class Journal(Protocol):
 
     @property
     def lost(self) -> int:
-        """Records that could not be written."""
+        """Number of records that could not be written."""
         ...
 
     def append(self, record: bytes) -> None:
@@ -183,32 +183,33 @@ class Journal(Protocol):
         ...
 
     def begin(self, snapshot: Callable[[bool], bytes]) -> None:
-        """Begin a new segment with what ``snapshot`` gives, told whether the segment goes on where the last one ended.
+        """Begin a new segment with the result of ``snapshot``, called with True if it continues the previous segment.
 
-        It may be called later, from another thread. A segment that goes on never outlives a loss in the one before it.
+        ``snapshot`` may be called later, from another thread. If the previous segment loses records, the segment that
+        continues it is given up too.
         """
         ...
 
     def close(self) -> None:
-        """Write out what is pending."""
+        """Write pending records and close."""
         ...
 
 
 class Fitter(Protocol):
-    """Asks predictors and solvers, where they hold up nobody."""
+    """Runs predictors and solvers outside the event loop."""
 
-    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
-        """The forecast; None where nothing is known of the series. It raises nothing.
+    async def fit(self, query: ForecastQuery, deadline_s: float) -> Forecast | None:
+        """Return the forecast, or None if the series is empty. Never raises.
 
-        Questions are taken in turn; the deadline counts from when this one is. The last value stands in, with the
-        reason, for what was late or failed.
+        Queries run one at a time; the deadline starts when this one does. A query that is late or fails returns the
+        last value with the reason.
         """
         ...
 
     async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
-        """The best allocation that is found in so much time; None where none was found. It raises nothing."""
+        """Return the best allocation found within the time limit, or None if none was found. Never raises."""
         ...
 
     async def close(self) -> None:
-        """Stop at once: whoever waits gets the last value, or no allocation."""
+        """Stop at once; pending calls return the last value, or no allocation."""
         ...

@@ -37,19 +37,19 @@ class ChildFitter:
         """Of the child that fits; 0 while there is none."""
         return self._fits.pid
 
-    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
+    async def fit(self, query: ForecastQuery, deadline_s: float) -> Forecast | None:
         """The forecast, or the last value where the child was late, died or talked nonsense; see ``Fitter``."""
 
         def understood(frame: bytes) -> Forecast | None:
             answer: Forecast | None = _forecasts.decode(frame)
-            if answer is not None and not len(answer.mean) == len(answer.upper) == question.horizon:
+            if answer is not None and not len(answer.mean) == len(answer.upper) == query.horizon:
                 raise ValueError("another horizon than was asked for")
             return answer
 
         try:
-            return await self._fits.ask(msgspec.json.encode(question), understood, deadline_s)
+            return await self._fits.ask(msgspec.json.encode(query), understood, deadline_s)
         except ChildUnanswered as error:
-            return last_value(question, error.why, error.detail)
+            return last_value(query, error.why, error.detail)
 
     async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
         """The allocation, or None where there is none; see ``Fitter``."""

@@ -75,14 +75,14 @@ class ProbedAgent(Agent):
             lost=counted["frames_dropped"] + counted["slow_consumer_drops"] + refused + sum(state.rejected.values()),
             journal_lost=counted["journal_lost"],
             cpu_s=time.process_time(),
-            ready=not self._unready() and self.runtime.controller.leading and state.decisions_read,
+            ready=not self._readiness_problems() and self.runtime.controller.leading and state.decisions_read,
             workers=len(newest),
             sequences=sum(newest),
             turns=turns,
         )
 
-    def _turned(self, seconds: float) -> None:
-        super()._turned(seconds)
+    def _on_turn(self, seconds: float) -> None:
+        super()._on_turn(seconds)
         now_s = time.monotonic()
         self._turns.append((now_s, seconds))
         if self.runtime.frames != self._frames:

@@ -1,4 +1,4 @@
-"""The configuration is read again: when somebody asks for it, and when its file is another one than before."""
+"""Reload of the configuration, on request and when its file changes."""
 
 import asyncio
 import contextlib
@@ -18,100 +18,105 @@ from loadline.runtime.settings import settings
 _log = structlog.get_logger("loadline")
 
 Stamp = tuple[int, int, int, int]
-"""Device, inode, time of the last change in ns, and size: another one is another file, or another content."""
+"""Device, inode, modification time in ns, and size of a file: a difference means another file or content."""
 
 
 class Source(Struct, frozen=True):
-    """Where a configuration comes from."""
+    """Source of a configuration: a file and the function that reads it."""
 
     path: Path
     read: Callable[[], tuple[Config, list[str]]]
-    """Read and judge it: gives warnings too, and raises what is wrong with it. Called in a thread."""
+    """Reads and checks the file: returns the configuration and warnings, or raises. Called in a thread."""
     stamp: Stamp | None
-    """Of the file, before it was read."""
+    """Stamp of the file before it was read."""
 
     @classmethod
     def at(cls, path: Path, read: Callable[[], tuple[Config, list[str]]]) -> "Source":
-        """A file that is about to be read for the first time."""
+        """Return the source for a file that is about to be read for the first time."""
         return cls(path, read, _stamp(path))
 
 
 class Reloader:
-    """Reads a configuration again, and tells the core: of new settings, or that there are none that can be used.
+    """Reloads a configuration, and sends the core its new settings or the reason why it cannot be used.
 
-    Where the file cannot be used, or is half written, the agent goes on as before, and where it says the same as before
-    the core is told nothing. What changed is logged key by key.
+    With a file that cannot be used the agent keeps the settings in force; with an unchanged configuration it sends the
+    core no event. Changes are logged key by key.
 
     Args:
-        source: Where it comes from.
-        config: What the agent started with.
-        told: What the core was told of that.
-        put: Takes the events.
+        source: Source of the configuration.
+        config: Configuration with which the agent started.
+        current: Settings of the core for that configuration.
+        put: Receives the events.
     """
 
-    def __init__(self, source: Source, config: Config, told: Settings, put: Callable[[AnyEvent], None]) -> None:
+    def __init__(self, source: Source, config: Config, current: Settings, put: Callable[[AnyEvent], None]) -> None:
         self._source = source
         self._config = config
         self._put = put
-        self._asked = asyncio.Event()
-        self._told = told
-        self._obeyed: tuple[str, list[str]] | None = told.digest, []
-        """Digest of what the core obeys, and the keys that wait for a restart; None while a problem is told of."""
+        self._requested = asyncio.Event()
+        self._current = current
+        self._applied: tuple[str, list[str]] | None = current.digest, []
+        """Digest of the settings in force, and keys that need a restart; None while a problem is reported."""
 
-    def ask(self) -> None:
-        """Have it read as soon as possible."""
-        self._asked.set()
+    def request(self) -> None:
+        """Request a reload as soon as possible."""
+        self._requested.set()
 
     async def run(self) -> None:
-        """Look at the file every ``reload_interval_ms``, and read it where that is called for; until cancelled."""
+        """Check the file every ``reload_interval_ms`` and reload it on change or request, until cancelled."""
         interval_s = self._config.agent.reload_interval_ms / 1_000 or None
         read_at = seen = self._source.stamp
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), interval_s)
-            asked = self._asked.is_set()
-            self._asked.clear()
+                await asyncio.wait_for(self._requested.wait(), interval_s)
+            requested = self._requested.is_set()
+            self._requested.clear()
             before, seen = seen, await asyncio.to_thread(_stamp, self._source.path)
-            # A file that is still being written has another stamp at every look; one that is away will come back.
-            if asked or (seen is not None and seen == before and seen != read_at):
+            # The stamp of a file that is being written differs at every check; a missing file is expected to come back.
+            if requested or (seen is not None and seen == before and seen != read_at):
                 read_at = seen
-                event = await asyncio.to_thread(self._read)
+                event = await asyncio.to_thread(self._reload)
                 if event is not None:
                     self._put(event)
 
-    def _read(self) -> AnyEvent | None:
-        """In a thread: files may be large, or slow. None: it says what it said before."""
+    def _reload(self) -> AnyEvent | None:
+        """Reload in a thread, as files may be large or slow; None if nothing changed."""
         try:
             new, warnings = self._source.read()
             config = keep_fixed(self._config, new)
-            told = settings(config)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a file is no reason to stop
-            _log.error("config_refused", path=str(self._source.path), error=str(error), remedy="The old one is kept.")
-            self._obeyed = None
+            loaded = settings(config)
+        except Exception as error:  # noqa: BLE001 - no problem of a file may stop the agent
+            _log.error(
+                "config_refused",
+                path=str(self._source.path),
+                error=str(error),
+                remedy="The configuration in force is kept.",
+            )
+            self._applied = None
             return SettingsRefused(str(error))
-        said = key_changes(self._config, new)
-        kept = [change.key for change in said if change.key.partition(".")[0] in FIXED]
-        if self._obeyed == (told.digest, kept):
-            _log.debug("config_unchanged", digest=told.digest)
+        changes = key_changes(self._config, new)
+        fixed = [change.key for change in changes if change.key.partition(".")[0] in FIXED]
+        if self._applied == (loaded.digest, fixed):
+            _log.debug("config_unchanged", digest=loaded.digest)
             return None
-        self._obeyed = told.digest, kept
-        self._say(warnings, [change for change in said if change.key not in kept], kept, told)
-        self._config, self._told = config, told
-        return SettingsChanged(Raw(msgspec.json.encode(told)), kept)
+        self._applied = loaded.digest, fixed
+        self._log_changes(warnings, [change for change in changes if change.key not in fixed], fixed, loaded)
+        self._config, self._current = config, loaded
+        return SettingsChanged(Raw(msgspec.json.encode(loaded)), fixed)
 
-    def _say(self, warnings: list[str], said: list[KeyChange], kept: list[str], told: Settings) -> None:
+    def _log_changes(self, warnings: list[str], changes: list[KeyChange], fixed: list[str], loaded: Settings) -> None:
         for warning in warnings:
             _log.warning("config_warning", warning=warning)
-        if kept:
-            _log.warning("not_reloaded", keys=kept, remedy="Restart the agent to have them obeyed.")
-        lines = [str(change) for change in said]
-        if (self._told.profiles, self._told.histories) != (told.profiles, told.histories):
-            lines.append("profiles or traces: read anew")
-        _log.info("config_reloaded", digest=told.digest, changes=lines)
+        if fixed:
+            _log.warning("not_reloaded", keys=fixed, remedy="Restart the agent to apply them.")
+        lines = [str(change) for change in changes]
+        if (self._current.profiles, self._current.histories) != (loaded.profiles, loaded.histories):
+            lines.append("profiles or traces: reloaded")
+        _log.info("config_reloaded", digest=loaded.digest, changes=lines)
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """What a file is by what it says of itself; links are followed. None: it is not there."""
+    """Return the stamp of a file, following links; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the core is told of a configuration."""
+"""Conversion of a configuration to the core's settings."""
 
 import os
 import socket
@@ -22,17 +22,17 @@ _DIGEST_CHARS: Final = 12
 
 
 def agent_name(config: Config) -> str:
-    """The configured name, or host and process id, which no two running agents share."""
+    """Return the configured name, or host and process id, which is unique among running agents."""
     return config.agent.name or f"{socket.gethostname()}-{os.getpid()}"
 
 
 def settings(config: Config) -> Settings:
-    """What the core is told.
+    """Return the core's settings.
 
     Raises:
-        DataError: A trace to start warm with, or a profile of times per output token, cannot be used.
+        DataError: A warm-up trace or a TPOT profile cannot be used.
     """
-    told = Settings(
+    converted = Settings(
         agent=agent_name(config),
         scope=config.agent.only or LEADER_SCOPE_ALL,
         models=config.models,
@@ -49,12 +49,12 @@ def settings(config: Config) -> Settings:
         only_migration=config.agent.only == "migration",
         histories={model.name: _history(model) for model in config.models if model.load_predictor_warmup_trace},
     )
-    digest = sha256(msgspec.json.encode(replace(told, agent=""))).hexdigest()
-    return replace(told, digest=digest[:_DIGEST_CHARS])
+    digest = sha256(msgspec.json.encode(replace(converted, agent=""))).hexdigest()
+    return replace(converted, digest=digest[:_DIGEST_CHARS])
 
 
 def _history(model: ModelKnobs) -> History:
-    """The past that a model starts with, in the intervals of its planner."""
+    """Return a model's load history from its warm-up trace, in the intervals of its planner."""
     knobs = PLANNERS[model.planner].traffic_knobs(model.knobs)
     assert knobs is not None  # noqa: S101 - validated: such a trace is for planners that forecast
     interval_s, path = knobs.throughput_adjustment_interval_ms / _MS, Path(model.load_predictor_warmup_trace)

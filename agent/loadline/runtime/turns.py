@@ -85,7 +85,7 @@ class Turns:
 
     def turn(self, now: int) -> None:
         """One turn at ``now`` (Unix ms)."""
-        events, frames = self.inbox.take(self._batch_max)
+        events, frames = self.inbox.pop_batch(self._batch_max)
         for subject, payload in frames:
             event = self._codec.decode(subject, payload)
             if isinstance(event, Rejected):

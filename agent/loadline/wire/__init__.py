@@ -1,1 +1,1 @@
-"""Bytes at the border: messages, subjects, keys, codec."""
+"""The wire format: messages, subjects, keys and codec."""

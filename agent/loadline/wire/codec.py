@@ -1,4 +1,4 @@
-"""Bytes to events and back. Decoding is total: whatever the bytes are, an event or a ``Rejected`` comes out.
+"""Codec between bytes and events. Decoding is total: any input gives an event or a ``Rejected``.
 
 A frame is JSON or MessagePack, told apart by its first byte: all JSON begins below 0x80, a MessagePack map never does.
 Unknown fields are ignored; of duplicate keys the last one wins.
@@ -29,11 +29,11 @@ from loadline.wire.subjects import Subjects, decode_token, encode_token
 
 DETAIL_CHARS_MAX: Final = 160
 SUBJECT_CHARS_MAX: Final = 256
-# etcd refuses requests over 1.5 MiB and NATS messages over 1 MiB by default: nothing honest is larger.
+# etcd refuses requests over 1.5 MiB and NATS messages over 1 MiB by default.
 VALUE_BYTES_MAX: Final = 1_572_864
 # A name has at most 100 characters of at most 4 bytes, each written as %XX.
 _TOKEN_CHARS_MAX: Final = 100 * 4 * 3
-# 65,536 routes of about 600 bytes: a flood of made-up subjects costs 40 MB at most, then the cache starts afresh.
+# 65,536 routes of about 600 bytes: a flood of invented subjects costs 40 MB at most, then the cache is cleared.
 _ROUTES_MAX: Final = 65_536
 _MSGPACK_FIRST_BYTE: Final = 0x80
 
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class Rejected(Struct, frozen=True):
-    """Something from outside that was refused, and why. ``subject`` and ``detail`` are bounded and printable."""
+    """A refused input and its reason. ``subject`` and ``detail`` are bounded and printable."""
 
     reason: Rejection
     subject: str
@@ -51,18 +51,18 @@ class Rejected(Struct, frozen=True):
 
 
 def printable(text: str, chars_max: int) -> str:
-    """The first ``chars_max`` characters at most, with what a terminal or a log would not print escaped."""
+    """Return at most the first ``chars_max`` characters, with non-printable ones escaped."""
     clean = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:chars_max])
     return clean if len(clean) <= chars_max else clean[: chars_max - 1] + "…"
 
 
 def reject(reason: Rejection, subject: str, detail: str) -> Rejected:
-    """A ``Rejected`` whose texts are safe to log."""
+    """Return a ``Rejected`` whose texts are safe to log."""
     return Rejected(reason, printable(subject, SUBJECT_CHARS_MAX), printable(detail, DETAIL_CHARS_MAX))
 
 
 class _Decoder(Generic[T]):
-    """Decodes one type from either encoding."""
+    """A decoder of one type from either encoding."""
 
     def __init__(self, kind: type[T]) -> None:
         self._json = msgspec.json.Decoder(kind).decode
@@ -75,7 +75,7 @@ class _Decoder(Generic[T]):
             return reject(Rejection.INVALID, subject, str(error))
         except msgspec.DecodeError as error:
             return reject(Rejection.MALFORMED, subject, str(error))
-        # These two are no msgspec errors: text that is not UTF-8, and nesting deeper than the interpreter's stack.
+        # Not under msgspec's own error type: invalid UTF-8, and nesting beyond the interpreter's stack.
         except UnicodeDecodeError as error:
             return reject(Rejection.MALFORMED, subject, str(error))
         except RecursionError:
@@ -88,7 +88,7 @@ def _decoder(kind: type[S]) -> _Decoder[S]:
 
 
 class _LoadFrame(LoadReport, frozen=True):
-    """A load report whose names are not checked again, for they must equal the subject's: 0.5 us instead of 1.7 us."""
+    """A load report without checks of its names, which must equal the subject's: 0.5 us instead of 1.7 us."""
 
     model: str
     pool: str
@@ -106,7 +106,7 @@ _Reader = Callable[[bytes, str, Names], WireEvent | Rejected]
 
 
 def _mismatch(subject: str) -> Rejected:
-    return reject(Rejection.SUBJECT_MISMATCH, subject, "subject and payload do not name the same")
+    return reject(Rejection.SUBJECT_MISMATCH, subject, "subject and payload name different things")
 
 
 def _read_load(data: bytes, subject: str, names: Names) -> WireEvent | Rejected:
@@ -211,15 +211,15 @@ _KINDS: Final[dict[str, tuple[int, _Reader]]] = {
     "drained": (1, _read_drained),
     "migration": (1, _read_migration),
 }
-"""Kind of subject -> how many names follow it, and who reads its frames."""
+"""Kind of subject -> number of names after it, and reader of its frames."""
 
 
 class Codec:
-    """Decodes what is published to agents.
+    """A decoder of frames published to agents.
 
     Args:
         subjects: The subjects of this agent's root.
-        frame_bytes_max: Larger frames are refused unread.
+        frame_bytes_max: Larger frames are refused without parsing.
     """
 
     def __init__(self, subjects: Subjects, frame_bytes_max: int) -> None:
@@ -228,7 +228,7 @@ class Codec:
         self._routes: dict[str, tuple[_Reader, Names]] = {}
 
     def decode(self, subject: str, data: bytes) -> WireEvent | Rejected:
-        """The event that a frame reports, or why it is refused. Never raises."""
+        """Return the event that a frame reports, or the reason of its refusal. Never raises."""
         if len(data) > self._frame_bytes_max:
             return reject(Rejection.OVERSIZED, subject, f"{len(data)} bytes, {self._frame_bytes_max} are allowed")
         route = self._routes.get(subject)
@@ -241,11 +241,11 @@ class Codec:
         return read(data, subject, names)
 
     def _route(self, subject: str) -> tuple[_Reader, Names] | Rejected:
-        """Who reads the subject's frames and the names in it; kept, because subjects are few and frames are many."""
+        """Return the reader of the subject's frames and the names in it; cached: subjects are few, frames many."""
         kind, *tokens = subject.removeprefix(self._prefix).split(".", 4)
         arity, read = _KINDS.get(kind, (0, None))
         if read is None or not subject.startswith(self._prefix) or len(tokens) != arity:
-            return reject(Rejection.SUBJECT_UNKNOWN, subject, "no message is published on such a subject")
+            return reject(Rejection.SUBJECT_UNKNOWN, subject, "no message type uses this subject")
         if any(len(token) > _TOKEN_CHARS_MAX for token in tokens):
             return reject(Rejection.SUBJECT_UNKNOWN, subject, "a name in the subject is too long")
         try:
@@ -256,7 +256,7 @@ class Codec:
             return reject(Rejection.SUBJECT_UNKNOWN, subject, str(error))
         if tuple(map(encode_token, names)) != tuple(tokens):
             return reject(
-                Rejection.SUBJECT_UNKNOWN, subject, "a name in the subject is not encoded in the one right way"
+                Rejection.SUBJECT_UNKNOWN, subject, "a name in the subject is not in canonical percent-encoding"
             )
         if len(self._routes) >= _ROUTES_MAX:
             self._routes.clear()
@@ -265,38 +265,38 @@ class Codec:
 
 
 def encode(message: Struct) -> bytes:
-    """The message as JSON."""
+    """Encode a message as JSON."""
     return msgspec.json.encode(message)
 
 
 def decode_as(kind: type[S], data: bytes, subject: str = "") -> S | Rejected:
-    """A message of a known type from JSON or MessagePack. Never raises; ``subject`` is for the refusal alone."""
+    """Decode a message of a known type from JSON or MessagePack. Never raises; ``subject`` is for the refusal only."""
     if len(data) > VALUE_BYTES_MAX:
         return reject(Rejection.OVERSIZED, subject, f"{len(data)} bytes, {VALUE_BYTES_MAX} are allowed")
     return _decoder(kind).decode(data, subject)
 
 
 def decode_worker_record(key_parts: Sequence[str], value: bytes) -> WorkerRecord | Rejected:
-    """A worker's record from the store, or why it is refused. Never raises.
+    """Decode a worker's record from the store, or return the reason of its refusal. Never raises.
 
     Args:
         key_parts: ``("workers", model, pool, worker)``, as ``Keys.split`` gives it.
-        value: What the key holds.
+        value: The key's value.
     """
     key = "/".join(key_parts)
     record = decode_as(WorkerRecord, value, key)
     if isinstance(record, Rejected):
         return record
     if tuple(key_parts) != ("workers", record.model, record.pool, record.worker):
-        return reject(Rejection.SUBJECT_MISMATCH, key, "key and record do not name the same worker")
+        return reject(Rejection.SUBJECT_MISMATCH, key, "key and record name different workers")
     return record
 
 
 def decode_learned(model: str, value: bytes) -> LearnedState | Rejected:
-    """What the store holds of what a model has taught, or why it is refused. Never raises."""
+    """Decode a model's learned state from the store, or return the reason of its refusal. Never raises."""
     return decode_as(LearnedState, value, f"state/{model}")
 
 
 def decode_decision(value: bytes) -> Decision | Rejected:
-    """A decision from the store."""
+    """Decode a decision from the store."""
     return decode_as(Decision, value, "decision")

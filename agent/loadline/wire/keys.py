@@ -1,4 +1,4 @@
-"""Key layout in the store. Names are percent-encoded as in subjects, so a name is exactly one path segment."""
+"""Key layout in the store. Names are percent-encoded as in subjects, so each name is exactly one path segment."""
 
 from loadline.wire.subjects import decode_token, encode_token
 
@@ -6,7 +6,7 @@ LEADER_SCOPE_ALL = "all"
 
 
 class Keys:
-    """All keys of one namespace."""
+    """Keys of one namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.prefix = f"/loadline/{encode_token(namespace)}/"
@@ -16,30 +16,30 @@ class Keys:
         self.leaders = f"{self.prefix}leader/"
 
     def worker(self, model: str, pool: str, worker: str) -> str:
-        """A worker's record, under its lease."""
+        """Return the key of a worker's record, which is under the worker's lease."""
         return f"{self.workers}{encode_token(model)}/{encode_token(pool)}/{encode_token(worker)}"
 
     def decision(self, model: str) -> str:
-        """The newest committed decision of a model."""
+        """Return the key of a model's newest committed decision."""
         return f"{self.decisions}{encode_token(model)}"
 
     def pause(self, model: str) -> str:
-        """There while the model is paused; the value says who paused it."""
+        """Return the key that exists while the model is paused; its value names who paused it."""
         return f"{self.pauses}{encode_token(model)}"
 
     def learned(self, model: str) -> str:
-        """What a model has taught its agents."""
+        """Return the key of a model's learned state."""
         return f"{self.prefix}state/{encode_token(model)}"
 
     def leader(self, scope: str) -> str:
-        """The leader's name, under its lease; the create revision is the epoch."""
+        """Return the key of the leader's name, under its lease; its create revision is the epoch."""
         return f"{self.leaders}{encode_token(scope)}"
 
     def split(self, key: str) -> tuple[str, ...]:
-        """The decoded segments below the namespace, such as ``("workers", model, pool, worker)``.
+        """Return the decoded segments below the namespace, such as ``("workers", model, pool, worker)``.
 
         Raises:
-            ValueError: The key is not of this namespace, or a segment is not properly encoded.
+            ValueError: The key is not in this namespace, or a segment is not properly encoded.
         """
         if not key.startswith(self.prefix):
             raise ValueError(f"key {key!r} is not under {self.prefix!r}")

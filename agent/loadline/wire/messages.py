@@ -1,7 +1,7 @@
-"""Every message on the wire. These Structs are the source of ``schemas/``.
+"""Messages on the wire. These Structs are the source of ``schemas/``.
 
-A field is optional or it is there for ever: adding an optional one is compatible, anything else is a new version.
-Unknown fields are ignored, so that an older agent reads a newer worker.
+Adding an optional field is compatible; any other change is a new version. Unknown fields are ignored, so that an
+older agent can read a newer worker's messages.
 """
 
 from typing import Annotated
@@ -37,7 +37,7 @@ class LoadReport(Struct, frozen=True):
 
 
 class TrafficReport(Struct, frozen=True):
-    """What a frontend saw in an interval. Subject: ``<root>.v1.traffic.<model>.<frontend>``."""
+    """Traffic that a frontend saw in an interval. Subject: ``<root>.v1.traffic.<model>.<frontend>``."""
 
     model: Name
     frontend: Name
@@ -48,7 +48,7 @@ class TrafficReport(Struct, frozen=True):
 class ScalingDecision(Decision, frozen=True, omit_defaults=True, kw_only=True):
     """A committed decision, announced until it is applied or expires. Subject: ``<root>.v1.decision.<model>``."""
 
-    ttl_ms: Annotated[Count, Meta(description="How long it may still be applied, from now: needs no common clock.")]
+    ttl_ms: Annotated[Count, Meta(description="Time left to apply it, counted from receipt: needs no common clock.")]
 
 
 class DecisionApplied(Struct, frozen=True, omit_defaults=True):
@@ -60,12 +60,12 @@ class DecisionApplied(Struct, frozen=True, omit_defaults=True):
     sequence: Count
     scaler: Name
     status: Annotated[ApplyStatus, Meta(description="accepted, progress, done or refused.")]
-    observed: Annotated[dict[Name, Count], Meta(max_length=256, description="Workers that there are, by pool.")] = {}
+    observed: Annotated[dict[Name, Count], Meta(max_length=256, description="Observed workers by pool.")] = {}
     detail: Text = ""
 
 
 class DrainCommand(Struct, frozen=True):
-    """Empty yourself. Subject (request): ``<root>.v1.drain.<worker>``."""
+    """A command to drain. Subject (request): ``<root>.v1.drain.<worker>``."""
 
     drain_id: DecisionId
     model: Name
@@ -74,7 +74,7 @@ class DrainCommand(Struct, frozen=True):
     role: Role
     incarnation: Count
     epoch: Count
-    ttl_ms: Annotated[Count, Meta(description="How long it may take.")]
+    ttl_ms: Annotated[Count, Meta(description="Time limit of the drain.")]
 
 
 class DrainReply(Struct, frozen=True, omit_defaults=True):
@@ -86,7 +86,7 @@ class DrainReply(Struct, frozen=True, omit_defaults=True):
 
 
 class DrainReport(Struct, frozen=True, omit_defaults=True):
-    """A worker has nothing left to do. Subject: ``<root>.v1.drained.<worker>``."""
+    """A report that a worker is drained. Subject: ``<root>.v1.drained.<worker>``."""
 
     model: Name
     pool: Name
@@ -96,66 +96,66 @@ class DrainReport(Struct, frozen=True, omit_defaults=True):
 
 
 class MigrateCommand(Migration, frozen=True, omit_defaults=True, kw_only=True):
-    """Move requests of yours to another worker. Subject (request): ``<root>.v1.migrate.<worker>``."""
+    """A command to migrate requests to another worker. Subject (request): ``<root>.v1.migrate.<worker>``."""
 
-    ttl_ms: Annotated[Count, Meta(description="How long the whole move may take; past it, what was not moved stays.")]
+    ttl_ms: Annotated[Count, Meta(description="Time limit of the whole migration; requests not migrated by then stay.")]
 
 
 class MigrateReply(Struct, frozen=True, omit_defaults=True):
-    """A worker's answer to a migrate command. The same command again has the same answer, and begins nothing."""
+    """A worker's answer to a migrate command. A repeated command has the same answer and starts nothing."""
 
     command_id: CommandId
     accepted: bool
-    reason: Annotated[MigrationRefusal | None, Meta(description="Why not.")] = None
-    requests: Annotated[Count, Meta(description="Requests that it has chosen.")] = 0
-    tokens: Annotated[Count, Meta(description="KV tokens that these have.")] = 0
+    reason: Annotated[MigrationRefusal | None, Meta(description="Reason of a refusal.")] = None
+    requests: Annotated[Count, Meta(description="Requests that it has selected.")] = 0
+    tokens: Annotated[Count, Meta(description="KV tokens of these requests.")] = 0
     detail: Text = ""
 
 
 class MigrationReport(Struct, frozen=True, omit_defaults=True):
-    """How far a move is, from its source. Subject: ``<root>.v1.migration.<worker>``."""
+    """Progress of a migration, reported by its source. Subject: ``<root>.v1.migration.<worker>``."""
 
     command_id: CommandId
     model: Name
-    epoch: Annotated[Count, Meta(description="That of the command.")]
+    epoch: Annotated[Count, Meta(description="Epoch of the command.")]
     source: MigrationEndpoint
     destination: MigrationEndpoint
     trigger: Name
     phase: Annotated[
         MigrationReportPhase,
         Meta(
-            description="admitted: the destination has room; copying; switched: a request is there now; done: it is "
-            "over, and something was moved; aborted: it is over, and nothing was."
+            description="admitted: the destination has capacity; copying; switched: a request runs at the destination; "
+            "done: finished, with requests migrated; aborted: finished, with none migrated."
         ),
     ]
-    requests: Annotated[Count, Meta(description="Requests that the source has chosen.")]
-    moved: Annotated[Count, Meta(description="Of these, the destination has them now.")] = 0
-    failed: Annotated[Count, Meta(description="Of these, they stay where they are.")] = 0
-    tokens: Annotated[Count, Meta(description="KV tokens that were moved.")] = 0
-    took_ms: Annotated[Count, Meta(description="Since the source accepted, by its own clock.")] = 0
-    reason: Annotated[MigrationFailure, Meta(description="Why the newest of the failed ones failed.")] = ""
+    requests: Annotated[Count, Meta(description="Requests that the source has selected.")]
+    moved: Annotated[Count, Meta(description="Requests among these that run at the destination.")] = 0
+    failed: Annotated[Count, Meta(description="Requests among these that stay at the source.")] = 0
+    tokens: Annotated[Count, Meta(description="KV tokens migrated.")] = 0
+    took_ms: Annotated[Count, Meta(description="Time since the source accepted, by its own clock.")] = 0
+    reason: Annotated[MigrationFailure, Meta(description="Reason of the latest failure.")] = ""
     detail: Text = ""
 
 
 class StatusRequest(Struct, frozen=True, omit_defaults=True):
-    """Ask how an agent is. Of many models the answer has several parts, and says how many."""
+    """A request for an agent's status. With many models the answer has several parts, and gives their number."""
 
-    part: Annotated[Count, Meta(description="Which one: 0 is the first.")] = 0
+    part: Annotated[Count, Meta(description="Index of the part, from 0.")] = 0
 
 
 class ExplainRequest(Struct, frozen=True, omit_defaults=True):
-    """Ask why. With no id: the newest decision, and the newest hold, of every model."""
+    """A request for explanations. Without an id: the newest decision and the newest hold of every model."""
 
     decision_id: Annotated[str, Meta(max_length=64)] = ""
     model: Annotated[str, Meta(max_length=128)] = ""
 
 
 class ExplainReply(Struct, frozen=True):
-    """The explanations asked for, newest first, and what the policies that move requests last saw."""
+    """Explanations, newest first, and the last reports of the migration policies."""
 
     explanations: list[Explanation]
     moves: Annotated[
-        list[PolicyReport], Meta(description="By model, group of workers and policy; with an id: none.")
+        list[PolicyReport], Meta(description="Reports by model, group of workers and policy; none with an id.")
     ] = []
 
 
@@ -166,21 +166,21 @@ class DecisionsReply(Struct, frozen=True):
 
 
 class PauseCommand(Struct, frozen=True):
-    """Pause or resume a model."""
+    """A command to pause or resume a model."""
 
     model: Name
     by: Text = ""
 
 
 class AnnounceRequest(Struct, frozen=True):
-    """A scaler that has just started asks for what stands. Subject (request): ``<root>.v1.api.announce``."""
+    """A starting scaler's request for the current targets. Subject (request): ``<root>.v1.api.announce``."""
 
     models: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=1024)]
     by: Text = ""
 
 
 class DrainOrder(Struct, frozen=True):
-    """An operator's wish to empty one worker."""
+    """An operator's order to drain one worker."""
 
     model: Name
     pool: Name
@@ -189,7 +189,7 @@ class DrainOrder(Struct, frozen=True):
 
 
 class OperatorReply(Struct, frozen=True, omit_defaults=True):
-    """What became of an operator's command."""
+    """Result of an operator's command."""
 
     accepted: bool
     detail: Text = ""

@@ -1,6 +1,6 @@
-"""One line each way for every step of a co-simulation: what a simulator says to the agent, and what it hears.
+"""Messages of a co-simulation: one JSON line to the agent and one back for every step.
 
-Lines are JSON. What a line carries are the messages of ``messages.py``, unchanged.
+Lines carry the messages of ``messages.py``, unchanged.
 """
 
 from typing import Annotated, Final
@@ -22,45 +22,48 @@ _FORMS: Final = [{"required": ["subject", "payload"]}, {"required": ["record"]},
 
 
 class StepItem(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One of three: a frame (subject and payload), the record of a worker, or the name of one that is gone."""
+    """One of three: a frame (subject and payload), a worker's record, or the name of a worker that is gone."""
 
     subject: Annotated[str, Meta(max_length=4096, description="Subject of a message to the agent.")] | UnsetType = UNSET
     payload: Annotated[Raw, Meta(description="The message.")] | UnsetType = UNSET
-    record: Annotated[Raw, Meta(description="A worker's record: it is new, or has changed.")] | UnsetType = UNSET
-    gone: Annotated[str, Meta(max_length=100, description="A worker that is not there any more.")] | UnsetType = UNSET
+    record: Annotated[Raw, Meta(description="Record of a worker that is new or has changed.")] | UnsetType = UNSET
+    gone: Annotated[str, Meta(max_length=100, description="Worker that no longer exists.")] | UnsetType = UNSET
 
 
 class StepInput(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Go on to a time, and take what happened until then."""
+    """A step to a time, with everything that happened until then."""
 
     now_ms: Annotated[Count, Meta(description="The simulator's time, from 0 or from 1970; never less than before.")]
     frames: Annotated[
         list[Annotated[StepItem, Meta(extra_json_schema={"oneOf": _FORMS})]],
-        Meta(max_length=ITEMS_MAX, description="What happened. Records and workers gone are taken before frames."),
+        Meta(
+            max_length=ITEMS_MAX,
+            description="Inputs of the step. Records and removed workers are applied before frames.",
+        ),
     ] = []
 
 
 class HoldReason(Struct, frozen=True, omit_defaults=True):
-    """Why a model stays as it is."""
+    """A reason for holding a model."""
 
     code: ReasonCode
-    sentence: Annotated[str, Meta(description="For people; its words may change.")]
+    sentence: Annotated[str, Meta(description="For operators; its wording may change.")]
     pool: Annotated[str, Meta(description="Empty: the whole model.")] = ""
 
 
 class Hold(Struct, frozen=True):
-    """A model was looked at, and no decision was made."""
+    """An evaluation of a model that led to no decision."""
 
     model: str
     at_ms: Count
     targets: Annotated[
-        dict[str, int], Meta(description="Workers by pool as they are to stay; with advise_only: advised.")
+        dict[str, int], Meta(description="Current targets by pool; with advise_only: the advised counts.")
     ]
     reasons: list[HoldReason]
 
 
 class Alarm(Struct, frozen=True):
-    """What the log of a real agent would warn of."""
+    """A warning that a real agent would log."""
 
     kind: str
     model: str
@@ -68,19 +71,23 @@ class Alarm(Struct, frozen=True):
 
 
 class StepOutput(Struct):
-    """What the agent did since the last step."""
+    """Actions of the agent since the last step."""
 
-    decisions: Annotated[list[ScalingDecision], Meta(description="New decisions, each told once.")] = []
-    migrations: Annotated[list[MigrateCommand], Meta(description="Requests that are to move to another worker.")] = []
-    drains: Annotated[list[DrainCommand], Meta(description="Workers that are to empty themselves.")] = []
-    holds: Annotated[list[Hold], Meta(description="The last look at each model that was held.")] = []
-    next_wake_ms: Annotated[Count | None, Meta(description="When the agent acts next even if nothing happens.")] = None
-    rejected: Annotated[list[Rejected], Meta(description="What was refused, and why.")] = []
+    decisions: Annotated[list[ScalingDecision], Meta(description="New decisions, each listed once.")] = []
+    migrations: Annotated[
+        list[MigrateCommand], Meta(description="Commands to migrate requests to another worker.")
+    ] = []
+    drains: Annotated[list[DrainCommand], Meta(description="Commands to drain workers.")] = []
+    holds: Annotated[list[Hold], Meta(description="Last evaluation of each model that was held.")] = []
+    next_wake_ms: Annotated[
+        Count | None, Meta(description="Time at which the agent acts next without further input.")
+    ] = None
+    rejected: Annotated[list[Rejected], Meta(description="Refused inputs and their reasons.")] = []
     alarms: list[Alarm] = []
 
 
 class StepError(Struct, frozen=True):
-    """Instead of an answer: the line could not be used, and the process ends."""
+    """An answer to a line that cannot be used; the process then ends."""
 
     error: str
 
@@ -90,10 +97,10 @@ encode_step = msgspec.json.Encoder().encode
 
 
 def decode_step(line: bytes) -> StepInput:
-    """A step from its line.
+    """Decode a step from its line.
 
     Raises:
-        DataError: It is none; the text says where and what to write.
+        DataError: The line is invalid; the text gives the place and the remedy.
     """
     if len(line) > LINE_BYTES_MAX:
         raise DataError(

@@ -21,9 +21,9 @@ def test_everything_wakes_and_is_taken_once() -> None:
     box.offer("a", b"1")
     box.put(event)
     assert (bool(box), len(woken)) == (True, 2)
-    assert box.take(10) == ([event], [("a", b"1")])
+    assert box.pop_batch(10) == ([event], [("a", b"1")])
     assert not box
-    assert box.take(10) == ([], [])
+    assert box.pop_batch(10) == ([], [])
 
 
 def test_when_full_the_oldest_of_the_same_subject_gives_way() -> None:
@@ -31,14 +31,14 @@ def test_when_full_the_oldest_of_the_same_subject_gives_way() -> None:
     for subject, payload in [("a", b"1"), ("b", b"1"), ("b", b"2"), ("b", b"3"), ("a", b"2")]:
         box.offer(subject, payload)
     assert box.dropped == 2
-    assert box.take(10)[1] == [("a", b"2"), ("b", b"2"), ("b", b"3")]
+    assert box.pop_batch(10)[1] == [("a", b"2"), ("b", b"2"), ("b", b"3")]
 
 
 def test_when_full_a_new_subject_takes_the_place_of_the_oldest_frame_of_the_first() -> None:
     box, _ = inbox(2)
     for subject in ("a", "b", "c"):
         box.offer(subject, b"1")
-    assert (box.dropped, box.take(10)[1]) == (1, [("b", b"1"), ("c", b"1")])
+    assert (box.dropped, box.pop_batch(10)[1]) == (1, [("b", b"1"), ("c", b"1")])
 
 
 def test_events_are_never_dropped_and_come_first() -> None:
@@ -47,8 +47,8 @@ def test_events_are_never_dropped_and_come_first() -> None:
     for event in events:
         box.put(event)
         box.offer("a", b"1")
-    assert box.take(0) == (events, [])
-    assert box.take(1) == ([], [("a", b"1")])
+    assert box.pop_batch(0) == (events, [])
+    assert box.pop_batch(1) == ([], [("a", b"1")])
 
 
 def test_a_busy_subject_does_not_starve_the_others() -> None:
@@ -56,8 +56,8 @@ def test_a_busy_subject_does_not_starve_the_others() -> None:
     for number in range(10):
         box.offer("busy", b"%d" % number)
     box.offer("quiet", b"1")
-    assert [subject for subject, _ in box.take(4)[1]] == ["busy"] * 4
-    assert ("quiet", b"1") in box.take(4)[1]
+    assert [subject for subject, _ in box.pop_batch(4)[1]] == ["busy"] * 4
+    assert ("quiet", b"1") in box.pop_batch(4)[1]
 
 
 frames = st.lists(st.one_of(st.none(), st.sampled_from("abc")), max_size=80)
@@ -72,7 +72,7 @@ def test_bounded_in_order_and_nothing_lost_without_being_counted(
     number = 0
     for subject in offers:
         if subject is None:
-            _, some = box.take(batch_max)
+            _, some = box.pop_batch(batch_max)
             assert len(some) <= batch_max
             taken += some
         else:
@@ -80,7 +80,7 @@ def test_bounded_in_order_and_nothing_lost_without_being_counted(
             box.offer(subject, b"%03d" % number)
         assert sum(map(len, box._frames.values())) == box.waiting <= frames_max
     while box:
-        taken += box.take(batch_max)[1]
+        taken += box.pop_batch(batch_max)[1]
     assert len(taken) + box.dropped == number
     for subject in Counter(subject for subject, _ in taken):
         payloads = [payload for name, payload in taken if name == subject]

@@ -106,7 +106,7 @@ def test_a_broken_file_is_refused_once_and_a_mended_one_obeyed(reading: Reading)
         (refused,) = reading.events
         assert isinstance(refused, SettingsRefused)
         assert refused.detail.startswith("fleet.quorum_ratio: is 7")
-        reading.reloader.ask()
+        reading.reloader.request()
         await until(lambda: len(reading.events) == 2)
         reading.write(FAST + "[fleet]\nquorum_ratio = 0.7\n" + BASE)
         assert (await reading.told(3)).fleet.quorum_ratio == 0.7
@@ -120,7 +120,7 @@ def test_a_file_that_is_away_for_a_while_is_no_other_file(reading: Reading) -> N
     async def scenario() -> None:
         away = reading.path.with_suffix(".away")
         reading.path.rename(away)
-        reading.reloader.ask()
+        reading.reloader.request()
         await until(lambda: bool(reading.events))
         assert isinstance(reading.events[0], SettingsRefused)
         reading.write(f"{FAST}[fleet]\nquorum_ratio = 0.5\n{BASE}")
@@ -148,7 +148,7 @@ def test_who_asks_has_it_read_though_the_file_is_not_watched(tmp_path: Path) -> 
 
     async def scenario() -> None:
         reading.write(f"[agent]\nreload_interval_ms = 0\n[fleet]\nquorum_ratio = 0.5\n{BASE}")
-        reading.reloader.ask()
+        reading.reloader.request()
         assert await reading.told(1) == settings(load(path, {}))
 
     reading.play(scenario)
@@ -158,7 +158,7 @@ def test_of_what_says_the_same_as_before_nothing_is_told(reading: Reading) -> No
     async def read(text: str, events: int) -> None:
         looks = reading.looks
         reading.path.write_text(text, encoding="utf-8")
-        reading.reloader.ask()
+        reading.reloader.request()
         await until(lambda: reading.looks > looks and len(reading.events) >= events)
 
     async def scenario() -> None:

@@ -87,7 +87,7 @@ def test_orders_are_answered_once_they_hold_and_one_after_the_other() -> None:
         resume = asyncio.ensure_future(order(service, paused=False))
         for paused, answer in ((True, pause), (False, resume)):
             await until(lambda: bool(runtime.inbox))
-            assert runtime.inbox.take(10) == ([PauseRequested("m", paused, "me")], [])
+            assert runtime.inbox.pop_batch(10) == ([PauseRequested("m", paused, "me")], [])
             assert not answer.done()
             runtime.controller.handle([PauseChanged("m", paused)], runtime.clock.now_ms())
             assert reply(await answer).accepted

@@ -14,10 +14,10 @@ _TIME_LIMIT_S: Final = 3_600.0
 class InlineFitter:
     """A ``Fitter`` without a child process and without deadlines."""
 
-    async def fit(self, question: ForecastQuery, deadline_s: float) -> Forecast | None:
+    async def fit(self, query: ForecastQuery, deadline_s: float) -> Forecast | None:
         """The forecast; it takes no virtual time."""
         del deadline_s
-        return forecast(question)
+        return forecast(query)
 
     async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
         """The allocation; it takes no virtual time."""
