@@ -116,6 +116,14 @@ def test_the_example_is_simulated_as_shown(monkeypatch: pytest.MonkeyPatch, caps
     assert printed.splitlines()[0] == shown.splitlines()[0]
 
 
+def test_an_engine_is_fitted_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    document = DOCS / "how-to" / "size-and-forecast.md"
+    [command] = re.findall(r"^\$ loadline (.*)", blocks(document, "console")[0].replace("\\\n", " "))
+    monkeypatch.chdir(ROOT)
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr().out == blocks(document, "text")[0]
+
+
 def test_every_example_fits_the_fleets_beside_it() -> None:
     examples = DOCS / "examples"
     fleets = [examples / name for name in ("fleet.toml", "serving.toml", "moving.toml")]
