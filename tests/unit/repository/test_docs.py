@@ -80,6 +80,13 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(there), target
 
 
+@with_each_document
+def test_named_files_exist(document: Path) -> None:
+    if document.name != "CHANGELOG.md":
+        named = re.findall(r"`((?:tests|tools|deploy|docs|agent|schemas)/[\w./-]+)`", document.read_text("utf-8"))
+        assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_every_path_of_the_architecture_exists() -> None:
     table = section((EXPLANATION / "architecture.md").read_text("utf-8"), "To change X, edit Y")
     paths = re.findall(r"`([a-z_]+(?:/[a-z_.]+)*)`", table.split("|---|---|")[1])
