@@ -27,6 +27,7 @@ RENAMED: Final = MappingProxyType(
         "moves_max": "migrations_max",
         "moves_per_worker_max": "migrations_per_worker_max",
         "move_across_pools": "across_pools",
+        "gpu_wish_ttl_ms": "gpu_offer_ttl_ms",
     }
 )
 """New names of renamed keys, by their old names."""

@@ -258,7 +258,7 @@ def test_what_is_remembered_survives_a_snapshot() -> None:
     assert before.offers
     models.controller.restore(models.controller.snapshot())
     assert models.controller.state.gpus == before
-    assert msgspec.json.decode(models.controller.snapshot())["state"]["gpus"]["wishes"]["a"]
+    assert msgspec.json.decode(models.controller.snapshot())["state"]["gpus"]["offers"]["a"]
 
 
 def test_the_status_says_it_in_a_line() -> None:

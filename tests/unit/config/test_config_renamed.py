@@ -4,6 +4,7 @@ import pytest
 
 from loadline.config.file import parse
 from loadline.config.renamed import RENAMED
+from loadline.core.fleet.fleet import FleetKnobs
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.errors import ConfigError
@@ -22,6 +23,9 @@ def test_an_old_key_is_refused_with_the_new_one(old: str, new: str) -> None:
     if new in ModelKnobs.__struct_fields__:
         error = refused(f"{MODEL}[models.{old}]\n")
         section = "models[0]."
+    elif new in FleetKnobs.__struct_fields__:
+        error = refused(f"{MODEL}[fleet]\n{old} = 1\n")
+        section = "fleet."
     else:
         assert new in MigrationKnobs.__struct_fields__
         error = refused(f"{MODEL}[models.migration]\n{old} = 1\n")

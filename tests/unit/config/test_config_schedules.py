@@ -25,7 +25,7 @@ def scheduled(replicas_min: int = 4, **changed: str) -> str:
         (scheduled(9), "replicas_min", "9 is above replicas_max 8", "raise replicas_max"),
         (scheduled(0), "replicas_min", "0", "1"),
         (scheduled(timezone="Europe/Berlyn"), "timezone", "is not a timezone", "Did you mean Europe/Berlin?"),
-        (scheduled(start="@daily"), "start", "'@daily' has 1 field and not 5", "Write minute, hour"),
+        (scheduled(start="@daily"), "start", "'@daily' has 1 field instead of 5", "Write minute, hour"),
         (scheduled(timezone="CEST"), "timezone", "is not a timezone", "Write a timezone such as Europe/Berlin."),
         (scheduled(timezone="Nowhere"), "timezone", "is not a timezone", "Europe/Berlin"),
     ],

@@ -197,9 +197,9 @@ def test_who_was_asked_for_is_supply_until_the_deadline() -> None:
     assert pool.effective_target(START) == 2, "no decision yet: what there is"
     pool.set_desired(4, START)
     supply = pool.worker_counts(START + DEADLINE_MS)
-    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.expected) == (1, 1, 2, 0, 4)
+    assert (supply.ready, supply.starting, supply.pending, supply.overdue, supply.expected) == (1, 1, 2, 0, 4)
     supply = settle(pool, START + DEADLINE_MS + 1).worker_counts(START + DEADLINE_MS + 1)
-    assert (supply.ready, supply.starting, supply.pending, supply.missing, supply.expected) == (1, 0, 0, 3, 1)
+    assert (supply.ready, supply.starting, supply.pending, supply.overdue, supply.expected) == (1, 0, 0, 3, 1)
     assert pool.effective_target(START + DEADLINE_MS + 1) == 4
     assert pool.scaling_base(START + DEADLINE_MS + 1) == 1
 
@@ -218,7 +218,7 @@ def test_a_late_starter_that_goes_counts_no_more() -> None:
     now = START + DEADLINE_MS + 1
     settle(pool, now)
     fleet.deregister("m", "decode", "a", now)
-    assert (pool.worker_counts(now).starting, pool.worker_counts(now).missing) == (0, 1)
+    assert (pool.worker_counts(now).starting, pool.worker_counts(now).overdue) == (0, 1)
 
 
 def test_a_lost_worker_is_asked_for_from_the_moment_it_was_lost() -> None:

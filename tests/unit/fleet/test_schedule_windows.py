@@ -42,7 +42,7 @@ class Clock:
         return self.line.pool("a").schedule_minimum.replicas, utc(wake_ms)
 
     def until(self) -> str | None:
-        return utc(self.line.pool("a").schedule_minimum.until_ms)
+        return utc(self.line.pool("a").schedule_minimum.ends_at_ms)
 
 
 @pytest.mark.parametrize(

@@ -177,16 +177,16 @@ def test_no_traffic_was_ever_heard(tmp_path: Path, planner: str) -> None:
     two.run(800, silent)
     assert two.counts["sick"] == []
     assert max(two.counts["sound"]) > 2
-    assert "have one report" in two.said[ReasonCode.TRAFFIC_UNKNOWN]
+    assert "have a frontend report" in two.said[ReasonCode.TRAFFIC_UNKNOWN]
 
 
 @PLANNERS
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"arrivals": 100}, "no frontend says how long they are: have it report isl_tokens"),
-        ({"arrivals": 100, "isl_tokens": 500.0}, "none has completed: see whether workers serve them"),
-        ({"arrivals": 100, "isl_tokens": 500.0, "completed": 90}, "see whether they fail, or report osl_tokens"),
+        ({"arrivals": 100}, "no frontend reports their length: have it report isl_tokens"),
+        ({"arrivals": 100, "isl_tokens": 500.0}, "none has completed: check that workers serve them"),
+        ({"arrivals": 100, "isl_tokens": 500.0, "completed": 90}, "check whether they fail, or report osl_tokens"),
     ],
 )
 def test_what_is_missing_of_the_traffic_is_named(tmp_path: Path, planner: str, said: Sample, words: str) -> None:

@@ -85,6 +85,10 @@ class EngineProfile(Struct, frozen=True, omit_defaults=True):
         return LinearDecode(linear.times(), linear.max_kv_tokens, linear.max_batch_requests, gpus)
 
 
+NO_PROFILE: Final = EngineProfile()
+"""Profile of a pool without profiles or linear parameters."""
+
+
 @lru_cache(_COMPILED_MAX)
 def _prefill_gpus(sweep: PrefillSweep) -> int:
     """By how many GPUs a profiler divided: some divide by the GPUs of a node, whatever the worker occupies.

@@ -1,7 +1,7 @@
-"""When a line of cron comes due: five fields on a wall clock, in minutes since 1970, and nothing but integers.
+"""Cron expressions on a wall clock, in integer minutes since 1970.
 
-``minute hour day-of-month month day-of-week``, as crontab(5) has them: lists, ranges, steps and names; 7 is Sunday too.
-Where both kinds of days are restricted, a day that is either will do.
+Five fields ``minute hour day-of-month month day-of-week`` as in crontab(5): lists, ranges, steps and names; 7 is Sunday
+too. If both day fields are restricted, a day that matches either one matches.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 DAY_MIN: Final = 1_440
 DAYS_MAX: Final = 366
-"""How far a match is searched for: a window that is longer than a year is none."""
+"""Days within which a match is searched."""
 _FIELDS: Final = (
     ("minute", 0, 59, ()),
     ("hour", 0, 23, ()),
@@ -20,11 +20,11 @@ _FIELDS: Final = (
     ("day of the week", 0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
 )
 _DAYS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""The longest that each month can be."""
+"""Largest number of days of each month."""
 
 
 class CronError(ValueError):
-    """It is no line of cron."""
+    """Text that is not a valid cron expression, with a remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}. {remedy}")
@@ -33,19 +33,19 @@ class CronError(ValueError):
 
 
 class CronSchedule(Struct, frozen=True):
-    """A line of cron."""
+    """A parsed cron expression."""
 
     minutes_of_day: tuple[int, ...]
-    """Minutes of a day, in order."""
+    """Matching minutes of a day, ascending."""
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
     """0 is Sunday."""
     any_day: bool
-    """Whether both kinds of days are restricted, so that one of them will do."""
+    """True if both day fields are restricted, so that a match of either suffices."""
 
     def previous(self, minute: int) -> int | None:
-        """The last match up to a minute, itself included; None within a year."""
+        """Return the last match at or before a minute; None: not within a year."""
         today, at = divmod(minute, DAY_MIN)
         for day in range(today, today - DAYS_MAX - 1, -1):
             if self._on(day):
@@ -55,7 +55,7 @@ class CronSchedule(Struct, frozen=True):
         return None
 
     def next(self, minute: int) -> int | None:
-        """The first match after a minute; None within a year."""
+        """Return the first match after a minute; None: not within a year."""
         today, at = divmod(minute, DAY_MIN)
         for day in range(today, today + DAYS_MAX + 1):
             if self._on(day):
@@ -73,20 +73,20 @@ class CronSchedule(Struct, frozen=True):
 
 
 def parse_cron(text: str) -> CronSchedule:
-    """Read a line of cron.
+    """Parse a cron expression.
 
     Raises:
-        CronError: It is none, or never comes due.
+        CronError: The text is invalid, or never matches.
     """
     words = text.lower().split()
     if len(words) != len(_FIELDS):
         fields = ", ".join(what for what, *_ in _FIELDS)
         count = f"{len(words)} field{'' if len(words) == 1 else 's'}"
-        raise CronError(f"has {count} and not 5", f"Write {fields}, with spaces between.")
+        raise CronError(f"has {count} instead of 5", f"Write {fields}, separated by spaces.")
     minutes, hours, days, months, weekdays = (_field(word, *field) for word, field in zip(words, _FIELDS, strict=True))
     by_month, by_week = not words[2].startswith("*"), not words[4].startswith("*")
     if by_month and not by_week and all(_DAYS[month - 1] < min(days) for month in months):
-        raise CronError(f"never comes due, as no such month has a day {min(days)}", "Write another day or month.")
+        raise CronError(f"never matches: no such month has a day {min(days)}", "Write another day or month.")
     return CronSchedule(
         tuple(hour * 60 + minute for hour in sorted(hours) for minute in sorted(minutes)),
         frozenset(days),
@@ -97,7 +97,7 @@ def parse_cron(text: str) -> CronSchedule:
 
 
 def _field(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> set[int]:
-    """The values of a field."""
+    """Return the values of a field."""
     found: set[int] = set()
     for part in text.split(","):
         span, _, step = part.partition("/")
@@ -108,13 +108,13 @@ def _field(text: str, what: str, least: int, most: int, names: tuple[str, ...]) 
             low = _value(first, what, least, most, names)
             high = _value(last, what, least, most, names) if dash else most if step else low
         if what == "day of the week" and high == 0 < low:
-            high = 7  # a week may end on a Sunday
+            high = 7  # a range may end on Sunday, which is 0 and 7
         if low > high:
             raise CronError(
-                f"has a range of the {what} that goes backwards, {part!r}", "Write two, with a comma between."
+                f"has a descending range of the {what}, {part!r}", "Write two ranges, separated by a comma."
             )
         if "/" in part and (not step.isdecimal() or not int(step)):
-            raise CronError(f"has a {what} without a step, {part!r}", "Write a whole number above 0 after the /.")
+            raise CronError(f"has a {what} with an invalid step, {part!r}", "Write an integer above 0 after the /.")
         found.update(range(low, high + 1, int(step or 1)))
     return found
 
@@ -129,10 +129,10 @@ def _value(text: str, what: str, least: int, most: int, names: tuple[str, ...]) 
 
 
 def _date(day: int) -> tuple[int, int]:
-    """Month and day of the month of a day since 1970, by the Gregorian calendar.
+    """Return month and day of the month of a day since 1970, in the Gregorian calendar.
 
-    http://howardhinnant.github.io/date_algorithms.html, ``civil_from_days``: years begin in March, so that the day that
-    is not in all of them is the last.
+    Source: ``civil_from_days`` of http://howardhinnant.github.io/date_algorithms.html. Its years begin in March, so
+    that the leap day is the last.
     """
     of_era = (day + 719_468) % 146_097
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365

@@ -1,4 +1,4 @@
-"""What we believe of all models, pools and workers: bounded, and fresh by our own time."""
+"""State of all models, pools and workers, bounded in size; freshness is by the agent's clock."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -16,27 +16,31 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 
 
 class FleetKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is believed of workers, and what all models together may have."""
+    """Limits of the fleet's state, freshness of workers, and the GPU budget over all models."""
 
-    stale_after_ms: Annotated[int, Meta(ge=1, description="A worker silent for this long is not fresh.")] = 5_000
+    stale_after_ms: Annotated[int, Meta(ge=1, description="Time after which a silent worker is stale.")] = 5_000
     quorum_ratio: Annotated[
-        float, Meta(gt=0, le=1, description="Share of ready workers that must be fresh before a shrink.")
+        float, Meta(gt=0, le=1, description="Fraction of ready workers that must be fresh for a scale-down.")
     ] = 0.8
     surplus_after_ms: Annotated[
-        int, Meta(ge=1, description="Workers above the decided count for this long are drained, with an alarm.")
+        int, Meta(ge=1, description="Time after which workers in excess of the target are drained, with an alarm.")
     ] = 60_000
-    workers_max: Annotated[int, Meta(ge=1, description="Workers that are kept; more are refused.")] = 20_000
-    frontends_max: Annotated[int, Meta(ge=1, description="Frontends of one model that are kept.")] = 256
+    workers_max: Annotated[int, Meta(ge=1, description="Maximum number of workers; more are refused.")] = 20_000
+    frontends_max: Annotated[int, Meta(ge=1, description="Maximum number of frontends per model.")] = 256
     traffic_window_ms: Annotated[int, Meta(ge=1, description="Length of the rolling traffic window.")] = 60_000
     gpu_budget_max: Annotated[
-        Annotated[int, Meta(ge=1)] | None, Meta(description="Most GPUs over all models, those of draining workers too.")
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Maximum GPUs over all models, draining workers included.")
     ] = None
     gpu_budget_min: Annotated[
-        int, Meta(ge=0, description="Fewest GPUs over all models: below it one shrinks so that another may grow.")
-    ] = 0
-    gpu_wish_ttl_ms: Annotated[
         int,
-        Meta(ge=1, description="A shrink that gpu_budget_min forbids pays for another model's growth for this long."),
+        Meta(
+            ge=0,
+            description="Minimum GPUs over all models; at it, a model scales down only if another scales up.",
+        ),
+    ] = 0
+    gpu_offer_ttl_ms: Annotated[
+        int,
+        Meta(ge=1, description="Time for which a scale-down that gpu_budget_min prevents is offered to other models."),
     ] = 360_000
 
 
@@ -49,41 +53,41 @@ class Model(Struct):
     objectives: ObjectiveKnobs = ObjectiveKnobs()
 
     def refresh_totals(self, now: int, knobs: FleetKnobs) -> None:
-        """Bring all sums up to date."""
+        """Refresh the totals of all pools."""
         for pool in self.pools.values():
             pool.refresh_totals(now, knobs.stale_after_ms)
 
     def expire_silent(self, now: int, knobs: FleetKnobs) -> None:
-        """Stop counting silent workers."""
+        """Stop counting stale workers and mark late ones in all pools; O(workers)."""
         for pool in self.pools.values():
             pool.expire_silent(now, knobs.stale_after_ms)
 
 
 class Fleet(Struct):
-    """All models. Methods give None, or the reason why what they were told is refused."""
+    """All models. Methods that take a report return None, or the reason for refusing it."""
 
     knobs: FleetKnobs
     models: dict[str, Model]
     workers: int = 0
     unassigned: UnassignedWorkers = field(default_factory=UnassignedWorkers)
     external_drains: bool = False
-    """Whether others decide who leaves: workers are on their way out when they say so."""
+    """True if another program drains workers; a worker then drains when its record says so."""
 
     def find_pool(self, model: str, pool: str) -> Pool | Rejection:
-        """The pool of that name."""
+        """Return a pool by name."""
         found = self.models.get(model)
         if found is None:
             return Rejection.UNKNOWN_MODEL
         return found.pools.get(pool, Rejection.UNKNOWN_POOL)
 
     def pools(self) -> Iterator[tuple[Model, Pool]]:
-        """All pools of all models."""
+        """Yield all pools with their models."""
         for model in self.models.values():
             for pool in model.pools.values():
                 yield model, pool
 
     def ingest(self, event: LoadReported, now: int) -> tuple[int, Rejection | None]:
-        """Take the samples that are newer than what is known; gives how many were refused, and why the last one was."""
+        """Store the samples that are newer than the known ones; return how many were refused, and why the last was."""
         pool = self.find_pool(event.model, event.pool)
         if isinstance(pool, Rejection):
             return len(event.samples), pool
@@ -113,16 +117,16 @@ class Fleet(Struct):
         return refused, why
 
     def register(self, registered: RegisteredWorker, now: int) -> Rejection | None:
-        """A worker's record was written."""
+        """Add or update a worker from its record."""
         record = registered.record
         pool = self.find_pool(record.model, record.pool)
         if isinstance(pool, Rejection):
-            self._add_unassigned(_stranger(registered, ours=pool is not Rejection.UNKNOWN_MODEL))
+            self._add_unassigned(_unassigned(registered, managed=pool is not Rejection.UNKNOWN_MODEL))
             return pool
         if record.role != pool.knobs.role:
-            self._add_unassigned(_stranger(registered, ours=True))
+            self._add_unassigned(_unassigned(registered, managed=True))
             return Rejection.ROLE_MISMATCH
-        self.unassigned.remove(_place(record.model, record.pool, record.worker))
+        self.unassigned.remove(_key(record.model, record.pool, record.worker))
         known = pool.workers.get(record.worker)
         if known is not None and known.registered and record.incarnation < known.record.incarnation:
             return Rejection.STALE_INCARNATION
@@ -146,20 +150,20 @@ class Fleet(Struct):
         return None
 
     def _update_external_drain(self, worker: WorkerState) -> None:
-        """Where others drain it is on its way out as soon as it says so, and kept until it is empty or silent."""
+        """Copy the drain state from the record if another program drains workers."""
         if self.external_drains:
             worker.draining, worker.drain_ended = worker.record.state == "draining", False
 
     def remove_silent_drains(self, model: Model, now: int) -> None:
-        """Those that others drained, and that are neither registered nor heard any more, are gone."""
+        """Remove externally drained workers of a model that are deregistered and silent."""
         for pool in model.pools.values():
             for name, worker in list(pool.workers.items()) if self.external_drains else ():
                 if worker.draining and not worker.registered and now - worker.seen_at_ms > self.knobs.stale_after_ms:
                     self.end_drain(model.name, pool.name, name, now)
 
     def deregister(self, model: str, pool_name: str, name: str, now: int) -> Rejection | None:
-        """A worker's key is gone. One that drains is kept until its drain ends: it still has work."""
-        self.unassigned.remove(_place(model, pool_name, name))
+        """Remove a worker whose key is gone. A draining worker stays until its drain ends, since it still has work."""
+        self.unassigned.remove(_key(model, pool_name, name))
         pool = self.find_pool(model, pool_name)
         if isinstance(pool, Rejection):
             return pool
@@ -173,25 +177,25 @@ class Fleet(Struct):
         return None
 
     def replace_registry(self, registered: list[RegisteredWorker], now: int) -> list[Rejection]:
-        """The whole registry was read: take it, and forget the workers that are not in it."""
+        """Replace all workers by those of the registry; return the reasons of refused records."""
         present = {(r.record.model, r.record.pool, r.record.worker) for r in registered}
         for model in self.models.values():
             for pool in model.pools.values():
                 for name in [n for n in pool.workers if (model.name, pool.name, n) not in present]:
                     self.deregister(model.name, pool.name, name, now)
-        for place in self.unassigned.workers.keys() - {_place(*one) for one in present}:
-            self.unassigned.remove(place)
+        for key in self.unassigned.workers.keys() - {_key(*one) for one in present}:
+            self.unassigned.remove(key)
         return [why for r in registered if (why := self.register(r, now)) is not None]
 
     def start_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
-        """The worker is on its way out: it is no supply any more."""
+        """Mark a worker as draining, which removes it from the counted workers."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers[name]
         worker.draining, worker.drain_ended, worker.drain_handed_over = True, False, False
         pool.reclassify(worker, now)
 
     def cancel_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
-        """Its drain is somebody else's now: what it says of itself counts again."""
+        """Cancel the drain of a worker because another agent leads: its own record counts again."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers.get(name)
         if worker is None:
@@ -203,18 +207,18 @@ class Fleet(Struct):
             self._remove(pool, name, now)
 
     def hand_over_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
-        """Its drain is somebody else's now, and goes on."""
+        """End the drain of a worker for this agent only: another agent continues it."""
         worker = self.models[model].pools[pool_name].workers.get(name)
         if worker is not None:
             worker.drain_handed_over = worker.draining
             self.end_drain(model, pool_name, name, now)
 
     def end_drain(self, model: str, pool_name: str, name: str, now: int) -> None:
-        """The drain is over. What is still registered stays listed, and is no supply, until its key goes."""
+        """End the drain of a worker. While its key exists, it stays listed and is not counted."""
         pool = self.models[model].pools[pool_name]
         worker = pool.workers.get(name)
         if worker is None or not worker.draining:
-            return  # another life of that name, which nobody has asked to go
+            return  # a later incarnation, which is not draining
         worker.drain_ended = True
         if not worker.registered:
             self._remove(pool, name, now)
@@ -222,7 +226,7 @@ class Fleet(Struct):
             pool.dirty[name] = None
 
     def unassign(self, pool: Pool) -> None:
-        """A pool is none of ours any more: those of its workers that are registered are strangers now."""
+        """Move the registered workers of a removed pool to the unassigned workers."""
         self.workers -= len(pool.workers)
         for worker in pool.workers.values():
             if worker.registered:
@@ -231,23 +235,23 @@ class Fleet(Struct):
                 self._add_unassigned(UnassignedWorker(found, *occupies, managed=True))
 
     def assign_unassigned(self, now: int) -> None:
-        """Count the strangers that belong to a pool now."""
-        for stranger in list(self.unassigned.workers.values()):
-            self.register(stranger.registered, now)
+        """Register the unassigned workers whose pool exists now."""
+        for worker in list(self.unassigned.workers.values()):
+            self.register(worker.registered, now)
 
-    def _add_unassigned(self, stranger: UnassignedWorker) -> None:
-        record = stranger.registered.record
-        self.unassigned.add(_place(record.model, record.pool, record.worker), stranger, self.knobs.workers_max)
+    def _add_unassigned(self, worker: UnassignedWorker) -> None:
+        record = worker.registered.record
+        self.unassigned.add(_key(record.model, record.pool, record.worker), worker, self.knobs.workers_max)
 
     def _remove(self, pool: Pool, name: str, now: int) -> None:
         pool.remove(name, now)
         self.workers -= 1
 
 
-def _stranger(registered: RegisteredWorker, *, ours: bool) -> UnassignedWorker:
-    """It occupies what it says."""
-    return UnassignedWorker(registered, registered.record.accelerator, registered.record.gpus, ours)
+def _unassigned(registered: RegisteredWorker, *, managed: bool) -> UnassignedWorker:
+    """Return an unassigned worker that occupies the GPUs of its record."""
+    return UnassignedWorker(registered, registered.record.accelerator, registered.record.gpus, managed)
 
 
-def _place(model: str, pool: str, worker: str) -> str:
+def _key(model: str, pool: str, worker: str) -> str:
     return f"{model}\0{pool}\0{worker}"

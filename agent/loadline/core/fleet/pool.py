@@ -1,4 +1,4 @@
-"""One pool as we believe it to be: its workers, and exact integer sums over those that are ready and fresh."""
+"""State of one pool: its workers, and exact integer totals over those that are ready and fresh."""
 
 from bisect import bisect_left
 from typing import Annotated, Final
@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, field
 
 from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKnobs
-from loadline.core.engines.profile import EngineProfile, LinearKnobs
+from loadline.core.engines.profile import NO_PROFILE, EngineProfile, LinearKnobs
 from loadline.core.fleet.schedule_windows import ScheduleKnobs
 from loadline.core.fleet.worker import MICRO, NO_LOAD, WorkerLoad, WorkerState
 from loadline.core.vocabulary.learned import START_UPS_MAX
@@ -14,7 +14,7 @@ from loadline.core.vocabulary.scalars import WORKERS_MAX, Name, Role
 from loadline.core.vocabulary.status import PoolStatus
 
 WORKERS_IN_STATUS = 64
-"""Workers listed per pool in a status: 10,000 would make a message of 1 MB."""
+"""Workers listed per pool in a status; 10,000 would make a message of 1 MB."""
 
 
 class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,101 +23,103 @@ class PoolKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[Name, Meta(description="Name of the pool, unique within its model.")]
     role: Annotated[Role, Meta(description="prefill, decode or aggregated.")]
     gpus_per_worker: Annotated[int, Meta(ge=1, le=4096, description="GPUs that one worker occupies.")] = 1
-    replicas_min: Annotated[int, Meta(ge=0, le=WORKERS_MAX, description="Never fewer workers.")] = 1
-    replicas_max: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Never more workers: a hard cap on cost.")] = 8
-    start_deadline_ms: Annotated[int, Meta(ge=1, description="A worker asked for counts as supply for this long.")] = (
+    replicas_min: Annotated[int, Meta(ge=0, le=WORKERS_MAX, description="Minimum replicas.")] = 1
+    replicas_max: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Maximum replicas: a hard cap on cost.")] = 8
+    start_deadline_ms: Annotated[int, Meta(ge=1, description="Time that a requested worker counts as pending.")] = (
         600_000
     )
     prefill_profile: Annotated[
         str,
         Meta(
             max_length=4_096,
-            description="Prefill sweep of a profiler, NPZ or JSON, or the folder that holds it; from this file on.",
+            description="Prefill sweep of a profiler (NPZ or JSON), or its folder, relative to this file.",
         ),
     ] = ""
     decode_profile: Annotated[
         str,
         Meta(
             max_length=4_096,
-            description="Decode sweep of a profiler, NPZ or JSON, or the folder that holds it; from this file on.",
+            description="Decode sweep of a profiler (NPZ or JSON), or its folder, relative to this file.",
         ),
     ] = ""
-    linear: Annotated[LinearKnobs | None, Meta(description="Six numbers in the place of the profiles.")] = None
+    linear: Annotated[LinearKnobs | None, Meta(description="Six parameters instead of profiles.")] = None
     schedules: Annotated[
-        tuple[ScheduleKnobs, ...], Meta(max_length=64, description="Windows in which it has a floor.")
+        tuple[ScheduleKnobs, ...], Meta(max_length=64, description="Windows with their own minimum replicas.")
     ] = ()
     accelerator: Annotated[
-        str, Meta(max_length=128, description="One of [[accelerators]]: its cost and its type; empty: a GPU costs 1.")
+        str,
+        Meta(max_length=128, description="One of [[accelerators]], for cost and GPU type; empty: a GPU costs 1."),
     ] = ""
 
 
 class WorkerCounts(Struct, frozen=True):
-    """Workers of a pool by how near they are to serving."""
+    """Workers of a pool by state."""
 
     ready: int
     starting: int
     pending: int
-    """Asked for and not registered, within the start deadline."""
-    missing: int
-    """Asked for or starting, past the deadline: not supply."""
+    """Requested and not registered, within the start deadline."""
+    overdue: int
+    """Requested or starting, past the start deadline; not counted as expected."""
 
     @property
     def expected(self) -> int:
-        """What may be counted on."""
+        """Workers that serve or will serve."""
         return self.ready + self.starting + self.pending
 
 
 class ScheduleMinimum(Struct, frozen=True):
-    """What the schedules of a pool ask for at the moment."""
+    """Minimum replicas of the active schedules of a pool."""
 
     replicas: int = 0
-    until_ms: int = -1
-    """When the window ends in Unix ms; -1: there is none."""
+    ends_at_ms: int = -1
+    """End of the window, in Unix ms; -1: no window is active."""
 
 
-NO_PROFILE: Final = EngineProfile()
 NO_SCHEDULE_MINIMUM: Final = ScheduleMinimum()
 
 
 class Pool(Struct):
-    """One pool: its workers, and sums over those that are ready and fresh."""
+    """A pool of interchangeable workers, with totals over those that are ready and fresh."""
 
     knobs: PoolKnobs
     workers: dict[str, WorkerState] = {}
     dirty: dict[str, None] = {}
+    """Workers to include in the next ``refresh_totals``."""
     changed: dict[str, None] = {}
-    """Workers of which the last ``settle`` heard something new."""
+    """Workers that the last ``refresh_totals`` updated."""
     engine: EngineProfile = NO_PROFILE
-    """What its engines can do; as the knobs, it changes with the settings alone."""
+    """Performance profile of its engines, from the settings."""
     accelerator: AcceleratorKnobs = UNNAMED_ACCELERATOR
-    """What its workers run on."""
+    """Accelerator of its workers."""
     fresh: int = 0
     ready: int = 0
     starting: int = 0
     late: int = 0
-    """Of those that are starting: past the start deadline at the last sweep."""
+    """Starting workers past the start deadline, as of the last ``expire_silent``."""
     load: WorkerLoad = field(default_factory=WorkerLoad)
     desired: int | None = None
-    """Workers that there should be, by the last decision; None while that is unknown."""
+    """Replicas of the last decision; None while unknown."""
     requested_at_ms: list[int] = []
-    """When each worker that is not there was asked for, oldest first: as many as are missing from ``desired``."""
+    """Request times of the workers that are missing from ``desired``, oldest first."""
     schedule_minimum: ScheduleMinimum = NO_SCHEDULE_MINIMUM
     surplus_since_ms: int = -1
-    """Since when there are more workers than ``desired``."""
+    """Time since which there are more workers than ``desired``; -1: there are not."""
     ready_changed_at_ms: int = -1
     target_reached_at_ms: int = -1
-    """When the workers that were last asked for had all become ready."""
+    """Time at which all workers of the last scale-up had become ready."""
     start_ups_ms: list[int] = []
-    """The last few times from a growth until all of its workers were ready; the longest is planned with."""
+    """Latest times from a scale-up until all of its workers were ready; plans use the longest."""
     scaled_up_at_ms: int = -1
-    """When a decision last asked for more."""
+    """Time of the last decision to scale up."""
     scaled_down_at_ms: int = -1
+    """Time of the last decision to scale down."""
     rerequested_at_ms: int = -1
-    """When what is missing was last asked for again."""
+    """Time at which overdue workers were last requested again."""
     removed_count: int = 0
-    """Workers that it has ever lost."""
+    """Number of workers removed so far."""
     changes: dict[str, int] = {}
-    """Committed changes of the count by direction and first reason."""
+    """Number of committed changes by direction and first reason."""
 
     @property
     def name(self) -> str:
@@ -126,72 +128,72 @@ class Pool(Struct):
 
     @property
     def minimum(self) -> int:
-        """Never fewer workers at the moment."""
+        """Current minimum replicas: ``replicas_min``, or more during a schedule."""
         return max(self.knobs.replicas_min, self.schedule_minimum.replicas)
 
     @property
     def cost_per_hour(self) -> float:
-        """What one worker costs an hour."""
+        """Cost of one worker per hour."""
         return self.accelerator.units(self.knobs.gpus_per_worker) * self.accelerator.cost_per_hour
 
     def apply_settings(self, knobs: PoolKnobs, engine: EngineProfile, accelerator: AcceleratorKnobs, now: int) -> None:
-        """It is described otherwise from now on; its workers and what was decided of them stay."""
+        """Apply new settings. Workers and decisions stay."""
         self.knobs, self.engine, self.accelerator = knobs, engine, accelerator
-        self.schedule_minimum = NO_SCHEDULE_MINIMUM  # until its schedules are looked at
-        for worker in self.workers.values():  # a longer deadline takes back what was late
+        self.schedule_minimum = NO_SCHEDULE_MINIMUM  # until its schedules are evaluated
+        for worker in self.workers.values():  # with a longer deadline, late workers may be in time again
             if worker.late and now - worker.registered_at_ms <= knobs.start_deadline_ms:
                 worker.late = False
                 self.late -= 1
 
     def worker_counts(self, now: int) -> WorkerCounts:
-        """The workers by how near they are to serving."""
-        given_up = self._overdue_requests(now)
+        """Count the workers by state."""
+        overdue = self._overdue_requests(now)
         return WorkerCounts(
-            self.ready, self.starting - self.late, len(self.requested_at_ms) - given_up, self.late + given_up
+            self.ready, self.starting - self.late, len(self.requested_at_ms) - overdue, self.late + overdue
         )
 
     def expected_workers(self, now: int) -> int:
-        """Workers that may be counted on: those of ``supply``."""
+        """Return ``worker_counts().expected`` at less cost."""
         return self.ready + self.starting - self.late + len(self.requested_at_ms) - self._overdue_requests(now)
 
-    def missing_workers(self, now: int) -> int:
-        """Workers that were asked for or are starting, past the deadline: those of ``supply``."""
+    def overdue_workers(self, now: int) -> int:
+        """Return ``worker_counts().overdue`` at less cost."""
         return self.late + self._overdue_requests(now)
 
     def _overdue_requests(self, now: int) -> int:
         return bisect_left(self.requested_at_ms, now - self.knobs.start_deadline_ms) if self.requested_at_ms else 0
 
     def effective_target(self, now: int) -> int:
-        """The count that stands: the decision's, or what there is while there is none."""
+        """Return the target in force: that of the decision, or the expected workers without one."""
         return self.expected_workers(now) if self.desired is None else self.desired
 
     def needs_rerequest(self, now: int) -> bool:
-        """Whether workers did not come in time, and were not asked for again within another start deadline."""
+        """Return True if workers are overdue and were not requested again within a start deadline."""
         asked_again = self.rerequested_at_ms >= 0 and now - self.rerequested_at_ms <= self.knobs.start_deadline_ms
-        return self.missing_workers(now) > 0 and not asked_again
+        return self.overdue_workers(now) > 0 and not asked_again
 
     def scaling_base(self, now: int) -> int:
-        """The count from which to step: what stands, less what was asked for and did not come in time."""
+        """Return the count from which planners step: the effective target without overdue workers."""
         total = self.expected_workers(now)
         return total if self.desired is None else min(self.desired, total)
 
     def draining_workers(self) -> int:
-        """Workers on their way out, which still occupy their GPUs."""
+        """Count the draining workers, which still occupy their GPUs."""
         return len(self.workers) - self.ready - self.starting
 
     def occupied_workers(self, now: int) -> int:
-        """Workers whose GPUs are taken or promised: those that there are, will be, or must always be."""
+        """Count the workers whose GPUs are occupied or reserved: existing, requested, or within ``replicas_min``."""
         return (
             max(self.effective_target(now), self.ready + self.starting, self.knobs.replicas_min)
             + self.draining_workers()
         )
 
     def has_quorum(self, ratio: float) -> bool:
-        """Whether enough of the ready workers are fresh to believe in a low load."""
+        """Return True if enough ready workers are fresh for a scale-down."""
         return self.ready == 0 or self.fresh >= self.ready * ratio
 
     def set_desired(self, replicas: int, now: int) -> None:
-        """A decision about this pool stands."""
+        """Set the target of a committed decision."""
         if self.desired is not None and replicas > self.desired:
             self.scaled_up_at_ms = now
         elif self.desired is not None and replicas < self.desired:
@@ -199,36 +201,36 @@ class Pool(Struct):
         self.reset_desired(replicas, now)
 
     def start_up_ms(self, default_ms: int) -> int:
-        """How long workers take to come: the longest of the last few times, or the default before the first."""
+        """Return the startup time of workers, the longest of the latest few; ``default_ms`` before the first."""
         return max(self.start_ups_ms, default=default_ms)
 
     def expected_ready_at_ms(self, now: int) -> int | None:
-        """When the last of the pending workers should be ready; None where none is pending or none has ever come."""
+        """Return when the last pending worker should be ready, in Unix ms; None if unknown or none is pending."""
         if not self.start_ups_ms or self._overdue_requests(now) == len(self.requested_at_ms):
             return None
         return self.requested_at_ms[-1] + max(self.start_ups_ms)
 
     def count_change(self, previous: int, replicas: int, reason: str) -> None:
-        """Count a committed change of the count, if it is one."""
+        """Count a committed change, unless the replicas are the same."""
         if replicas != previous:
             what = f"{'up' if replicas > previous else 'down'}:{reason}"
             self.changes[what] = self.changes.get(what, 0) + 1
 
     def reset_desired(self, replicas: int, now: int) -> None:
-        """So many workers are desired, without anybody having decided on a change."""
+        """Set the target without recording a scale-up or scale-down."""
         self.desired = replicas
         self._update_requests(now)
 
     def _update_requests(self, now: int) -> None:
-        """What there is against what is desired: who is missing, since when there are too many."""
+        """Update requests, surplus and target times from the difference between existing and desired workers."""
         if self.desired is None:
             return
-        there_are = self.ready + self.starting
-        missing = max(0, self.desired - there_are)
+        existing = self.ready + self.starting
+        missing = max(0, self.desired - existing)
         self.requested_at_ms += [now] * (missing - len(self.requested_at_ms))
-        # Whoever comes or is no longer wanted closes the newest gap: a worker that flaps must not excuse another.
+        # A new worker answers the newest request, so a flapping worker does not reset the age of the others.
         del self.requested_at_ms[missing:]
-        if there_are <= self.desired:
+        if existing <= self.desired:
             self.surplus_since_ms = -1
         elif self.surplus_since_ms < 0:
             self.surplus_since_ms = now
@@ -236,16 +238,16 @@ class Pool(Struct):
             self.target_reached_at_ms = now
 
     def refresh_totals(self, now: int, stale_after_ms: int) -> None:
-        """Bring the sums up to date with the workers that changed since the last call."""
-        heard, self.dirty = self.dirty, {}
-        for name in heard:
+        """Update the totals with the workers that changed since the last call."""
+        changed, self.dirty = self.dirty, {}
+        for name in changed:
             worker = self.workers.get(name)
             if worker is not None:
                 self._recount(worker, now, stale_after_ms)
-        self.dirty, self.changed = {}, heard
+        self.dirty, self.changed = {}, changed
 
     def expire_silent(self, now: int, stale_after_ms: int) -> None:
-        """Stop counting workers that went silent or start too slowly; O(workers)."""
+        """Stop counting stale workers and mark starting workers past their deadline; O(workers)."""
         for worker in self.workers.values():
             if worker.counted and now - worker.seen_at_ms > stale_after_ms:
                 self._uncount(worker)
@@ -275,7 +277,7 @@ class Pool(Struct):
             worker.counted = False
 
     def reclassify(self, worker: WorkerState, now: int) -> None:
-        """Account for a worker whose standing may have changed."""
+        """Update the counts for a worker whose availability may have changed."""
         before, after = worker.counted_as, worker.availability
         worker.counted_as = after
         self.dirty[worker.record.worker] = None
@@ -289,14 +291,14 @@ class Pool(Struct):
             self.ready_changed_at_ms = now
         filling = self.target_reached_at_ms < self.scaled_up_at_ms
         self._update_requests(now)
-        # What was given up fills a pool too, without anybody having come: it is no worker that places it.
+        # A lower target also closes the last request, without a worker that became ready.
         if filling and self.target_reached_at_ms == now and self.scaled_down_at_ms < self.scaled_up_at_ms:
-            # Past the deadline a worker is missing, and was asked for again: six hours would be planned for.
+            # A worker past the deadline was requested again: its time must not count as a startup time of hours.
             self.start_ups_ms.append(min(now - self.scaled_up_at_ms, self.knobs.start_deadline_ms))
             del self.start_ups_ms[:-START_UPS_MAX]
 
     def remove(self, name: str, now: int) -> None:
-        """Forget a worker."""
+        """Remove a worker."""
         worker = self.workers[name]
         worker.registered = False
         self._uncount(worker)
@@ -306,7 +308,7 @@ class Pool(Struct):
         self.dirty.pop(name, None)
 
     def status(self, now: int) -> PoolStatus:
-        """For people and metrics."""
+        """Return the status for people and metrics."""
         supply, accelerator = self.worker_counts(now), self.accelerator
         units = accelerator.units(len(self.workers) * self.knobs.gpus_per_worker)
         listed = sorted(self.workers)[:WORKERS_IN_STATUS]
@@ -325,7 +327,7 @@ class Pool(Struct):
             workers=tuple(self.workers[name].status(now) for name in listed),
             expected_ready_at_ms=self.expected_ready_at_ms(now),
             schedule_replicas_min=self.schedule_minimum.replicas,
-            schedule_ends_at_ms=self.schedule_minimum.until_ms if self.schedule_minimum.replicas else None,
+            schedule_ends_at_ms=self.schedule_minimum.ends_at_ms if self.schedule_minimum.replicas else None,
             decided=self.desired is not None,
             start_up_ms=max(self.start_ups_ms, default=None),
             accelerator_type=accelerator.gpu_type if self.knobs.accelerator else "",

@@ -1,4 +1,4 @@
-"""Windows of a wall clock in which a pool has a floor."""
+"""Schedule windows on a wall clock, in which a pool has its own minimum replicas."""
 
 from bisect import bisect_right
 from typing import Annotated, Final
@@ -13,45 +13,44 @@ UTC: Final = "UTC"
 
 
 class ScheduleKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """A window in which a pool has a floor, whatever its load."""
+    """A window in which a pool has its own minimum replicas, at any load."""
 
     start: Annotated[
         str,
         Meta(
             max_length=200,
-            description='When the window begins, as five fields of cron: "0 8 * * mon-fri" is at 8 on workdays.',
+            description='Start of the window as a cron expression: "0 8 * * mon-fri" is 8:00 on workdays.',
         ),
     ]
-    end: Annotated[str, Meta(max_length=200, description="When it ends, likewise.")]
-    replicas_min: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Never fewer workers in the window.")]
+    end: Annotated[str, Meta(max_length=200, description="End of the window as a cron expression.")]
+    replicas_min: Annotated[int, Meta(ge=1, le=WORKERS_MAX, description="Minimum replicas in the window.")]
     timezone: Annotated[
-        Name, Meta(description="Whose wall clock: a name of the tz database, such as Europe/Berlin.")
+        Name, Meta(description="Timezone of the expressions: a name of the tz database, such as Europe/Berlin.")
     ] = UTC
     ready_at_start: Annotated[
-        bool, Meta(description="Begin as much earlier as the last workers took to come, so that they are there.")
+        bool, Meta(description="Start earlier by the startup time of workers, so that they are ready at the start.")
     ] = True
 
 
 class ZoneOffsets(Struct, frozen=True):
-    """What a wall clock is ahead of UTC: as data, so that a replay needs no tz database."""
+    """Offsets of a timezone from UTC, as data, so that a replay needs no tz database."""
 
     changed_at_ms: tuple[int, ...] = ()
-    """When it is set anew, in Unix ms."""
+    """Times at which the offset changes, in Unix ms."""
     offsets_min: tuple[int, ...] = (0,)
-    """By how many minutes it is ahead: before the first of those times, then from each of them on."""
+    """Offsets in minutes: before the first change, then from each change on."""
 
     def to_wall_ms(self, now: int) -> int:
-        """What the wall clock shows at ``now`` (ms). It never goes back.
+        """Return the wall-clock time at ``now`` (ms), which never decreases.
 
-        Where it should, it stands until the hour that comes twice is over. So every time of day comes once, but for
-        those that are left out in spring.
+        When the clock is set back, it stands still until the repeated hour is over, so no time of day occurs twice.
         """
         at = bisect_right(self.changed_at_ms, now)
         wall_ms = now + self.offsets_min[at] * MINUTE_MS
         return max(wall_ms, self._end(at - 1)) if at else wall_ms
 
     def to_unix_ms(self, wall_ms: int) -> int:
-        """When the wall clock first shows so much, or more where that is left out."""
+        """Return when the wall clock first shows ``wall_ms``, or a later time if ``wall_ms`` is skipped."""
         at = bisect_right(range(len(self.changed_at_ms)), wall_ms, key=self._end)
         found = wall_ms - self.offsets_min[at] * MINUTE_MS
         if not at:
@@ -59,30 +58,30 @@ class ZoneOffsets(Struct, frozen=True):
         return self.changed_at_ms[at - 1] if wall_ms == self._end(at - 1) else max(found, self.changed_at_ms[at - 1])
 
     def _end(self, at: int) -> int:
-        """What it shows, in ms, when it is set anew for this time."""
+        """Return the wall-clock time just before a change of the offset, in ms."""
         return self.changed_at_ms[at] + self.offsets_min[at] * MINUTE_MS
 
 
 class WindowState(Struct, frozen=True):
-    """Where a window stands on its wall clock; minutes."""
+    """State of a window at a wall-clock time; all times in minutes."""
 
     is_open: bool
     opens_min: int | None
-    """When it begins next; None within a year."""
+    """Next start; None: not within a year."""
     closes_min: int
-    """When this one ends, or the next one where there is none now; a year away if later."""
+    """End of the current window, or of the next one if none is open; at most a year away."""
     next_check_min: int
-    """When there is next anything to say, or to look for it."""
+    """Next time at which the state can change or must be evaluated again."""
 
 
 class ScheduleWindow(Struct, frozen=True):
-    """From each start until the next end."""
+    """A window from each start until the next end."""
 
     start: CronSchedule
     end: CronSchedule
 
     def state_at(self, minute: int) -> WindowState:
-        """Where the window stands at a minute of its wall clock."""
+        """Return the state of the window at a wall-clock minute."""
         never = minute + DAYS_MAX * DAY_MIN
         started, ended = self.start.previous(minute), self.end.previous(minute)
         within = started is not None and (ended is None or started > ended)

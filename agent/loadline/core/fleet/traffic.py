@@ -1,4 +1,4 @@
-"""What the frontends of one model report: rates and lengths over a rolling window."""
+"""Traffic of one model, from the reports of its frontends: rates and lengths over a rolling window."""
 
 from bisect import bisect_left, bisect_right
 from math import sqrt
@@ -16,20 +16,20 @@ from loadline.core.vocabulary.status import TrafficStatus
 
 BUCKET_MS = 1_000
 _OUTLIER: Final = 10.0
-"""A report's mean length counts as so many times that of the window before it at most: a slip outweighs nothing, and
-where requests do become longer the bound grows by a sixth a second."""
+"""Largest ratio of a reported mean length to the mean of the window before it. It bounds the weight of a wrong report;
+if requests do become longer, the bound grows by a sixth per second."""
 _SHORT_TOKENS: Final = 1_000.0
-"""Lengths up to this are no outliers: they are little work."""
-_TELLING: Final = 100
-"""Requests; of fewer it is not known how long they are."""
+"""Length in tokens up to which a report is never an outlier, since the work is small."""
+_SIGNIFICANT: Final = 100
+"""Requests in the window below which its mean length is not significant."""
 
 
 class TrafficBucket(Struct):
-    """Sums over one second: of a report that speaks for several, the part that falls to it."""
+    """Sums over one second. A report over several seconds is divided among their buckets."""
 
     at_ms: int
     observed_ms: int = 0
-    """Time that was heard of: what the arrivals came in."""
+    """Time covered by reports, in ms."""
     arrivals: int = 0
     isl_sum: float = 0.0
     isl_count: int = 0
@@ -41,9 +41,9 @@ class TrafficBucket(Struct):
     itl_sum: float = 0.0
     itl_count: int = 0
 
-    def add(self, sample: TrafficSample, heard_ms: int, arrivals: int, completed: int) -> None:
-        """A part of a report: so much of its time and so many of its requests, of its means."""
-        self.observed_ms += heard_ms
+    def add(self, sample: TrafficSample, observed_ms: int, arrivals: int, completed: int) -> None:
+        """Add a part of a report: ``observed_ms`` of its time and some of its requests, with its mean values."""
+        self.observed_ms += observed_ms
         self.arrivals += arrivals
         if sample.isl_tokens is not None and arrivals:
             self.isl_sum += sample.isl_tokens * arrivals
@@ -73,47 +73,47 @@ class FrontendTraffic(Struct):
     queued: int
     in_flight: int
     fresh_until_ms: int
-    """Its next report is due long before."""
+    """Time until which the frontend counts as reporting."""
 
 
 class RecentArrivals(Struct, frozen=True):
-    """Arrivals of a short while."""
+    """Arrivals within a short span."""
 
     observed_ms: int
-    """Of this time it is known what arrived."""
+    """Part of the span covered by reports, in ms."""
     arrivals: int
     isl_sum: float
     isl_count: int
     cached_sum: float
-    """Of ``isl_sum``, what prefix caches had."""
+    """Part of ``isl_sum`` found in prefix caches."""
     observed_seconds: int
-    """Of which something was heard."""
+    """Seconds with reports."""
     computed_squares: float
-    """Of the prompt tokens to compute that came in each of these, summed up."""
+    """Sum over these seconds of the squared prompt tokens to compute."""
 
     @property
     def requests_per_s(self) -> float:
-        """Rate of arrivals; 0 where nothing is known."""
+        """Rate of arrivals; 0 if unknown."""
         return self.arrivals * 1_000.0 / self.observed_ms if self.observed_ms else 0.0
 
     @property
     def isl_tokens(self) -> float | None:
-        """Mean length of the prompts; None where it is not known."""
+        """Mean length of the prompts; None if unknown."""
         return _mean(self.isl_sum, self.isl_count)
 
     @property
     def kv_hit_rate(self) -> float:
-        """Share (0..1) of the prompt tokens that prefix caches had; 0 where nobody says."""
+        """Fraction (0..1) of prompt tokens found in prefix caches; 0 if unknown."""
         return hit_rate(self.cached_sum, self.isl_sum)
 
     @property
     def computed_relative_error(self) -> float:
-        """Standard error of the prompt tokens to compute, by their sum, as they differ from second to second.
+        """Relative standard error of the sum of prompt tokens to compute, from its variance between seconds.
 
-        Of one second nothing is known, and if all came in one of many it is as large as the sum.
+        1 for a single second, for which the variance is unknown, and if all tokens arrived in one of many seconds.
         """
         computed = self.isl_sum - self.cached_sum
-        if self.observed_seconds < 2 or computed <= 0.0:  # noqa: PLR2004 - the least that differ
+        if self.observed_seconds < 2 or computed <= 0.0:  # noqa: PLR2004 - a variance needs two values
             return 1.0
         n = float(self.observed_seconds)
         return sqrt(max(0.0, self.computed_squares - computed * computed / n) * n / (n - 1.0)) / computed
@@ -124,8 +124,8 @@ def _mean(total: float, count: int) -> float | None:
 
 
 def _bounded(tokens: float | None, total: float, count: int) -> float | None:
-    """A length beside those of the window, so many in total."""
-    if tokens is None or count < _TELLING:
+    """Return a mean length, bounded by the ``count`` lengths of the window with a sum of ``total``."""
+    if tokens is None or count < _SIGNIFICANT:
         return tokens
     return min(tokens, max(_SHORT_TOKENS, _OUTLIER * total / count))
 
@@ -141,20 +141,20 @@ class Traffic(Struct):
     frontends: dict[str, FrontendTraffic] = {}
     totals: TrafficTotals = TrafficTotals()
     reported_at_ms: int = -1
-    """When a report last came; -1 before the first."""
+    """Time of the last accepted report; -1 before the first."""
     fresh_until_ms: int = -1
-    """Until when some frontend counts as one that reports."""
+    """Time until which at least one frontend counts as reporting."""
     refused_at_ms: int = -1
-    """When a report was last refused; -1: none was."""
+    """Time of the last refused report; -1: none."""
     refused_requests_at_ms: int = -1
-    """When one last was that spoke of requests."""
+    """Time of the last refused report that contained requests; -1: none."""
 
     def apply_settings(self, window_ms: int, frontends_max: int, stale_after_ms: int) -> None:
-        """Keep so much from now on, of so many."""
+        """Apply new settings."""
         self.window_ms, self.frontends_max, self.stale_after_ms = window_ms, frontends_max, stale_after_ms
 
     def ingest(self, event: TrafficReported, now: int) -> Rejection | None:
-        """Fold a report in, unless it is a repeat or the table of frontends is full of live ones."""
+        """Add a report; return the reason for refusing it if it is repeated or there are too many live frontends."""
         sample = event.sample
         known = self.frontends.get(event.frontend)
         refused = self._refusal(event, known, now)
@@ -164,28 +164,29 @@ class Traffic(Struct):
                 self.refused_requests_at_ms = now
             return refused
         sample, covered_ms = self._accepted_part(sample, None if known is None else now - known.seen_at_ms, now)
-        # A report may be lost, so two intervals; but a minute is long enough to wait for one.
+        # Two intervals, since one report may be lost, but at most the window (1 min).
         fresh_until_ms = now + max(self.stale_after_ms, min(2 * event.sample.interval_ms, self.window_ms))
         self.frontends[event.frontend] = FrontendTraffic(
             event.incarnation, sample.sequence, now, sample.queued, sample.in_flight, fresh_until_ms
         )
         silent_ms = now - self.reported_at_ms
-        # After a silence a report speaks for its own interval, and nobody for the time before.
-        heard_ms = silent_ms if self.is_reporting(now) else min(covered_ms, silent_ms)
-        self.totals, self.reported_at_ms = self.totals.with_report(sample, heard_ms), now
+        # After a silence, a report covers its own interval and the time before it stays unknown.
+        observed_ms = silent_ms if self.is_reporting(now) else min(covered_ms, silent_ms)
+        self.totals, self.reported_at_ms = self.totals.with_report(sample, observed_ms), now
         self.fresh_until_ms = max(self.fresh_until_ms, fresh_until_ms)
         if self.first_reported_at_ms < 0:
             self.first_reported_at_ms = now - max(0, covered_ms - BUCKET_MS)
-        self._distribute(sample, heard_ms, max(1, covered_ms // BUCKET_MS), now)
+        self._distribute(sample, observed_ms, max(1, covered_ms // BUCKET_MS), now)
         return None
 
     def _refusal(self, event: TrafficReported, known: FrontendTraffic | None, now: int) -> Rejection | None:
-        """Why a report is not believed. Whatever numbers it has, one is once the frontend's next is overdue.
+        """Return why a report is refused, or None.
 
-        A frontend may begin anew with a clock that was set back, or count its reports from 1 again.
+        Once the next report of a frontend is overdue, any number is accepted: the frontend may have restarted with a
+        clock that was set back, or count its reports from 1 again.
         """
         if known is None:
-            room = len(self.frontends) < self.frontends_max or self._forget_stale(now)
+            room = len(self.frontends) < self.frontends_max or self._remove_stale(now)
             return None if room else Rejection.FRONTENDS_FULL
         if now > known.fresh_until_ms:
             return None
@@ -195,10 +196,15 @@ class Traffic(Struct):
         return Rejection.NOT_NEWER if repeated else None
 
     def _accepted_part(self, sample: TrafficSample, gap_ms: int | None, now: int) -> tuple[TrafficSample, int]:
-        """What counts of a report that came so long after the last one of its frontend, and the ms it speaks for.
+        """Return the part of a report that counts, and the time that it covers in ms.
 
-        No more than the window: who reports a backlog speaks of a time that is over. And not again for what has been
-        reported. Requests that complete without any output have failed: they do not say how long outputs are.
+        At most the window counts, since a longer backlog is about the past, and no time twice. Requests that completed
+        without output have failed and do not count for the mean output length.
+
+        Args:
+            sample: The report.
+            gap_ms: Time since the last report of the frontend; None for its first.
+            now: Unix time in ms.
         """
         covered_ms = min(sample.interval_ms, self.window_ms)
         if gap_ms is not None and sample.interval_ms > gap_ms + self.stale_after_ms:
@@ -230,22 +236,22 @@ class Traffic(Struct):
     def _window(self, now: int) -> list[TrafficBucket]:
         return self.buckets[bisect_left(self.buckets, now - self.window_ms, key=_at_ms) :]
 
-    def _distribute(self, sample: TrafficSample, heard_ms: int, seconds: int, now: int) -> None:
-        """Give each of the last ``seconds`` its part of a report."""
+    def _distribute(self, sample: TrafficSample, observed_ms: int, seconds: int, now: int) -> None:
+        """Divide a report among the buckets of the last ``seconds``."""
         self._prune(now)
-        start, wholes = now - now % BUCKET_MS, (heard_ms, sample.arrivals, sample.completed)
+        start, wholes = now - now % BUCKET_MS, (observed_ms, sample.arrivals, sample.completed)
         for part in range(seconds):
             shares = (whole * (part + 1) // seconds - whole * part // seconds for whole in wholes)
             self._bucket(start - part * BUCKET_MS).add(sample, *shares)
 
-    def _forget_stale(self, now: int) -> bool:
-        """Make room by forgetting frontends that no longer report; tells whether there is room now."""
+    def _remove_stale(self, now: int) -> bool:
+        """Remove silent frontends; return True if there is room for another."""
         for name in [n for n, f in self.frontends.items() if now - f.seen_at_ms > self.window_ms]:
             del self.frontends[name]
         return len(self.frontends) < self.frontends_max
 
     def _bucket(self, start: int) -> TrafficBucket:
-        """That of the second that begins at ``start``: mostly the last."""
+        """Return the bucket of the second that begins at ``start``, usually the last one."""
         at = bisect_left(self.buckets, start, key=_at_ms)
         if at == len(self.buckets) or self.buckets[at].at_ms != start:
             self.buckets.insert(at, TrafficBucket(start))
@@ -255,36 +261,33 @@ class Traffic(Struct):
         del self.buckets[: bisect_left(self.buckets, now - self.window_ms, key=_at_ms)]
 
     def is_reporting(self, now: int) -> bool:
-        """Whether some frontend reports: then no arrivals are none, else they are unknown."""
+        """Return True if at least one frontend reports; otherwise, traffic is unknown."""
         return now <= self.fresh_until_ms
 
     def missing_input(self, now: int) -> str:
-        """What is missing to say how many requests come and how long they are, and what helps."""
+        """Describe the missing input for rates and lengths, and the remedy."""
         totals = self.totals
         if not self.is_reporting(now):
             return (
-                "no frontend says how many requests arrive and how long they are: have one report the traffic of the"
-                " model"
+                "no frontend reports the number and length of requests: have a frontend report the traffic of the model"
             )
         if totals.arrivals and totals.isl_tokens.value is None:
-            return "requests arrive, and no frontend says how long they are: have it report isl_tokens"
+            return "requests arrive, but no frontend reports their length: have it report isl_tokens"
         if totals.arrivals and not totals.completed:
-            return "requests arrive and none has completed: see whether workers serve them, or report completed"
+            return "requests arrive, but none has completed: check that workers serve them, or report completed"
         if totals.completed and totals.osl_tokens.value is None:
-            return (
-                "requests complete, and none has an output that is known: see whether they fail, or report osl_tokens"
-            )
-        return "it has not been heard for long enough: wait for some seconds"
+            return "requests complete, but no output length is known: check whether they fail, or report osl_tokens"
+        return "traffic has not been observed for long enough: wait for some seconds"
 
     def is_complete(self, now: int) -> bool:
-        """Whether what is known is all there is: of the window nothing was refused, and who was heard still reports."""
+        """Return True if no report of the window was refused and all frontends of the window still report."""
         if self._within(self.refused_at_ms, now):
             return False
         silent = (f.seen_at_ms for f in self.frontends.values() if now > f.fresh_until_ms)
         return self.is_reporting(now) and not any(now - at_ms <= self.window_ms for at_ms in silent)
 
     def refused_requests(self, now: int) -> bool:
-        """Whether a report of the window was refused that spoke of requests: somebody may wait, unseen."""
+        """Return True if a refused report of the window contained requests, so unknown requests may wait."""
         return self._within(self.refused_requests_at_ms, now)
 
     def _within(self, at_ms: int, now: int) -> bool:
@@ -294,32 +297,32 @@ class Traffic(Struct):
         return [f for f in self.frontends.values() if now <= f.fresh_until_ms]
 
     def queued(self, now: int) -> int:
-        """Requests that live frontends hold because no worker could take them."""
+        """Count the requests that live frontends hold because no worker can take them."""
         return sum(f.queued for f in self._live(now))
 
     def outstanding(self, now: int) -> int:
-        """Requests of live frontends that have come and not ended: they wait, or workers hold them."""
+        """Count the requests of live frontends that are queued or in flight."""
         return sum(f.queued + f.in_flight for f in self._live(now))
 
     def recent_arrivals(self, span_ms: int, now: int) -> "RecentArrivals":
-        """What arrived within the last ``span_ms``, in whole buckets."""
-        heard_ms = arrivals = isl_count = 0
+        """Sum up the arrivals of the last ``span_ms``, in whole buckets."""
+        observed_ms = arrivals = isl_count = 0
         isl_sum = cached_sum = squares = 0.0
         first = bisect_right(self.buckets, now - span_ms, key=_at_ms)
         for bucket in self.buckets[first:]:
-            heard_ms += bucket.observed_ms
+            observed_ms += bucket.observed_ms
             arrivals += bucket.arrivals
             isl_sum += bucket.isl_sum
             isl_count += bucket.isl_count
             cached_sum += bucket.cached_sum
             squares += (bucket.isl_sum - bucket.cached_sum) ** 2
-        return RecentArrivals(heard_ms, arrivals, isl_sum, isl_count, cached_sum, len(self.buckets) - first, squares)
+        return RecentArrivals(observed_ms, arrivals, isl_sum, isl_count, cached_sum, len(self.buckets) - first, squares)
 
     def status(self, now: int) -> TrafficStatus:
-        """Rates and means over the window; all None while no frontend reports. Changes nothing: a replay never asks."""
+        """Compute rates and means over the window; all None while no frontend reports. Leaves the state unchanged."""
         if not self._live(now):
             return TrafficStatus(None, None, None, None, None, 0)
-        # Up to the last report: of what came since nobody has spoken yet.
+        # Up to the last report: traffic since then is unknown.
         covered_ms = max(BUCKET_MS, self.reported_at_ms - max(self.first_reported_at_ms, now - self.window_ms))
         b = self._window(now)
         return TrafficStatus(

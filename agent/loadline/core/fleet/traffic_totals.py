@@ -1,6 +1,6 @@
-"""Everything that frontends have reported of a model, summed up: an interval is the difference of two totals.
+"""Running totals of the traffic of a model; an interval is the difference of two totals.
 
-So each planner has intervals of its own, of any length, and no report is counted twice or lost between two of them.
+Each planner can therefore use intervals of its own, without counting a report twice or losing one between them.
 """
 
 from typing import Final
@@ -11,29 +11,29 @@ from loadline.core.vocabulary.samples import Histogram, TrafficSample
 
 NO_BINS = Histogram((), ())
 _WRAP: Final = 2**62
-"""Sums go round here: what is encoded has 64 bits, and a difference is right as long as it is smaller itself."""
+"""Modulus of sums, to encode them in 64 bits; differences are exact while they are smaller."""
 
 
 class RunningMean(Struct, frozen=True):
-    """A sum and how many values it is of.
+    """An exact sum and the number of its values.
 
-    The sum is exact: of floats the small ones would be lost beside one that is absurd, for as long as the agent runs.
+    With a float sum, one absurd value would make all later ones inaccurate.
     """
 
     thousandths: int = 0
     count: int = 0
 
     def plus(self, mean: float, count: int) -> "RunningMean":
-        """With ``count`` more values of this mean."""
+        """Return the mean with ``count`` more values of mean ``mean``."""
         return RunningMean(_plus(self.thousandths, thousandths(mean * count)), _plus(self.count, count))
 
     def minus(self, earlier: "RunningMean") -> "RunningMean":
-        """Only what came after."""
+        """Return the mean of the values added after ``earlier``."""
         return RunningMean(_minus(self.thousandths, earlier.thousandths), _minus(self.count, earlier.count))
 
     @property
     def value(self) -> float | None:
-        """The mean; None of no values."""
+        """Mean of the values; None without values."""
         return self.thousandths / (1_000 * self.count) if self.count else None
 
 
@@ -41,27 +41,27 @@ NO_MEAN = RunningMean()
 
 
 class TrafficTotals(Struct, frozen=True):
-    """Sums since the agent began to listen, or over an interval."""
+    """Sums since the start of the agent, or over an interval."""
 
     observed_ms: int = 0
-    """Time in which some frontend was heard: what is not heard is not known, and no time without requests."""
+    """Time covered by reports, in ms; traffic at other times is unknown, not 0."""
     arrivals: int = 0
     completed: int = 0
-    """With what failed: it has no output, which says nothing of how long outputs are."""
+    """Completed requests, failed ones included; the latter have no output and do not count for ``osl_tokens``."""
     isl_tokens: RunningMean = NO_MEAN
     cached_thousandths: int = 0
-    """Of a prompt token, that prefix caches had, of those in ``isl_tokens``."""
+    """Prompt tokens of ``isl_tokens`` found in prefix caches, in thousandths of a token."""
     osl_tokens: RunningMean = NO_MEAN
     ttft_ms: RunningMean = NO_MEAN
     itl_ms: RunningMean = NO_MEAN
     isl_bins: Histogram = NO_BINS
     osl_bins: Histogram = NO_BINS
 
-    def with_report(self, sample: TrafficSample, heard_ms: int) -> "TrafficTotals":
-        """With one more report, and the time that was heard until then."""
+    def with_report(self, sample: TrafficSample, observed_ms: int) -> "TrafficTotals":
+        """Return the totals with one more report and the time that it covers."""
         arrived, done = sample.arrivals, sample.completed
         return TrafficTotals(
-            self.observed_ms + heard_ms,
+            self.observed_ms + observed_ms,
             _plus(self.arrivals, arrived),
             _plus(self.completed, done),
             _with(self.isl_tokens, sample.isl_tokens, arrived),
@@ -74,7 +74,7 @@ class TrafficTotals(Struct, frozen=True):
         )
 
     def since(self, earlier: "TrafficTotals") -> "TrafficTotals":
-        """What came after an earlier state of the same totals."""
+        """Return the totals of the interval since an earlier state."""
         return TrafficTotals(
             self.observed_ms - earlier.observed_ms,
             _minus(self.arrivals, earlier.arrivals),
@@ -90,17 +90,17 @@ class TrafficTotals(Struct, frozen=True):
 
     @property
     def requests_per_s(self) -> float:
-        """Rate of arrivals over the time that was heard; 0 of none."""
+        """Rate of arrivals over the observed time; 0 without observed time."""
         return self.arrivals * 1_000.0 / self.observed_ms if self.observed_ms > 0 else 0.0
 
     @property
     def kv_hit_rate(self) -> float:
-        """Share (0..1) of the prompt tokens that prefix caches had; 0 where nobody says."""
+        """Fraction (0..1) of prompt tokens found in prefix caches; 0 if unknown."""
         return hit_rate(self.cached_thousandths, self.isl_tokens.thousandths)
 
 
 def thousandths(value: float) -> int:
-    """As a whole number of thousandths."""
+    """Round to an integer number of thousandths."""
     return round(value * 1_000.0)
 
 
@@ -113,12 +113,12 @@ def _minus(total: int, earlier: int) -> int:
 
 
 def cached_tokens(sample: TrafficSample) -> float:
-    """Prompt tokens of the arrivals of a report that prefix caches had. A frontend that says nothing had no hits."""
+    """Return the prompt tokens of a report found in prefix caches; 0 without a reported hit rate."""
     return (sample.kv_hit_rate or 0.0) * (sample.isl_tokens or 0.0) * sample.arrivals
 
 
 def hit_rate(cached: float, tokens: float) -> float:
-    """Cached by all prompt tokens; 0 of none."""
+    """Return the ratio of cached to all prompt tokens, within 0..1; 0 without tokens."""
     return min(max(cached / tokens, 0.0), 1.0) if tokens > 0.0 else 0.0
 
 
@@ -127,7 +127,7 @@ def _with(mean: RunningMean, value: float | None, count: int) -> RunningMean:
 
 
 def _added(bins: Histogram, more: Histogram | None) -> Histogram:
-    """Both together. Frontends agree on their bounds, or the newest counts alone."""
+    """Add two histograms. If their bounds differ, return the newer one."""
     if more is None or len(more.counts) != len(more.bounds) + 1:
         return bins
     if bins.bounds != more.bounds:

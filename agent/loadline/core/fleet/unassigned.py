@@ -1,4 +1,4 @@
-"""Registered workers that belong to no pool here: of pools that are no more configured, or of other agents."""
+"""Registered workers without a pool: their pool was removed from the settings, or another agent manages them."""
 
 from msgspec import Struct, field
 
@@ -6,34 +6,34 @@ from loadline.core.vocabulary.samples import RegisteredWorker
 
 
 class UnassignedWorker(Struct, frozen=True):
-    """One of them, and what it occupies."""
+    """A worker without a pool, and the GPUs that it occupies."""
 
     registered: RegisteredWorker
     gpu_type: str
     gpus: int
     managed: bool
-    """Whether its model is one of ours, or its pool was: what others run is not counted here."""
+    """True if this agent manages its model or managed its pool; only then are its GPUs counted."""
 
 
 class UnassignedWorkers(Struct):
-    """All of them: settings to come may have a pool for them."""
+    """All workers without a pool; later settings may add one for them."""
 
     workers: dict[str, UnassignedWorker] = field(default_factory=dict)
     gpus: dict[str, dict[str, int]] = field(default_factory=dict)
-    """What ours occupy, by model and type, for as long as they are registered."""
+    """GPUs of managed workers while they are registered, by model and type."""
 
-    def add(self, place: str, found: UnassignedWorker, workers_max: int) -> None:
-        """Know of one at its place. One whose pool was ours occupies what it did there."""
-        known = self.remove(place)
+    def add(self, key: str, found: UnassignedWorker, workers_max: int) -> None:
+        """Add a worker. One that was managed before keeps its GPUs."""
+        known = self.remove(key)
         if known is not None and known.managed:
             found = UnassignedWorker(found.registered, known.gpu_type, known.gpus, managed=True)
         if len(self.workers) < workers_max:
-            self.workers[place] = found
+            self.workers[key] = found
             self._count(found, found.gpus)
 
-    def remove(self, place: str) -> UnassignedWorker | None:
-        """The one at a place is gone, or has a pool; None if there was none."""
-        known = self.workers.pop(place, None)
+    def remove(self, key: str) -> UnassignedWorker | None:
+        """Remove and return the worker with a key; None if there is none."""
+        known = self.workers.pop(key, None)
         if known is not None:
             self._count(known, -known.gpus)
         return known

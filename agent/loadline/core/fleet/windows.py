@@ -1,23 +1,23 @@
-"""Rolling windows over time. They know numbers and milliseconds, and nothing of what the numbers mean."""
+"""Rolling windows over time, for any values."""
 
 from msgspec import Struct
 
 
 class RollingSamples(Struct):
-    """Samples of the last ``window_ms``, oldest first. A gap in the data empties it by itself."""
+    """Samples of the last ``window_ms``, oldest first. A gap in the data empties the window."""
 
     window_ms: int
     at_ms: list[int] = []
     values: list[float] = []
 
     def push(self, now: int, value: float) -> None:
-        """Add a sample and drop those that are older than the window."""
+        """Add a sample and remove those older than the window."""
         self.at_ms.append(now)
         self.values.append(value)
         self.prune(now)
 
     def prune(self, now: int) -> None:
-        """Drop the samples that are older than the window."""
+        """Remove the samples older than the window."""
         oldest = now - self.window_ms
         drop = 0
         for at in self.at_ms:
@@ -29,21 +29,20 @@ class RollingSamples(Struct):
             del self.values[:drop]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all samples."""
         self.at_ms.clear()
         self.values.clear()
 
     def mean_with(self, current: float) -> float:
-        """Mean of the samples and the current value, which has not been sampled yet."""
+        """Return the mean of the samples and a current value that is not a sample yet."""
         return (sum(self.values) + current) / (len(self.values) + 1)
 
 
 class RollingMax(Struct):
     """Maximum of a step function over a window; a value holds until the next one is pushed.
 
-    A step that a later step reaches or passes can never be the maximum again: the later one takes its place and its
-    time, for that is when the step before both ended. What is kept falls strictly: never more entries than there are
-    distinct values.
+    A monotonic queue: a value that a later one reaches or exceeds can never be the maximum again, so the later one
+    replaces it and takes over its time. The kept values decrease strictly.
     """
 
     window_ms: int
@@ -51,7 +50,7 @@ class RollingMax(Struct):
     values: list[int] = []
 
     def push(self, now: int, value: int) -> None:
-        """The function has this value from now on."""
+        """Set the value of the function from ``now`` on."""
         if self.values and self.values[-1] == value:
             return
         since = now
@@ -62,9 +61,9 @@ class RollingMax(Struct):
         self.at_ms.append(since)
 
     def max(self, now: int) -> int | None:
-        """Highest value that held at any time in ``[now - window_ms, now]``; None before the first."""
+        """Return the highest value at any time in ``[now - window_ms, now]``; None before the first value."""
         oldest = now - self.window_ms
-        # The first step counts until the second begins, so it may only go once the second began before the window.
+        # The first value holds until the second begins, so it expires once the second began before the window.
         while len(self.at_ms) > 1 and self.at_ms[1] <= oldest:
             del self.at_ms[0]
             del self.values[0]

@@ -1,4 +1,4 @@
-"""One worker as we believe it to be, and the load that it last reported."""
+"""State of one worker, and its last reported load."""
 
 from typing import Final, Literal
 
@@ -9,25 +9,27 @@ from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
 from loadline.core.vocabulary.status import WorkerStatus
 
 MICRO = 1_000_000
-"""KV usage is kept in millionths: integer sums do not drift however often workers come and go."""
+"""Unit of KV usage: millionths, since integer totals do not drift."""
 
 Availability = Literal["ready", "starting", "out"]
 
 
 class WorkerLoad(Struct, omit_defaults=True, gc=False):
-    """Integer load of one worker, or of the counted workers of a pool."""
+    """Load of one worker, or the total over the counted workers of a pool."""
 
     kv_reporting: int = 0
-    """Workers that say how full their KV cache is: of the others that is unknown, not zero."""
+    """Workers that report KV usage; for the others it is unknown, not 0."""
     queue_reporting: int = 0
-    """Workers that say how many requests wait."""
+    """Workers that report waiting requests."""
     kv_micro: int = 0
+    """KV usage in millionths."""
     waiting: int = 0
     waiting_while_running: int = 0
+    """Waiting requests of ranks that have running requests."""
     running: int = 0
 
     def replace(self, before: "WorkerLoad", after: "WorkerLoad") -> None:
-        """Take one load away and add another; what is equal in both, as most is most of the time, costs no sum."""
+        """Subtract one load and add another. Most fields are equal most of the time and are skipped."""
         if before.kv_reporting != after.kv_reporting:
             self.kv_reporting += after.kv_reporting - before.kv_reporting
         if before.queue_reporting != after.queue_reporting:
@@ -43,44 +45,46 @@ class WorkerLoad(Struct, omit_defaults=True, gc=False):
 
 
 NO_LOAD: Final = WorkerLoad()
-"""The load of a worker that is not counted."""
+"""Load of a worker that is not counted."""
 
 
 class WorkerState(Struct, omit_defaults=True, gc=False):
-    """One worker: its record, the newest sample of every rank, and what of it is counted in the pool."""
+    """A worker: its record, the newest sample of every rank, and its part in the totals of the pool."""
 
     record: WorkerRecord
     lease_id: int
     registered_at_ms: int
     latest: list[WorkerSample | None]
+    """Newest sample by rank."""
     registered: bool = True
     draining: bool = False
     drain_ended: bool = False
-    """Nothing more is expected of its drain: it is forgotten as soon as its key goes."""
+    """True if its drain has ended; it is removed with its key."""
     drain_handed_over: bool = False
-    """Its drain is over for us alone: another agent goes on with it, and so do we if we lead again."""
+    """True if another agent continues the drain; this agent resumes it if it leads again."""
     unschedulable: bool = False
-    """A rank of it says that it must not be given work."""
+    """True if a rank reports that it must not receive work."""
     late: bool = False
-    """Starting, and past the start deadline at the last sweep."""
+    """True if it is starting and past the start deadline, as of the last ``Pool.expire_silent``."""
     seen_at_ms: int = -1
     load: WorkerLoad = field(default_factory=WorkerLoad)
+    """Load that is included in the totals of the pool while ``counted``."""
     counted: bool = False
     counted_as: Availability = "out"
 
     @property
     def availability(self) -> Availability:
-        """Whether it takes new work, soon will, or does not count."""
+        """State in the counts of the pool: ready, starting, or out of them."""
         if self.draining or not self.registered or self.record.state == "draining":
             return "out"
         return "out" if self.unschedulable else self.record.state
 
     def copy(self) -> "WorkerState":
-        """As it is now; what it shares with this one is never changed, only replaced."""
+        """Return a copy. The parts that it shares with this object are immutable."""
         return msgspec.structs.replace(self, latest=list(self.latest))
 
     def status(self, now: int) -> WorkerStatus:
-        """For people."""
+        """Return the status for people."""
         load = self.measure_load()
         return WorkerStatus(
             worker=self.record.worker,
@@ -97,14 +101,14 @@ class WorkerState(Struct, omit_defaults=True, gc=False):
         return "unschedulable" if self.unschedulable else self.record.state
 
     def reports_unschedulable(self) -> bool:
-        """Whether a rank says that it must not be given work."""
-        for sample in self.latest:  # noqa: SIM110 - any() over a generator takes three times as long
+        """Return True if a rank reports that it must not receive work."""
+        for sample in self.latest:  # noqa: SIM110 - any() with a generator takes three times as long
             if sample is not None and not sample.schedulable:
                 return True
         return False
 
     def measure_load(self) -> WorkerLoad:
-        """Load over the newest samples of all ranks: mean KV usage, sums of requests."""
+        """Compute the load from the newest samples of all ranks: mean KV usage, sums of requests."""
         ranks = kv_sum_micro = waiting = waiting_while_running = running = 0
         kv_known = queue_known = 1
         for sample in self.latest:
@@ -133,5 +137,5 @@ def _kv_micro(sample: WorkerSample, record: WorkerRecord) -> int | None:
         total = sample.kv_blocks_total or record.kv_blocks_total
         if total:
             kv_micro = sample.kv_blocks_used * MICRO // total
-            return kv_micro if kv_micro < MICRO else MICRO  # noqa: FURB136 - min() takes as long as all the rest
+            return kv_micro if kv_micro < MICRO else MICRO  # noqa: FURB136 - min() would double the time of this function
     return None if sample.kv_usage_ratio is None else int(sample.kv_usage_ratio * MICRO)

@@ -73,7 +73,7 @@ class IdleTracker(Struct):
             if serving:
                 last = min(serving, key=lambda pool: (pool.ready == 0, pool.cost_per_hour, pool.name))
                 kept[last.name] = Bound(ReasonCode.LAST_WORKER, least=1)
-            elif awake and (first := _first([pool for pool in pools if not pool.missing_workers(now)])):
+            elif awake and (first := _first([pool for pool in pools if not pool.overdue_workers(now)])):
                 under_way = float(model.traffic.outstanding(now))
                 kept[first.name] = Bound(ReasonCode.FIRST_WORKER, least=1, numbers={"under_way": under_way})
         return kept
@@ -85,7 +85,7 @@ def _pools(model: Model) -> Collection[Pool]:
 
 def _is_serving(pool: Pool, count: int | None, now: int) -> bool:
     """Return True if a pool serves with ``count`` workers (None: its current target), missing workers excluded."""
-    return (pool.effective_target(now) if count is None else count) > pool.missing_workers(now)
+    return (pool.effective_target(now) if count is None else count) > pool.overdue_workers(now)
 
 
 def _first(pools: Sequence[Pool]) -> Pool | None:

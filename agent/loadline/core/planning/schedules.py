@@ -65,5 +65,5 @@ class Schedules:
 
 def _set(pool: Pool, schedules: Sequence[Schedule], now: int) -> int:
     found = [one.floor(pool.start_up_ms(0), now) for one in schedules]
-    pool.schedule_minimum = max((floor for floor, _ in found), key=lambda floor: (floor.replicas, floor.until_ms))
+    pool.schedule_minimum = max((floor for floor, _ in found), key=lambda floor: (floor.replicas, floor.ends_at_ms))
     return min(wake for _, wake in found)

@@ -18,7 +18,7 @@ def _replace_missing(state: AgentState, model: ModelState, now: int) -> list[Eff
     for pool in overdue:
         pool.rerequested_at_ms = now
         model.reconcile = True
-    names = ", ".join(f"{pool.missing_workers(now)} of {pool.name}" for pool in overdue)
+    names = ", ".join(f"{pool.overdue_workers(now)} of {pool.name}" for pool in overdue)
     return [RaiseAlarm("workers_missing", model.name, f"did not come in time: {names}")] if overdue else []
 
 

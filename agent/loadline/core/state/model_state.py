@@ -3,9 +3,9 @@
 from msgspec import field
 
 from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR, AcceleratorKnobs
-from loadline.core.engines.profile import EngineProfile
+from loadline.core.engines.profile import NO_PROFILE, EngineProfile
 from loadline.core.fleet.fleet import Fleet, Model
-from loadline.core.fleet.pool import NO_PROFILE, Pool, PoolKnobs
+from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.traffic import Traffic
 from loadline.core.migration.model_state import ModelMigrationState
 from loadline.core.planning.guardrails.guardrails import Guardrails

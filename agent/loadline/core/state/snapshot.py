@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from loadline.core.engines.accelerator import UNNAMED_ACCELERATOR
+from loadline.core.engines.profile import NO_PROFILE
 from loadline.core.fleet.fleet import Model
-from loadline.core.fleet.pool import NO_PROFILE, Pool
+from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.worker import WorkerState
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.state.agent_state import AgentState

@@ -96,7 +96,7 @@ class FleetBudget(Struct):
                 offer = ReleaseOffer(wanted, now)
             else:
                 offer = before.get(pool.name) if wanted == current else None
-            fresh = offer is not None and now - offer.at_ms < fleet.knobs.gpu_wish_ttl_ms
+            fresh = offer is not None and now - offer.at_ms < fleet.knobs.gpu_offer_ttl_ms
             if offer is not None and fresh and offer.replicas < target and pool.has_quorum(fleet.knobs.quorum_ratio):
                 offers[pool.name] = offer
         if offers:
@@ -166,7 +166,7 @@ class FleetBudget(Struct):
         for pool_name, offer in self.offers.get(name, {}).items():
             pool = fleet.models[name].pools[pool_name]
             workers = planned_of(pool, ledger.pending.get(name, {}), now) - max(offer.replicas, pool.knobs.replicas_min)
-            if workers > 0 and now - offer.at_ms < fleet.knobs.gpu_wish_ttl_ms:
+            if workers > 0 and now - offer.at_ms < fleet.knobs.gpu_offer_ttl_ms:
                 yield workers * pool.knobs.gpus_per_worker, name, pool_name, workers
 
 

@@ -97,7 +97,7 @@ def schedule_minimum(pool: PoolProposal) -> None:
     """Keep to the minimum of a schedule that is in its window."""
     floor = pool.pool.schedule_minimum
     if pool.target < floor.replicas:
-        pool.limit(ReasonCode.SCHEDULE_FLOOR, floor.replicas, left_ms=floor.until_ms - pool.now)
+        pool.limit(ReasonCode.SCHEDULE_FLOOR, floor.replicas, left_ms=floor.ends_at_ms - pool.now)
 
 
 def replica_bounds(pool: PoolProposal) -> None:

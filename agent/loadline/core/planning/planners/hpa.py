@@ -210,7 +210,7 @@ class HpaPlanner(Planner):
         supply = pool.worker_counts(now)
         missing = pool.ready - metric.known
         # Asked for and not ready, however late: the original sees a pod that is pending.
-        starting = supply.starting + supply.pending + supply.missing
+        starting = supply.starting + supply.pending + supply.overdue
         unknown = missing + starting if usage > 1 else missing
         if usage < 1:
             total += missing * target

@@ -291,7 +291,7 @@ class SaturationPlanner(Planner):
             if not step and held.falling > held.rising:
                 window_s, peak = self.knobs.scale_down_window_ms / 1_000, held.falling / capacity
                 reason = replace(reason, detail=f"the peak of the last {window_s:g} s is {peak:.2f}")
-            missing = pool.missing_workers(now)
+            missing = pool.overdue_workers(now)
             late = (Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing),) if missing else ()
             if step > 0:  # what is late is not given up for what is needed
                 count = max(count, pool.effective_target(now))
@@ -304,7 +304,7 @@ def _crew(pool: Pool, capacity: float, now: int, *, silent: bool) -> PoolCapacit
     knobs, current = pool.knobs, pool.scaling_base(now)
     most = max(knobs.replicas_max, current)
     choice = Candidate(pool.name, pool.cost_per_hour, capacity, current, knobs.replicas_min, most)
-    return PoolCapacity(choice, pool.ready, silent=silent, late=pool.missing_workers(now) > 0)
+    return PoolCapacity(choice, pool.ready, silent=silent, late=pool.overdue_workers(now) > 0)
 
 
 def _kind(pool: Pool) -> tuple[str, int]:

@@ -101,7 +101,7 @@ class SlaPlanner(CompositePlanner):
                     floor.replicas,
                     [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons],
                 )
-        missing = pool.missing_workers(now)
+        missing = pool.overdue_workers(now)
         if missing and base < wanted:
             reasons.append(Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing))
         return PoolRecommendation(None if wanted == standing else wanted, tuple(reasons))

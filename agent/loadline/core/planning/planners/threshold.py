@@ -262,7 +262,7 @@ class ThresholdPlanner(Planner):
         if on_their_way:
             return ThresholdDecision(0, Reason.of(ReasonCode.WORKERS_PENDING, pool.name, pending=on_their_way))
         if pool.scaling_base(now) < pool.effective_target(now):
-            return ThresholdDecision(0, Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=supply.missing))
+            return ThresholdDecision(0, Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=supply.overdue))
         return verdict
 
     def _inputs(self, model: Model) -> dict[str, float]:
