@@ -1,4 +1,4 @@
-"""Effects into deeds, and outcomes into events: every effect that the core waits for is answered, whatever happens."""
+"""Execution of effects. Every effect that the core waits for is answered by an event, whatever happens."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -47,30 +47,30 @@ from loadline.wire.messages import DrainCommand, DrainReply, MigrateCommand, Mig
 from loadline.wire.subjects import Subjects
 
 DRAIN_TIMEOUT_S = 1.0
-"""A worker answers a drain command in milliseconds or not at all; the core asks again."""
+"""Timeout of a drain command; a worker answers in milliseconds, and the core retries."""
 FIT_DEADLINE_S = 20.0
-"""For one series. Choosing the order of an ARIMA takes 3 s, and six times that where the cores are taken."""
+"""Deadline for one series. Selecting an ARIMA order takes 3 s, and six times that on a busy machine."""
 _FAILURES = (StoreUnavailable, StoreDenied, OutcomeUnknown)
 
 
 class Log(Protocol):
-    """Where it is said what was done: the methods of a structlog logger that are used here."""
+    """The methods of a structlog logger that are used here."""
 
     def info(self, event: str, **fields: Any) -> Any:
-        """What went as it should."""
+        """Log a normal event."""
 
     def warning(self, event: str, **fields: Any) -> Any:
-        """What people should know."""
+        """Log a condition that operators should know."""
 
     def error(self, event: str, **fields: Any) -> Any:
-        """What people must mend."""
+        """Log a problem that operators must fix."""
 
     def exception(self, event: str, **fields: Any) -> Any:
-        """A bug, with the exception that is being handled."""
+        """Log a bug, with the exception in hand."""
 
 
 class EffectRunner:
-    """Performs effects on a bus, a store and a fitter. Each call is a task: one slow answer delays nobody else."""
+    """Executor of effects on a bus, a store and a fitter. Each effect is a task, so a slow answer delays no other."""
 
     def __init__(
         self,
@@ -95,16 +95,16 @@ class EffectRunner:
         self._problems: dict[str, str] = {}
 
     async def perform(self, effect: AnyEffect) -> None:
-        """Do it, and put the event that answers it."""
+        """Execute an effect and emit the event that answers it."""
         try:
-            await self._do(effect)
-        except Exception as error:  # noqa: BLE001 - the last line: an effect without an answer would hold a model for ever
+            await self._execute(effect)
+        except Exception as error:  # noqa: BLE001 - an effect without an answer would hold a model for ever
             self._log.exception("effect_failed", effect=type(effect).__name__)
             answer = _failed(effect, f"{type(error).__name__}: {error}")
             if answer is not None:
                 self._put(answer)
 
-    async def _do(self, effect: AnyEffect) -> None:  # noqa: C901, PLR0912 - one line for each effect
+    async def _execute(self, effect: AnyEffect) -> None:  # noqa: C901, PLR0912 - one line for each effect
         match effect:
             case Campaign():
                 self._put(await self._campaign(effect))
@@ -136,8 +136,8 @@ class EffectRunner:
             case RaiseAlarm(kind=kind, model=model, text=text):
                 self._log.warning("alarm", kind=kind, model=model, text=text)
 
-    def _note(self, event: str, problem: str) -> None:
-        """Log a problem when it appears or changes: what fails is tried again twice a second."""
+    def _log_change(self, event: str, problem: str) -> None:
+        """Log a problem when it appears or changes; failing calls are retried twice a second."""
         if problem and self._problems.get(event) != problem:
             self._log.warning(event, error=problem)
         self._problems[event] = problem
@@ -148,48 +148,48 @@ class EffectRunner:
         try:
             present = await self._store.read(key)
             if present.entries:
-                self._note("campaign_failed", "")
+                self._log_change("campaign_failed", "")
                 return CampaignLost(effect.scope, present.entries[0].value.decode(errors="replace"))
             lease_id = await self._store.grant(effect.ttl_s)
             write = Write(key, self._agent.encode(), lease_id)
             outcome = await self._store.commit([Compare(key, "create", 0)], [write])
         except _FAILURES as error:
             if lease_id:
-                await self._revoke(lease_id)  # had the write landed, nobody would lead until the lease ran out
-            self._note("campaign_failed", str(error))
+                await self._revoke(lease_id)  # if the write happened, no agent could lead until the lease expires
+            self._log_change("campaign_failed", str(error))
             return CampaignLost(effect.scope, "", str(error))
-        self._note("campaign_failed", "")
+        self._log_change("campaign_failed", "")
         if outcome.committed:
             self._log.info("leading", epoch=outcome.revision)
             return LeadershipWon(effect.scope, outcome.revision, lease_id, effect.asked_at_ms)
         await self._revoke(lease_id)
-        return CampaignLost(effect.scope, "", "another agent was faster")
+        return CampaignLost(effect.scope, "", "another agent won the election")
 
     async def _renew(self, effect: RenewLease) -> AnyEvent:
         try:
             ttl_s = await self._store.keep_alive(effect.lease_id)
         except _FAILURES as error:
-            self._note("renewal_failed", str(error))
+            self._log_change("renewal_failed", str(error))
             return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=False, detail=str(error))
-        self._note("renewal_failed", "")
+        self._log_change("renewal_failed", "")
         if ttl_s <= 0:
             self._log.warning("lease_lost")
-            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail="the lease is gone")
+            return LeaseRenewalFailed(effect.scope, effect.lease_id, lost=True, detail="the lease has expired")
         return LeaseRenewed(effect.scope, effect.lease_id, effect.asked_at_ms)
 
     async def _revoke(self, lease_id: int) -> None:
         try:
             await self._store.revoke(lease_id)
         except _FAILURES as error:
-            self._log.info("lease_not_revoked", error=str(error))  # it runs out by itself
+            self._log.info("lease_not_revoked", error=str(error))  # it expires by itself
 
     async def _read_decisions(self, effect: ReadDecisions) -> AnyEvent:
         try:
             found = await self._store.read(self._keys.decisions)
         except _FAILURES as error:
-            self._note("decisions_unread", str(error))
+            self._log_change("decisions_unread", str(error))
             return DecisionsUnread(effect.request, str(error))
-        self._note("decisions_unread", "")
+        self._log_change("decisions_unread", "")
         decisions: list[StoredDecision] = []
         unreadable: dict[str, int] = {}
         for entry in found.entries:
@@ -205,7 +205,7 @@ class EffectRunner:
         try:
             _, model = self._keys.split(key)
         except ValueError:
-            return None  # somebody else's key
+            return None  # not a key of ours
         return model
 
     async def _commit(self, effect: CommitDecision) -> AnyEvent:
@@ -221,7 +221,7 @@ class EffectRunner:
             return CommitRefused(decision.decision_id, decision.model, fenced=False, detail=str(error))
         if not outcome.committed:
             return CommitRefused(
-                decision.decision_id, decision.model, fenced=True, detail="epoch or revision has moved on"
+                decision.decision_id, decision.model, fenced=True, detail="the epoch or the revision has changed"
             )
         targets = {target.pool: target.replicas for target in decision.targets}
         self._log.info(
@@ -264,27 +264,37 @@ class EffectRunner:
         return _drain_answer(effect, accepted=reply.accepted, detail=reply.detail)
 
     async def _send_migrate(self, effect: SendMigrate) -> AnyEvent:
-        move = effect.migration
-        fields = {name: getattr(move, name) for name in move.__struct_fields__}
+        migration = effect.migration
+        fields = {name: getattr(migration, name) for name in migration.__struct_fields__}
         command = MigrateCommand(**fields, ttl_ms=effect.ttl_ms)
-        subject, timeout_s = self._subjects.migrate(move.source.worker), effect.timeout_ms / 1_000
+        subject, timeout_s = self._subjects.migrate(migration.source.worker), effect.timeout_ms / 1_000
         try:
             payload = await self._bus.request(subject, encode(command), timeout_s)
         except BusUnavailable as error:
-            return MigrationAnswered(move.command_id, move.model, None, detail=str(error))
+            return MigrationAnswered(migration.command_id, migration.model, None, detail=str(error))
         reply = decode_as(MigrateReply, payload)
         if isinstance(reply, Rejected):
-            return MigrationAnswered(move.command_id, move.model, None, detail=f"its answer is {reply.detail}")
-        if reply.command_id != move.command_id:
-            return MigrationAnswered(move.command_id, move.model, None, detail=f"it answers {reply.command_id}")
+            return MigrationAnswered(
+                migration.command_id, migration.model, None, detail=f"invalid reply: {reply.detail}"
+            )
+        if reply.command_id != migration.command_id:
+            return MigrationAnswered(
+                migration.command_id, migration.model, None, detail=f"the reply is for {reply.command_id}"
+            )
         if reply.accepted and not reply.requests:
-            return MigrationAnswered(move.command_id, move.model, accepted=False, reason="nothing_to_move")
+            return MigrationAnswered(migration.command_id, migration.model, accepted=False, reason="nothing_to_move")
         return MigrationAnswered(
-            move.command_id, move.model, reply.accepted, reply.reason, reply.requests, reply.tokens, reply.detail
+            migration.command_id,
+            migration.model,
+            reply.accepted,
+            reply.reason,
+            reply.requests,
+            reply.tokens,
+            reply.detail,
         )
 
     async def _fit(self, effect: FitForecast) -> AnyEvent:
-        forecasts = [await self._fitter.fit(question, FIT_DEADLINE_S) for question in effect.queries]
+        forecasts = [await self._fitter.fit(query, FIT_DEADLINE_S) for query in effect.queries]
         return ForecastFitted(effect.model, effect.request, forecasts)
 
     async def _save(self, effect: SaveLearned) -> None:
@@ -292,14 +302,14 @@ class EffectRunner:
         try:
             await self._store.commit([fence], [Write(self._keys.learned(effect.model), encode(effect.learned))])
         except _FAILURES as error:
-            self._note("learned_not_saved", str(error))  # the core tries again
+            self._log_change("learned_not_saved", str(error))  # the core tries again
         else:
-            self._note("learned_not_saved", "")
+            self._log_change("learned_not_saved", "")
 
     async def _solve(self, effect: SolveAllocation) -> AnyEvent:
         found = await self._fitter.solve(effect.problem, effect.time_limit_ms / 1_000)
         if found is None:
-            return AllocationFailed(effect.request, "none was found in time")
+            return AllocationFailed(effect.request, "no allocation was found in time")
         return AllocationSolved(effect.request, found)
 
     async def _write_pause(self, effect: WritePause) -> None:
@@ -315,7 +325,7 @@ def _drain_answer(effect: SendDrain, *, accepted: bool | None, detail: str) -> D
 
 
 def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911 - one for each effect
-    """The answer to an effect whose performance broke in a way that nobody foresaw."""
+    """Return the event that answers an effect whose execution raised an unexpected exception."""
     match effect:
         case Campaign(scope=scope):
             return CampaignLost(scope, "", detail)
@@ -327,8 +337,8 @@ def _failed(effect: AnyEffect, detail: str) -> AnyEvent | None:  # noqa: PLR0911
             return CommitUnknown(decision.decision_id, decision.model, detail)
         case SendDrain():
             return _drain_answer(effect, accepted=None, detail=detail)
-        case SendMigrate(migration=move):
-            return MigrationAnswered(move.command_id, move.model, None, detail=detail)
+        case SendMigrate(migration=migration):
+            return MigrationAnswered(migration.command_id, migration.model, None, detail=detail)
         case FitForecast(model=model, request=request):
             return ForecastFailed(model, request, detail)
         case SolveAllocation(request=request):

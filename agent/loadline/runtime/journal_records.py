@@ -20,39 +20,39 @@ from loadline.core.vocabulary.events import AnyEvent
 from loadline.errors import JournalError
 
 FORMAT = 6
-"""Raised with a version whose records, settings or snapshots have other fields than those of the one before it."""
+"""Version of the format; increases when fields of records, settings or snapshots change."""
 
 SnapshotT = TypeVar("SnapshotT")
 
 
 class SegmentStart(Struct, Generic[SnapshotT], frozen=True, tag="start", tag_field="kind"):
-    """What a segment begins with. Written with what a ``picture`` gives, read as ``Raw``."""
+    """First record of a segment. Written with a captured snapshot, read as ``Raw``."""
 
     format: int
     version: str
     now: int
     continues: bool
-    """Whether this is where the segment before it ended: same process, nothing lost in between."""
+    """True if the segment continues the previous one: same process, no record lost between them."""
     settings: Settings
     snapshot: SnapshotT
 
 
 class _SegmentHeader(Struct, frozen=True, tag="start", tag_field="kind"):
-    """What the start record of every format says, whatever else is in it."""
+    """Fields that the first record has in every format."""
 
     format: int
     version: str
 
 
 class TurnRecord(Struct, frozen=True, tag="turn", tag_field="kind"):
-    """What happened up to ``now`` (ms)."""
+    """Events of a turn at ``now`` (ms)."""
 
     now: int
     events: list[AnyEvent]
 
 
 class EffectsRecord(Struct, frozen=True, tag="effects", tag_field="kind"):
-    """What followed from the turn before."""
+    """Effects of the preceding turn."""
 
     effects: list[AnyEffect]
 
@@ -65,18 +65,18 @@ _records: msgspec.json.Decoder[SegmentStart[Raw] | TurnRecord | EffectsRecord] =
 
 
 class ReplayResult(Struct):
-    """What a replay found."""
+    """Result of a replay."""
 
     segments: int = 0
     turns: int = 0
     effects: int = 0
     decisions: int = 0
     difference: str = ""
-    """The first difference, in words; empty: the replay is exact."""
+    """First difference, as a sentence; empty: the replay is exact."""
     controller: Controller | None = None
     now: int = 0
     unconfirmed: bytes | None = None
-    """What the last turn gave and the journal has not shown yet."""
+    """Effects of the last turn that no journal record has confirmed yet."""
 
 
 def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> ReplayResult:
@@ -98,7 +98,7 @@ def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> ReplayResult:
 
 
 def _replay_segment(name: str, records: Iterable[bytes], found: ReplayResult) -> bool:
-    """Replay one segment; true at a difference."""
+    """Replay one segment; return True at a difference."""
     for number, line in enumerate(records, start=1):
         place = f"{name}, record {number}"
         record = _parse(line, place)
@@ -107,7 +107,7 @@ def _replay_segment(name: str, records: Iterable[bytes], found: ReplayResult) ->
                 return True
             continue
         if found.controller is None:
-            raise JournalError(f"{place}: a segment must begin with a start record; is its beginning cut off?")
+            raise JournalError(f"{place}: a segment must begin with a start record; its beginning may be missing")
         if isinstance(record, TurnRecord):
             if found.unconfirmed:
                 return _differ(found, place, _missing(found.unconfirmed))
@@ -124,7 +124,7 @@ def _replay_segment(name: str, records: Iterable[bytes], found: ReplayResult) ->
             )
         else:
             found.unconfirmed = None
-    # Effects of the last turn may be missing where nothing goes on: the process ended between the two writes.
+    # Effects of the last turn may be missing at the end of a journal: the process ended between the two writes.
     return False
 
 

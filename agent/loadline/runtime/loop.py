@@ -1,4 +1,4 @@
-"""The agent's one loop. Everything else only puts something into the inbox."""
+"""The agent's only loop. All other tasks only add to the inbox."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,7 +18,7 @@ from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
 
 SHUTDOWN_TIMEOUT_S = 5.0
-"""A stop waits this long for a commit under way and for the lease to be given back."""
+"""Time limit of a shutdown for a commit in progress and for revoking the leader's lease."""
 
 
 class Runtime:
@@ -26,18 +26,18 @@ class Runtime:
 
     Args:
         controller: The core.
-        clock: Gives every turn its time.
-        bus: Brings frames; carries announcements and commands.
-        store: Brings the registry; takes decisions.
+        clock: Supplies the time of every turn.
+        bus: Delivers frames; carries announcements and commands.
+        store: Holds the registry and the decisions.
         fitter: Makes forecasts.
-        journal: Takes every turn, if there is one.
+        journal: Records every turn; None: no journal.
         root: First tokens of all subjects.
         namespace: Namespace of all keys.
         knobs: Pace and bounds of the loop.
         frame_bytes_max: Larger frames are refused.
-        version: Written into the journal.
-        on_turn: Told how long (s) each turn took; the watchdog and the metrics hang on it.
-        on_rejected: Told of every frame, and every record in the registry, that was refused.
+        version: Version written to the journal.
+        on_turn: Called with the duration (s) of each turn; feeds the watchdog and the metrics.
+        on_rejected: Called with every refused frame and registry record.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class Runtime:
 
     @property
     def turns(self) -> int:
-        """Turns so far."""
+        """Number of turns so far."""
         return self._turns.count
 
     @property
     def frames(self) -> int:
-        """Frames that were taken so far."""
+        """Number of frames processed so far."""
         return self._turns.frames
 
     async def run(self) -> None:
-        """Run until ``stop``; comes back when everything is handed over, or after ``SHUTDOWN_TIMEOUT_S``."""
+        """Run until ``stop``; return when leadership is resigned, or after ``SHUTDOWN_TIMEOUT_S``."""
         registry = RegistryTranslator(self._keys, self.controller.settings.scope, self.inbox.put, self._on_rejected)
         follow = self._store.follow(
             self._keys.prefix,
@@ -107,7 +107,7 @@ class Runtime:
             registry.on_changes,
             lambda connected: self.inbox.put(StoreConnectionChanged(connected)),
         )
-        # Beside the loop, which turns, and stops when it is told to, while nobody answers.
+        # Concurrent with the loop, which must turn and stop while neither service answers.
         feeds = [asyncio.create_task(follow), asyncio.create_task(self._listen())]
         for feed in feeds:
             feed.add_done_callback(lambda _feed: self._awake.set())
@@ -127,7 +127,7 @@ class Runtime:
             await self.bus.subscribe(self.subjects.all_of(kind), self.inbox.offer)
 
     def stop(self) -> None:
-        """Ask for an orderly end; more than once does no harm."""
+        """Request an orderly shutdown; idempotent."""
         if not self._stopping:
             self._stopping = True
             self.inbox.put(ShutdownRequested())
@@ -138,23 +138,23 @@ class Runtime:
         while True:
             for feed in feeds:
                 if feed.done():
-                    feed.result()  # whatever it raised ends the agent with its reason
+                    feed.result()  # an exception ends the agent with its reason
             if self._stopping:
                 deadline = deadline or loop.time() + SHUTDOWN_TIMEOUT_S
-                if self._handed_over() or loop.time() >= deadline:
+                if self._has_resigned() or loop.time() >= deadline:
                     return
             began = loop.time()
             self._turns.turn(self.clock.now_ms())
             self._on_turn(loop.time() - began)
-            # The agent runs at its own pace: what arrives within the spacing is taken together. Where a full batch is
-            # waiting, there is nothing to be gained by that.
+            # Frames that arrive within the spacing are handled in one turn. With a full batch waiting, a delay gains
+            # nothing.
             spacing_s = 0.0 if self.inbox.waiting >= self._knobs.batch_max else self._knobs.turn_spacing_ms / 1000
             await asyncio.sleep(max(0.0, spacing_s - (loop.time() - began)))
             if not self.inbox:
                 await self._sleep(loop, deadline)
 
     async def _sleep(self, loop: asyncio.AbstractEventLoop, deadline: float | None) -> None:
-        """Until something arrives or the core wants to be woken."""
+        """Sleep until something arrives or the core's next wake-up is due."""
         self._awake.clear()
         wake_ms = self.controller.next_wake()
         delays = [] if wake_ms is None else [max(0, wake_ms - self.clock.now_ms()) / 1000]
@@ -165,14 +165,14 @@ class Runtime:
         if timer is not None:
             timer.cancel()
 
-    def _handed_over(self) -> bool:
+    def _has_resigned(self) -> bool:
         return self.controller.state.leadership.phase == "resigned" and not self._tasks and not self.inbox
 
     def _spawn(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(coroutine, name=type(effect).__name__)
         self._tasks.add(task)
-        task.add_done_callback(self._performed)
+        task.add_done_callback(self._on_effect_done)
 
-    def _performed(self, task: asyncio.Task[None]) -> None:
+    def _on_effect_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._awake.set()

@@ -1,6 +1,6 @@
-"""What the store says, as events: workers, pauses, what was learned, and the leader.
+"""Translation of store changes to events: workers, pauses, learned state and the leader.
 
-Decisions are only read when this agent has won.
+Decisions are read only after this agent has won the election.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from loadline.wire.keys import Keys
 
 
 class RegistryTranslator:
-    """Translates what ``Store.follow`` tells of one namespace. A record that is refused is not there.
+    """Translates the changes from ``Store.follow`` in one namespace. A refused record counts as absent.
 
     Args:
         keys: The keys of the namespace.
-        scope: Of which leader to tell.
-        put: Takes the events.
-        on_rejected: Told of every record that was refused.
+        scope: Scope of the leader to report.
+        put: Receives the events.
+        on_rejected: Called with every refused record.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class RegistryTranslator:
         self._on_rejected = on_rejected
 
     def on_snapshot(self, snapshot: StoreSnapshot) -> None:
-        """All keys, at one revision."""
+        """Translate a snapshot of all keys."""
         workers: list[RegisteredWorker] = []
         paused: dict[str, str] = {}
         learned: dict[str, LearnedState] = {}
@@ -67,7 +67,7 @@ class RegistryTranslator:
         self._put(RegistryRead(workers))
 
     def on_changes(self, changes: list[StoreChange]) -> None:
-        """Keys that were written or removed, in order."""
+        """Translate writes and removals, in order."""
         for change in changes:
             event = self._event(change)
             if event is not None:
@@ -93,7 +93,7 @@ class RegistryTranslator:
         try:
             return self._keys.split(key)
         except ValueError:
-            return ()  # somebody else's key under our prefix is none of our business
+            return ()  # ignore keys of other programs under our prefix
 
     def _worker(self, parts: tuple[str, ...], entry: StoreEntry) -> RegisteredWorker | None:
         record = decode_worker_record(parts, entry.value)

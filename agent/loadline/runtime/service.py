@@ -1,7 +1,7 @@
-"""What people and programs may ask an agent: a NATS micro service. Every agent hears every request.
+"""The agent's API for operators and programs: a NATS micro service. Every agent receives every request.
 
-All agents answer ``status``, the leader first; only the leader answers the others, because only it knows and may act.
-Where nobody leads, nobody answers, and the caller learns that from ``status``.
+All agents answer ``status``, the leader first; only the leader answers the other requests. Without a leader these stay
+unanswered, and ``status`` shows why.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from loadline.wire.messages import (
 )
 
 STANDBY_DELAY_S = 0.2
-"""A caller takes the first answer, and a leader's says more."""
+"""Delay of a standby's answer: a caller takes the first one, and the leader's has more data."""
 EXPLANATIONS_MAX = 64
-"""Explanations in one reply, and looks of policies: of 1,024 models all would not fit into a message."""
+"""Explanations and policy reports in one reply: those of 1,024 models do not fit into a message."""
 PAUSE_CONFIRM_S = 1.5
-"""A pause is written in milliseconds; callers wait for 2 s."""
+"""Time limit for the write of a pause, which takes milliseconds; callers wait for 2 s."""
 PAUSE_POLL_S = 0.005
 _SCALING_ENDPOINTS = frozenset({"decisions", "drain", "announce"})
 
@@ -42,7 +42,7 @@ _log = structlog.get_logger("loadline")
 
 
 class Service:
-    """Answers for one runtime."""
+    """API of one runtime."""
 
     def __init__(self, runtime: Runtime, version: str) -> None:
         self._runtime = runtime
@@ -52,12 +52,12 @@ class Service:
         self._pausing = asyncio.Lock()
 
     def status(self) -> AgentStatus:
-        """The agent as it is now."""
+        """Return the agent's current status."""
         controller, now = self._runtime.controller, self._runtime.clock.now_ms()
         return query.status(controller.settings, controller.state, self._version, self._started_at_ms, now)
 
     async def serve(self) -> None:
-        """Offer the endpoints."""
+        """Serve the endpoints."""
         subjects = self._runtime.subjects
         answers: dict[str, RequestHandler] = {
             "status": self._status,
@@ -69,13 +69,13 @@ class Service:
             "announce": self._leader_only(self._announce),
         }
         only = "migration" if self._runtime.controller.settings.only_migration else ""
-        if only:  # it knows of no decision, and drains nobody
+        if only:  # it makes no decisions and drains no workers
             answers = {name: answer for name, answer in answers.items() if name not in _SCALING_ENDPOINTS}
         endpoints = {name: (subjects.api(name, only), answer) for name, answer in answers.items()}
         await self._runtime.bus.serve(f"loadline-{only}" if only else "loadline", self._version, endpoints)
 
     async def publish_status(self, interval_ms: int) -> None:
-        """Publish the status again and again, until cancelled."""
+        """Publish the status periodically, until cancelled."""
         subject = self._runtime.subjects.status(self._runtime.controller.settings.agent)
         while True:
             with contextlib.suppress(BusUnavailable):
@@ -88,11 +88,11 @@ class Service:
         if not self._runtime.controller.leading:
             await asyncio.sleep(STANDBY_DELAY_S)
         frames = self._frames()
-        # Whoever says nothing of parts is given the first; of models that have gone meanwhile, the last that there is.
+        # A request without a part gets the first; an index past the end, after models were removed, gets the last.
         return frames[0 if isinstance(request, Rejected) else min(request.part, len(frames) - 1)]
 
     def _frames(self) -> list[bytes]:
-        """The status as messages that servers and readers take."""
+        """Return the status as messages within the size limits of servers and readers."""
         status = self.status()
         size = len(encode(status))
         if size > STATUS_BYTES_MAX:
@@ -100,7 +100,7 @@ class Service:
             if not self._trimmed:
                 self._trimmed = True
                 _log.warning(
-                    "status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers and moves"
+                    "status_trimmed", bytes=size, bytes_max=STATUS_BYTES_MAX, left_out="lists of workers and migrations"
                 )
         return [encode(part) for part in split_status(status)]
 
@@ -116,8 +116,8 @@ class Service:
             return _refusal(request.detail)
         state = self._runtime.controller.state
         found = query.explain(state, request.decision_id, request.model)
-        moves = query.explain_migrations(state, request.decision_id, request.model)
-        return encode(ExplainReply(found[:EXPLANATIONS_MAX], moves[:EXPLANATIONS_MAX]))
+        migrations = query.explain_migrations(state, request.decision_id, request.model)
+        return encode(ExplainReply(found[:EXPLANATIONS_MAX], migrations[:EXPLANATIONS_MAX]))
 
     async def _decisions(self, _payload: bytes) -> bytes:
         return encode(DecisionsReply(query.decisions(self._runtime.controller.state)))
@@ -130,17 +130,17 @@ class Service:
         if command.model not in state.fleet.models:
             return _refusal(f"there is no model {command.model!r}; there are: {', '.join(sorted(state.fleet.models))}")
         if not state.store_connected:
-            return _refusal("etcd is not reached, so nothing can be written; nothing is decided meanwhile either")
+            return _refusal("etcd is not connected, so the pause cannot be written; no decisions are made meanwhile")
 
         def written() -> bool:
             return (command.model in self._runtime.controller.state.paused) == paused
 
-        async with self._pausing:  # one after the other, in the order in which they came
+        async with self._pausing:  # serialised, in order of arrival
             if not written():
                 self._runtime.inbox.put(PauseRequested(command.model, paused, command.by or "somebody"))
             if not await _wait_for(written):
                 return _refusal(
-                    f"not known to be written after {PAUSE_CONFIRM_S:g} s; `loadline status` shows what holds"
+                    f"the write is not confirmed after {PAUSE_CONFIRM_S:g} s; `loadline status` shows the current state"
                 )
         return encode(OperatorReply(accepted=True))
 
@@ -167,7 +167,7 @@ class Service:
 
 
 async def _wait_for(condition: Callable[[], bool]) -> bool:
-    """Whether a condition, which a turn brings about, holds within ``PAUSE_CONFIRM_S``."""
+    """Wait up to ``PAUSE_CONFIRM_S`` for a condition that a turn makes true, and return it."""
     for _ in range(int(PAUSE_CONFIRM_S / PAUSE_POLL_S)):
         if condition():
             return True

@@ -1,4 +1,4 @@
-"""A status as messages: of many models it is more than one, for NATS and its readers take no frame of any size."""
+"""Splitting of a status into messages, as NATS and its readers limit the size of a frame."""
 
 from msgspec.structs import replace
 
@@ -6,29 +6,29 @@ from loadline.core.vocabulary.status import AgentStatus, ModelStatus
 from loadline.wire.codec import encode
 
 STATUS_BYTES_MAX = 512 * 1024
-"""A larger status goes without its workers and moves: 4,000 workers are half a MiB."""
+"""Size above which a status omits its workers and migrations: 4,000 workers are half a MiB."""
 PART_BYTES_MAX = 200 * 1024
-"""Of one message: agents and scalers take 256 KiB by default, servers 1 MiB."""
+"""Maximum size of one message: agents and scalers accept 256 KiB by default, servers 1 MiB."""
 
 
 def without_lists(status: AgentStatus) -> AgentStatus:
-    """The status without its lists of workers and moves; all counts stay."""
+    """Return the status without its lists of workers and migrations; all counts stay."""
     return replace(status, models=tuple(map(_without_lists, status.models)))
 
 
 def _without_lists(model: ModelStatus) -> ModelStatus:
-    moves = model.migrations
+    migrations = model.migrations
     return replace(
         model,
         pools=tuple(replace(pool, workers=()) for pool in model.pools),
-        migrations=None if moves is None else replace(moves, in_flight_commands=(), silent_workers=()),
+        migrations=None if migrations is None else replace(migrations, in_flight_commands=(), silent_workers=()),
     )
 
 
 def split_status(status: AgentStatus) -> list[AgentStatus]:
-    """The status in parts of ``PART_BYTES_MAX``, one where it fits: models in order, each whole.
+    """Split the status into parts of at most ``PART_BYTES_MAX``: models in order, each in one part.
 
-    The first part has what is said of all models together. A single model, or that, may be larger.
+    The first part has the fields that concern all models. A part of a single model, or the first, may be larger.
     """
     head = len(encode(replace(status, models=())))
     others = replace(status, models=(), gpus=None, supplies=(), rejected={}, counters={})
@@ -49,5 +49,5 @@ def split_status(status: AgentStatus) -> list[AgentStatus]:
 
 
 def join_status(parts: list[AgentStatus]) -> AgentStatus:
-    """The status that came in these parts, the first one first."""
+    """Return the status of these parts, in order."""
     return replace(parts[0], models=tuple(model for part in parts for model in part.models), part=0, parts=1)

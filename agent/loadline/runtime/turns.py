@@ -1,7 +1,7 @@
-"""Turns: what arrived is decoded, recorded, handled, and what follows is performed.
+"""Turns: decode the inbox, record it, handle it and start the effects.
 
-Whoever calls ``turn`` gives it its time and the way in which effects are performed, so that the same turns run on
-asyncio and the system's clock, or in virtual time.
+The caller of ``turn`` supplies the time and the way to run effects, so that the same turns run on asyncio and the
+system's clock, or in virtual time.
 """
 
 from collections.abc import Callable, Coroutine
@@ -18,30 +18,30 @@ from loadline.wire.keys import Keys
 from loadline.wire.subjects import Subjects
 
 FRAME_KINDS = ("load", "traffic", "applied", "drained", "migration")
-"""Kinds of subjects that an agent listens to."""
+"""Kinds of subjects to which an agent subscribes."""
 
 Spawn = Callable[[AnyEffect, Coroutine[object, object, None]], object]
-"""Begins to perform an effect, beside the turns."""
+"""Starts an effect concurrently with the turns."""
 
 
 class Turns:
-    """The turns of one agent.
+    """Turns of one agent.
 
     Args:
         controller: The core.
         bus: Carries announcements and commands.
-        store: Takes decisions.
+        store: Holds decisions.
         fitter: Makes forecasts.
-        journal: Takes every turn, if there is one.
-        subjects: All subjects.
-        keys: All keys.
-        inbox: What waits for the next turn.
-        spawn: Begins to perform an effect.
-        log: Where it is said what was performed.
-        batch_max: Most frames in one turn.
+        journal: Records every turn; None: no journal.
+        subjects: Subjects of the agent's root.
+        keys: Keys of the agent's namespace.
+        inbox: Inbox of the next turn.
+        spawn: Starts an effect.
+        log: Receives the log of effects.
+        batch_max: Maximum number of frames in one turn.
         frame_bytes_max: Larger frames are refused.
-        version: Written into the journal.
-        on_rejected: Told of every frame that was refused.
+        version: Version written to the journal.
+        on_rejected: Called with every refused frame.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Turns:
         self._version = version
         self._on_rejected = on_rejected
         self._codec = Codec(subjects, frame_bytes_max)
-        self._performer = EffectRunner(
+        self._effects = EffectRunner(
             agent=controller.settings.agent,
             bus=bus,
             store=store,
@@ -84,7 +84,7 @@ class Turns:
         )
 
     def turn(self, now: int) -> None:
-        """One turn at ``now`` (Unix ms)."""
+        """Run one turn at ``now`` (Unix ms)."""
         events, frames = self.inbox.pop_batch(self._batch_max)
         for subject, payload in frames:
             event = self._codec.decode(subject, payload)
@@ -100,19 +100,19 @@ class Turns:
             if self._journal is not None:
                 self._journal.append(journal_records.encode(journal_records.EffectsRecord(effects)))
             for effect in effects:
-                self._spawn(effect, self._performer.perform(effect))
+                self._spawn(effect, self._effects.perform(effect))
 
     def _record(self, events: list[AnyEvent], now: int) -> None:
         journal = self._journal
         if journal is None:
             return
         if journal.wants_snapshot:
-            journal.begin(self._start(now))
+            journal.begin(self._segment_start(now))
         journal.append(journal_records.encode(journal_records.TurnRecord(now, events)))
 
-    def _start(self, now: int) -> Callable[[bool], bytes]:
-        """What opens a segment, as of now; encoded when the journal gets to it."""
-        version, settings, picture = self._version, self.controller.settings, self.controller.capture()
+    def _segment_start(self, now: int) -> Callable[[bool], bytes]:
+        """Return the encoder of a segment's first record, as of now; the journal calls it later."""
+        version, settings, capture = self._version, self.controller.settings, self.controller.capture()
         return lambda continues: journal_records.encode(
-            journal_records.SegmentStart(journal_records.FORMAT, version, now, continues, settings, picture())
+            journal_records.SegmentStart(journal_records.FORMAT, version, now, continues, settings, capture())
         )

@@ -17,7 +17,7 @@ def starting():
 
 async def running():
     reloads = []
-    signals.obey(lambda: None, lambda: reloads.append("early"))
+    signals.install_handlers(lambda: None, lambda: reloads.append("early"))
     print(reloads, flush=True)
     os.kill(os.getpid(), signal.SIGHUP)
     await asyncio.sleep(0)
