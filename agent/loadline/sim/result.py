@@ -1,13 +1,13 @@
-"""What came of a simulation: the numbers, the lines over time and the decisions. Encoded, it is the JSON result."""
+"""Result of a simulation: totals, time series and decisions. Encoded, it is the JSON result."""
 
 from msgspec import Struct
 
 FLAP_MS = 300_000.0
-"""A change of a pool in the other direction within so long of the one before is a flap."""
+"""A change of a pool in the other direction within this time is a flap."""
 
 
 class Percentiles(Struct, frozen=True):
-    """Of the requests that finished, in ms; None where there were none. A single token has no ITL."""
+    """Percentiles over finished requests, in ms; None without any. A single token has no ITL."""
 
     p50: float | None
     p95: float | None
@@ -15,22 +15,22 @@ class Percentiles(Struct, frozen=True):
 
 
 class MigrationTotals(Struct, frozen=True):
-    """What became of the moves of requests that the agent planned."""
+    """Totals of the migrations that the agent planned."""
 
     commands: int = 0
     """Migrate commands."""
     refused: int = 0
-    """Of these, by the source."""
+    """Commands that the source refused."""
     aborted: int = 0
-    """Of these, begun, and nothing was moved."""
+    """Commands that were started and migrated nothing."""
     requests: int = 0
-    """That were moved."""
+    """Migrated requests."""
     kv_tokens: int = 0
-    """Of KV cache that were moved with them."""
+    """KV tokens that migrated with them."""
 
 
 class Attainment(Struct, frozen=True):
-    """Share (0..1) of all requests that met an objective. One that did not finish met none."""
+    """Fraction (0..1) of all requests that met an objective; unfinished ones met none."""
 
     ttft: float
     itl: float
@@ -38,33 +38,33 @@ class Attainment(Struct, frozen=True):
 
 
 class PoolSeries(Struct, frozen=True):
-    """One pool over time; one value for each of ``Lines.at_s``."""
+    """Series of one pool, with one value for each of ``TimeSeries.at_s``."""
 
     pool: str
     role: str
     desired: list[int]
-    """Workers decided on."""
+    """Decided workers."""
     ready: list[int]
-    """Workers that serve."""
+    """Serving workers."""
     starting: list[int]
     draining: list[int]
     waiting_requests: list[int]
     running_requests: list[int]
     kv_usage_ratio: list[float]
-    """Mean over the workers that serve."""
+    """Mean over the serving workers."""
 
 
 class TimeSeries(Struct, frozen=True):
-    """What happened over time. Times are s from the start of the trace."""
+    """Measures over time, in s from the start of the trace."""
 
     step_s: float
     at_s: list[float]
     arrivals_per_s: list[float]
     prompt_tokens_per_s: list[float]
     queued_requests: list[int]
-    """Requests that no worker could take."""
+    """Requests without a worker."""
     ttft_p50_ms: list[float | None]
-    """Of the requests that arrived in the step; None where none did."""
+    """Median TTFT of the arrivals in the step; None without arrivals."""
     ttft_p95_ms: list[float | None]
     itl_p50_ms: list[float | None]
     itl_p95_ms: list[float | None]
@@ -72,7 +72,7 @@ class TimeSeries(Struct, frozen=True):
 
 
 class ScalingAction(Struct, frozen=True):
-    """A decision that changed a count."""
+    """A decision that changed the count of a pool."""
 
     decision_id: str
     at_s: float
@@ -80,15 +80,15 @@ class ScalingAction(Struct, frozen=True):
     before: int
     after: int
     reasons: list[str]
-    """Sentences, the strongest first."""
+    """Sentences of the decision's reasons, the strongest first."""
     flap: bool
 
 
 class SimulationResult(Struct, frozen=True):
-    """All of it."""
+    """Result of one run."""
 
     name: str
-    """Of the configuration."""
+    """Name of the configuration."""
     trace: str
     seed: int
     model: str
@@ -96,18 +96,18 @@ class SimulationResult(Struct, frozen=True):
     ttft_objective_ms: float
     itl_objective_ms: float
     duration_s: float
-    """Of the trace: GPU-hours, decisions, actions and drains are counted within it."""
+    """Length of the trace; GPU-hours, decisions, actions and drains count within it."""
     requests: int
     finished: int
     refused: int
-    """Too long for any worker's cache."""
+    """Requests too long for any worker's cache."""
     unfinished: int
-    """Still under way at the end of the time that was given for the last ones."""
+    """Requests still in flight after the extra time at the end."""
     retried: int
-    """Starts from the beginning after a worker was lost."""
+    """Restarts of requests after the loss of a worker."""
     preempted: int
     migrated: int
-    """Times that a request was moved."""
+    """Migrations of requests."""
     attainment: Attainment
     ttft_ms: Percentiles
     itl_ms: Percentiles
@@ -120,13 +120,13 @@ class SimulationResult(Struct, frozen=True):
     flaps: int
     drains: int
     drops: int
-    """Requests that were lost for good: always 0 unless there is a bug."""
+    """Lost requests; anything but 0 is a bug."""
     actions: list[ScalingAction]
     series: TimeSeries
     digest: str
-    """Hash of every request's times and every decision: the same seed gives the same digest."""
+    """Hash of the times of all requests and of all decisions; equal for equal inputs and seed."""
     token_gap_max_ms: Percentiles = Percentiles(None, None, None)
-    """Of the longest time between two tokens of each request."""
+    """Percentiles of the longest time between two tokens of a request."""
     migrations: MigrationTotals = MigrationTotals()
     wall_s: float = 0.0
-    """How long the simulation took, where whoever ran it measured that; not part of the digest."""
+    """Duration of the simulation in real time, if measured; not part of the digest."""

@@ -1,11 +1,10 @@
-"""A whole simulation: a trace is played to a simulated fleet that a production agent scales, in virtual time.
+"""Simulation of a trace on a simulated fleet, scaled by the production agent in virtual time.
 
     outcome = simulate(Scenario("mine", settings, fleet, trace), on_progress=print)
 
-What is clairvoyant: the same planner, told at every moment what the picture will be one start-up delay later. Workers
-that it asked for on what it saw then are there when that comes true. This is the run in which a worker can serve in the
-moment in which it is asked for, with every worker paid for from one start-up delay before that moment. It is a
-reference and no bound: another policy may do better. A planner that forecasts still forecasts, from what it is told.
+A clairvoyant run uses the same planner, which sees at every moment the state of one start-up delay later: a worker
+serves at the moment of its request, and is paid for from one start-up delay before. It is a reference and not a
+bound, since another policy may do better. A planner that forecasts still does so from the data that it gets.
 """
 
 from collections import Counter
@@ -38,15 +37,15 @@ from loadline.wire.messages import ScalingDecision
 from loadline.wire.subjects import Subjects
 
 LINE_STEPS_MAX: Final = 500
-"""Points of a line over time: more than a screen shows side by side."""
+"""Points of a time series, about the width of a screen."""
 _STEP_LEAST_MS: Final = 5_000.0
 _PROGRESS_STEPS: Final = 400
-# What is under way when the trace ends is given this time; nothing else arrives meanwhile.
+# Time for requests in flight at the end of the trace; no others arrive.
 _RUN_OUT_MS: Final = 600_000.0
 
 
 class Scenario(Struct, frozen=True):
-    """What is simulated."""
+    """Input of a simulation."""
 
     name: str
     settings: Settings
@@ -54,18 +53,18 @@ class Scenario(Struct, frozen=True):
     trace: Trace
     seed: int = 0
     clairvoyant: bool = False
-    """See the module."""
+    """Whether workers start without delay; see the module."""
 
 
 def simulate(
     scenario: Scenario, on_progress: Callable[[float], None], journal: Journal | None = None
 ) -> SimulationResult:
-    """Play the whole trace.
+    """Simulate a scenario to the end of its trace.
 
     Args:
-        scenario: What is simulated.
-        on_progress: Told how much is done, 0..1, some hundred times.
-        journal: Takes every turn of the agent, if there is one.
+        scenario: The input.
+        on_progress: Called some hundred times with the progress, 0..1.
+        journal: Journal of the agent's turns, if any.
 
     Raises:
         ConfigError: Fleet and configuration do not fit together.
@@ -80,7 +79,7 @@ def simulate(
 
 
 class _WorkerLifetime(Struct):
-    """A worker's process and what it costs."""
+    """A worker's process and its cost."""
 
     worker: SimulatedWorker
     gpus: int
@@ -88,11 +87,11 @@ class _WorkerLifetime(Struct):
 
 
 class Simulation:
-    """A world with one agent, one scaler, one gateway and the workers.
+    """A world with one agent, one scaler, one frontend and the workers.
 
     Args:
-        scenario: What is simulated.
-        journal: Takes every turn of the agent, if there is one.
+        scenario: The input.
+        journal: Journal of the agent's turns, if any.
     """
 
     def __init__(self, scenario: Scenario, journal: Journal | None = None) -> None:
@@ -152,11 +151,11 @@ class Simulation:
         self._schedule_arrival(0)
 
     def run(self, until_ms: float) -> None:
-        """Let time pass."""
+        """Run until a virtual time."""
         self.timeline.run_until(until_ms)
 
     def run_out(self) -> None:
-        """Give what is under way some time to finish."""
+        """Let requests in flight finish within a limited time."""
         end_ms = self.duration_ms + _RUN_OUT_MS
         while self.timeline.now_ms < end_ms and self.gateway.queued + self.gateway.in_flight:
             self.timeline.run_until(min(self.timeline.now_ms + 1_000.0, end_ms))
@@ -164,7 +163,7 @@ class Simulation:
     # -- the trace -----------------------------------------------------------------------------------------------------
 
     def _schedule_arrival(self, index: int) -> None:
-        """The requests arrive one after the other, each of which brings the next."""
+        """Schedule an arrival, which schedules the next one."""
         arrivals = self._scenario.trace.arrivals
         if index < len(arrivals):
             self.timeline.call_at(arrivals[index].arrival_s * 1_000.0, partial(self._submit, index))
@@ -222,10 +221,10 @@ class Simulation:
         serving = sum(one.serving for one in self._alive[pool].values())
         self._workers_max[pool] = max(self._workers_max[pool], serving)
 
-    # -- what is looked at ---------------------------------------------------------------------------------------------
+    # -- measurement ---------------------------------------------------------------------------------------------------
 
     def _on_decision(self, subject: str, payload: bytes) -> None:
-        """A decision was announced, perhaps not for the first time."""
+        """Record a decision at its first announcement."""
         decision = decode_as(ScalingDecision, payload, subject)
         if isinstance(decision, Rejected) or decision.decision_id in self._decisions:
             return
@@ -260,7 +259,7 @@ class Simulation:
         ]
 
     def _sample(self) -> None:
-        """Take the picture of this moment."""
+        """Append a sample to all series."""
         now_ms = self.timeline.now_ms
         if now_ms >= self.duration_ms and self._sampled_at_s:
             return
@@ -284,7 +283,7 @@ class Simulation:
             line.kv_usage_ratio.append(used / total if total else 0.0)
 
     def _record_counts_at_end(self) -> None:
-        """The trace ends: what is decided and drained later does not count."""
+        """Record the counts at the end of the trace; later decisions and drains do not count."""
         self._counts_at_end = self._decision_counts()
 
     def _decision_counts(self) -> tuple[int, int]:
@@ -292,7 +291,7 @@ class Simulation:
         return decided, sum(life.worker.draining for life in self._lifetimes)
 
     def _migration_totals(self) -> MigrationTotals:
-        """What the agent has counted."""
+        """Return the migration totals that the agent has counted."""
         model = self.agent.controller.state.fleet.models.get(self._model.name)
         if model is None:
             return MigrationTotals()
@@ -303,10 +302,10 @@ class Simulation:
         requests, kv_tokens = sum(tally.requests.values()), sum(tally.tokens.values())
         return MigrationTotals(outcomes["planned"], outcomes["refused"], outcomes["aborted"], requests, kv_tokens)
 
-    # -- what came of it -----------------------------------------------------------------------------------------------
+    # -- result --------------------------------------------------------------------------------------------------------
 
     def result(self) -> SimulationResult:
-        """Everything, as of now."""
+        """Return the result as of now."""
         scenario, served, objectives = self._scenario, self._log, self._objectives
         by_step = served.series(self._step_ms, len(self._sampled_at_s))
         unfinished = self.gateway.queued + self.gateway.in_flight

@@ -1,7 +1,7 @@
-"""The agent for a simulator of somebody else's: it is told what happened up to a time, and says what it does.
+"""The agent as a function of time for other simulators: it gets events up to a time and returns its actions.
 
-It is the production agent: its codec, registry, controller and performer, on a bus and a store without delay. Between
-two steps it acts at its own times, as if it were running: it keeps its lease, samples, plans and decides.
+It is the production agent with its codec, registry, controller and effects, on a bus and a store without delay.
+Between two steps it acts at its own times, as in production: it renews its lease, samples, plans and decides.
 """
 
 from collections.abc import Coroutine
@@ -34,18 +34,18 @@ from loadline.wire.steps import ITEMS_MAX, Alarm, Hold, HoldReason, StepInput, S
 from loadline.wire.subjects import Subjects
 
 JUMP_MAX_MS: Final = 86_400_000
-"""The agent looks at each model every second: a day of ten models is 12 s of work, a year an hour."""
-# A step brings 65,536 frames at most, which is 128 turns; what they bring about takes some more.
+"""The agent evaluates each model every second: a day of ten models takes 12 s, a year an hour."""
+# A step has at most 65,536 frames, which is 128 turns; their effects take some more.
 _TURNS_MAX: Final = 1_000
 
 
 class Stepper:
-    """An agent that lives in the time of its caller. After an error it must not be used any more.
+    """An agent in the caller's time. It must not be used after an error.
 
     Args:
-        settings: What its controller is told.
+        settings: Settings of its controller.
         root: First tokens of all subjects.
-        frame_bytes_max: Larger frames are refused.
+        frame_bytes_max: Limit of a frame's size; larger ones are rejected.
     """
 
     def __init__(self, settings: Settings, *, root: str = "loadline", frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -55,7 +55,7 @@ class Stepper:
         self._registered: dict[str, str] = {}
         """Worker -> its key."""
         self._announced: dict[str, str] = {}
-        """Model -> the last decision that was told."""
+        """Model -> last returned decision."""
         self._last_holds: dict[str, Explanation] = {}
         self._last_rejections: dict[str, int] = {}
         self._timeline = Timeline()
@@ -96,11 +96,11 @@ class Stepper:
         self._inbox.put(BusConnectionChanged(connected=True))
 
     def step(self, given: StepInput) -> StepOutput:
-        """Let time pass up to ``now_ms``, take what happened, and act on it.
+        """Advance to ``now_ms``, ingest the items and act on them.
 
         Raises:
-            DataError: Time goes back or jumps by more than a day, an item is none of the three, or a worker's name is
-                taken.
+            DataError: Time goes back or jumps by more than a day, an item has none of the three forms, or a worker's
+                name is taken.
         """
         answer = self._output = StepOutput()
         self._advance_to(given.now_ms)
@@ -115,7 +115,7 @@ class Stepper:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _advance_to(self, now_ms: int) -> None:
-        """Act at every time before ``now_ms`` at which the agent wants to."""
+        """Run the turns that are due before ``now_ms``."""
         before_ms = self._now_ms
         if before_ms is None:
             return
@@ -130,7 +130,7 @@ class Stepper:
             self._run_turns(before_ms)
 
     def _run_turns(self, now_ms: int) -> None:
-        """Turn until nothing is left to do at this time."""
+        """Run turns until nothing is due at this time."""
         self._now_ms = now_ms
         self._timeline.run_until(now_ms)
         for _ in range(_TURNS_MAX):
@@ -139,7 +139,7 @@ class Stepper:
             if not self._inbox and (wake_ms is None or wake_ms > now_ms):
                 return
 
-    # -- what the caller says ------------------------------------------------------------------------------------------
+    # -- input ---------------------------------------------------------------------------------------------------------
 
     def _ingest(self, item: StepItem, place: str) -> None:
         match item.subject, item.payload, item.record, item.gone:
@@ -175,7 +175,7 @@ class Stepper:
         else:
             self._store.commit([], [Write(key, None)])
 
-    # -- what the agent says -------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------------
 
     def _perform(self, effect: AnyEffect, coroutine: Coroutine[object, object, None]) -> None:
         if isinstance(effect, RaiseAlarm):
@@ -196,7 +196,7 @@ class Stepper:
     async def _accept_migrate(self, payload: bytes) -> bytes:
         command = msgspec.json.decode(payload, type=MigrateCommand)
         self._output.migrations.append(command)
-        # The simulator chooses when it reads this: until it reports, as much is believed to move as was thought.
+        # The simulator reads the command later: until its first report the planned amounts count as in flight.
         thought = self.controller.state.migration.in_flight.open[command.command_id]
         return encode(MigrateReply(command.command_id, accepted=True, requests=thought.requests, tokens=thought.tokens))
 
@@ -204,7 +204,7 @@ class Stepper:
         self._output.rejected.append(rejected)
 
     def _new_holds(self) -> list[Hold]:
-        """Of each model the last look since the last step that was held; a new look is a new explanation."""
+        """Return the newest hold of each model since the last step; every evaluation has a new explanation."""
         models = self.controller.state.fleet.models
         names = dict.fromkeys([*self._last_holds, *sorted(models)])  # models that were held first come first
         holds = {name: models[name].hold for name in names if name in models}
@@ -213,7 +213,7 @@ class Stepper:
         return [_hold(hold) for hold in fresh]
 
     def _new_rejections(self) -> list[Rejected]:
-        """What decoded well and was not believed: the core counts that by its reason."""
+        """Return the rejections by the core, which counts well-formed but refused input by reason."""
         counts, before = self.controller.state.rejected, self._last_rejections
         self._last_rejections = dict(counts)
         fresh = {why: count - before.get(why, 0) for why, count in counts.items() if count != before.get(why, 0)}

@@ -1,4 +1,4 @@
-"""One inference engine in virtual time: queue, prefill passes, continuous batching, a KV cache in blocks."""
+"""Simulated inference engine in virtual time: queue, prefill passes, continuous batching and a KV cache in blocks."""
 
 from loadline.sim.engine.engine import SimulatedEngine
 from loadline.sim.engine.knobs import EngineKnobs

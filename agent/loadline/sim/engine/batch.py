@@ -1,8 +1,8 @@
-"""The running batch: sequences that each get one token an iteration, and what they hold, without visiting them.
+"""The running batch: sequences that get one token in each iteration.
 
-All members grow alike, so the batch counts iterations and stores of each member when it will finish and how its cache
-lies in blocks. Joining and leaving cost O(log n); an iteration, or a million of them, costs nothing; what is held after
-any number of further iterations costs O(block size).
+All members grow alike, so the batch counts iterations, and stores for each member when it will finish and how its
+cache fills blocks. Joining and leaving cost O(log n), iterations O(1), and the use of blocks after any number of
+further iterations O(block size).
 """
 
 from heapq import heappop, heappush
@@ -21,18 +21,18 @@ class RunningBatch:
 
     def __init__(self, block_size_tokens: int) -> None:
         self._block_size_tokens = block_size_tokens
-        self._iterations = 0  # since the beginning of time
+        self._iterations = 0  # in total
         self._joins = 0
         self._members: dict[int, Sequence] = {}  # in the order of joining
-        self._finishes: list[tuple[int, int]] = []  # heap of (iterations at the end, number); may name who has left
-        self._kv_offset = 0  # sum of the KV tokens that each would have had at iteration 0, which may be negative
+        self._finishes: list[tuple[int, int]] = []  # heap of (iterations at the end, number), with stale entries
+        self._kv_offset = 0  # sum of the KV tokens of all members at iteration 0, which may be negative
         # The same offsets in blocks, rounded up: ceil((offset + i) / size) is the quotient, plus one if the remainder
         # and i make another block. ``_remainders[r]`` counts the members with remainder r.
         self._quotients = 0
         self._remainders = [0] * block_size_tokens
 
         self.token_gaps = TokenGaps()
-        """How long they wait for tokens."""
+        """Waits of the members between tokens."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -42,35 +42,35 @@ class RunningBatch:
 
     @property
     def members(self) -> list[Sequence]:
-        """All of them, in the order of joining."""
+        """All members in the order of joining."""
         return list(self._members.values())
 
     @property
     def newest(self) -> Sequence:
-        """Who joined last; the batch must not be empty."""
+        """Member that joined last; the batch must not be empty."""
         return self._members[next(reversed(self._members))]
 
     def kv_tokens(self, iterations: int = 0) -> int:
-        """KV tokens held after so many further iterations."""
+        """Return the KV tokens held after further iterations."""
         return self._kv_offset + len(self._members) * (self._iterations + iterations)
 
     def blocks(self, iterations: int = 0) -> int:
-        """KV blocks held after so many further iterations."""
+        """Return the KV blocks held after further iterations."""
         whole, rest = divmod(self._iterations + iterations, self._block_size_tokens)
         return self._quotients + whole * len(self._members) + sum(self._remainders[self._block_size_tokens - rest :])
 
     def generated(self, sequence: Sequence) -> int:
-        """Tokens that a member has generated."""
+        """Return the tokens that a member has generated."""
         return sequence.generated_tokens + self._iterations - sequence.joined_at_iteration
 
     def iterations_to_finish(self) -> int:
-        """Iterations until the first member finishes; the batch must not be empty."""
+        """Return the iterations until the first member finishes; the batch must not be empty."""
         while self._finishes[0][1] not in self._members:
             heappop(self._finishes)
         return self._finishes[0][0] - self._iterations
 
     def join(self, sequence: Sequence) -> None:
-        """Take in a sequence that has its cache."""
+        """Add a sequence that has its cache."""
         self._joins += 1
         self.token_gaps.add(sequence)
         sequence.join_number, sequence.joined_at_iteration = self._joins, self._iterations
@@ -80,7 +80,7 @@ class RunningBatch:
         self._account(sequence, 1)
 
     def leave(self, sequence: Sequence) -> None:
-        """Let a member go, and note in it how far it is."""
+        """Remove a member and store its progress in it."""
         self._account(sequence, -1)
         del self._members[sequence.join_number]
         sequence.generated_tokens = self.generated(sequence)
@@ -89,11 +89,11 @@ class RunningBatch:
             self.token_gaps.clear()
 
     def record_step(self, step: EngineStep) -> None:
-        """Each member gets a token in each iteration of a step; told before ``advance``."""
+        """Record the tokens of a step, before ``advance``."""
         self.token_gaps.record_step(step, self._iterations)
 
     def advance(self, iterations: int) -> list[Sequence]:
-        """Do iterations, at most until the first finishes; gives who has finished, in the order of joining."""
+        """Run iterations, at most until the first member finishes; return the finished in the order of joining."""
         self._iterations += iterations
         finished = []
         while self._finishes and self._finishes[0][0] <= self._iterations:

@@ -1,20 +1,20 @@
-"""The engine itself: who is let in, what is computed next, and what came of it.
+"""The engine: admission, scheduling of steps and their results.
 
-Deterministic, without a clock: time comes in as an argument. The engine works in steps. A step is one iteration with
-prompts in it, or a run of decode iterations in which nothing changes: nobody joins, nobody finishes, no block is
-missing. A run is advanced at once, so the cost is that of the changes, whatever the number of tokens.
+It is deterministic and has no clock: callers pass the time. It works in steps. A step is one iteration with prompts,
+or a run of decode iterations without a change: no member joins or finishes, and no block is missing. A run is
+advanced at once, so the cost depends on the number of changes and not on the number of tokens.
 
-Waiting prompts go first, first come first served, at most ``max_batched_tokens`` in a pass. Without chunked prefill
-prompts stay whole and no decode iteration runs beside them. With it an iteration holds one token of each member of
-the batch and, in what is left of ``max_batched_tokens``, pieces of prompts. When blocks run out the newest request
-loses its cache, goes back to the head of the queue and is computed again later.
+Waiting prompts take precedence, first come first served, up to ``max_batched_tokens`` in a pass. Without chunked
+prefill, prompts stay whole and no decode iteration runs beside them. With it, an iteration holds one token of each
+member of the batch and chunks of prompts in the rest of ``max_batched_tokens``. When blocks run out, the newest
+request is preempted: it loses its cache, returns to the head of the queue and is computed again.
 
 An iteration that computes the prompt tokens from ``a`` to ``b`` of some requests takes, in ms,
 
     max(itl, prefill(0)) + sum(prefill(b) - prefill(a))
 
-where ``itl`` is that of the batch beside them, if any. What every pass costs, such as reading the weights, is paid
-once. The pieces of a prompt cost together what the whole does, and a pass over one whole prompt is the profile's time.
+where ``itl`` is that of the batch beside them, if any. The fixed cost of a pass, such as reading the weights, is paid
+once. The chunks of a prompt cost as much as the whole, and a pass over one whole prompt takes the profile's time.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ from loadline.sim.engine.step import EngineStep, PrefillChunk
 from loadline.sim.engine.timing import EngineTiming
 from loadline.sim.engine.waiting_queue import WaitingQueue
 
-# A newcomer must leave this share of the cache free for the growth of the others, or it would be thrown out at once.
+# An admission must leave this fraction of the cache free for the growth of the others, or it would be preempted soon.
 _WATERMARK_RATIO = 0.01
 # Within a run the iteration time is a straight line between its first and its last iteration. Runs end when the batch
 # has grown by this share of the cache: with the measured profiles the time of a request then differs by less than
@@ -39,7 +39,7 @@ _RUN_GROWTH_RATIO = 1 / 64
 
 
 class SimulatedEngine:
-    """One engine. Times are virtual ms; a time before the last one given counts as the last one."""
+    """One engine. Times are virtual ms; a time before the last one counts as the last one."""
 
     def __init__(self, knobs: EngineKnobs, timing: EngineTiming) -> None:
         self.knobs = knobs
@@ -53,7 +53,7 @@ class SimulatedEngine:
         self._prefilling: list[Sequence] = []  # in the order of admission
         self._prefilling_blocks = 0
         self._batch = RunningBatch(knobs.block_size_tokens)
-        self._leaving: list[tuple[Sequence, bool]] = []  # who leaves with the step under way, and whether it is said
+        self._leaving: list[tuple[Sequence, bool]] = []  # (leaves after this step, emits an event)
         self._step: EngineStep | None = None
         self._events: list[EngineEvent] = []
         self._ttft_ms: float | None = None
@@ -63,13 +63,13 @@ class SimulatedEngine:
 
     @property
     def held(self) -> list[str]:
-        """Ids of all requests inside, in the order in which they came."""
+        """Ids of all requests inside, in the order of submission."""
         return list(self._sequences)
 
     def migratable_requests(self) -> list[MigratableRequest]:
-        """The requests inside that may be asked for, as of the last time given: those that run, then those that wait.
+        """Return the requests inside as of the last time: running ones first, then waiting ones.
 
-        A prompt that is being computed cannot move. Nobody knows how many tokens a request will still have.
+        A prompt in prefill cannot migrate. The remaining tokens of a request are unknown.
         """
         done = 0 if self._step is None else self._step.iterations_done(self._now_ms)
         running = [(one, self._batch.generated(one) + done) for one in self._batch.members]
@@ -80,7 +80,7 @@ class SimulatedEngine:
         ]
 
     def kv_tokens(self, request_id: str) -> int:
-        """Tokens of cache that a request has, as of the last time given; 0 when it has none, or is not inside."""
+        """Return the KV tokens of a request as of the last time; 0 without a cache or when it is not inside."""
         sequence = self._sequences.get(request_id)
         if sequence is None or not sequence.cached:
             return 0
@@ -90,12 +90,12 @@ class SimulatedEngine:
         return sequence.request.isl_tokens + made - 1
 
     def kv_tokens_max(self, request_id: str) -> int:
-        """Tokens of cache that a request will have in the end; 0 when it is not inside."""
+        """Return the KV tokens that a request has at its end; 0 when it is not inside."""
         sequence = self._sequences.get(request_id)
         return 0 if sequence is None else sequence.request.isl_tokens + sequence.request.osl_tokens - 1
 
     def fits(self, kv_tokens: int, kv_tokens_max: int) -> bool:
-        """Whether a cache of so many tokens would fit beside what there is now, and in the end at all."""
+        """Return whether a cache of ``kv_tokens`` fits now, and its final size at all."""
         if self.knobs.blocks(kv_tokens_max) > self.knobs.kv_blocks_total:
             return False
         done = 0 if self._step is None else self._step.iterations_done(self._now_ms)
@@ -103,10 +103,10 @@ class SimulatedEngine:
         return used + self.knobs.blocks(kv_tokens) <= self.knobs.kv_blocks_total
 
     def submit(self, request: Request, now_ms: float) -> None:
-        """Take a request. It joins at the end of the iteration or pass under way.
+        """Submit a request. It joins at the end of the current iteration or pass.
 
         Raises:
-            ValueError: A request with this id is inside already, or its numbers make no sense.
+            ValueError: A request with this id is inside already, or its numbers are invalid.
         """
         if request.request_id in self._sequences:
             raise ValueError(f"request {request.request_id!r} is held already")
@@ -120,12 +120,12 @@ class SimulatedEngine:
         sequence = Sequence(request, self._now_ms, request.generated_tokens, request.prefilled)
         self._sequences[request.request_id] = sequence
         self._queue.append(sequence)
-        # Where others wait, a run goes on until the first of them fits, so the newcomer changes nothing.
+        # A run ends when the first waiting request fits, so a request behind others changes nothing.
         if len(self._queue) == 1:
             self._interrupt()
 
     def abort(self, request_id: str, now_ms: float) -> bool:
-        """Drop a request, at the end of the iteration under way if it runs. False when it is not inside."""
+        """Drop a request, at the end of the current iteration if it runs. False when it is not inside."""
         self._advance_to(now_ms)
         sequence = self._sequences.get(request_id)
         if sequence is None or sequence.leaving:
@@ -138,11 +138,11 @@ class SimulatedEngine:
         return True
 
     def detach(self, request_id: str, now_ms: float) -> Request | None:
-        """Take a request out, to submit what is given to another engine: the last stage of a migration.
+        """Remove a request and return it for submission to another engine: the last stage of a migration.
 
-        A waiting request leaves now. A running one leaves at the end of the iteration or pass under way, with the token
-        that it gets in it. An event ``taken`` says when. None when it is not inside or leaves already, finishes with
-        the iteration under way, or its prompt is being computed.
+        A waiting request leaves now. A running one leaves at the end of the current iteration or pass, with the token
+        of that iteration; the event ``detached`` tells when. None when the request is not inside or already leaving,
+        finishes with this iteration, or is in prefill.
         """
         self._advance_to(now_ms)
         sequence = self._sequences.get(request_id)
@@ -152,7 +152,7 @@ class SimulatedEngine:
         if self._queue.remove(sequence):
             del self._sequences[request_id]
             self._emit("detached", request_id, self._now_ms, sequence)
-            self._interrupt()  # who waits behind it may fit
+            self._interrupt()  # the next in the queue may fit
         elif sequence in self._batch and self._step is not None:
             self._step.truncate(self._now_ms)
             generated = self._batch.generated(sequence) + (self._step.iterations if self._step.decodes else 0)
@@ -164,17 +164,17 @@ class SimulatedEngine:
         return replace(sequence.request, generated_tokens=generated, prefilled=sequence.cached, cached_tokens=0)
 
     def advance(self, now_ms: float) -> list[EngineEvent]:
-        """Run until a time; gives what happened since the last call, in order of time."""
+        """Run until a time and return the events since the last call, in order of time."""
         self._advance_to(now_ms)
         events, self._events = self._events, []
         return events
 
     def next_event_ms(self) -> float | None:
-        """When the step under way ends; None when there is nothing to do."""
+        """Return the end of the current step; None when idle."""
         return None if self._step is None else self._step.end_ms
 
     def load(self) -> WorkerSample:
-        """What a worker reports of this engine, as of the last time given; who publishes it numbers and stamps it."""
+        """Return a load sample as of the last time; the publisher numbers and stamps it."""
         step = self._step
         done = 0 if step is None else step.iterations_done(self._now_ms)
         iteration_ms = self._iteration_ms if step is None else step.iteration_ms(done)
@@ -195,7 +195,7 @@ class SimulatedEngine:
             itl_ms=iteration_ms if step is not None and step.decodes else self._itl_ms,
             isl_tokens=self._isl_tokens,
             iteration_ms=iteration_ms,
-            unallocated_prefill_tokens=0,  # a prompt that is let in has all its blocks
+            unallocated_prefill_tokens=0,  # an admitted prompt has all its blocks
         )
 
     def _advance_to(self, now_ms: float) -> None:
@@ -206,7 +206,7 @@ class SimulatedEngine:
         self._now_ms = max(self._now_ms, now_ms)
 
     def _interrupt(self) -> None:
-        """Something changed: a run of decode iterations ends with the iteration under way; an idle engine begins."""
+        """End a run of decode iterations with the current iteration after a change; start an idle engine."""
         if self._step is None:
             self._start_step(self._now_ms)
         else:
@@ -223,7 +223,7 @@ class SimulatedEngine:
             self._step = self._decode_step(at_ms)
 
     def _admit(self) -> None:
-        """Take from the queue what fits. Who brings a cache joins the batch, the others need prefill first."""
+        """Admit waiting requests that fit. Those with a cache join the batch, the others need prefill first."""
         knobs, batch, prefilling = self.knobs, self._batch, self._prefilling
         budget_tokens = knobs.max_batched_tokens - len(batch) * knobs.chunked_prefill
         budget_tokens -= sum(sequence.prefill_tokens for sequence in prefilling)
@@ -246,7 +246,7 @@ class SimulatedEngine:
             self._isl_tokens = float(head.request.isl_tokens)
 
     def _preempt(self, at_ms: float) -> None:
-        """Send the newest back to the queue until the others can each write one more token."""
+        """Preempt the newest requests until the others can each write one more token."""
         while self._batch.blocks(1) + self._prefilling_blocks > self.knobs.kv_blocks_total:
             if self._prefilling:
                 newest = self._prefilling.pop()
@@ -259,7 +259,7 @@ class SimulatedEngine:
             self._emit("preempted", newest.request.request_id, at_ms)
 
     def _prefill_step(self, at_ms: float) -> EngineStep:
-        """One iteration with prompts in it: all that were let in, or, chunked, what the batch leaves room for."""
+        """Return one iteration with prompts: all admitted ones or, chunked, as many tokens as the budget allows."""
         decodes = self.knobs.chunked_prefill and len(self._batch) > 0
         chunks = (
             self._prefill_chunks() if self.knobs.chunked_prefill else [(s, s.prefill_tokens) for s in self._prefilling]
@@ -283,17 +283,17 @@ class SimulatedEngine:
         return chunks
 
     def _decode_step(self, at_ms: float) -> EngineStep:
-        """Decode iterations until somebody finishes, a block is missing, or the batch has grown noticeably."""
+        """Return decode iterations until a member finishes, a block is missing, or the batch has grown noticeably."""
         batch, total = self._batch, self.knobs.kv_blocks_total
         most = min(batch.iterations_to_finish(), max(self._run_growth_tokens // len(batch), 1))
         if batch.blocks(most) > total:
-            most = bisect_right(range(1, most), total, key=batch.blocks)  # room for one was made
+            most = bisect_right(range(1, most), total, key=batch.blocks)  # preemption made room for one
         first_ms = self._itl(0)
         ramp_ms = (self._itl(most - 1) - first_ms) / (most - 1) if most > 1 else 0.0
         return EngineStep(at_ms, first_ms, ramp_ms, most)
 
     def _itl(self, iterations: int) -> float:
-        """Iteration time of the batch after so many further iterations."""
+        """Return the iteration time of the batch after further iterations, in ms."""
         return self._timing.itl_ms(len(self._batch), self._batch.kv_tokens(iterations))
 
     def _complete_step(self, step: EngineStep) -> None:
@@ -314,7 +314,7 @@ class SimulatedEngine:
         self._leaving.clear()
 
     def _complete_prefill(self, sequence: Sequence, at_ms: float) -> None:
-        """A prompt is computed, and with it the next token: the first one or, after a preemption, one more."""
+        """Complete a prompt and with it the next token: the first one or, after a preemption, one more."""
         self._prefilling.remove(sequence)
         self._prefilling_blocks -= self.knobs.blocks(sequence.kv_tokens)
         sequence.generated_tokens += 1
@@ -336,12 +336,12 @@ class SimulatedEngine:
         del self._sequences[sequence.request.request_id]
 
     def _leave_after_step(self, sequence: Sequence, *, said: bool) -> None:
-        """Let it leave with the step under way."""
+        """Let a sequence leave at the end of the current step."""
         sequence.leaving = True
         self._leaving.append((sequence, said))
 
     def _release(self, sequence: Sequence) -> None:
-        """Free what a dropped sequence still has, unless it ended with this very step."""
+        """Free the resources of a leaving sequence, unless it ended with this step."""
         self._sequences.pop(sequence.request.request_id, None)
         if sequence in self._batch:
             self._batch.leave(sequence)

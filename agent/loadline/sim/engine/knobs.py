@@ -1,4 +1,4 @@
-"""What an engine is: its role and its limits."""
+"""Role and limits of an engine."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ class EngineKnobs(Struct, frozen=True):
     """An engine's role and limits.
 
     Raises:
-        ValueError: A limit below 1, or chunked prefill without a token to spare for prompts beside a full batch.
+            ValueError: A limit is below 1, or chunked prefill has no tokens for prompts beside a full batch.
     """
 
     role: Role
@@ -30,9 +30,9 @@ class EngineKnobs(Struct, frozen=True):
             )
 
     def blocks(self, tokens: int) -> int:
-        """KV blocks that so many tokens of one request take."""
+        """Return the KV blocks of a number of tokens of one request."""
         return -(-tokens // self.block_size_tokens)
 
     def blocks_needed(self, isl_tokens: int, osl_tokens: int) -> int:
-        """KV blocks that a request needs in the end: the last token is never written into the cache."""
+        """Return the KV blocks that a request needs at its end; the last token is never written into the cache."""
         return self.blocks(isl_tokens if self.role == "prefill" else isl_tokens + osl_tokens - 1)

@@ -1,4 +1,4 @@
-"""What goes into an engine, and what comes out."""
+"""Requests and events of an engine."""
 
 from typing import Literal
 
@@ -8,12 +8,12 @@ from loadline.core.migration.requests import MigratableRequest
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
-    """A request, and how far it is.
+    """A request and its progress.
 
-    ``prefilled``: its KV cache comes with it, so no prefill is needed. ``cached_tokens``: the KV of so many leading
-    prompt tokens is in the worker's prefix cache; they take blocks but need not be computed. ``hop``: so many
-    owners it had before this one. ``moves``: how often it was moved. ``token_ms``: when it got its newest token; None:
-    it has none. ``gap_ms``: the longest that it waited for one after another.
+    ``prefilled``: its KV cache comes with it, so it needs no prefill. ``cached_tokens``: leading prompt tokens in the
+    worker's prefix cache; they take blocks and need no computation. ``hop``: number of earlier owners. ``migrations``:
+    number of migrations. ``last_token_ms``: time of its newest token; None: no token. ``token_gap_max_ms``: longest
+    time between two tokens.
     """
 
     request_id: str
@@ -29,14 +29,14 @@ class Request(Struct, frozen=True, omit_defaults=True):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of cache that move with it: all but the newest; 0 where it has no cache."""
+        """KV tokens that migrate with it: all but the newest; 0 without a cache."""
         return self.isl_tokens + self.generated_tokens - 1 if self.prefilled else 0
 
     def validate(self) -> None:
-        """Say what makes no sense.
+        """Check the numbers of the request.
 
         Raises:
-            ValueError: The numbers cannot be those of a request that has something left to do.
+            ValueError: The numbers are not those of an unfinished request.
         """
         if self.isl_tokens < 1 or not 0 <= self.generated_tokens < self.osl_tokens:
             raise ValueError(f"request {self.request_id!r} needs a prompt and tokens to generate")
@@ -50,25 +50,25 @@ EventKind = Literal["first_token", "finished", "preempted", "refused", "detached
 
 
 class EngineEvent(Struct, frozen=True):
-    """What happened to a request, at an exact virtual time in ms.
+    """An event of a request at an exact virtual time in ms.
 
-    ``first_token``: its prompt was computed here; this ends its stay in a prefill engine. ``refused``: it could never
-    fit into this engine's cache. ``taken``: it has left for another engine.
+    ``first_token``: its prompt was computed here; a prefill engine releases it. ``refused``: it can never fit into this
+    engine's cache. ``detached``: it has left for another engine.
     """
 
     kind: EventKind
     request_id: str
     at_ms: float
     token_gap_max_ms: float = 0.0
-    """Of one that has finished or was taken: the longest time between two of its tokens."""
+    """Longest time between two tokens of a finished or detached request."""
     last_token_ms: float | None = None
-    """Of one that was taken: when it got its newest token; None: it has none."""
+    """Time of the newest token of a detached request; None: no token."""
 
 
 class Sequence(Struct, eq=False):
-    """A request inside an engine. While it decodes its cache holds all tokens but the newest.
+    """A request inside an engine. While it decodes, its cache holds all tokens but the newest.
 
-    The batch counts iterations, not tokens: ``generated`` of a member is as of its joining.
+    The batch counts iterations, not tokens: ``generated_tokens`` of a member is as of its joining.
     """
 
     request: Request
@@ -76,17 +76,17 @@ class Sequence(Struct, eq=False):
     generated_tokens: int
     cached: bool
     prefilled_tokens: int = 0  # prompt tokens that prefill has computed since the cache was last empty
-    join_number: int = 0  # the batch's: rises with every joining
-    joined_at_iteration: int = 0  # the batch's: its iterations before this one joined
+    join_number: int = 0  # rises with every join of the batch
+    joined_at_iteration: int = 0  # iterations of the batch before it joined
     leaving: bool = False
-    last_token_ms: float | None = None  # when it got its newest token, as of its joining the batch
-    token_gap_max_ms: float = 0.0  # longest time between two tokens, as of its joining the batch
+    last_token_ms: float | None = None  # as of joining the batch
+    token_gap_max_ms: float = 0.0  # as of joining the batch
 
     def __post_init__(self) -> None:
         self.last_token_ms, self.token_gap_max_ms = self.request.last_token_ms, self.request.token_gap_max_ms
 
     def migratable(self, generated: int, *, waiting: bool = False, movable: bool = True) -> MigratableRequest:
-        """As those that move requests see it, with so many tokens."""
+        """Return it as a candidate for migration, with its current number of tokens."""
         request = self.request
         return MigratableRequest(
             request.request_id, request.isl_tokens, generated, waiting, movable, request.migrations
@@ -94,20 +94,20 @@ class Sequence(Struct, eq=False):
 
     @property
     def tokens(self) -> int:
-        """All tokens there are, prompt and generated."""
+        """All tokens, of prompt and output."""
         return self.request.isl_tokens + self.generated_tokens
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens in the cache: all but the newest, or what prefill will have written."""
+        """Tokens in the cache: all but the newest, or those that prefill will write."""
         return self.tokens - 1 if self.cached else self.tokens
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens that prefill has still to compute: at least one, for the next token comes from the last one."""
+        """Tokens left to prefill: at least one, since the next token comes from the last one."""
         return max(self.tokens - self.request.cached_tokens, 1) - self.prefilled_tokens
 
     @property
     def is_first(self) -> bool:
-        """Whether the newest token is the first one that this engine has made of a prompt."""
+        """Whether the newest token is the first one that this engine has generated from a prompt."""
         return not self.request.prefilled and self.generated_tokens == self.request.generated_tokens + 1

@@ -1,15 +1,15 @@
-"""How long the hardware takes: what an engine asks of a profile."""
+"""Interface of engine profiles."""
 
 from typing import Protocol
 
 
 class EngineTiming(Protocol):
-    """Two times, both finite. ``prefill_ms`` never falls with its argument, and is above 0 from one token on."""
+    """Pass and iteration times, all finite. ``prefill_ms`` never falls with its argument, and is positive from 1 on."""
 
     def prefill_ms(self, tokens: float) -> float:
-        """Time of a pass over one prompt, in ms; of 0 tokens: what every pass costs, however little is in it."""
+        """Return the time of a pass over one prompt, in ms; the fixed cost of a pass for 0 tokens."""
         ...
 
     def itl_ms(self, batch_requests: int, kv_tokens: float) -> float:
-        """Time of one decode iteration, in ms, above 0: of a batch that holds so many KV cache tokens together."""
+        """Return the time of a decode iteration, in ms, above 0, by the total KV tokens of the batch."""
         ...

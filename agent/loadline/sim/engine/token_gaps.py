@@ -1,7 +1,7 @@
-"""How long a request waited for a token at most: preemptions, other prompts and moves show there, and means hide them.
+"""Longest waits of requests between two tokens, which means hide: preemptions, other prompts and migrations.
 
-All members of a batch get their tokens together, so a wait is noted once for all of them, and who leaves asks for the
-longest since it joined: O(log n) for each that leaves.
+All members of a batch get their tokens together, so a wait is recorded once for all of them, and a leaving member
+looks up the longest since it joined, in O(log n).
 """
 
 from bisect import bisect_left
@@ -15,24 +15,24 @@ class TokenGaps:
 
     def __init__(self) -> None:
         self._last_token_ms = 0.0
-        """Of the batch's newest token."""
+        """Time of the batch's newest token."""
         self._awaiting_first: list[Sequence] = []
-        # The longest waits: each is shorter than those before it, and the numbers of the iterations rise.
+        # The longest waits: each is shorter than the previous one, and iteration numbers rise.
         self._iterations: list[int] = []
         self._gaps_ms: list[float] = []
 
     def record_token(self, sequence: Sequence, at_ms: float) -> None:
-        """It got a token outside of the batch."""
+        """Record a token outside of the batch."""
         if sequence.last_token_ms is not None:
             sequence.token_gap_max_ms = max(sequence.token_gap_max_ms, at_ms - sequence.last_token_ms)
         sequence.last_token_ms = at_ms
 
     def add(self, sequence: Sequence) -> None:
-        """It waits for its first token in the batch."""
+        """Add a sequence that waits for its first token in the batch."""
         self._awaiting_first.append(sequence)
 
     def record_step(self, step: EngineStep, before: int) -> None:
-        """A step is done in which all members got tokens, after so many iterations."""
+        """Record a step in which all members got tokens, after ``before`` iterations."""
         first_ms = step.end_after(1)
         for sequence in self._awaiting_first:
             self.record_token(sequence, first_ms)
@@ -43,19 +43,19 @@ class TokenGaps:
         self._last_token_ms = step.end_after(step.iterations)
 
     def remove(self, sequence: Sequence, iterations: int) -> None:
-        """It has left the batch, which has done so many iterations."""
+        """Remove a sequence after ``iterations`` of the batch and store its longest wait in it."""
         if iterations == sequence.joined_at_iteration:
             self._awaiting_first = [one for one in self._awaiting_first if one is not sequence]
             return
         place = bisect_left(
             self._iterations, sequence.joined_at_iteration + 2
-        )  # its first token there was told of by itself
+        )  # its first token in the batch was recorded separately
         if place < len(self._gaps_ms):
             sequence.token_gap_max_ms = max(sequence.token_gap_max_ms, self._gaps_ms[place])
         sequence.last_token_ms = self._last_token_ms
 
     def clear(self) -> None:
-        """Nobody is left who could ask."""
+        """Forget all waits, since the batch is empty."""
         self._iterations.clear()
         self._gaps_ms.clear()
 

@@ -1,4 +1,4 @@
-"""The engine's queue: first come first served, and who was preempted goes first."""
+"""The engine's queue: first come first served, with preempted requests first."""
 
 from collections import OrderedDict
 
@@ -6,38 +6,38 @@ from loadline.sim.engine.request import Sequence
 
 
 class WaitingQueue:
-    """Waiting sequences by request id, with the sums that a load sample names."""
+    """Waiting sequences by request id, with the totals of a load sample."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, Sequence] = OrderedDict()
-        self.prefill_tokens = 0  # to be computed
-        self.cached_tokens = 0  # of those that come with their cache
+        self.prefill_tokens = 0  # to compute
+        self.cached_tokens = 0  # of sequences that come with their cache
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def waiting(self) -> list[Sequence]:
-        """All that wait, the next one first."""
+        """All waiting sequences, the next one first."""
         return list(self._waiting.values())
 
     @property
     def head(self) -> Sequence:
-        """Who is next; the queue must not be empty."""
+        """Next sequence; the queue must not be empty."""
         return next(iter(self._waiting.values()))
 
     def append(self, sequence: Sequence) -> None:
-        """Let a sequence wait behind all others."""
+        """Add a sequence at the end."""
         self._waiting[sequence.request.request_id] = sequence
         self._account(sequence, 1)
 
     def prepend(self, sequence: Sequence) -> None:
-        """Let a sequence wait before all others."""
+        """Add a sequence at the head."""
         self.append(sequence)
         self._waiting.move_to_end(sequence.request.request_id, last=False)
 
     def remove(self, sequence: Sequence) -> bool:
-        """Take a sequence out; False when it does not wait here."""
+        """Remove a sequence; False when it is not in the queue."""
         if self._waiting.get(sequence.request.request_id) is not sequence:
             return False
         del self._waiting[sequence.request.request_id]

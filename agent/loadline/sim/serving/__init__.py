@@ -1,1 +1,1 @@
-"""How requests are served in a simulated fleet: gateways, routing, caches, transfers of KV."""
+"""Serving of requests in a simulated fleet: frontend, routing, prefix caches and KV transfers."""

@@ -1,7 +1,7 @@
-"""The frontend of a simulation: takes requests, gives them to workers and tells the agent what it sees.
+"""Frontend of a simulation: dispatches requests to workers and reports traffic to the agent.
 
-Every request is at one place at a time: waiting here, at one worker, or on its way between two. One whose worker is
-lost begins again from its prompt. One that is longer than the cache of every worker that there could be is refused.
+Every request is in one place at a time: in a queue here, at one worker, or in transfer between two. A request whose
+worker is lost restarts from its prompt. A request that fits into no worker's cache is refused.
 """
 
 from collections.abc import Mapping
@@ -42,10 +42,10 @@ class SimulatedFrontend:
         timeline: Virtual time.
         model: The model that it serves.
         pools: The model's pools.
-        fleet: How requests are routed and moved.
+        fleet: Routing and transfer knobs.
         bus: Its connection to the bus.
-        objectives: What every request is judged by.
-        served: The account.
+        objectives: Objectives by which requests are judged.
+        served: Log of all requests.
         root: First tokens of all subjects.
     """
 
@@ -96,17 +96,17 @@ class SimulatedFrontend:
 
     @property
     def in_flight(self) -> int:
-        """Requests that workers hold, or that are on their way between two."""
+        """Requests at workers or in transfer."""
         return sum(len(station.requests) for station in self._workers.values()) + self._transferring
 
     def submit(self, arrival: Arrival) -> None:
-        """A new request, now."""
+        """Accept a new request."""
         number = self.log.record_arrival(self._timeline.now_ms, arrival.isl_tokens)
         self._arrivals[number] = arrival
         self._interval.arrived(arrival.isl_tokens)
         request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens)
         lane = self._queue(self._first_role, request)
-        follows = request.osl_tokens > 1  # a single token needs no second worker
+        follows = request.osl_tokens > 1  # a single token needs no decode worker
         if not lane.pools or (follows and not self._queue(self._second_role, request).pools):
             self._forget(number)
             self.log.record_refusal(number)
@@ -115,7 +115,7 @@ class SimulatedFrontend:
         self._dispatch_waiting(lane)
 
     def on_worker_changed(self, worker: SimulatedWorker) -> None:
-        """A worker came, began to drain or ended."""
+        """Handle a worker that became ready, started to drain or ended."""
         name = worker.record.worker
         station = self._workers.get(name)
         if station is None:
@@ -132,14 +132,14 @@ class SimulatedFrontend:
             self._dispatch_waiting(lane)
 
     def on_engine_event(self, worker: SimulatedWorker, event: EngineEvent) -> None:
-        """Something happened to a request at a worker."""
+        """Handle an event of a request at a worker."""
         station = self._workers[worker.record.worker]
         number = station.requests[event.request_id]
         match event.kind:
             case "preempted":
                 self.log.preempted += 1
             case "first_token":
-                # The user's first token stays the first one: what is computed again later delays those that follow.
+                # The first token that the user got counts; computing it again only delays the following ones.
                 self._first_token_ms.setdefault(number, event.at_ms)
                 station.prefill_done(event.request_id)
                 if worker.record.role == "prefill":
@@ -153,10 +153,10 @@ class SimulatedFrontend:
                     f"request {number} is {event.kind} by worker {station.name}, which was chosen for it"
                 )
 
-    # -- giving --------------------------------------------------------------------------------------------------------
+    # -- dispatch ------------------------------------------------------------------------------------------------------
 
     def _queue(self, role: Role, request: Request) -> DispatchQueue:
-        """Where requests of its length wait; a lane without pools is for those that no worker could ever hold."""
+        """Return the queue for requests of this length; one without pools means that no worker can ever hold them."""
         pools = tuple(
             name
             for name, pool in self._pools.items()
@@ -185,7 +185,7 @@ class SimulatedFrontend:
         return station
 
     def _dispatch(self, number: int, station: RoutedWorker, request: Request) -> None:
-        """Submit a request: one that comes with its cache, or one whose tokens must be computed, perhaps again."""
+        """Submit a request with its cache, or one whose tokens must be computed."""
         name, record = str(number), station.worker.record
         prompt_tokens = hit_tokens = 0
         if not request.prefilled:
@@ -197,7 +197,7 @@ class SimulatedFrontend:
         station.worker.submit(replace(request, cached_tokens=hit_tokens, hop=hop))
 
     def _prefix_hit_tokens(self, station: RoutedWorker, arrival: Arrival) -> int:
-        """Prompt tokens that are in the worker's prefix cache; afterwards the whole prompt is."""
+        """Return the prompt tokens in the worker's prefix cache, and insert the whole prompt."""
         if station.prefix is None:
             return 0
         if arrival.prefix:
@@ -206,7 +206,7 @@ class SimulatedFrontend:
             return found
         if not arrival.hit_tokens:
             return 0
-        # The trace says that it was seen before, not where. Who routes by cache finds it; others do by chance.
+        # The trace tells that the prefix was seen, not where: kv_aware routing finds it, other policies by chance.
         role = station.worker.record.role
         serving = sum(one.worker.record.role == role and one.worker.serving for one in self._workers.values())
         share = 1.0 if self._fleet.routing == "kv_aware" else 1.0 / serving
@@ -227,10 +227,10 @@ class SimulatedFrontend:
             self.log.migrated += 1
         return reply
 
-    # -- moving --------------------------------------------------------------------------------------------------------
+    # -- transfers -----------------------------------------------------------------------------------------------------
 
     def _start_decode(self, number: int, event: EngineEvent) -> None:
-        """Its prompt is computed; the rest is done by a decode worker."""
+        """Queue a request for decode after its prefill."""
         if self._arrivals[number].osl_tokens == 1:
             self._finish(number, event)
         else:
@@ -243,7 +243,7 @@ class SimulatedFrontend:
             self._dispatch_waiting(lane)
 
     def _transfer(self, number: int, request: Request) -> None:
-        """Carry a cache to a worker of the second role, which is chosen when the cache sets out."""
+        """Transfer a cache to a decode worker, which is chosen at the start of the transfer."""
         station = self._route(self._queue(self._second_role, request), number)
         self._transferring += 1
         self._timeline.call_later(
@@ -280,12 +280,12 @@ class SimulatedFrontend:
         self._first_token_ms.pop(number, None)
 
     def _requeue(self, station: RoutedWorker) -> None:
-        """A worker is gone: what it held begins again, before all others."""
+        """Restart the requests of a lost worker, before all others."""
         self.log.retried += len(station.requests)
         lanes = []
         for number in reversed(station.requests.values()):
             arrival = self._arrivals[number]
-            # Nobody knows any more when it got its newest token: it waits for the next one from now on.
+            # The time of its newest token is lost with the worker: its next gap counts from now.
             token_ms = self._timeline.now_ms if number in self._first_token_ms else None
             request = Request(str(number), arrival.isl_tokens, arrival.osl_tokens, last_token_ms=token_ms)
             lane = self._queue(self._first_role, request)
@@ -294,12 +294,12 @@ class SimulatedFrontend:
         for lane in lanes:
             self._dispatch_waiting(lane)
 
-    # -- telling -------------------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
         interval, self._interval = self._interval, TrafficInterval()
         self._sequence += 1
         sample = interval.sample(self._sequence, int(REPORT_INTERVAL_MS), queued=self.queued, in_flight=self.in_flight)
-        with suppress(BusUnavailable):  # what cannot be said now is never said
+        with suppress(BusUnavailable):  # reports are not queued
             self._bus.publish_now(self._subject, encode(TrafficReport(self._model, "gateway", START_MS, sample)))
         self._timeline.call_later(REPORT_INTERVAL_MS, self._report)

@@ -1,14 +1,14 @@
-"""A worker's prefix cache: the leading blocks of prompts that it remembers. The least recently used go first."""
+"""Prefix cache of a worker: leading blocks of prompts with LRU eviction."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
 
 class PrefixCache:
-    """Blocks by their ids. An id stands for its block and all that come before it, as in published traces.
+    """Blocks by id. An id stands for its block and all blocks before it, as in published traces.
 
     Args:
-        blocks_max: Blocks that are remembered.
+        blocks_max: Capacity in blocks.
         block_tokens: Tokens in a block.
     """
 
@@ -21,7 +21,7 @@ class PrefixCache:
         return len(self._blocks)
 
     def hit_tokens(self, prefix: Sequence[int]) -> int:
-        """Tokens of the leading blocks that are there; changes nothing."""
+        """Return the tokens of the leading blocks in the cache, without a change to it."""
         hits = 0
         for block in prefix:
             if block not in self._blocks:
@@ -30,7 +30,7 @@ class PrefixCache:
         return hits * self._block_tokens
 
     def insert(self, prefix: Sequence[int]) -> None:
-        """All blocks of a prompt were just used. The last ones age first: without the first ones they are of no use."""
+        """Insert the blocks of a prompt. The last ones age first, as they are useless without the first ones."""
         for block in reversed(prefix):
             self._blocks[block] = None
             self._blocks.move_to_end(block)

@@ -1,4 +1,4 @@
-"""The account of a simulation: what became of every request. One number of each kind for each request, in arrays."""
+"""Log of all requests of a simulation: one array for each measure."""
 
 from array import array
 from hashlib import sha256
@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 class RequestLog:
-    """Requests by number, in the order in which they arrived."""
+    """Requests by number, in the order of arrival."""
 
     def __init__(self) -> None:
         self.finished = 0
@@ -37,7 +37,7 @@ class RequestLog:
         return len(self._arrived_ms)
 
     def record_arrival(self, at_ms: float, isl_tokens: int) -> int:
-        """A request arrived; gives its number."""
+        """Record an arrival and return the number of the request."""
         self._arrived_ms.append(at_ms)
         self._isl_tokens.append(isl_tokens)
         self._ttft_ms.append(_UNKNOWN)
@@ -47,11 +47,11 @@ class RequestLog:
         return len(self._arrived_ms) - 1
 
     def arrived_ms(self, number: int) -> float:
-        """When a request arrived."""
+        """Return the arrival time of a request."""
         return self._arrived_ms[number]
 
     def record_finish(self, number: int, ttft_ms: float, itl_ms: float | None, gap_ms: float = 0.0) -> None:
-        """A request got its last token, having waited so long for one at most; one with a single token has no ITL."""
+        """Record the last token of a request and its longest token gap; a single token has no ITL."""
         if self._done[number]:
             raise AssertionError(f"request {number} ends a second time")
         self.finished += 1
@@ -61,16 +61,16 @@ class RequestLog:
         self._token_gap_ms[number] = _UNKNOWN if itl_ms is None else gap_ms
 
     def record_refusal(self, number: int) -> None:
-        """No worker could ever take it."""
+        """Record that no worker can ever hold a request."""
         if self._done[number]:
             raise AssertionError(f"request {number} ends a second time")
         self.refused += 1
         self._done[number] = -1
 
     def attainment(self, ttft_ms: float, itl_ms: float) -> Attainment:
-        """Share of all requests within the objectives; a comparison with what is unknown is false.
+        """Return the fraction of all requests within the objectives; unfinished requests are not.
 
-        One that finished without an ITL has a single token, so no token was late.
+        A request that finished without an ITL has a single token and meets the ITL objective.
         """
         if not self.requests:
             return Attainment(1.0, 1.0, 1.0)
@@ -80,19 +80,19 @@ class RequestLog:
         return Attainment(float(ttft.mean()), float(itl.mean()), float((ttft & itl).mean()))
 
     def ttft_percentiles(self) -> Percentiles:
-        """Over the requests that finished."""
+        """Return the percentiles of TTFT over finished requests."""
         return _percentiles(np.asarray(self._ttft_ms))
 
     def itl_percentiles(self) -> Percentiles:
-        """Over the requests that finished with more than one token."""
+        """Return the percentiles of ITL over finished requests with more than one token."""
         return _percentiles(np.asarray(self._itl_ms))
 
     def token_gap_percentiles(self) -> Percentiles:
-        """Of the longest time between two tokens, over the requests that finished with more than one."""
+        """Return the percentiles of the longest token gap over finished requests with more than one token."""
         return _percentiles(np.asarray(self._token_gap_ms))
 
     def series(self, step_ms: float, steps: int) -> "RequestSeries":
-        """The same by the time of arrival, in ``steps`` steps of ``step_ms``."""
+        """Return the measures by arrival time, in ``steps`` steps of ``step_ms``."""
         arrived = np.asarray(self._arrived_ms)
         edges = np.searchsorted(arrived, np.arange(steps + 1) * step_ms)
         ttft, itl = np.asarray(self._ttft_ms), np.asarray(self._itl_ms)
@@ -106,7 +106,7 @@ class RequestLog:
         )
 
     def digest(self) -> str:
-        """Hash of every request's times."""
+        """Return a hash of the times of all requests."""
         found = sha256()
         for numbers in (self._arrived_ms, self._ttft_ms, self._itl_ms, self._done):
             found.update(numbers.tobytes())
@@ -114,7 +114,7 @@ class RequestLog:
 
 
 class RequestSeries:
-    """The account over time: one value for each step."""
+    """Measures over time, one value for each step."""
 
     def __init__(
         self,
