@@ -1,6 +1,6 @@
-"""Moves of requests between workers as metrics. Labels are models and closed lists of words, never workers.
+"""Prometheus metrics of migrations. Labels are models and closed lists of words, never workers.
 
-The agent that leads counts; one that stands by has followed the same moves, and only says how many are in flight.
+Only the leader counts outcomes. A standby follows the same migrations and exports how many are in flight.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,39 +12,36 @@ from prometheus_client.metrics_core import Metric
 from loadline.core.vocabulary.status import DurationTotal, MigrationStatus, ModelStatus
 
 _MODEL: Final = ("model",)
-_MS: Final = 1_000
-"""In a second."""
+_MS_PER_S: Final = 1_000
 
 
 def migration_metrics(models: Sequence[ModelStatus]) -> Iterator[Metric]:
-    """Moves of the models whose requests may move, and how long workers of all models took to drain."""
-    moving = [(model.model, model.migrations) for model in models if model.migrations is not None]
-    yield _commands(moving)
-    yield _by_policy("requests", "Requests that were moved.", {name: moves.requests for name, moves in moving})
-    yield _by_policy("tokens", "Tokens of KV cache that were moved.", {name: moves.tokens for name, moves in moving})
+    """Yield the metrics of models with migration enabled, and the drain times of all models."""
+    enabled = {model.model: model.migrations for model in models if model.migrations is not None}
+    yield _outcomes(enabled)
+    yield _by_policy("requests", "Migrated requests.", {name: status.requests for name, status in enabled.items()})
+    yield _by_policy("tokens", "Migrated KV cache tokens.", {name: status.tokens for name, status in enabled.items()})
     yield _seconds(
         "move_phase",
-        "Time that moves spent in the phases that they left.",
+        "Time that migrations spent in phases that they have left.",
         (*_MODEL, "phase"),
-        [((name, phase), timing) for name, moves in moving for phase, timing in moves.phases.items()],
+        [((name, phase), total) for name, status in enabled.items() for phase, total in status.phases.items()],
     )
-    yield _seconds(
-        "drain",
-        "Time that workers took to empty themselves.",
-        _MODEL,
-        [((model.model,), model.emptied) for model in models],
-    )
-    yield _gauge("moves_in_flight", "Moves in flight.", {name: moves.in_flight for name, moves in moving})
-    text = "Workers that did not answer a migrate command and are not asked for a while."
-    yield _gauge("move_workers_silent", text, {name: moves.silent for name, moves in moving})
+    drained = [((model.model,), model.emptied) for model in models]
+    yield _seconds("drain", "Time that workers took to drain.", _MODEL, drained)
+    in_flight = {name: status.in_flight for name, status in enabled.items()}
+    yield _gauge("moves_in_flight", "Migrations in flight.", in_flight)
+    silent = {name: status.silent for name, status in enabled.items()}
+    text = "Workers that did not answer a migrate command and get none until their circuit breaker closes."
+    yield _gauge("move_workers_silent", text, silent)
 
 
-def _commands(moving: Sequence[tuple[str, MigrationStatus]]) -> Metric:
+def _outcomes(models: Mapping[str, MigrationStatus]) -> Metric:
     labels = (*_MODEL, "policy", "outcome", "reason")
-    family = CounterMetricFamily("loadline_moves", "Moves by what became of them.", labels=labels)
-    for name, moves in moving:
-        for what, count in moves.commands.items():
-            policy, outcome, *reason = what.split(":")
+    family = CounterMetricFamily("loadline_moves", "Migrate commands by outcome.", labels=labels)
+    for name, status in models.items():
+        for key, count in status.commands.items():
+            policy, outcome, *reason = key.split(":")
             family.add_metric((name, policy, outcome, *(reason or [""])), count)
     return family
 
@@ -58,11 +55,11 @@ def _by_policy(what: str, text: str, values: Mapping[str, Mapping[str, int]]) ->
 
 
 def _seconds(
-    what: str, text: str, labels: Sequence[str], timings: Sequence[tuple[tuple[str, ...], DurationTotal]]
+    what: str, text: str, labels: Sequence[str], totals: Sequence[tuple[tuple[str, ...], DurationTotal]]
 ) -> Metric:
     family = SummaryMetricFamily(f"loadline_{what}_seconds", text, labels=labels)
-    for values, timing in timings:
-        family.add_metric(values, timing.count, timing.total_ms / _MS)
+    for values, total in totals:
+        family.add_metric(values, total.count, total.total_ms / _MS_PER_S)
     return family
 
 

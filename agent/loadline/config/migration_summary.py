@@ -1,4 +1,4 @@
-"""What the agent will do with the requests of a model, in plain sentences."""
+"""Plain sentences about which requests of a model will migrate."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,30 +7,30 @@ from loadline.core.migration.knobs import FailoverDomain
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.durations import duration
 
-_FAIL_WITH_IT: Final[dict[FailoverDomain, str]] = {
-    "instance": "and nothing fails with it",
-    "node": "and with it all on its node",
-    "instance-unit": "and with it all data-parallel ranks of its unit",
-    "node-unit": "and with it all on its node, and all data-parallel ranks of the units of these",
+_FAIL_TOGETHER: Final[dict[FailoverDomain, str]] = {
+    "instance": "alone",
+    "node": "together with all workers on its node",
+    "instance-unit": "together with all data-parallel ranks of its unit",
+    "node-unit": "together with all workers on its node and all data-parallel ranks of their units",
 }
 
 
 def describe_migration(model: ModelKnobs) -> Iterator[str]:
-    """A sentence for what moves, and one for who fails together; none where migration is off."""
+    """Yield a sentence about migrations and one about failures; none if migration is disabled."""
     knobs = model.migration
     if not knobs.enabled:
         return
-    whose = ["those of workers that drain"] if knobs.migrate_drains else []
-    whose += [f"those that are chosen by {', '.join(knobs.active_policies)}"] if knobs.active_policies else []
-    if not whose:
+    parts = ["of draining workers"] if knobs.migrate_drains else []
+    parts += [f"selected by {', '.join(knobs.active_policies)}"] if knobs.active_policies else []
+    if not parts:
         yield "No request migrates: migration.policies is empty and migration.migrate_drains is false."
         return
-    move = "would move (no_operation is set)" if model.no_operation else "move"
+    verb = "would migrate (no_operation is set)" if model.no_operation else "migrate"
     yield (
-        f"Requests {move} between workers: {', and '.join(whose)}; at most {knobs.migrations_max} at a time. All "
-        f"workers are looked at every {duration(knobs.interval_ms)}."
+        f"Requests {verb} between workers: those {', and those '.join(parts)}; at most {knobs.migrations_max} at a "
+        f"time. A full round takes place every {duration(knobs.interval_ms)}."
     )
     yield (
         f"A worker that is silent for {duration(knobs.suspect_after_ms)} fails, "
-        f"{_FAIL_WITH_IT[knobs.failover_domain]}: failover_domain is {knobs.failover_domain}."
+        f"{_FAIL_TOGETHER[knobs.failover_domain]}: failover_domain is {knobs.failover_domain}."
     )

@@ -1,4 +1,4 @@
-"""What is said of moves in a configuration is judged before anything moves."""
+"""Checks of the configuration of migration, and its description."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def config(knobs: str, agent: str = "", pools: str = POOLS) -> Config:
     return parse(text, "loadline.toml")
 
 
-def test_what_is_switched_on_and_plausible_has_no_warning() -> None:
+def test_a_plausible_configuration_has_no_warning() -> None:
     assert validate(config(GOOD)) == []
 
 
@@ -56,14 +56,14 @@ def test_what_is_switched_on_and_plausible_has_no_warning() -> None:
         ("standalone_rescheduling_mode = true", "standalone_rescheduling_mode", "--only migration"),
     ],
 )
-def test_what_cannot_be_is_named_with_its_remedy(knobs: str, place: str, remedy: str) -> None:
+def test_an_invalid_value_is_refused_with_a_remedy(knobs: str, place: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         validate(config(knobs))
     assert caught.value.place.startswith(f"models[0].migration.{place}")
     assert remedy in caught.value.remedy
 
 
-def test_a_section_in_the_wrong_place_is_told_where_it_belongs() -> None:
+def test_a_section_in_the_wrong_place_is_refused_with_the_right_one() -> None:
     with pytest.raises(ConfigError, match=r"Write it in a model: \[models\.migration\]"):
         parse(f"[migration]\n{GOOD}", "loadline.toml")
     with pytest.raises(ConfigError, match='Write one of "", migration'):
@@ -79,28 +79,28 @@ def test_a_section_in_the_wrong_place_is_told_where_it_belongs() -> None:
         (f'{GOOD}policies = ["decode_failover"]', "decode_load is not among them"),
         ("enabled = true", "Set decode_load_threshold = 0.9"),
         ("enabled = true\ndecode_load_threshold = 80", "80 times a cache"),
-        (f"{GOOD}load_balance_threshold = 20", "hardly ever so far apart"),
-        (f"{GOOD}hops_max = 0", "move nothing"),
+        (f"{GOOD}load_balance_threshold = 20", "hardly ever differ by that much"),
+        (f"{GOOD}hops_max = 0", "migrate nothing"),
     ],
 )
-def test_what_hardly_has_the_effect_that_was_meant_is_a_warning(knobs: str, said: str) -> None:
+def test_an_implausible_value_gives_a_warning(knobs: str, said: str) -> None:
     (warning,) = validate(config(knobs))
     assert said in warning
 
 
-def test_loads_that_are_no_shares_are_not_judged_as_such() -> None:
+def test_thresholds_of_metrics_other_than_shares_give_no_warning() -> None:
     knobs = 'enabled = true\ndecode_load_metric = "num_requests"\n'
     assert validate(config(knobs)) == []
     assert validate(config(f"{knobs}decode_load_threshold = 80")) == []
 
 
-def test_linear_parameters_tell_times_per_token() -> None:
+def test_linear_parameters_are_enough_for_times_per_token() -> None:
     linear = "{ alpha = 8, beta = 0.1, gamma = 10, delta = 0.1, max_kv_tokens = 100000 }"
     pools = POOLS.replace("replicas_max = 4", f"replicas_max = 4, linear = {linear}")
     assert validate(config(f"{GOOD}enable_adaptive_pd = true", pools=pools)) == []
 
 
-def test_an_agent_that_only_moves_has_a_leader_of_its_own_and_something_to_move() -> None:
+def test_an_agent_that_only_migrates_has_its_own_leader_scope() -> None:
     alone = config(GOOD, 'only = "migration"')
     assert validate(alone) == []
     told = settings(alone)
@@ -110,24 +110,22 @@ def test_an_agent_that_only_moves_has_a_leader_of_its_own_and_something_to_move(
     assert "no model has migration enabled" in warning
 
 
-def test_it_is_said_what_will_move() -> None:
+def test_the_description_says_which_requests_migrate() -> None:
     said = describe(config(GOOD))
+    assert "Requests migrate between workers: those of draining workers, and those selected by decode_load" in said
     assert (
-        "Requests move between workers: those of workers that drain, and those that are chosen by decode_load" in said
-    )
-    assert (
-        "silent for 4 s fails, and with it all data-parallel ranks of its unit: failover_domain is instance-unit"
+        "silent for 4 s fails, together with all data-parallel ranks of its unit: failover_domain is instance-unit"
         in said
     )
     assert "the saturation planner decides" in said
-    assert "Requests move" not in describe(config("enabled = false"))
+    assert "Requests migrate" not in describe(config("enabled = false"))
     nothing = describe(config(f"{GOOD}policies = []\nmigrate_drains = false"))
     assert "No request migrates: migration.policies is empty and migration.migrate_drains is false." in nothing
     advised = describe(config(GOOD, pools=f"no_operation = true\n{POOLS}"))
-    assert "Requests would move (no_operation is set) between workers" in advised
+    assert "Requests would migrate (no_operation is set) between workers" in advised
 
 
-def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
+def test_the_description_of_an_agent_that_only_migrates_omits_scaling() -> None:
     knobs = f"{GOOD}[decisions]\nttl_ms = 1000\n[fleet]\ngpu_budget_max = 4"
     decode = 'pools = [{ name = "d", role = "decode", replicas_max = 4 }]'
     only = 'only = "migration"'
@@ -145,7 +143,7 @@ def test_of_an_agent_that_only_moves_nothing_is_said_of_scaling() -> None:
     )
 
 
-def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Path) -> None:
+def test_the_path_of_a_time_profile_is_relative_to_the_configuration(tmp_path: Path) -> None:
     points = (
         '{"batch_size": 4, "tokens_per_request": 100, "p50": 9.5, "raw_data": [1]},'
         '{"batch_size": 8, "tokens_num": 800, "p50": 11}'
@@ -159,7 +157,7 @@ def test_a_profile_of_times_is_read_from_where_the_configuration_is(tmp_path: Pa
     assert (sweep.batch_requests, sweep.tokens_per_request, sweep.tpot_ms) == ((4.0, 8.0), (100.0, 100.0), (9.5, 11.0))
 
 
-def test_a_profile_that_is_not_there_is_told_with_its_key(tmp_path: Path) -> None:
+def test_a_missing_time_profile_is_refused_with_its_key(tmp_path: Path) -> None:
     missing = tmp_path / "none.json"
     with pytest.raises(DataError) as caught:
         settings(config(f'{GOOD}tpot_profiling_data_path = "{missing}"'))
