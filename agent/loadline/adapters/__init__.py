@@ -1,1 +1,1 @@
-"""One third-party client a file, each behind a port."""
+"""Adapters: one third-party client per file, each behind a port."""

@@ -1,4 +1,4 @@
-"""Fits and allocations, in a child process each: one that is slow holds up neither the agent nor the other."""
+"""Forecasts and allocations in one child process each, so that a slow one delays neither the agent nor the other."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,19 +11,19 @@ from loadline.core.vocabulary.forecasts import Forecast, ForecastQuery
 from loadline.forecast import last_value
 
 _GRACE_S: Final = 1.0
-"""Beside the time that a solver may take: to write down a problem of 1,000 models, and to read it."""
+"""Time beyond the solver's limit, to encode and decode a problem of 1,000 models."""
 
 _forecasts = msgspec.json.Decoder(Forecast | None)
 _allocations = msgspec.json.Decoder(Allocation | None)
 
 
 class ChildFitter:
-    """A ``Fitter`` whose children are started when they are first needed.
+    """A ``Fitter`` that starts its children when they are first needed.
 
     Args:
-        imports: Modules that the child that fits imports as it starts, so that no fit has to wait for them.
-        command: Another child that fits, which speaks the same protocol.
-        solver: Another child that allocates.
+        imports: Modules that the forecast child imports at its start, so that no fit waits for them.
+        command: Another forecast child with the same protocol.
+        solver: Another solver child.
     """
 
     def __init__(self, imports: Sequence[str] = (), command: Sequence[str] = (), solver: Sequence[str] = ()) -> None:
@@ -34,25 +34,25 @@ class ChildFitter:
 
     @property
     def pid(self) -> int:
-        """Of the child that fits; 0 while there is none."""
+        """Process id of the forecast child; 0 while there is none."""
         return self._fits.pid
 
     async def fit(self, query: ForecastQuery, deadline_s: float) -> Forecast | None:
-        """The forecast, or the last value where the child was late, died or talked nonsense; see ``Fitter``."""
+        """Return the forecast, or the last value if the child is late, dead or invalid; see ``Fitter``."""
 
-        def understood(frame: bytes) -> Forecast | None:
+        def parse(frame: bytes) -> Forecast | None:
             answer: Forecast | None = _forecasts.decode(frame)
             if answer is not None and not len(answer.mean) == len(answer.upper) == query.horizon:
-                raise ValueError("another horizon than was asked for")
+                raise ValueError("the horizon differs from that of the query")
             return answer
 
         try:
-            return await self._fits.ask(msgspec.json.encode(query), understood, deadline_s)
+            return await self._fits.ask(msgspec.json.encode(query), parse, deadline_s)
         except ChildUnanswered as error:
             return last_value(query, error.why, error.detail)
 
     async def solve(self, problem: AllocationProblem, time_limit_s: float) -> Allocation | None:
-        """The allocation, or None where there is none; see ``Fitter``."""
+        """Return the allocation, or None if there is none; see ``Fitter``."""
         question = msgspec.json.encode({"problem": problem, "time_limit_s": time_limit_s})
         try:
             return await self._solver.ask(question, _allocations.decode, time_limit_s + _GRACE_S)
@@ -60,6 +60,6 @@ class ChildFitter:
             return None
 
     async def close(self) -> None:
-        """Kill the children and wait for their end."""
+        """Kill the children and wait until they have ended."""
         await self._fits.close()
         await self._solver.close()

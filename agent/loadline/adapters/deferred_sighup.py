@@ -1,17 +1,17 @@
-"""SIGHUP while a daemon starts. It imports next to nothing: until it is called, the signal ends the process."""
+"""Deferral of SIGHUP during start-up. It imports almost nothing, as SIGHUP ends the process until ``defer`` runs."""
 
 import signal
 
-_early: list[int] = []
+_received: list[int] = []
 
 
 def defer() -> None:
-    """Keep SIGHUP from now on, until somebody can obey it."""
-    signal.signal(signal.SIGHUP, lambda number, _frame: _early.append(number))
+    """Record SIGHUP from now on instead of ending the process."""
+    signal.signal(signal.SIGHUP, lambda number, _frame: _received.append(number))
 
 
 def pop_deferred() -> bool:
-    """Whether one came meanwhile; says so once."""
-    came = bool(_early)
-    _early.clear()
-    return came
+    """Return True once if a SIGHUP was deferred."""
+    received = bool(_received)
+    _received.clear()
+    return received

@@ -1,8 +1,8 @@
-"""etcd's JSON gateway at one endpoint, through etcd3-py.
+"""Client of etcd's JSON gateway at one endpoint, on etcd3-py.
 
-Of the library only ``AioClient.call_rpc(..., encode=False, raw=True)`` is used. Its constructor would ask for the
-version of the server with a blocking request, its TLS does not check host names, and its models, leases and watches do
-not work on today's aiohttp.
+Only ``AioClient.call_rpc(..., encode=False, raw=True)`` of the library is used. Its constructor requests the server's
+version with a blocking call, its TLS does not check host names, and its models, leases and watches fail on current
+aiohttp.
 """
 
 import ipaddress
@@ -21,54 +21,54 @@ _PORT = 2379
 
 
 class EtcdGateway(AioClient):  # type: ignore[misc]  # the library has no types
-    """The library's client for one endpoint; make it inside the loop.
+    """The library's client for one endpoint; construct it inside the event loop.
 
     Args:
         url: The endpoint.
-        tls: For https; None where there is none.
+        tls: Context for https; None for http.
     """
 
     def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
         host = parts.hostname or ""
-        # Past AioClient's own constructor, which makes a TLS context that does not check host names.
+        # Skips AioClient's constructor, which makes a TLS context that does not check host names.
         super(AioClient, self).__init__(
             host=f"[{host}]" if ":" in host else host, port=parts.port or _PORT, protocol=parts.scheme
         )
-        # No limit on connections: a watch holds one for ever, so that a limit would end in everybody waiting.
+        # No limit on connections: each watch holds one for ever, so a limit would block all calls in the end.
         connector = aiohttp.TCPConnector(limit=0, ssl=tls or True, socket_factory=_socket)
         self.session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     def post(self, path: str, data: bytes, token: str, bounds: aiohttp.ClientTimeout) -> Any:
-        """The response, as an asynchronous context manager."""
+        """Send a request; returns the response as an asynchronous context manager."""
         headers = {"authorization": token} if token else {}
         return self.call_rpc(path, data, encode=False, raw=True, timeout=bounds, headers=headers)
 
     def _retrieve_version(self) -> None:
-        """Not asked: everything here is in all versions since 3.4."""
+        """Skip the request: all calls here exist in every version since 3.4."""
 
     def _verify_version(self) -> None:
-        """See ``_retrieve_version``."""
+        """Skip the check; see ``_retrieve_version``."""
 
     def _get_prefix(self) -> None:
         self.api_prefix = "/v3"
 
 
 def _socket(address: Any) -> socket.socket:
-    """A socket on which a peer that vanished without a word is noticed after 5 + 3 * 2 s, even if nothing is sent."""
-    made = socket.socket(family=address[0], type=address[1], proto=address[2])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    return made
+    """Return a socket with TCP keepalive: a peer that vanished is detected after 5 + 3 * 2 s, even without traffic."""
+    created = socket.socket(family=address[0], type=address[1], proto=address[2])
+    created.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+    created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
+    created.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return created
 
 
 def check_endpoint(place: str, url: str, *, insecure: bool) -> None:
-    """Refuse what is no URL of etcd, and plain http to another host unless it is allowed.
+    """Check an endpoint's URL; plain http to another host needs ``insecure``.
 
     Raises:
-        ConfigError: It is one of these.
+        ConfigError: The URL is not valid or not allowed.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
@@ -87,7 +87,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def tls_context(knobs: EtcdKnobs) -> ssl.SSLContext | None:
-    """What https needs, with certificate and host name checked; None where all endpoints are http.
+    """Return the context for https, which checks certificate and host name; None if all endpoints are http.
 
     Raises:
         ConfigError: A file cannot be used.

@@ -1,4 +1,4 @@
-"""Calls and streams to an etcd cluster: bounded in time and size, over several endpoints, logged in, errors mapped."""
+"""Calls and streams to an etcd cluster: bounded in time and size, with failover, login and error mapping."""
 
 import asyncio
 import time
@@ -28,19 +28,19 @@ _Reply = TypeVar("_Reply", bound=Struct)
 
 
 class LeaseNotFound(StoreUnavailable):
-    """There is no such lease."""
+    """A call for a lease that does not exist."""
 
 
 class _Unsent(Exception):
-    """The request certainly did not reach the server."""
+    """A request that certainly did not reach the server."""
 
 
 class _Unclear(Exception):
-    """The request may have been done, and the answer does not say."""
+    """A request that may have been executed; the answer does not tell."""
 
 
 class _ServerRefused(Exception):
-    """The server certainly did not do it."""
+    """A request that the server certainly did not execute."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -49,7 +49,7 @@ class _ServerRefused(Exception):
 
 
 class _Error(Struct):
-    """``error`` is gone since etcd 3.6, ``message`` was not always there: so ``message`` first, then ``error``."""
+    """Error of the gateway. etcd 3.6 removed ``error`` and older versions lack ``message``, which has priority."""
 
     code: int = 2
     message: str = ""
@@ -64,7 +64,7 @@ class EtcdRpc:
     """Calls to one etcd cluster.
 
     Args:
-        knobs: Where it is and how to log in.
+        knobs: Endpoints and credentials.
 
     Raises:
         ConfigError: An endpoint is no URL or is plain http to another host, or a file cannot be used.
@@ -85,30 +85,30 @@ class EtcdRpc:
 
     @property
     def endpoint(self) -> int:
-        """The index of the endpoint that is asked first: the one that answered last."""
+        """Index of the preferred endpoint: the last one that answered."""
         return self._preferred
 
     async def call(
         self, path: str, body: Any, reply: type[_Reply], *, repeatable: bool = True, endpoint: int | None = None
     ) -> _Reply:
-        """One call; ends within ``timeout_ms``, all endpoints and a new login included.
+        """Call a method; ends within ``timeout_ms``, all endpoints and a new login included.
 
         Args:
-            path: Such as ``/kv/range``.
-            body: What to send; bytes become base64.
-            reply: What to make of the answer.
-            repeatable: Twice is as good as once, so a lost answer is a reason to ask the next endpoint.
-            endpoint: Ask only this one.
+            path: Path of the method, such as ``/kv/range``.
+            body: Request; bytes become base64.
+            reply: Type of the answer.
+            repeatable: True for an idempotent call, which a lost answer retries at the next endpoint.
+            endpoint: Use only this endpoint.
 
         Raises:
-            StoreUnavailable: Not reached or refused; what is not repeatable was certainly not done.
-            NotFound: Refused, as the lease is gone.
+            StoreUnavailable: Not reached or refused; a call that is not repeatable was certainly not executed.
+            NotFound: Refused, as the lease does not exist.
             StoreDenied: The credentials, the permission or the request is not accepted.
-            OutcomeUnknown: Not repeatable, perhaps done.
+            OutcomeUnknown: Not repeatable, and possibly executed.
         """
         deadline = time.monotonic() + self._timeout_s
         try:
-            answer = await self._ask(
+            answer = await self._call_logged_in(
                 path, msgspec.json.encode(body), deadline, repeatable=repeatable, endpoint=endpoint
             )
             return _decode(answer, reply)
@@ -126,22 +126,22 @@ class EtcdRpc:
         body: Any,
         *,
         endpoint: int,
-        take: Callable[[bytes], bool],
+        on_line: Callable[[bytes], bool],
         idle_s: float,
         on_idle: Callable[[], Awaitable[None]],
     ) -> None:
-        """A call whose answer goes on: every line of it to ``take``, until that says False or the answer ends.
+        """Stream an answer: pass every line to ``on_line`` until that returns False or the answer ends.
 
         Args:
-            path: Such as ``/watch``.
-            body: What to send.
-            endpoint: Whom to ask.
-            take: Gets a line.
-            idle_s: After so long without a byte ``on_idle`` is called, again and again.
-            on_idle: Raises when the stream is to be given up.
+            path: Path of the method, such as ``/watch``.
+            body: Request.
+            endpoint: Endpoint to call.
+            on_line: Called with every line.
+            idle_s: Time without data after which ``on_idle`` is called, repeatedly.
+            on_idle: Raises to abandon the stream.
 
         Raises:
-            StoreUnavailable: Not reached, or broken off.
+            StoreUnavailable: Not reached, or interrupted.
             StoreDenied: The credentials or the permission is not accepted.
         """
         try:
@@ -152,7 +152,7 @@ class EtcdRpc:
                     if response.status >= _HTTP_ERROR:
                         raise _error(response.status, await _read(response))
                     start.reschedule(None)
-                    await _feed(response.content, take, idle_s, on_idle)
+                    await _feed(response.content, on_line, idle_s, on_idle)
         except _ServerRefused as error:
             if error.token_ended:
                 self._forget_token()
@@ -166,20 +166,22 @@ class EtcdRpc:
             _, gateway = self._gateways.popitem()
             await gateway.close()
 
-    async def _ask(self, path: str, data: bytes, deadline: float, *, repeatable: bool, endpoint: int | None) -> bytes:
+    async def _call_logged_in(
+        self, path: str, data: bytes, deadline: float, *, repeatable: bool, endpoint: int | None
+    ) -> bytes:
         token = await self._logged_in(deadline)
         try:
-            return await self._go_round(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
+            return await self._call_endpoints(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
         except _ServerRefused as error:
             if not error.token_ended or not self._knobs.user:
                 raise
         if self._token == token:
             self._forget_token()
         token = await self._logged_in(deadline)
-        return await self._go_round(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
+        return await self._call_endpoints(path, data, token, deadline, repeatable=repeatable, endpoint=endpoint)
 
     async def _logged_in(self, deadline: float) -> str:
-        """The token to send; empty where none is needed."""
+        """Return the token to send, logging in if needed; empty if none is needed."""
         async with self._logging_in:
             if self._token is None:
                 try:
@@ -188,7 +190,7 @@ class EtcdRpc:
                     raise _Unsent(f"the password cannot be read: {error}") from error
                 body = msgspec.json.encode({"name": self._knobs.user, "password": password})
                 try:
-                    answer = await self._go_round("/auth/authenticate", body, "", deadline)
+                    answer = await self._call_endpoints("/auth/authenticate", body, "", deadline)
                     self._token = _decode(answer, _Token).token
                 except _ServerRefused as error:
                     if "not enabled" not in str(error):
@@ -199,7 +201,7 @@ class EtcdRpc:
     def _forget_token(self) -> None:
         self._token = None if self._knobs.user else ""
 
-    async def _go_round(
+    async def _call_endpoints(
         self,
         path: str,
         data: bytes,
@@ -209,10 +211,10 @@ class EtcdRpc:
         repeatable: bool = True,
         endpoint: int | None = None,
     ) -> bytes:
-        """Ask one endpoint after the other, each for its share of the time that is left."""
+        """Call one endpoint after the other, each with its share of the remaining time."""
         count = len(self._knobs.endpoints)
         order = [(self._preferred + step) % count for step in range(count)] if endpoint is None else [endpoint]
-        problem: Exception = _Unsent("no time was left")
+        problem: Exception = _Unsent("no time left")
         for place, index in enumerate(order):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -220,7 +222,7 @@ class EtcdRpc:
             share_s = left_s / (len(order) - place)
             bounds = aiohttp.ClientTimeout(total=share_s if repeatable else left_s, sock_connect=share_s)
             try:
-                answer = await self._once(index, path, data, token, bounds)
+                answer = await self._call_endpoint(index, path, data, token, bounds)
             except (_Unsent, _Unclear) as error:
                 problem = error
                 if endpoint is None:
@@ -233,7 +235,9 @@ class EtcdRpc:
                 return answer
         raise problem
 
-    async def _once(self, index: int, path: str, data: bytes, token: str, bounds: aiohttp.ClientTimeout) -> bytes:
+    async def _call_endpoint(
+        self, index: int, path: str, data: bytes, token: str, bounds: aiohttp.ClientTimeout
+    ) -> bytes:
         try:
             async with self._gateway(index).post(path, data, token, bounds) as response:
                 answer = await _read(response)
@@ -246,7 +250,7 @@ class EtcdRpc:
         return answer
 
     def _gateway(self, index: int) -> EtcdGateway:
-        # Made once and inside the loop: the library keeps something of every client that was ever made.
+        # Created once and inside the loop: the library never releases a client completely.
         gateway = self._gateways.get(index)
         if gateway is None:
             gateway = self._gateways[index] = EtcdGateway(self._knobs.endpoints[index], self._tls)
@@ -263,7 +267,10 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _feed(
-    content: aiohttp.StreamReader, take: Callable[[bytes], bool], idle_s: float, on_idle: Callable[[], Awaitable[None]]
+    content: aiohttp.StreamReader,
+    on_line: Callable[[bytes], bool],
+    idle_s: float,
+    on_idle: Callable[[], Awaitable[None]],
 ) -> None:
     tail = bytearray()
     while True:
@@ -279,7 +286,7 @@ async def _feed(
         if b"\n" in chunk:
             *lines, rest = tail.split(b"\n")
             tail = rest
-            if not all(take(bytes(line)) for line in lines if line):
+            if not all(on_line(bytes(line)) for line in lines if line):
                 return
         if len(tail) > _REPLY_BYTES_MAX:
             raise _Unclear(f"a line is longer than {_REPLY_BYTES_MAX} bytes")
@@ -289,14 +296,14 @@ def _decode(answer: bytes, reply: type[_Reply]) -> _Reply:
     try:
         return msgspec.json.decode(answer, type=reply, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _Unclear(f"the answer is not understood: {error}") from error
+        raise _Unclear(f"the answer cannot be decoded: {error}") from error
 
 
 def _error(status: int, answer: bytes) -> Exception:
     try:
         error = msgspec.json.decode(answer, type=_Error, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Unclear(f"HTTP status {status}")  # not from etcd but from something before it
+        return _Unclear(f"HTTP status {status}")  # from a proxy, not from etcd
     text = (error.message or error.error or f"gRPC code {error.code}")[:500]
     return _Unclear(text) if error.code in _UNCLEAR else _ServerRefused(error.code, text)
 

@@ -1,4 +1,4 @@
-"""etcd as ``ports.Store``: the verbs, and following a prefix without losing a change."""
+"""etcd as ``ports.Store``, with a watch that loses no change."""
 
 import time
 from asyncio import sleep
@@ -17,11 +17,11 @@ from loadline.ports import CommitResult, Compare, StoreChange, StoreEntry, Store
 
 _log = bounded("etcd")
 
-# After so long without a change we ask the watched member something else, to notice that it is frozen.
+# Time without a change after which another call checks that the watched member is not frozen.
 _IDLE_S = 2.0
 _RETRY_FIRST_S = 0.1
-_RETRY_MOST_S = 5.0
-# A watch that lived this long was a good one: the next failure starts with a short wait again.
+_RETRY_MAX_S = 5.0
+# Lifetime of a watch after which the next failure starts the backoff anew.
 _STEADY_S = 5.0
 
 
@@ -79,10 +79,10 @@ _watch_lines = msgspec.json.Decoder(_WatchLine, strict=False)
 
 
 class EtcdStore:
-    """An etcd cluster. Only ``commit`` raises ``OutcomeUnknown``: everything else may be done twice without harm.
+    """An etcd cluster. Only ``commit`` raises ``OutcomeUnknown``: all other calls are idempotent.
 
     Args:
-        knobs: Where it is, how to log in, how long a call may take.
+        knobs: Endpoints, credentials and timeout of a call.
 
     Raises:
         ConfigError: An endpoint is no URL or is plain http to another host, or a file cannot be used.
@@ -92,28 +92,28 @@ class EtcdStore:
         self._rpc = EtcdRpc(knobs)
 
     async def grant(self, ttl_s: int) -> int:
-        """A new lease's id. One whose answer was lost runs out by itself."""
+        """Grant a lease and return its id. A lease whose answer was lost expires by itself."""
         return (await self._rpc.call("/lease/grant", {"TTL": ttl_s}, _LeaseResponse)).id
 
     async def keep_alive(self, lease_id: int) -> int:
-        """Extend a lease; gives its TTL in s, 0 when it is lost."""
-        # A lost lease is no error to etcd: the answer just has no TTL.
+        """Renew a lease and return its TTL in s; 0 when the lease is lost."""
+        # For a lost lease etcd answers without a TTL instead of an error.
         return (await self._rpc.call("/lease/keepalive", {"ID": lease_id}, _KeepAliveResponse)).result.ttl
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease and remove its keys; a lease that is gone already is no error."""
+        """Revoke a lease, which removes its keys; a lease that no longer exists is no error."""
         try:
             await self._rpc.call("/lease/revoke", {"ID": lease_id}, _EmptyResponse)
         except LeaseNotFound:
             return
 
     async def read(self, prefix: str) -> StoreSnapshot:
-        """Everything under a prefix, linearizably, in key order."""
+        """Return all entries under a prefix in key order, with a linearizable read."""
         answer = await self._rpc.call("/kv/range", _prefix_range(prefix), _RangeResponse)
         return StoreSnapshot(entries=[_entry(pair) for pair in answer.kvs], revision=answer.header.revision)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
-        """Do all writes (at most 128) if all comparisons hold, or none."""
+        """Apply all writes (at most 128) if all comparisons hold, or none."""
         body = {"compare": [_compare(compare) for compare in compares], "success": [_write(write) for write in writes]}
         answer = await self._rpc.call("/kv/txn", body, _TxnResponse, repeatable=False)
         return CommitResult(committed=answer.succeeded, revision=answer.header.revision)
@@ -125,32 +125,32 @@ class EtcdStore:
         on_changes: Callable[[list[StoreChange]], None],
         on_connection: Callable[[bool], None],
     ) -> None:
-        """Follow a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.
+        """Watch a prefix until cancelled: a snapshot, then every change in order; a new snapshot after any gap.
 
-        ``on_connection`` is told at every change whether the store can be reached. A server that is frozen is noticed
-        after 2 s and the timeout of a call, a vanished one after 11 s.
+        ``on_connection`` is called whenever the connection is established or lost. A frozen server is detected after
+        2 s plus the timeout of a call, a vanished one after 11 s.
         """
-        told: bool | None = None
+        reported: bool | None = None
 
-        def tell(connected: bool) -> None:  # noqa: FBT001 - the port's callback
-            nonlocal told
-            if connected is not told:
-                told = connected
+        def report(connected: bool) -> None:  # noqa: FBT001 - the port's callback
+            nonlocal reported
+            if connected is not reported:
+                reported = connected
                 on_connection(connected)
 
-        waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+        waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             began = time.monotonic()
             try:
                 snapshot = await self.read(prefix)
-                tell(True)  # noqa: FBT003
+                report(True)  # noqa: FBT003
                 on_snapshot(snapshot)
                 await self._watch(prefix, snapshot.revision + 1, on_changes)
             except (StoreUnavailable, StoreDenied) as error:
-                tell(False)  # noqa: FBT003
+                report(False)  # noqa: FBT003
                 _log.warning("etcd_watch_ended", prefix=prefix, error=str(error))
             if time.monotonic() - began > _STEADY_S:
-                waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+                waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
             await sleep(next(waits))
 
     async def close(self) -> None:
@@ -158,14 +158,14 @@ class EtcdStore:
         await self._rpc.close()
 
     async def _watch(self, prefix: str, revision: int, on_changes: Callable[[list[StoreChange]], None]) -> None:
-        """Hand on all changes from a revision on; comes back when the watch ended, such as by a compaction."""
+        """Pass on all changes from a revision on; return when the watch ends, such as after a compaction."""
         endpoint = self._rpc.endpoint
 
-        def take(line: bytes) -> bool:
+        def on_line(line: bytes) -> bool:
             try:
                 watched = _watch_lines.decode(line).result
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise StoreUnavailable(f"etcd /watch: the answer is not understood: {error}") from error
+                raise StoreUnavailable(f"etcd /watch: the answer cannot be decoded: {error}") from error
             if watched is None or watched.canceled:
                 _log.info("etcd_watch_canceled", prefix=prefix, reason=watched.cancel_reason if watched else "error")
                 return False
@@ -173,22 +173,22 @@ class EtcdStore:
                 on_changes([_change(event) for event in watched.events])
             return True
 
-        async def still_there() -> None:
+        async def check_member() -> None:
             await self._rpc.call("/kv/range", {"key": prefix.encode() or b"\0"}, _RangeResponse, endpoint=endpoint)
 
         body = {"create_request": {**_prefix_range(prefix), "start_revision": revision}}
-        await self._rpc.stream("/watch", body, endpoint=endpoint, take=take, idle_s=_IDLE_S, on_idle=still_there)
+        await self._rpc.stream("/watch", body, endpoint=endpoint, on_line=on_line, idle_s=_IDLE_S, on_idle=check_member)
 
 
 def _prefix_range(prefix: str) -> dict[str, bytes]:
-    """Key and end of the range of all keys with a prefix: the end is the prefix with its last byte raised by one."""
+    """Return the range of all keys with a prefix: its end is the prefix with the last byte incremented."""
     start = prefix.encode()
     stem = start.rstrip(b"\xff")
     return {"key": start or b"\0", "range_end": stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\0"}
 
 
 def _key(raw: bytes) -> str:
-    # A key that is not UTF-8 is none of ours; it must not break the watch of those that are.
+    # A key that is not UTF-8 belongs to another program; it must not break the watch.
     return raw.decode(errors="backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""The child process that fits."""
+"""Child process that fits forecasts."""
 
 import sys
 
@@ -10,7 +10,7 @@ from loadline.forecast import forecast
 
 
 def main(imports: list[str]) -> None:
-    """Answer questions with forecasts; see ``answer_all``."""
+    """Answer queries with forecasts; see ``answer_all``."""
     decoder = msgspec.json.Decoder(ForecastQuery)
     answer_all(lambda frame: msgspec.json.encode(forecast(decoder.decode(frame))), imports)
 

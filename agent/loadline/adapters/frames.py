@@ -1,6 +1,6 @@
-"""What a child process and its parent say to each other: on stdin and stdout, each a length of four bytes and a frame.
+"""Protocol between a child process and its parent: length-prefixed frames on stdin and stdout.
 
-The child begins with an answer without being asked: it is ready.
+The child first sends ``READY`` unasked.
 """
 
 import os
@@ -11,27 +11,27 @@ from typing import BinaryIO, Final
 
 LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 4_194_304
-"""A question of 4,096 points has 80 kB, an allocation of 1,024 models with 64 pools each 2 MB."""
+"""Maximum size of a frame: a query of 4,096 points has 80 kB, an allocation of 1,024 models with 64 pools each 2 MB."""
 READY: Final = b'"ready"'
-# Below whoever must be quick: on a full machine the agent's loop comes first.
+# On a busy machine the agent's loop has priority over its children.
 _NICENESS: Final = 10
 
 
 def with_length(frame: bytes) -> bytes:
-    """A frame, with its length before it."""
+    """Return a frame with its length prepended."""
     return len(frame).to_bytes(LENGTH_BYTES) + frame
 
 
 def answer_all(answer: Callable[[bytes], bytes], imports: list[str]) -> None:
-    """Be such a child: answer until stdin ends.
+    """Run as the child: answer until stdin ends.
 
     Args:
-        answer: Takes a question and gives its answer.
-        imports: Modules to import before anything is asked.
+        answer: Maps a query to its answer.
+        imports: Modules to import before the first query.
     """
     os.nice(_NICENESS)
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output that a library prints must not mix with answers
         for name in imports:
             import_module(name)
         _write_frame(answers, READY)

@@ -1,4 +1,4 @@
-"""Telling systemd how the service is (``sd_notify``); does nothing where nobody listens."""
+"""Notifications to systemd (``sd_notify``); without a notify socket they do nothing."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ class Notifier:
     """The service manager's notify socket. Sending never blocks and never fails.
 
     Args:
-        environment: Where NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are looked up.
+        environment: Variables with NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -22,10 +22,10 @@ class Notifier:
         timeout_us = environment.get("WATCHDOG_USEC", "")
         ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self.watchdog_interval_s = int(timeout_us) / _US_PER_S / 2 if timeout_us.isdecimal() and ours else 0.0
-        """How often ``alive`` should be called, half of what is allowed; 0: no watchdog."""
+        """Interval in s at which ``alive`` should be called, half of the timeout; 0: no watchdog."""
 
     def ready(self) -> None:
-        """The service has started, or has reloaded its configuration."""
+        """Report that the service has started."""
         self._send("READY=1")
 
     def alive(self) -> None:
@@ -33,7 +33,7 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The service is on its way out."""
+        """Report that the service is stopping."""
         self._send("STOPPING=1")
 
     def _send(self, message: str) -> None:

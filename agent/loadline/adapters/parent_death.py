@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent, even where that is killed."""
+"""Child processes that end with their parent, even if the parent is killed."""
 
 import ctypes
 import os
@@ -11,15 +11,15 @@ _LIBC: Final = ctypes.CDLL(None)
 
 
 def die_with_parent() -> Callable[[], None]:
-    """A ``preexec_fn``: the child is killed when the thread that started it ends. Linux only.
+    """Return a ``preexec_fn`` that has the child killed when the thread that started it ends. Linux only.
 
-    It is a system call and a comparison, so it is safe even where the parent has threads.
+    It makes one system call and one comparison, so it is safe in a parent with threads.
     """
     parent = os.getpid()
 
-    def arrange() -> None:
+    def set_death_signal() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
-    return arrange
+    return set_death_signal

@@ -1,4 +1,4 @@
-"""What a daemon does on a signal: SIGTERM and SIGINT stop it, SIGHUP has it read its configuration."""
+"""Signal handlers of a daemon: SIGTERM and SIGINT stop it, SIGHUP reloads its configuration."""
 
 import asyncio
 import signal
@@ -12,18 +12,20 @@ _log = structlog.get_logger(component="signals")
 
 
 def install_handlers(stop: Callable[[], object], reload: Callable[[], object] | None = None) -> None:
-    """Call ``stop`` on SIGTERM and SIGINT from now on, in the running loop; on SIGHUP ``reload``, or say why not.
+    """Call ``stop`` on SIGTERM and SIGINT in the running loop, and on SIGHUP ``reload``, or log that there is none.
 
-    A SIGHUP that was held is obeyed now.
+    A deferred SIGHUP is handled now.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    hung_up = reload or _hung_up
-    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    on_hangup = reload or _log_not_reloaded
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
     if deferred_sighup.pop_deferred():
-        hung_up()
+        on_hangup()
 
 
-def _hung_up() -> None:
-    _log.warning("not_reloaded", detail="the configuration is read at the start only", remedy="Restart to read it.")
+def _log_not_reloaded() -> None:
+    _log.warning(
+        "not_reloaded", detail="this process reads its configuration at the start only", remedy="Restart to read it."
+    )

@@ -1,4 +1,4 @@
-"""The child process that allocates."""
+"""Child process that solves allocation problems."""
 
 import sys
 
@@ -11,7 +11,7 @@ from loadline.solver import solve
 
 
 class SolveRequest(Struct, frozen=True):
-    """A problem, and how long its solution may take."""
+    """An allocation problem and the time limit of its solution."""
 
     problem: AllocationProblem
     time_limit_s: float
@@ -22,8 +22,8 @@ def main(imports: list[str]) -> None:
     decoder = msgspec.json.Decoder(SolveRequest)
 
     def answer(frame: bytes) -> bytes:
-        asked = decoder.decode(frame)
-        return msgspec.json.encode(solve(asked.problem, asked.time_limit_s))
+        request = decoder.decode(frame)
+        return msgspec.json.encode(solve(request.problem, request.time_limit_s))
 
     answer_all(answer, imports)
 
