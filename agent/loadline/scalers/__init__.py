@@ -1,1 +1,1 @@
-"""Programs that make decisions true."""
+"""Scalers: programs that carry out decisions."""

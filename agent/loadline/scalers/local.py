@@ -2,8 +2,8 @@
 
     python -m loadline.scalers.local --config local.toml
 
-It decides (``local_plan``, pure), then does (``local_processes``). Without NATS it keeps what it has: it restarts what
-dies and goes on with drains. On SIGTERM, or when it is killed, its workers end with it.
+``local_plan`` (pure) decides, ``local_processes`` acts. Without NATS the scaler keeps its targets: it restarts workers
+that die and continues drains. Its workers end with it, on SIGTERM and when it is killed.
 """
 
 import argparse
@@ -37,22 +37,22 @@ from loadline.scalers.local_plan import (
 )
 from loadline.scalers.local_processes import Child, Lifetime, Lifetimes, fill_template, unix_ms
 
-# News wakes the scaler at once; deadlines and drain reports are looked at this often.
+# Interval at which deadlines and drain reports are checked; decisions and exits wake the scaler at once.
 _TURN_S: Final = 0.25
 _log = logs.bounded("local_scaler")
 
 
 class _LocalWorker:
-    """A process as it is planned with, and as it really is."""
+    """A worker: its planned state and its process."""
 
     def __init__(self, seen: Process, child: Child) -> None:
         self.seen = seen
         self.child = child
-        self.told_to_end = ""
+        self.end_reason = ""
 
 
 class _ScaledPool:
-    """The workers of one pool, and what they should be."""
+    """Workers and target of one pool."""
 
     def __init__(self, model: str, knobs: LocalPoolKnobs, numbers: Iterator[int]) -> None:
         self.model = model
@@ -72,7 +72,7 @@ class LocalScaler:
 
     Args:
         knobs: The configuration.
-        scaler: Where decisions come from, entered.
+        scaler: Source of decisions, entered.
     """
 
     def __init__(self, knobs: LocalKnobs, scaler: ScalerClient) -> None:
@@ -95,11 +95,11 @@ class LocalScaler:
         }
         self._lifetimes = Lifetimes(Path(knobs.lifetimes_file) if knobs.lifetimes_file else None)
         self._open: dict[str, ReceivedDecision] = {}
-        self._told: dict[str, dict[str, int]] = {}
+        self._reported: dict[str, dict[str, int]] = {}
         self._wake = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Carry out decisions until ``stop`` is set, then end all workers, within ``grace_ms`` and a little."""
+        """Carry out decisions until ``stop`` is set, then end all workers, within slightly more than ``grace_ms``."""
         stopping = asyncio.create_task(self._wake_at(stop))
         try:
             async with running(self._receive(), "decisions") as receiving:
@@ -107,7 +107,7 @@ class LocalScaler:
                     self._wake.clear()
                     for pool in self._pools.values():
                         self._turn(pool)
-                    await self._tell()
+                    await self._report()
                     await wait_at_most(self._wake, _TURN_S)
         finally:
             stopping.cancel()
@@ -129,20 +129,20 @@ class LocalScaler:
                 pool = self._pools[model, name]
                 pool.target, pool.drain_ttl_ms = target, order.decision.drain_ttl_ms
             self._open[model] = order
-            self._told.pop(model, None)
+            self._reported.pop(model, None)
             self._wake.set()
             _log.info("decision_accepted", decision=order.decision.decision_id, targets=_counts(order))
 
-    def _look(self, pool: _ScaledPool, now_ms: int) -> None:
-        """Mark who is on the way out."""
+    def _mark_leaving(self, pool: _ScaledPool, now_ms: int) -> None:
+        """Mark the processes that are leaving."""
         drained = {seen.worker for seen in pool.seen() if self._scaler.drained(seen.worker, seen.incarnation)}
         for seen in mark_leaving(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
             pool.workers[seen.worker].seen = seen
 
     def _turn(self, pool: _ScaledPool) -> None:
-        """Decide for one pool, then do it."""
+        """Plan and execute the actions of one pool."""
         now_ms = _now_ms()
-        self._look(pool, now_ms)
+        self._mark_leaving(pool, now_ms)
         for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
             self._do(pool, action, now_ms)
 
@@ -153,9 +153,9 @@ class LocalScaler:
             return
         worker = pool.workers[action.worker]
         worker.seen = replace(worker.seen, signal=action.kind, signalled_ms=now_ms)
-        worker.told_to_end = worker.told_to_end or action.reason
+        worker.end_reason = worker.end_reason or action.reason
         worker.child.send(action.kind)
-        _log.info("worker_signalled", worker=action.worker, signal=action.kind, reason=worker.told_to_end)
+        _log.info("worker_signalled", worker=action.worker, signal=action.kind, reason=worker.end_reason)
 
     def _start(self, pool: _ScaledPool, now_ms: int) -> None:
         name, incarnation = f"{pool.knobs.name}-{next(pool.numbers)}", unix_ms()
@@ -180,18 +180,18 @@ class LocalScaler:
 
     def _exited(self, pool: _ScaledPool, name: str, code: int) -> None:
         now_ms = _now_ms()
-        # It may have said that it is empty since the last turn.
-        self._look(pool, now_ms)
+        # Its drain report may have arrived since the last turn.
+        self._mark_leaving(pool, now_ms)
         worker = pool.workers.pop(name)
         pool.failures = failures_after_exit(pool.failures, worker.seen, self._timing, now_ms)
-        reason = _why_ended(worker, code)
+        reason = _exit_reason(worker, code)
         _log.info("worker_ended", worker=name, code=code, reason=reason)
         began_ms, ended_ms = worker.seen.incarnation, unix_ms()
         self._lifetimes.add(Lifetime(name, pool.model, pool.knobs.name, pool.knobs.gpus, began_ms, ended_ms, reason))
         self._wake.set()
 
-    async def _tell(self) -> None:
-        """Report on the decisions that are being carried out, where there is something new to say."""
+    async def _report(self) -> None:
+        """Report the progress of open decisions when their counts have changed."""
         for model, order in list(self._open.items()):
             pools = {name: self._pools[model, name] for name in order.targets}
             observed = {name: len(pool.workers) for name, pool in pools.items()}
@@ -199,8 +199,8 @@ class LocalScaler:
                 del self._open[model]
                 await self._scaler.complete(order, observed)
                 _log.info("decision_done", decision=order.decision.decision_id, observed=observed)
-            elif self._told.get(model) != observed:
-                self._told[model] = observed
+            elif self._reported.get(model) != observed:
+                self._reported[model] = observed
                 await self._scaler.progress(order, observed)
 
     async def _end_all(self) -> None:
@@ -214,9 +214,9 @@ class LocalScaler:
                 await wait_at_most(self._wake, _TURN_S)
 
 
-def _why_ended(worker: _LocalWorker, code: int) -> str:
-    if worker.told_to_end:
-        return worker.told_to_end
+def _exit_reason(worker: _LocalWorker, code: int) -> str:
+    if worker.end_reason:
+        return worker.end_reason
     if worker.seen.drained_ms is not None:
         return "drained"
     if worker.seen.leaving:

@@ -1,7 +1,7 @@
-"""What a local scaler does next: the target and the processes that there are, in; starts and signals, out. Pure.
+"""Planning of a local scaler, pure: from a target and the existing processes to starts and signals.
 
-A process is *leaving* once a decision names it as a victim, it says that it is drained, or it is told to end: none of
-these is ever taken back. All others are *staying*, and there should be as many of them as the target says.
+A process is *leaving* once a decision names it as a victim, it reports that it is drained, or it is signalled; this is
+never revoked. All others are *staying*, and their number must reach the target.
 """
 
 from collections.abc import Sequence
@@ -17,45 +17,45 @@ Signal = Literal["none", "terminate", "kill"]
 
 
 class ProcessTiming(Struct, frozen=True):
-    """The waits of a pool, in ms."""
+    """Time limits of a pool's processes, in ms."""
 
     linger_ms: int
-    """A drained worker may take this long to leave by itself."""
+    """Time for a drained worker to exit by itself."""
     grace_ms: int
-    """From the request to end (SIGTERM) to the end by force (SIGKILL)."""
+    """Time from SIGTERM to SIGKILL."""
     settle_ms: int
     """A process younger than this counts as starting; one that dies younger failed to start."""
     restart_backoff_ms: int
     """Wait after a failed start; doubles with every further one."""
     restart_backoff_max_ms: int
-    """The longest such wait."""
+    """Maximum of this wait."""
     start_concurrency: int
     """Processes that may be starting at once."""
 
 
 class Process(Struct, frozen=True):
-    """One worker process that is alive. Times are ms of one monotonic clock."""
+    """A running worker process. Times are ms of one monotonic clock."""
 
     worker: str
     incarnation: int
     """Unix time of its start in ms; a worker's own is the same or later."""
     started_ms: int
     leave_by_ms: int | None = None
-    """When its time to drain is over; None: it need not drain."""
+    """Deadline of its drain; None: it does not drain."""
     drained_ms: int | None = None
-    """When it said that it is empty."""
+    """Time of its drain report."""
     signal: Signal = "none"
-    """The strongest signal that it was sent."""
+    """Strongest signal sent to it."""
     signalled_ms: int = 0
 
     @property
     def leaving(self) -> bool:
-        """Whether it no longer counts for the target."""
+        """True if it no longer counts towards the target."""
         return self.leave_by_ms is not None or self.signal != "none"
 
 
 class StartFailures(Struct, frozen=True):
-    """Failed starts in a row, and when the last one ended."""
+    """Consecutive failed starts, and the time of the last one."""
 
     count: int = 0
     last_ms: int = 0
@@ -77,7 +77,7 @@ def mark_leaving(
     drain_ttl_ms: int,
     now_ms: int,
 ) -> list[Process]:
-    """The processes, with those that are now leaving marked: victims, and who says that it is drained."""
+    """Return the processes with those marked as leaving that are victims or report that they are drained."""
     victims = {victim.worker: victim.incarnation for victim in target.victims} if target else {}
     marked = []
     for process in processes:
@@ -96,7 +96,7 @@ def mark_leaving(
 def plan_actions(
     processes: Sequence[Process], target: PoolTarget | None, failures: StartFailures, timing: ProcessTiming, now_ms: int
 ) -> list[ProcessAction]:
-    """What to do now for one pool; nothing before its first target is known."""
+    """Return the actions for one pool; none to reach a target before the first one is known."""
     actions = [action for process in processes if (action := _termination_step(process, timing, now_ms))]
     if target is None:
         return actions
@@ -107,13 +107,13 @@ def plan_actions(
         count = min(missing, timing.start_concurrency - starting)
         if count > 0:
             actions.append(ProcessAction("start", count=count))
-    # The agent names victims among the workers that it knows; above its count are those that it does not: the newest.
+    # Victims are workers that the agent knows; any surplus beyond them is unknown to it, hence the newest.
     actions += [ProcessAction("terminate", process.worker, reason="surplus") for process in staying[target.replicas :]]
     return actions
 
 
 def _termination_step(process: Process, timing: ProcessTiming, now_ms: int) -> ProcessAction | None:
-    """The next step of a process on its way out, if it is due."""
+    """Return the next step of a leaving process, if it is due."""
     if process.signal == "kill":
         return None
     if process.signal == "terminate":
@@ -127,15 +127,15 @@ def _termination_step(process: Process, timing: ProcessTiming, now_ms: int) -> P
 
 
 def backoff_ms(failures: int, timing: ProcessTiming) -> int:
-    """How long after the last of so many failed starts in a row the next may be tried."""
+    """Return the wait in ms after this number of consecutive failed starts."""
     if failures == 0:
         return 0
-    # 2**30 times the first wait is above any bound there is.
+    # 2**30 times the first wait exceeds every permitted maximum.
     return min(timing.restart_backoff_max_ms, timing.restart_backoff_ms << min(failures - 1, 30))
 
 
 def failures_after_exit(failures: StartFailures, process: Process, timing: ProcessTiming, now_ms: int) -> StartFailures:
-    """Count an exit: an end that was asked for, or came after a settled life, is no failed start."""
+    """Count an exit as a failed start, unless it was requested or came after ``settle_ms``."""
     if process.leaving:
         return failures
     if now_ms - process.started_ms >= timing.settle_ms:
@@ -144,5 +144,5 @@ def failures_after_exit(failures: StartFailures, process: Process, timing: Proce
 
 
 def is_reached(processes: Sequence[Process], target: PoolTarget) -> bool:
-    """Whether the pool is as the target says: the right count, and every process on its way out is gone."""
+    """Return True if the pool has the target's count and no process is leaving."""
     return len(processes) == target.replicas and not any(process.leaving for process in processes)

@@ -1,9 +1,9 @@
-"""The scaler of fleets whose replicas somebody else sets, such as an HPA that follows ``loadline_desired_replicas``.
+"""A scaler for fleets whose replicas another autoscaler sets, such as an HPA on ``loadline_desired_replicas``.
 
     python -m loadline.scalers.observed --config loadline.toml
 
-It starts and stops nothing. It accepts each decision, and says that it is done once the leader sees as many ready
-workers as were decided: without it decisions would expire, with an alarm and a pause after each.
+It starts and stops no workers. It accepts each decision and completes it once the leader's status shows the decided
+number of ready workers; without it decisions expire, each with an alarm and a pause.
 """
 
 import argparse
@@ -29,8 +29,8 @@ class ObservedScaler:
     """Answers decisions by what the leader's status shows.
 
     Args:
-        scaler: Where decisions come from, entered.
-        bus: Where agents publish their status.
+        scaler: Source of decisions, entered.
+        bus: Bus with the agents' status.
         root: First tokens of every subject.
     """
 
@@ -40,7 +40,7 @@ class ObservedScaler:
         self._subjects = Subjects(root)
         self._open: dict[str, ReceivedDecision] = {}
         self._ready: dict[str, dict[str, int]] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Answer until cancelled."""
@@ -53,16 +53,16 @@ class ObservedScaler:
         async for order in self._scaler:
             await self._scaler.accept(order)
             self._open[order.model] = order
-            self._news.set()
+            self._changed.set()
 
     async def _answer(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             for model in list(self._open):
-                await self._look(model)
+                await self._complete_if_reached(model)
 
-    async def _look(self, model: str) -> None:
+    async def _complete_if_reached(self, model: str) -> None:
         order, ready = self._open[model], self._ready.get(model, {})
         observed = {pool: ready.get(pool, 0) for pool in order.targets}
         if all(observed[pool] == target.replicas for pool, target in order.targets.items()):
@@ -74,9 +74,9 @@ class ObservedScaler:
         status = decode_as(AgentStatus, payload)
         if isinstance(status, Rejected) or not status.leading:
             return
-        # One part of a status says nothing of the models in the others.
+        # A part of a status covers only its own models, so the counts of the others are kept.
         self._ready |= {model.model: {pool.pool: pool.ready for pool in model.pools} for model in status.models}
-        self._news.set()
+        self._changed.set()
 
 
 async def serve(path: Path, only: Sequence[str]) -> None:
