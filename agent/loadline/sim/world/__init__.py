@@ -1,1 +1,1 @@
-"""The simulated machines of a cluster: a timeline, NATS, etcd, and the processes that are connected to them."""
+"""Simulated infrastructure: timeline, NATS, etcd, and the processes that are connected to them."""

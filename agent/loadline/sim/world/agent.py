@@ -1,7 +1,7 @@
-"""An agent's process in virtual time: the production turns, performer and registry on a bus and a store that are given.
+"""An agent's process in virtual time: the production turns, effects and registry on a virtual bus and store.
 
-What the event loop of the real process does is done here by the timeline: a turn is due when something arrives or when
-the core wants to be woken, and never sooner than ``turn_spacing_ms`` after the one before.
+The timeline replaces the event loop: a turn is due when input arrives or the core requests a wake-up, and never less
+than ``turn_spacing_ms`` after the previous one.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -27,7 +27,7 @@ from loadline.wire.subjects import Subjects
 FRAME_BYTES_MAX = 262_144
 BATCH_MAX = 512
 INBOX_FRAMES_MAX = 65_536
-# Tasks do not say when they are done: they are tidied up when there are so many.
+# Tasks do not announce their end: finished ones are removed when there are so many.
 _TASKS_KEPT = 64
 
 
@@ -40,52 +40,52 @@ class VirtualClock:
         self._rate = 1.0 + drift
 
     def now_ms(self) -> int:
-        """Now."""
+        """Return the current time."""
         return START_MS + int(self._timeline.now_ms * self._rate + self._skew_ms)
 
     def virtual_ms(self, now_ms: int) -> float:
-        """The virtual time at which this clock shows a time."""
+        """Return the virtual time at which this clock shows a time."""
         return (now_ms - START_MS - self._skew_ms) / self._rate
 
 
 class NullLog:
-    """A log for a process of which thousands of hours are played. What is a bug still ends the simulation."""
+    """Log that drops everything; an exception still ends the simulation."""
 
     def info(self, event: str, **fields: Any) -> None:
-        """Say nothing."""
+        """Drop the entry."""
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Say nothing."""
+        """Drop the entry."""
 
     def error(self, event: str, **fields: Any) -> None:
-        """Say nothing."""
+        """Drop the entry."""
 
     def exception(self, event: str, **fields: Any) -> None:
-        """Go on with the exception that is being handled."""
+        """Raise the exception that is being handled."""
         del event, fields
         raise  # noqa: PLE0704 - called from within an except clause
 
 
 class TurnObserver:
-    """Whoever looks at every turn of an agent; here nothing comes of it."""
+    """Observer of an agent's turns and effects; does nothing by default."""
 
     def before_turn(self, agent: "SimulatedAgent", events: Sequence[AnyEvent], now: int) -> None:
-        """These events are about to be handled; ``now`` is what the agent's clock shows."""
+        """Observe the events before a turn; ``now`` is the time of the agent's clock."""
 
     def after_turn(
         self, agent: "SimulatedAgent", events: Sequence[AnyEvent], effects: Sequence[AnyEffect], now: int
     ) -> None:
-        """They were handled, and these effects are about to be performed."""
+        """Observe the effects of a turn before they are performed."""
 
     def before_effect(self, agent: "SimulatedAgent", effect: AnyEffect) -> None:
-        """An effect is about to be performed; if the agent is killed now, it never is."""
+        """Observe an effect before it is performed; an agent killed now never performs it."""
 
     def after_effect(self, agent: "SimulatedAgent", effect: AnyEffect) -> None:
-        """An effect was performed, and its result waits for the next turn; if the agent is killed now, it is lost."""
+        """Observe an effect whose result waits for the next turn; an agent killed now loses the result."""
 
 
 class _ObservedController(Controller):
-    """Shows every turn to a watcher."""
+    """Controller that shows every turn to an observer."""
 
     def __init__(self, settings: Settings, agent: "SimulatedAgent", watcher: TurnObserver) -> None:
         super().__init__(settings)
@@ -93,7 +93,7 @@ class _ObservedController(Controller):
         self._observer = watcher
 
     def handle(self, events: Sequence[AnyEvent], now: int) -> list[AnyEffect]:
-        """As ever."""
+        """Handle events between two calls of the observer."""
         self._observer.before_turn(self._agent, events, now)
         effects = super().handle(events, now)
         self._observer.after_turn(self._agent, events, effects, now)
@@ -101,17 +101,17 @@ class _ObservedController(Controller):
 
 
 class SimulatedAgent:
-    """One life of one agent.
+    """One lifetime of an agent.
 
     Args:
         timeline: Virtual time.
-        settings: What its controller is told.
+        settings: Settings of its controller.
         bus: Its connection to the bus.
         store: Its connection to the store.
-        clock: What it reads; None: virtual time itself.
-        journal: Takes every turn, if there is one.
-        turn_spacing_ms: Least time between two turns.
-        watcher: Looks at every turn and every effect.
+        clock: Its clock; None: virtual time.
+        journal: Journal of its turns, if any.
+        turn_spacing_ms: Minimum time between two turns.
+        watcher: Observer of every turn and every effect.
         root: First tokens of all subjects.
         namespace: Namespace of all keys.
     """
@@ -136,7 +136,7 @@ class SimulatedAgent:
         self.alive = True
         self.bus, self.store, self.journal = bus, store, journal
         self.rejected: dict[str, int] = {}
-        """Frames and records that were refused, by reason."""
+        """Rejected frames and records by reason."""
         self._timeline = timeline
         self._spacing_ms = turn_spacing_ms
         self._observer = watcher
@@ -172,18 +172,18 @@ class SimulatedAgent:
         self._wake()
 
     def suspend(self, until_ms: float) -> None:
-        """The process stands still, as when its host is suspended; what arrives waits for it.
+        """Suspend the process, as with its host; input waits for it.
 
-        Nothing goes on, a call that waits for its answer neither; a pause between a turn and its effects is one too.
+        Calls in flight are suspended as well; a suspension may fall between a turn and its effects.
         """
         self._suspended_until_ms = max(self._suspended_until_ms, until_ms)
 
     def stop(self) -> None:
-        """Ask it to end in order."""
+        """Request a graceful shutdown."""
         self.inbox.put(ShutdownRequested())
 
     def kill(self) -> None:
-        """End it where it stands: what it has begun and not finished is never finished."""
+        """Kill the process at once: unfinished work stays unfinished."""
         self.alive = False
         for task in self._tasks:
             task.kill()
@@ -212,7 +212,7 @@ class SimulatedAgent:
             self._tasks[task] = None
 
     def _defer_while_suspended(self, step: Callable[[], None]) -> bool:
-        """Whether the process stands still; then the step is done when it goes on."""
+        """Return whether the process is suspended; the step then runs when it resumes."""
         stands = self._suspended_until_ms > self._timeline.now_ms
         if stands:
             self._timeline.call_at(self._suspended_until_ms, step)
@@ -225,7 +225,7 @@ class SimulatedAgent:
         self._schedule_turn(self._timeline.now_ms)
 
     def _schedule_turn(self, at_ms: float) -> None:
-        """Turn then, or as soon as it may be; an earlier turn that is due takes care of this too."""
+        """Schedule a turn at a time, or as soon as the spacing allows, unless an earlier one is due."""
         at_ms = max(at_ms, self._timeline.now_ms, self._last_turn_ms + self._spacing_ms)
         if self._due_ms is None or at_ms < self._due_ms:
             self._due_ms = at_ms
@@ -244,12 +244,12 @@ class SimulatedAgent:
 
     def _after_turn(self) -> None:
         if not self.alive:
-            return  # killed in the middle of it
+            return  # killed during the turn
         wake_ms = self.controller.next_wake()
         if self.inbox:
             self._wake()
         if wake_ms is not None:
-            # A little later than asked for, as a sum of floats may be a little less than the time that it stands for.
+            # Slightly late, as a sum of floats may fall just below the requested time.
             self._schedule_turn(self.clock.virtual_ms(wake_ms) + 0.01)
         if len(self._tasks) > _TASKS_KEPT:
             self._tasks = {task: None for task in self._tasks if not task.done}

@@ -1,4 +1,4 @@
-"""A bus in virtual time: at most once, with a delay, and as bad as it is told to be."""
+"""Message bus in virtual time: at-most-once delivery with latency and configurable faults."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,19 +11,19 @@ from loadline.ports import FrameHandler, RequestHandler
 from loadline.sim.world.tasks import VirtualFuture, VirtualTask
 from loadline.sim.world.timeline import Timeline
 
-# What a client takes to notice that the server is gone, and to come back: 5 s between pings, two may be missed.
+# Times of a client to detect the loss of the server and to reconnect: 5 s between pings, two may be missed.
 _NOTICED_MS: Final = 10_000.0
 _BACK_MS: Final = 500.0
 
 
 class BusFaults(Struct, frozen=True):
-    """How bad the bus is: probabilities for each frame and each of its receivers."""
+    """Fault probabilities for each frame and each of its receivers."""
 
     loss: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
     late_ms_max: float = 2_000.0
-    """A late frame comes up to so much later, so others overtake it."""
+    """Maximum extra delay of a late frame, so that others overtake it."""
 
 
 class _Subscription(Struct, eq=False):
@@ -32,7 +32,7 @@ class _Subscription(Struct, eq=False):
     offer: FrameHandler
 
     def matches(self, subject: str) -> bool:
-        """Whether it is the subject; ``*`` stands for any token, ``>`` for all that follow."""
+        """Return whether a subject matches; ``*`` stands for one token, ``>`` for all that follow."""
         if "*" not in self.pattern:
             return subject == self.pattern or (self.pattern.endswith(">") and subject.startswith(self.pattern[:-1]))
         wanted, tokens = self.pattern.split("."), subject.split(".")
@@ -43,13 +43,13 @@ class _Subscription(Struct, eq=False):
 
 
 class VirtualBus:
-    """The server. Processes use it through a port of their own.
+    """The server; processes use it through connections.
 
     Args:
         timeline: Virtual time.
-        latency_ms: From a publisher to a receiver; 0: before ``publish`` returns.
-        faults: How bad it is now; may be set at any time.
-        purpose: Where its rng comes from; each of several buses has its own.
+        latency_ms: Latency of delivery; 0: before ``publish`` returns.
+        faults: Current faults; may be set at any time.
+        purpose: Name of its random stream, one for each bus.
     """
 
     def __init__(
@@ -66,34 +66,34 @@ class VirtualBus:
         self._answers: dict[str, dict[BusConnection, RequestHandler]] = {}
 
     def connection(self) -> "BusConnection":
-        """A connection for one process."""
+        """Return a new connection for one process."""
         return BusConnection(self)
 
     def attach(self, port: "BusConnection") -> None:
-        """A process is there."""
+        """Register a connection."""
         self._connections.append(port)
 
     def set_available(self, *, available: bool) -> None:
-        """Stop or start it."""
+        """Stop or start the server."""
         self.available = available
         for port in self._connections:
             port.connection_changed()
 
     def subscribe(self, port: "BusConnection", pattern: str, offer: FrameHandler) -> None:
-        """Deliver what matches: a subject, or all that begin with what stands before ``>``."""
+        """Deliver matching subjects to a connection; a pattern may end in ``>``."""
         self._subscriptions.append(_Subscription(pattern, port, offer))
         self._routes.clear()
 
     def answer(self, port: "BusConnection", subject: str, answer: RequestHandler) -> None:
-        """Give requests on the subject to this process too."""
+        """Let this connection answer requests on a subject."""
         self._answers.setdefault(subject, {})[port] = answer
 
     def responders(self, subject: str) -> "dict[BusConnection, RequestHandler]":
-        """Who may answer requests on the subject: the first answer counts."""
+        """Return all responders of a subject; the first answer counts."""
         return self._answers.get(subject, {})
 
     def detach(self, port: "BusConnection") -> None:
-        """A process is gone."""
+        """Remove a connection."""
         if port in self._connections:
             self._connections.remove(port)
         self._subscriptions = [one for one in self._subscriptions if one.connection is not port]
@@ -102,7 +102,7 @@ class VirtualBus:
             del self._answers[subject]
 
     def publish(self, sender: "BusConnection", subject: str, payload: bytes) -> None:
-        """Carry a frame to everyone who listens."""
+        """Deliver a frame to all subscribers."""
         route = self._routes.get(subject)
         if route is None:
             route = tuple(one for one in self._subscriptions if one.matches(subject))
@@ -111,7 +111,7 @@ class VirtualBus:
             self.deliver(sender, one.connection, partial(one.offer, subject, payload))
 
     def deliver(self, sender: "BusConnection", receiver: "BusConnection", deliver: Callable[[], object]) -> None:
-        """From one process to another: not at all, once or twice, in time or late."""
+        """Deliver from one connection to another under the current faults: lost, once or twice, late."""
         if not sender.reachable:
             return
         if self.latency_ms == 0.0:
@@ -138,26 +138,26 @@ class BusConnection:
 
     def __init__(self, bus: VirtualBus) -> None:
         self.connected = bus.available
-        """What the process believes."""
+        """Whether the process believes to be connected."""
         self.partitioned = False
-        """Whether nothing gets through."""
+        """Whether the process is partitioned from the server."""
         self._bus = bus
         self._on_connection: Callable[[bool], None] = lambda _connected: None
         bus.attach(self)
 
     def set_partitioned(self, *, partitioned: bool) -> None:
-        """Cut the process off, or let it back. It notices after a while; what it sends until then is lost."""
+        """Partition or reconnect the process. It detects this late; frames until then are lost."""
         if partitioned != self.partitioned:
             self.partitioned = partitioned
             self.connection_changed()
 
     @property
     def reachable(self) -> bool:
-        """Whether frames arrive and get away."""
+        """Whether frames can be exchanged."""
         return self._bus.available and not self.partitioned
 
     def connection_changed(self) -> None:
-        """The bus or the way to it went or came back; the process notices after a while."""
+        """Notify the process late of a change of reachability."""
         reachable = self.reachable
 
         def notice() -> None:
@@ -168,22 +168,22 @@ class BusConnection:
         self._bus.timeline.call_later(_BACK_MS if reachable else self._bus.rng.uniform(0.0, _NOTICED_MS), notice)
 
     def publish_now(self, subject: str, payload: bytes) -> None:
-        """What ``publish`` does, for those who do not wait.
+        """Publish without waiting.
 
         Raises:
-            BusUnavailable: The bus is away; the frame was not queued.
+            BusUnavailable: The bus is unreachable; the frame is not queued.
         """
         if not self.connected:
             raise BusUnavailable("the bus is away")
         self._bus.publish(self, subject, payload)
 
     async def connect(self, on_connection: Callable[[bool], None]) -> None:
-        """Connect; says at every change whether it is connected."""
+        """Connect; report every change of the connection."""
         self._on_connection = on_connection
         on_connection(self.connected)
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> None:
-        """Hand every frame on the subject (or all that begin with what stands before ``>``) to ``offer``."""
+        """Pass every frame on a subject (which may end in ``>``) to ``offer``."""
         self._bus.subscribe(self, subject, offer)
 
     async def answer(self, subject: str, answer: RequestHandler) -> None:
@@ -191,7 +191,7 @@ class BusConnection:
         self._bus.answer(self, subject, answer)
 
     async def serve(self, name: str, version: str, endpoints: Mapping[str, tuple[str, RequestHandler]]) -> None:
-        """Answer requests on the subjects of a micro service; it is not announced as one."""
+        """Answer requests on the subjects of a micro service, without its discovery."""
         del name, version
         for subject, answer in endpoints.values():
             self._bus.answer(self, subject, answer)
@@ -200,7 +200,7 @@ class BusConnection:
         """Publish now or not at all.
 
         Raises:
-            BusUnavailable: The bus is away; the frame was not queued.
+            BusUnavailable: The bus is unreachable; the frame is not queued.
         """
         self.publish_now(subject, payload)
 
@@ -208,7 +208,7 @@ class BusConnection:
         """Publish and wait for one reply.
 
         Raises:
-            BusUnavailable: The bus is away, nobody listens, or nobody answered in time.
+            BusUnavailable: The bus is unreachable, nobody listens, or no answer came in time.
         """
         bus, promise = self._bus, VirtualFuture[bytes]()
         found = bus.responders(subject)
@@ -228,7 +228,7 @@ class BusConnection:
         return await promise
 
     async def close(self) -> None:
-        """Hear and say nothing any more."""
+        """Close the connection."""
         self.partitioned = True
         self.connected = False
         self._bus.detach(self)

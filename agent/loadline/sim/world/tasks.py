@@ -1,4 +1,4 @@
-"""Coroutines in virtual time: what awaits goes on when the timeline says so. There is no event loop, and no thread."""
+"""Coroutines in virtual time, resumed by the timeline, without an event loop or threads."""
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class VirtualFuture(Generic[T]):
-    """A result that comes later, or has come already."""
+    """A result that is available now or later."""
 
     __slots__ = ("_callbacks", "_error", "_result", "done")
 
@@ -21,19 +21,19 @@ class VirtualFuture(Generic[T]):
         self._callbacks: list[Callable[[], None]] = []
 
     def set_result(self, result: T) -> None:
-        """The result is there; whoever waits goes on at once. What is settled already stays as it is."""
+        """Set the result and resume the waiting tasks at once; a set result is kept."""
         if not self.done:
             self.done, self._result = True, result
             self._notify()
 
     def set_exception(self, error: BaseException) -> None:
-        """There will be no result: whoever waits gets the error."""
+        """Set an error, which is raised in the waiting tasks."""
         if not self.done:
             self.done, self._error = True, error
             self._notify()
 
     def add_done_callback(self, do: Callable[[], None]) -> None:
-        """Do it when the result is there."""
+        """Call a function when the result is available."""
         self._callbacks.append(do)
 
     def __await__(self) -> Generator["VirtualFuture[T]", None, T]:
@@ -50,12 +50,12 @@ class VirtualFuture(Generic[T]):
 
 
 class VirtualTask:
-    """A coroutine under way. It runs at once up to its first wait.
+    """A running coroutine. It runs at once up to its first wait.
 
     Args:
-        coroutine: May await promises, and what awaits promises.
-        on_end: Called when it has come to its end.
-        hold: Asked before every step; who says True takes the step, to do it later.
+        coroutine: Awaits futures only.
+        on_end: Called at its end.
+        hold: Called before every step; True means that it runs the step later itself.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class VirtualTask:
         self._resume()
 
     def kill(self) -> None:
-        """End it where it stands, as the end of a process does: nothing of it runs any more."""
+        """End the coroutine at once, as the death of its process does."""
         self.done = True
-        if not self._running:  # else it is itself what ends the process: it is closed at its next wait
+        if not self._running:  # a coroutine that ends its own process is closed at its next wait
             self._coroutine.close()
 
     def _resume(self) -> None:
@@ -99,7 +99,7 @@ class VirtualTask:
 
 
 async def sleep(timeline: Timeline, wait_ms: float) -> None:
-    """Wait for a while; for no time at all where there is none."""
+    """Wait for a time; return at once if it is not positive."""
     if wait_ms > 0.0:
         over = VirtualFuture[None]()
         timeline.call_later(wait_ms, partial(over.set_result, None))

@@ -1,4 +1,4 @@
-"""Virtual time: what is to be done and when. Of things at the same time, what was planned first comes first."""
+"""Virtual time: a queue of callbacks. Callbacks of equal time run in the order of their scheduling."""
 
 import heapq
 import random
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 START_MS: Final = 1_700_000_000_000
-"""Unix ms at which virtual time begins for whoever reads a clock."""
+"""Unix ms of the start of virtual time."""
 
 
 class Timeline:
-    """A heap of deeds. Time only moves forward, from deed to deed.
+    """A heap of callbacks. Time only moves forward, from callback to callback.
 
     Args:
-        seed: Where all rng comes from.
+        seed: Seed of all random streams.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -24,20 +24,20 @@ class Timeline:
         self._scheduled = 0
 
     def rng(self, purpose: str) -> random.Random:
-        """A stream of its own for each purpose: who draws more of one does not change another."""
-        return random.Random(f"{self.seed}:{purpose}")  # noqa: S311 - repeatable, no secret
+        """Return a random stream for a purpose, independent of all others."""
+        return random.Random(f"{self.seed}:{purpose}")  # noqa: S311 - reproducible, no secret
 
     def call_at(self, at_ms: float, do: Callable[[], object]) -> None:
-        """Do it then; what is in the past is done next."""
+        """Call a function at a time; a past time means next."""
         self._scheduled += 1
         heapq.heappush(self._queue, (max(at_ms, self.now_ms), self._scheduled, do))
 
     def call_later(self, wait_ms: float, do: Callable[[], object]) -> None:
-        """Do it after a while."""
+        """Call a function after a delay."""
         self.call_at(self.now_ms + wait_ms, do)
 
     def run_until(self, until_ms: float) -> None:
-        """Let time pass."""
+        """Run all callbacks up to a time."""
         queue = self._queue
         while queue and queue[0][0] <= until_ms:
             self.now_ms, _, do = heapq.heappop(queue)
