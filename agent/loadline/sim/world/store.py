@@ -1,4 +1,4 @@
-"""A store in virtual time: linearizable, with leases and a stream of changes, and as bad as it is told to be."""
+"""Key-value store in virtual time: linearizable, with leases, watches and configurable faults."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,17 +20,17 @@ _BACK_MS: Final = 300.0
 
 
 class StoreFaults(Struct, frozen=True):
-    """How bad the store is: probabilities for each call, and for each change of a watch."""
+    """Fault probabilities for each call, and for each change of a watch."""
 
     refused: float = 0.0
-    """Certainly not done."""
+    """The call is certainly not done."""
     unknown: float = 0.0
-    """Done or not, with equal chances; the caller hears that nobody knows."""
+    """The call is done or not with equal chances, and the caller cannot know."""
     slow: float = 0.0
     slow_ms_max: float = 4_000.0
-    """A slow call is done up to so much later, perhaps after the caller gave up."""
+    """Maximum delay of a slow call, which may be done after the caller's timeout."""
     compacted: float = 0.0
-    """A watch has to begin again with a snapshot."""
+    """The watch starts again with a snapshot."""
 
 
 class _VirtualLease(Struct, eq=False):
@@ -40,7 +40,7 @@ class _VirtualLease(Struct, eq=False):
 
 
 class VirtualStore:
-    """The server. Processes use it through a port of their own.
+    """The server; processes use it through connections.
 
     Args:
         timeline: Virtual time.
@@ -57,23 +57,23 @@ class VirtualStore:
         self.revision = 1
         self.keys: dict[str, StoreEntry] = {}
         self.on_write: Callable[[list[StoreChange]], None] = lambda _changes: None
-        """Told of every write at the moment at which it is done, whoever can hear the store."""
+        """Called with every write at the moment it is done, even without any connection."""
         self._leases: dict[int, _VirtualLease] = {}
         self._connections: list[StoreConnection] = []
 
     def connection(self) -> "StoreConnection":
-        """A connection for one process."""
+        """Return a new connection for one process."""
         port = StoreConnection(self)
         self._connections.append(port)
         return port
 
     def detach(self, port: "StoreConnection") -> None:
-        """A process is gone."""
+        """Remove a connection."""
         if port in self._connections:
             self._connections.remove(port)
 
     def set_available(self, *, available: bool) -> None:
-        """Stop or start it. When it comes back every lease has its whole time again, as under a new leader of etcd."""
+        """Stop or start the server. After a restart all leases get their full TTL, as under a new leader of etcd."""
         self.available = available
         if available:
             for lease in self._leases.values():
@@ -84,7 +84,7 @@ class VirtualStore:
     # -- what a call does, all at once ---------------------------------------------------------------------------------
 
     def grant(self, ttl_s: int) -> int:
-        """A new lease's id."""
+        """Grant a lease and return its id."""
         self.revision += 1  # etcd does not count leases, but ids of their own keep traces readable
         lease = _VirtualLease(self.revision, ttl_s * 1_000.0, self.timeline.now_ms + ttl_s * 1_000.0)
         self._leases[lease.lease_id] = lease
@@ -92,7 +92,7 @@ class VirtualStore:
         return lease.lease_id
 
     def keep_alive(self, lease_id: int) -> int:
-        """Extend a lease; gives its TTL in s, 0 when it is lost."""
+        """Renew a lease; return its TTL in s, 0 when it is lost."""
         lease = self._leases.get(lease_id)
         if lease is None:
             return 0
@@ -105,7 +105,7 @@ class VirtualStore:
             self._write([Write(key, None) for key, entry in self.keys.items() if entry.lease_id == lease_id])
 
     def read(self, prefix: str) -> StoreSnapshot:
-        """Everything under a prefix, in key order."""
+        """Return all entries under a prefix, in key order."""
         return StoreSnapshot([self.keys[key] for key in sorted(self.keys) if key.startswith(prefix)], self.revision)
 
     def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
@@ -154,7 +154,7 @@ class VirtualStore:
 
 
 class _PrefixWatch(Struct, eq=False):
-    """Somebody follows a prefix. A new ``life`` begins with a snapshot and ends with a gap."""
+    """Watch of a prefix. A new ``generation`` starts with a snapshot and ends with a gap."""
 
     prefix: str
     on_snapshot: Callable[[StoreSnapshot], None]
@@ -164,7 +164,7 @@ class _PrefixWatch(Struct, eq=False):
     alive: bool = False
     connected: bool | None = None
     next_at_ms: float = 0.0
-    """Changes do not overtake each other."""
+    """Time before which no change is delivered, so that changes keep their order."""
 
 
 class StoreConnection:
@@ -172,32 +172,32 @@ class StoreConnection:
 
     def __init__(self, store: VirtualStore) -> None:
         self.partitioned = False
-        """Whether nothing gets through."""
+        """Whether the process is partitioned from the server."""
         self._store = store
         self._watches: list[_PrefixWatch] = []
 
     @property
     def reachable(self) -> bool:
-        """Whether calls arrive and answers come back."""
+        """Whether calls and answers get through."""
         return self._store.available and not self.partitioned
 
     def set_partitioned(self, *, partitioned: bool) -> None:
-        """Cut the process off, or let it back."""
+        """Partition or reconnect the process."""
         if partitioned != self.partitioned:
             self.partitioned = partitioned
             self.connection_changed()
 
     def delay_watches(self, wait_ms: float) -> None:
-        """Tell changes only after a while: the stream is stuck, and nobody notices."""
+        """Delay all watches without notice, as a stuck stream does."""
         for watch in self._watches:
             watch.next_at_ms = max(watch.next_at_ms, self._store.timeline.now_ms + wait_ms)
 
     async def grant(self, ttl_s: int) -> int:
-        """A new lease's id."""
+        """Grant a lease and return its id."""
         return await self._call(lambda: self._store.grant(ttl_s))
 
     async def keep_alive(self, lease_id: int) -> int:
-        """Extend a lease; gives its TTL in s, 0 when it is lost."""
+        """Renew a lease; return its TTL in s, 0 when it is lost."""
         return await self._call(lambda: self._store.keep_alive(lease_id))
 
     async def revoke(self, lease_id: int) -> None:
@@ -205,7 +205,7 @@ class StoreConnection:
         await self._call(lambda: self._store.revoke(lease_id))
 
     async def read(self, prefix: str) -> StoreSnapshot:
-        """Everything under a prefix."""
+        """Return all entries under a prefix."""
         return await self._call(lambda: self._store.read(prefix))
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> CommitResult:
@@ -226,14 +226,14 @@ class StoreConnection:
         await VirtualFuture[None]()
 
     async def close(self) -> None:
-        """Hear nothing any more; what is on its way still gets there."""
+        """Close the connection; calls in flight still arrive."""
         self._watches.clear()
         self._store.detach(self)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def _call(self, do: Callable[[], T], *, repeatable: bool = True) -> T:
-        """Ask the server. A call may be lost on its way there, and its answer on the way back."""
+        """Call the server; the call or its answer may be lost."""
         store = self._store
         away = StoreUnavailable("the store is away")
         if store.latency_ms == 0.0:
@@ -257,7 +257,7 @@ class StoreConnection:
         return await promise
 
     def _execute(self, promise: VirtualFuture[T], do: Callable[[], T], lost: bool) -> None:  # noqa: FBT001 - private
-        """The call is at the server; its answer goes back, unless it gets lost."""
+        """Execute a call at the server and return its answer unless it is lost."""
         if not self.reachable:
             return
         answer: Callable[[], None]
@@ -271,7 +271,7 @@ class StoreConnection:
     # -- watches -------------------------------------------------------------------------------------------------------
 
     def connection_changed(self) -> None:
-        """The store or the way to it went or came back: watches end at once, and that is noticed after a while."""
+        """End or restart all watches after a change of reachability; the loss is detected late."""
         store = self._store
         for watch in self._watches:
             if self.reachable:
@@ -282,7 +282,7 @@ class StoreConnection:
                 store.timeline.call_later(store.rng.uniform(0.0, _NOTICED_MS), partial(self._report_disconnect, watch))
 
     def notify(self, changes: list[StoreChange]) -> None:
-        """The server has written: every watch that is alive is told, in order."""
+        """Deliver the changes of a write to all live watches, in order."""
         store = self._store
         for watch in self._watches:
             if not watch.alive:
@@ -299,7 +299,7 @@ class StoreConnection:
                 self._deliver(watch, partial(watch.on_changes, mine))
 
     def _start_watch(self, watch: _PrefixWatch) -> None:
-        """Read everything, and go on from there."""
+        """Start a watch with a snapshot."""
         if not self.reachable or watch not in self._watches:
             return
         watch.alive = True
