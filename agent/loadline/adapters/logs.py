@@ -1,7 +1,7 @@
-"""Logging: structlog set up for people on a terminal or for machines, and a logger that a flood of events cannot flood.
+"""Logging: structlog for terminals or machines, and a rate-limited logger.
 
-What reaches a log line came partly from outside, so control characters are escaped, long texts are cut, and whatever
-has the name of a secret is hidden.
+Log lines contain data from outside, so control characters are escaped, long texts are truncated, and values with the
+name of a secret are hidden.
 """
 
 import logging
@@ -83,7 +83,7 @@ def _escape(text: str) -> str:
 
 
 class BoundedLogger:
-    """Writes at most so many lines a minute of each event, then says with the next one how many were left out.
+    """A logger that writes at most ``lines_max`` lines per minute of each event, and counts the suppressed ones.
 
     The table of events is bounded too: when it is full, events that are new share one allowance.
 
@@ -154,5 +154,5 @@ class _Window:
 
 
 def bounded(name: str) -> BoundedLogger:
-    """A bounded logger whose lines carry ``component=name``."""
+    """Return a rate-limited logger whose lines carry ``component=name``."""
     return BoundedLogger(structlog.get_logger(component=name))

@@ -30,12 +30,12 @@ from loadline.ports import FrameHandler, RequestHandler
 _log = bounded("nats")
 
 _CONNECT_S = 2.0
-# A frozen server or a cut link is noticed by the third ping that stays unanswered: after 6 to 9 s.
+# The third unanswered ping reveals a frozen server or a cut link, after 6 to 9 s.
 _PING_S = 3
 _PINGS_MAX = 2
 _RETRY_FIRST_S = 0.1
-_RETRY_MOST_S = 5.0
-# What may wait to be written to a server that does not read.
+_RETRY_MAX_S = 5.0
+# Limit on bytes waiting for a server that does not read.
 _UNSENT_BYTES_MAX = 8 * 2**20
 
 _Listen = Callable[[NatsClient], Awaitable[object]]
@@ -43,12 +43,12 @@ _Endpoints = Mapping[str, tuple[str, RequestHandler]]
 
 
 class NatsBus:
-    """A connection to NATS that is kept up for ever.
+    """A connection to NATS that reconnects for ever.
 
     Args:
-        knobs: Where NATS is and how to log in. List all members of a cluster.
-        name: What operators see in the server's list of connections.
-        on_oversized: Told the subject of every frame that was larger than ``frame_bytes_max`` and was dropped.
+        knobs: Servers and credentials. List all members of a cluster.
+        name: Name in the server's list of connections.
+        on_oversized: Called with the subject of every frame dropped for exceeding ``frame_bytes_max``.
 
     Raises:
         ConfigError: The CA file cannot be used, a user has no password file, or credentials need a missing package.
@@ -74,23 +74,23 @@ class NatsBus:
         self._subscriptions: list[_Listen] = []
         self._services: list[tuple[str, str, _Endpoints]] = []
         self._client: NatsClient | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self.last_error = ""
         """Text of the newest error of the connection; empty after a good connect."""
         self.denied = 0
-        """Publishes and subscriptions that the server did not permit. It says so only after the fact."""
+        """Publishes and subscriptions that the server denied, which it reports asynchronously."""
         self.slow_consumers = 0
-        """Frames that the library dropped because they were not taken fast enough."""
+        """Frames that the library dropped for a slow consumer."""
 
     @property
     def connected(self) -> bool:
-        """Whether the bus can be reached now."""
+        """True while the bus is connected."""
         return self._client is not None and self._client.is_connected
 
     async def connect(self, on_connection: Callable[[bool], None]) -> None:
-        """Connect for ever in the background; comes back after the first attempt, whatever became of it."""
+        """Connect in the background for ever; return after the first attempt, successful or not."""
         attempted = asyncio.Event()
-        self._keeper = asyncio.create_task(self._keep(on_connection, attempted.set), name="nats-keeper")
+        self._connecting = asyncio.create_task(self._reconnect(on_connection, attempted.set), name="nats-reconnect")
         await attempted.wait()
 
     async def subscribe(self, subject: str, offer: FrameHandler) -> None:
@@ -125,7 +125,7 @@ class NatsBus:
                     await self._client.fence()
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """Publish now or not at all.
+        """Publish now, or fail without queueing.
 
         Raises:
             BusUnavailable: The bus is away, does not take the frame, or it is larger than the server permits.
@@ -155,18 +155,18 @@ class NatsBus:
         return data
 
     async def close(self) -> None:
-        """Deliver what was published, then disconnect; within 2 s."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        """Flush pending publishes, then disconnect; within 2 s."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
                 await client.fence()
             await client.discard()
 
-    async def _keep(self, on_connection: Callable[[bool], None], attempted: Callable[[], None]) -> None:
-        waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+    async def _reconnect(self, on_connection: Callable[[bool], None], attempted: Callable[[], None]) -> None:
+        waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         while True:
             client = NatsClient(tls_only=any(url.startswith("tls://") for url in self._knobs.servers))
             try:
@@ -178,7 +178,7 @@ class NatsBus:
                 self._note(error)
                 attempted()
             else:
-                waits = backoff(_RETRY_FIRST_S, _RETRY_MOST_S)
+                waits = backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
                 on_connection(True)  # noqa: FBT003 - the port's callback
                 attempted()
                 await client.until_closed()

@@ -1,4 +1,4 @@
-"""Questions to a child process: one that hangs, crashes or takes all the memory costs that answer, and nothing else."""
+"""Queries to a child process: a child that hangs, crashes or exhausts memory costs one answer, and nothing else."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ A = TypeVar("A")
 
 
 class ChildUnanswered(Exception):
-    """The child gave no answer: it was late, or away (dead, closed, or it talked nonsense)."""
+    """A query without an answer: the child was late, or away (dead, closed, or its answer was invalid)."""
 
     def __init__(self, why: Literal["late", "away"], detail: str) -> None:
         super().__init__(detail)
@@ -42,10 +42,10 @@ class ChildUnanswered(Exception):
 
 
 class ProcessChild:
-    """One child, which is started when it is first asked and lives until it is late or dead.
+    """A child process, started at the first query and restarted when it is late or dead.
 
     Args:
-        command: What to start; it speaks as ``frames`` says.
+        command: Command of the child; it follows the protocol of ``frames``.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -60,16 +60,16 @@ class ProcessChild:
 
     @property
     def pid(self) -> int:
-        """Of the child; 0 while there is none."""
+        """Process id of the child; 0 while there is none."""
         return self._child.pid if self._child is not None and self._child.returncode is None else 0
 
-    async def ask(self, question: bytes, understand: Callable[[bytes], A], deadline_s: float) -> A:
-        """Ask when it is this question's turn; the deadline counts from then.
+    async def ask(self, question: bytes, parse: Callable[[bytes], A], deadline_s: float) -> A:
+        """Send a query and wait for its answer. Queries run one at a time; the deadline starts when this one does.
 
         Args:
             question: A frame.
-            understand: Gives what an answer means; raises a ValueError or an error of msgspec where it means nothing.
-            deadline_s: How long an answer is waited for.
+            parse: Decodes an answer; raises a ValueError or an error of msgspec if it is invalid.
+            deadline_s: Time limit of the answer.
 
         Raises:
             Unanswered: There is no answer.
@@ -79,24 +79,24 @@ class ProcessChild:
         self._waiting += 1
         try:
             async with self._turn:
-                return await self._ask(question, understand, deadline_s)
+                return await self._ask(question, parse, deadline_s)
         finally:
             self._waiting -= 1
 
     async def close(self) -> None:
-        """Kill the child and wait for its end."""
+        """Kill the child and wait until it has ended."""
         self._closed = True
         self._kill()
         async with self._turn:
             await self._discard()
 
-    async def _ask(self, question: bytes, understand: Callable[[bytes], A], deadline_s: float) -> A:
+    async def _ask(self, question: bytes, parse: Callable[[bytes], A], deadline_s: float) -> A:
         why: Literal["late", "away"] = "away"
         try:
             child = await self._ready()
             why = "late"
             async with asyncio.timeout(deadline_s):
-                answer = understand(await _asked(child, question))
+                answer = parse(await _asked(child, question))
         except TimeoutError:
             raise await self._failed(why, "no answer in time") from None
         except _FAILURES as error:
@@ -109,7 +109,7 @@ class ProcessChild:
         return answer
 
     async def _ready(self) -> Process:
-        """The child, started if need be: it may have died since it last answered."""
+        """Return the child, starting it if it is not running."""
         if self._child is not None and self.pid:
             return self._child
         await self._discard()
@@ -131,7 +131,7 @@ class ProcessChild:
         return child
 
     async def _failed(self, why: Literal["late", "away"], detail: str) -> ChildUnanswered:
-        """Get rid of the child. The first failure restarts it at once, more in a row only after a wait."""
+        """Discard the child. The first failure restarts it at once, further consecutive ones after a wait."""
         if self._child is not None:
             await self._discard()
             if self._failed_before:
@@ -142,7 +142,7 @@ class ProcessChild:
         return ChildUnanswered(why, detail)
 
     async def _discard(self) -> None:
-        """Kill the child and wait for its end, and for that of its pipes."""
+        """Kill the child, and wait until it has ended and its pipes are closed."""
         self._kill()
         child, self._child = self._child, None
         if child is not None:
@@ -156,7 +156,7 @@ class ProcessChild:
 
 
 def module_command(name: str, imports: Sequence[str] = ()) -> tuple[str, ...]:
-    """The command of a child that is a module of ours, and what it imports as it starts."""
+    """Return the command of a child that runs a module of this package, with the modules to import at its start."""
     return (sys.executable, "-m", name, *imports)
 
 
