@@ -1,9 +1,9 @@
-"""Run the demo fleet against servers that already run: a gateway, and either fixed workers or the local scaler.
+"""Run the demo fleet on running servers: a gateway, and either fixed workers or the local scaler.
 
     python tools/fleet.py --nats nats://127.0.0.1:4222 --etcd http://127.0.0.1:2379 --workers 4
-    python tools/fleet.py --nats ... --etcd ... --scaler     # obeys a `loadline run` on the same servers
+    python tools/fleet.py --nats ... --etcd ... --scaler     # follows a `loadline run` on the same servers
 
-Ends with the trace, after --for seconds, or on Ctrl-C; prints the account and leaves no process behind.
+Ends with the trace, after --for seconds, or on Ctrl-C; prints a summary and leaves no process behind.
 """
 
 import argparse
@@ -25,14 +25,14 @@ _STOP_S = 8.0
 
 
 class Processes:
-    """Children of this process, each with a log of its own; ``leave`` ends them all."""
+    """Child processes, each with its own log; ``stop`` ends them all."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._running: dict[str, tuple[Child, asyncio.Event]] = {}
 
     def start(self, name: str, command: list[str]) -> asyncio.Event:
-        """Start one; gives what is set at its end."""
+        """Start a process; return an event that is set at its end."""
         ended = asyncio.Event()
 
         def on_exit(code: int) -> None:
@@ -43,8 +43,8 @@ class Processes:
         self._running[name] = Child(command, {}, self._directory / f"{name}.log", on_exit), ended
         return ended
 
-    async def leave(self) -> None:
-        """SIGTERM, and SIGKILL for who is still there after 8 s."""
+    async def stop(self) -> None:
+        """Send SIGTERM, and SIGKILL to those that still run after 8 s."""
         kinds: tuple[Literal["terminate", "kill"], ...] = ("terminate", "kill")
         for kind in kinds:
             children = list(self._running.values())
@@ -57,7 +57,7 @@ class Processes:
 
 
 async def run(options: argparse.Namespace, demo: DemoSetup) -> None:
-    """Start the fleet, wait for its end, and leave nothing behind."""
+    """Start the fleet, wait for its end, and stop all processes."""
     stop = asyncio.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(kind, stop.set)
@@ -76,12 +76,12 @@ async def run(options: argparse.Namespace, demo: DemoSetup) -> None:
         for wait in waits:
             wait.cancel()
     finally:
-        await rest.leave()  # the account is taken while the workers still live
-        await workers.leave()
+        await rest.stop()  # the summary needs the running workers
+        await workers.stop()
 
 
 def main() -> int:
-    """The program; gives its exit code."""
+    """Run the program; return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     add = parser.add_argument
     add("--nats", default="nats://127.0.0.1:4222")
@@ -89,13 +89,13 @@ def main() -> int:
     add("--root", default="loadline")
     add("--namespace", default="default")
     add("--mode", choices=get_args(Mode), default="disaggregated")
-    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds in a real one")
-    add("--load", type=int, default=defaults.LOAD, help="copies of the trace that are superposed")
-    add("--start-s", type=float, default=0.0, help="where in the trace to begin")
-    add("--workers", type=int, default=defaults.WORKERS_MIN, help="fixed workers of each role")
-    add("--scaler", action="store_true", help="no fixed workers: the local scaler obeys a running agent")
-    add("--for", dest="for_s", type=float, help="end after so many seconds")
-    add("--directory", type=Path, help="for logs and the account; a temporary one by default")
+    add("--speed", type=float, default=defaults.SPEED, help="virtual seconds per second")
+    add("--load", type=int, default=defaults.LOAD, help="superposed copies of the trace")
+    add("--start-s", type=float, default=0.0, help="start within the trace, in seconds")
+    add("--workers", type=int, default=defaults.WORKERS_MIN, help="number of fixed workers of each role")
+    add("--scaler", action="store_true", help="no fixed workers; the local scaler follows a running agent")
+    add("--for", dest="for_s", type=float, help="stop after this many seconds")
+    add("--directory", type=Path, help="folder for logs and the summary (default: temporary)")
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -1,14 +1,14 @@
-"""Publish load events to a running agent, to see what it does.
+"""Publish load events to a running agent, to see its reaction.
 
-one sample, in the name of a worker that the agent knows; or of one that is registered in etcd while this runs:
+one sample of a registered worker, or of one that is registered in etcd while this runs:
   python tools/inject.py sample --worker w-7 --incarnation 1700000000000 --kv-usage 0.95 --waiting 3
   python tools/inject.py sample --register --kv-usage 0.95 --waiting 3 --for 60
 
-a shape over time, twice a second:
+a shape over time, two samples per second:
   python tools/inject.py shape ramp --register --field kv-usage --from 0.1 --to 0.95 --period 60 --for 120 --hz 2
   python tools/inject.py shape spike --register --role prefill --pool prefill --field waiting --to 20 --period 30
 
-the arrivals of a trace (arrival_s,isl,osl; CSV or CSV.gz) as a frontend reports them, ten times as fast:
+the arrivals of a trace (arrival_s,isl,osl; CSV or CSV.gz) as traffic reports, ten times as fast:
   python tools/inject.py trace requests.csv.gz --speed 10
 """
 
@@ -39,19 +39,19 @@ FIELDS: Final[dict[str, str]] = {
     "ttft-ms": "ttft_ms",
     "itl-ms": "itl_ms",
 }
-"""Flag -> field of ``WorkerSample``."""
+"""Fields of ``WorkerSample`` by flag."""
 FRACTIONAL: Final = {"kv-usage", "ttft-ms", "itl-ms"}
 
 
 def positive(text: str) -> float:
-    """A finite number above 0, for argparse."""
+    """Parse a finite number above 0, for argparse."""
     if not 0 < (value := float(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--model", default="llama", help="served model (default: %(default)s)")
     common.add_argument("--nats", default="nats://127.0.0.1:4222", metavar="URL", help="default: %(default)s")
@@ -69,32 +69,34 @@ def parser() -> argparse.ArgumentParser:
     load.add_argument(
         "--namespace", default="default", help="with --register: namespace of the keys (default: %(default)s)"
     )
-    load.add_argument("--incarnation", type=int, default=time.time_ns() // 1_000_000, help="default: the time in ms")
-    load.add_argument("--hz", type=positive, default=1.0, help="samples a second (default: %(default)s)")
-    load.add_argument("--for", dest="seconds", type=positive, metavar="S", help="how long; default: see the command")
+    load.add_argument(
+        "--incarnation", type=int, default=time.time_ns() // 1_000_000, help="default: the Unix time in ms"
+    )
+    load.add_argument("--hz", type=positive, default=1.0, help="samples per second (default: %(default)s)")
+    load.add_argument("--for", dest="seconds", type=positive, metavar="S", help="duration; default: see the command")
     for flag in FIELDS:
         load.add_argument(f"--{flag}", type=float if flag in FRACTIONAL else int, help=f"sets {FIELDS[flag]}")
     top = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = top.add_subparsers(dest="command", required=True)
-    told = "one sample; with --register again and again until --for or Ctrl-C"
-    commands.add_parser("sample", parents=[common, load], help=told, description=told)
-    told = "a field over time, for one period unless --for says otherwise"
-    shape = commands.add_parser("shape", parents=[common, load], help=told, description=told)
+    text = "send one sample; with --register, repeat it until --for or Ctrl-C"
+    commands.add_parser("sample", parents=[common, load], help=text, description=text)
+    text = "vary a field over time, for one period unless --for is given"
+    shape = commands.add_parser("shape", parents=[common, load], help=text, description=text)
     shape.add_argument("shape", choices=SHAPES)
     shape.add_argument("--field", default="kv-usage", choices=FIELDS, help="default: %(default)s")
     shape.add_argument("--from", dest="low", type=float, default=0.0, help="default: %(default)s")
     shape.add_argument("--to", dest="high", type=float, default=1.0, help="default: %(default)s")
     shape.add_argument("--period", type=positive, default=60.0, metavar="S", help="default: %(default)s")
-    trace = commands.add_parser("trace", parents=[common], help="a trace's arrivals as traffic reports")
+    trace = commands.add_parser("trace", parents=[common], help="send the arrivals of a trace as traffic reports")
     trace.add_argument("file", type=Path)
     trace.add_argument("--frontend", default="injected", help="name of the frontend (default: %(default)s)")
-    trace.add_argument("--speed", type=positive, default=1.0, help="times as fast (default: %(default)s)")
+    trace.add_argument("--speed", type=positive, default=1.0, help="speed factor (default: %(default)s)")
     trace.add_argument("--interval-ms", type=int, default=1_000, help="time between reports (default: %(default)s)")
     return top
 
 
 def sampler(args: argparse.Namespace) -> SampleAt:
-    """The samples that the flags ask for.
+    """Return a function from the time to the sample of the flags.
 
     Raises:
         msgspec.ValidationError: A value is out of its bounds.
@@ -113,7 +115,7 @@ def sampler(args: argparse.Namespace) -> SampleAt:
 
 
 async def run(args: argparse.Namespace) -> str:
-    """Connect, inject, disconnect."""
+    """Connect, inject the load and disconnect."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -121,7 +123,9 @@ async def run(args: argparse.Namespace) -> str:
     try:
         await bus.connect(lambda _connected: None)
         if not bus.connected:
-            raise BusUnavailable(f"no NATS at {args.nats} ({bus.last_error}). Start it, or name another with --nats.")
+            raise BusUnavailable(
+                f"cannot connect to NATS at {args.nats} ({bus.last_error}). Start it, or name another one with --nats."
+            )
         if args.command == "trace":
             to, pace = InjectionTarget(bus, root=args.root), {"speed": args.speed, "interval_ms": args.interval_ms}
             return await inject_trace(to, args.model, args.frontend, args.file, stop=stop, **pace)
@@ -135,7 +139,7 @@ async def run(args: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    """0: done; 1: it could not be done; 2: the command line is wrong."""
+    """Run the command line; return 0 on success, 1 on failure, 2 on invalid options."""
     args = parser().parse_args()
     configure("auto", "error")
     try:

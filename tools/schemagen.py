@@ -29,46 +29,64 @@ REASONS: Final = Path("docs/reference/reasons.md")
 STORED: Final[dict[str, type[Struct]]] = {"worker_record": WorkerRecord, "decision": Decision, "learned": LearnedState}
 STEPS: Final[dict[str, type[Struct]]] = {"step_input": StepInput, "step_output": StepOutput}
 
-_ALONE: Final = "Of the agent that only moves requests."
+_ALONE: Final = "Answered by the agent that only migrates requests."
 
-# Channel -> (tokens after <root>.v1, what the agent does, message, reply, sentence).
+# Channel -> (tokens after <root>.v1, action of the agent, message, reply, sentence).
 CHANNELS: dict[str, tuple[str, str, str, str, str]] = {
     "load": ("load.{model}.{pool}.{worker}", "receive", "load_report", "", "Workers report their load."),
-    "traffic": ("traffic.{model}.{frontend}", "receive", "traffic_report", "", "Frontends report what they served."),
+    "traffic": ("traffic.{model}.{frontend}", "receive", "traffic_report", "", "Frontends report their traffic."),
     "decision": ("decision.{model}", "send", "scaling_decision", "", "The agent announces a committed decision."),
-    "applied": ("applied.{model}", "receive", "decision_applied", "", "Scalers say what becomes of a decision."),
-    "drain": ("drain.{worker}", "send", "drain_command", "drain_reply", "The agent asks a worker to empty itself."),
-    "drained": ("drained.{worker}", "receive", "drain_report", "", "A worker says that it is empty."),
+    "applied": ("applied.{model}", "receive", "decision_applied", "", "Scalers report the progress of a decision."),
+    "drain": ("drain.{worker}", "send", "drain_command", "drain_reply", "The agent orders a worker to drain."),
+    "drained": ("drained.{worker}", "receive", "drain_report", "", "A worker reports that it is drained."),
     "migrate": (
         "migrate.{worker}",
         "send",
         "migrate_command",
         "migrate_reply",
-        "The agent asks a worker to move requests to another one.",
+        "The agent orders a worker to migrate requests to another one.",
     ),
-    "migration": ("migration.{worker}", "receive", "migration_report", "", "A worker says how far a move is."),
-    "status": ("status.{agent}", "send", "agent_status", "", "Every agent says how it is."),
-    "api_status": ("api.status", "receive", "status_request", "agent_status", "Ask the agent how it is."),
-    "api_explain": ("api.explain", "receive", "explain_request", "explain_reply", "Ask why."),
-    "api_decisions": ("api.decisions", "receive", "empty", "decisions_reply", "Ask for the latest decisions."),
+    "migration": (
+        "migration.{worker}",
+        "receive",
+        "migration_report",
+        "",
+        "A worker reports on a migration.",
+    ),
+    "status": ("status.{agent}", "send", "agent_status", "", "Every agent publishes its status."),
+    "api_status": ("api.status", "receive", "status_request", "agent_status", "Request the status of the agent."),
+    "api_explain": (
+        "api.explain",
+        "receive",
+        "explain_request",
+        "explain_reply",
+        "Request explanations.",
+    ),
+    "api_decisions": ("api.decisions", "receive", "empty", "decisions_reply", "Request the latest decisions."),
     "api_pause": ("api.pause", "receive", "pause_command", "operator_reply", "Pause a model."),
     "api_resume": ("api.resume", "receive", "pause_command", "operator_reply", "Resume a model."),
-    "api_announce": ("api.announce", "receive", "announce_request", "operator_reply", "A scaler asks for what stands."),
-    "api_drain": ("api.drain", "receive", "drain_order", "operator_reply", "Empty one worker."),
+    "api_announce": (
+        "api.announce",
+        "receive",
+        "announce_request",
+        "operator_reply",
+        "A scaler requests the current decisions.",
+    ),
+    "api_drain": ("api.drain", "receive", "drain_order", "operator_reply", "Drain one worker."),
 }
-# What an agent that only moves requests answers, beside one that scales.
+# Methods of an agent that only migrates requests, which may run beside one that scales.
 CHANNELS |= {
-    f"api_migration_{what}": (
-        f"api.migration-{what}",
-        *CHANNELS[f"api_{what}"][1:4],
-        f"{CHANNELS[f'api_{what}'][4]} {_ALONE}",
+    f"api_migration_{method}": (
+        f"api.migration-{method}",
+        *CHANNELS[f"api_{method}"][1:4],
+        f"{CHANNELS[f'api_{method}'][4]} {_ALONE}",
     )
-    for what in ("status", "explain", "pause", "resume")
+    for method in ("status", "explain", "pause", "resume")
 }
 
 
 def json_schema(kind: type[Struct], name: str) -> str:
-    """The JSON Schema of a Struct, its parts under ``$defs``."""
+    """Return the JSON Schema of a Struct, with nested Structs under ``$defs``."""
     (top,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     own = parts.pop(top["$ref"].rpartition("/")[2])
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:loadline:{name}", **own}
@@ -76,12 +94,12 @@ def json_schema(kind: type[Struct], name: str) -> str:
 
 
 def ref(place: str, name: str) -> dict[str, str]:
-    """A reference within the AsyncAPI document."""
+    """Return a reference within the AsyncAPI document."""
     return {"$ref": f"#/{place}/{name}"}
 
 
 def asyncapi() -> str:
-    """The AsyncAPI 3 document: every subject, from the agent's point of view."""
+    """Return the AsyncAPI 3 document of all subjects, from the point of view of the agent."""
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     for channel, (tokens, action, message, reply, sentence) in CHANNELS.items():
@@ -97,7 +115,7 @@ def asyncapi() -> str:
             inbox = f"{channel}_reply"
             channels[inbox] = {
                 "address": None,
-                "description": "The inbox that the request names.",
+                "description": "Inbox named in the request.",
                 "messages": {reply: ref("components/messages", reply)},
             }
             operation["reply"] = {"address": {"location": "$message.header#/reply"}, "channel": ref("channels", inbox)}
@@ -107,7 +125,7 @@ def asyncapi() -> str:
         "info": {
             "title": "loadline",
             "version": "1.0.0",
-            "description": "Load events in, scaling decisions out: the agent receives what others publish.",
+            "description": "Subjects of the agent: it receives load events and sends scaling decisions.",
         },
         "defaultContentType": "application/json",
         "servers": {"nats": {"host": "127.0.0.1:4222", "protocol": "nats"}},
@@ -119,7 +137,7 @@ def asyncapi() -> str:
 
 
 def messages() -> dict[str, Any]:
-    """The messages, by reference to their JSON Schemas."""
+    """Return the messages, with references to their JSON Schemas."""
     named: dict[str, Any] = {"empty": {"title": "No payload", "payload": {"type": "string", "maxLength": 0}}}
     for name, kind in MESSAGES.items():
         schema = {
@@ -131,7 +149,7 @@ def messages() -> dict[str, Any]:
 
 
 def parameters() -> dict[str, Any]:
-    """The variable tokens of subjects."""
+    """Return the variable tokens of subjects."""
     names = {
         name: {"description": f"Name of the {name}, percent-encoded outside A-Za-z0-9_-."}
         for name in ("model", "pool", "worker", "frontend", "agent")
@@ -161,7 +179,7 @@ def reasons_page() -> str:
 
 
 def outputs() -> dict[Path, str]:
-    """Path below the project -> what it should hold."""
+    """Return the content of each generated file by path."""
     kinds = {**MESSAGES, **STORED, **STEPS}
     schemas = {Path(f"schemas/{n}.v1.json"): json_schema(k, f"{n}:v1") for n, k in kinds.items()}
     return {
@@ -175,7 +193,7 @@ def outputs() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write, or check: 1 when something is out of date."""
+    """Write the files, or check them; return 1 if one is out of date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when something is out of date")
     parser.add_argument("--into", type=Path, default=ROOT, help="project folder (default: this one)")

@@ -179,7 +179,7 @@ def test_a_signal_ends_it_with_a_summary(nats: NatsServer) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("sample", "--nats", "nats://127.0.0.1:1"), "no NATS at nats://127.0.0.1:1"),
+        (("sample", "--nats", "nats://127.0.0.1:1"), "cannot connect to NATS at nats://127.0.0.1:1"),
         (("sample", "--register", "--etcd", "http://127.0.0.1:1"), "127.0.0.1:1"),
         (("sample", "--kv-usage", "1.5"), "kv_usage_ratio"),
         (("trace", "/no/such/trace.csv"), "/no/such/trace.csv"),

@@ -38,7 +38,7 @@ def test_no_invariant_breaks(first: int, plays: Plays) -> None:
     for seed in range(first, first + CHUNK):
         verdict = plays[seed].result()
         assert verdict.violation is None, (
-            f"{verdict.violation}\n  again: python tools/chaos.py --seeds {seed} --hours {HOURS}"
+            f"{verdict.violation}\n  reproduce: python tools/chaos.py --seeds {seed} --hours {HOURS}"
         )
         assert verdict.hours == HOURS
 

@@ -1,10 +1,9 @@
-"""What it takes to allocate supplies of five types to 100 models that can each run on any of them.
+"""CPU time to allocate GPUs of five types to 100 models, each of which can run on any type.
 
-The value is the exact solver where there is of each type a fifth of what the models would take of it if they used no
-other. Beside it: the same by the plain formulation, a whole number of workers for each pool. Each, too: where there is
-three times that, six tenths and three tenths; greedy, and greedy again, when the covers of all models are remembered;
-how many models both serve; greedy of models of two roles, and by weight; and one cover. From the root of the
-repository:
+The value is the exact solver with one fifth of the GPUs of each type that the models would need if they used only that
+type; the baseline is the plain formulation with an integer number of workers per pool. Also measured: 3, 0.6 and 0.3
+times that supply; greedy, and greedy again with cached covers; the models that both serve; greedy with two roles and
+by weight; and one cover. Run it from the root of the repository:
 
   python -m tools.bench.allocation [--quick]
 """
@@ -24,7 +23,7 @@ from loadline.core.planning.allocation import cover, greedy
 from loadline.core.planning.allocation.covers import remembered
 from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, ModelRequest, PoolOption, RoleRequest
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.bench import options, result, say
+from loadline.rig.bench import options, progress, result
 from loadline.solver import solve
 
 T = TypeVar("T")
@@ -35,9 +34,9 @@ WORKERS_MAX = 200
 
 
 def fleet(supply: float, seed: int) -> AllocationProblem:
-    """Demands of 2 to 50 workers of three priorities, and ``supply`` times the GPUs that they would take of each."""
-    draw = random.Random(seed)  # noqa: S311 - the same fleets every time
-    wants, taken = [], 0.0
+    """Build demands of 2 to 50 workers in three priorities, and ``supply`` times the GPUs that they need on average."""
+    draw = random.Random(seed)  # noqa: S311 - reproducible
+    models, taken = [], 0.0
     for model in range(MODELS):
         demand, pools = draw.uniform(5.0, 100.0), []
         for number in range(TYPES):
@@ -46,37 +45,37 @@ def fleet(supply: float, seed: int) -> AllocationProblem:
             takes = {f"type-{number}": gpus}
             pools.append(PoolOption(f"{model}-{number}", serves, cost, takes, 0, WORKERS_MAX, draw.randint(0, 3)))
             taken += demand / serves * gpus / TYPES
-        wants.append(
+        models.append(
             ModelRequest(
                 f"model-{model:03}", draw.choice([1, 2, 3]), (RoleRequest("aggregated", demand, tuple(pools)),)
             )
         )
-    return AllocationProblem(tuple(wants), {f"type-{number}": int(supply * taken / TYPES) for number in range(TYPES)})
+    return AllocationProblem(tuple(models), {f"type-{number}": int(supply * taken / TYPES) for number in range(TYPES)})
 
 
 def two_roles(problem: AllocationProblem) -> AllocationProblem:
-    """The same, half of each demand for prefill and half for decode, each with pools of its own."""
+    """Split each demand in half for prefill and decode, each with its own pools."""
     roles: tuple[Role, ...] = ("prefill", "decode")
-    wants = [
+    models = [
         replace(
-            want,
+            model,
             roles=tuple(
                 RoleRequest(
                     role,
-                    want.roles[0].demand / len(roles),
-                    tuple(replace(option, pool=f"{role}-{option.pool}") for option in want.roles[0].options),
+                    model.roles[0].demand / len(roles),
+                    tuple(replace(option, pool=f"{role}-{option.pool}") for option in model.roles[0].options),
                 )
                 for role in roles
             ),
         )
-        for want in problem.models
+        for model in problem.models
     ]
-    return replace(problem, models=tuple(wants))
+    return replace(problem, models=tuple(models))
 
 
 def plain(problem: AllocationProblem) -> None:
-    """All counts at once: workers that stand, workers that start, and whether each model is served."""
-    pools = [(at, option) for at, want in enumerate(problem.models) for option in want.roles[0].options]
+    """Solve for all counts at once: workers kept, workers started, and whether each model is served."""
+    pools = [(at, option) for at, model in enumerate(problem.models) for option in model.roles[0].options]
     number, models = len(pools), len(problem.models)
     rows = np.zeros((models + TYPES, 2 * number + models))
     for at, (model, option) in enumerate(pools):
@@ -86,36 +85,36 @@ def plain(problem: AllocationProblem) -> None:
                 rows[models + list(problem.limits).index(name), column] = units
     rows[:models, 2 * number :] = -np.eye(models)
     costs, hours = np.array([option.cost_per_hour for _, option in pools]), problem.switching_cost_hours
-    served = [-1e6 / 100 ** (want.priority - 1) for want in problem.models]
-    standing = [option.current for _, option in pools]
+    served = [-1e6 / 100 ** (model.priority - 1) for model in problem.models]
+    current = [option.current for _, option in pools]
     low = np.concatenate([np.zeros(models), np.full(TYPES, -np.inf)])
     high = np.concatenate([np.full(models, np.inf), list(problem.limits.values())])
     milp(
         np.concatenate([costs * (1.0 - hours), costs * (1.0 + hours), served]),
         integrality=np.ones(rows.shape[1]),
-        bounds=Bounds(0.0, np.concatenate([standing, np.full(number, WORKERS_MAX), np.ones(models)])),
+        bounds=Bounds(0.0, np.concatenate([current, np.full(number, WORKERS_MAX), np.ones(models)])),
         constraints=LinearConstraint(rows, low, high),
         options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": 1e-3},
     )
 
 
 def timed(what: Callable[[], T]) -> tuple[T, float]:
-    """What it gives, and the processor time of it in ms: others use the machine too."""
+    """Call a function; return its result and its CPU time in ms, which does not depend on other processes."""
     began_s = time.process_time()
     found = what()
     return found, (time.process_time() - began_s) * 1e3
 
 
 def served(problem: AllocationProblem, found: Allocation) -> list[int]:
-    """Models that are served, by priority."""
-    wants = [want for want in problem.models if want.name not in found.unserved]
-    return [sum(want.priority == priority for want in wants) for priority in (1, 2, 3)]
+    """Count the served models by priority."""
+    models = [model for model in problem.models if model.name not in found.unserved]
+    return [sum(model.priority == priority for model in models) for priority in (1, 2, 3)]
 
 
 def covers_us(pools: int, times: int) -> float:
-    """The mean over covers of parts of 50 to 100 workers."""
+    """Return the mean time of a cover of 50 to 100 workers, in us."""
     draw = random.Random(pools)  # noqa: S311 - the same parts every time
-    parts = [
+    requests = [
         RoleRequest(
             "aggregated",
             draw.uniform(100.0, 200.0),
@@ -123,11 +122,11 @@ def covers_us(pools: int, times: int) -> float:
         )
         for _ in range(times)
     ]
-    return timed(lambda: [cover(part, 0.1) for part in parts])[1] / times * 1e3
+    return timed(lambda: [cover(request, 0.1) for request in requests])[1] / times * 1e3
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     seeds = range(1, 4 if options(__doc__) else 10)
     baselines: list[float] = []
     values: dict[str, list[float]] = {}
@@ -158,7 +157,9 @@ def main() -> None:
             remembered.cache_clear()
             values.setdefault(f"greedy_{name}_ms", []).append(timed(partial(greedy, problem))[1])
         baselines.append(timed(partial(plain, fleet(ABOUT, seed)))[1])
-        say(f"fleet {seed} of {len(seeds)}: {values[f'exact_{ABOUT:g}_ms'][-1]:.0f} ms, plain {baselines[-1]:.0f} ms")
+        progress(
+            f"fleet {seed} of {len(seeds)}: {values[f'exact_{ABOUT:g}_ms'][-1]:.0f} ms, plain {baselines[-1]:.0f} ms"
+        )
     more = {name: round(statistics.median(ms), 1) for name, ms in values.items()}
     shares = {f"{name}_served": [round(one / len(seeds), 1) for one in counts] for name, counts in models.items()}
     covers = {f"cover_{pools}_us": round(covers_us(pools, 200), 1) for pools in (1, 2, 5)}

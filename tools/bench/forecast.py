@@ -1,9 +1,9 @@
-"""What a forecast of 500 points takes of a core, and what a fit of ARIMA does to the loop of who asked for it.
+"""CPU time of forecasts of 500 points, and the stall of the event loop during an ARIMA fit.
 
-Kalman is measured beside filterpy alone, step by step over the same points, the others beside the constant predictor.
-The stall is the longest that a loop, which has a turn each millisecond and takes in 1,000 load reports a second, was
-busy between two of them, in time of its core: while a child starts, while it fits, while one that is late is killed,
-and beside it while nothing is done. Over the deadline is how much later than that the answer for one that is late came.
+Kalman is compared with filterpy alone over the same points, the other predictors with the constant one. The stall is
+the longest busy time between two iterations of a loop with a turn per millisecond and 1,000 load reports per second, in
+CPU time: while a child starts, while it fits, and while a late one is killed; the baseline is an idle loop. The
+overrun of the deadline is the delay of the answer of a late fit.
 
   python tools/bench/forecast.py [--quick]
 """
@@ -28,7 +28,7 @@ from loadline.core.vocabulary.events import RegistryRead
 from loadline.core.vocabulary.forecasts import AnyPredictor, ForecastKnobs, ForecastQuery, Series
 from loadline.core.vocabulary.samples import RegisteredWorker
 from loadline.forecast import available, forecast
-from loadline.rig.bench import POOL, ROOT, BenchFleet, options, result, say
+from loadline.rig.bench import POOL, ROOT, BenchFleet, options, progress, result
 from loadline.wire.codec import Codec, Rejected
 from loadline.wire.subjects import Subjects
 
@@ -38,23 +38,23 @@ HORIZON = 6
 TICK_S = 0.001
 DEADLINE_S = 60.0
 SHORT_S = 0.1
-"""Less than any fit takes that chooses an order."""
+"""Deadline shorter than any fit that chooses an order."""
 MODELS, WORKERS = 10, 1_000
 PREDICTORS: tuple[AnyPredictor, ...] = ("constant", "seasonal", "auto", "arima", "prophet")
 
 
-def question(predictor: AnyPredictor, seed: int) -> ForecastQuery:
-    """Days of ten minutes, with noise."""
+def query(predictor: AnyPredictor, seed: int) -> ForecastQuery:
+    """Build a series of noisy days at intervals of ten minutes."""
     rng = random.Random(f"{seed}:forecast")  # noqa: S311 - repeatable
     values = [1_000.0 + 400.0 * math.sin(at * math.tau / 144) + rng.gauss(0.0, 40.0) for at in range(POINTS)]
     return ForecastQuery(Series(tuple(values), INTERVAL_MS, POINTS * INTERVAL_MS), HORIZON, ForecastKnobs(predictor))
 
 
-def asked_ms(predictor: AnyPredictor, seed: int) -> float:
-    """One forecast in this process, in time of its core."""
-    asked = question(predictor, seed)
+def forecast_ms(predictor: AnyPredictor, seed: int) -> float:
+    """Return the CPU time of one forecast in this process."""
+    request = query(predictor, seed)
     began_s = time.process_time()
-    answer = forecast(asked)
+    answer = forecast(request)
     took_ms = (time.process_time() - began_s) * 1e3
     if answer is None or answer.fallback:
         raise RuntimeError(f"{predictor} gave {answer}")
@@ -62,13 +62,13 @@ def asked_ms(predictor: AnyPredictor, seed: int) -> float:
 
 
 def bare_ms(seed: int) -> float:
-    """Nothing but filterpy, in time of the core."""
+    """Return the CPU time of filterpy alone."""
     from filterpy.kalman import KalmanFilter  # noqa: PLC0415 - 2 s to import
 
     model = KalmanFilter(dim_x=2, dim_z=1)
     model.F = np.array([[1.0, 1.0], [0.0, 1.0]])
     model.H = np.array([[1.0, 0.0]])
-    values = question("kalman", seed).series.values
+    values = query("kalman", seed).series.values
     began_s = time.process_time()
     for value in values:
         model.predict()
@@ -77,7 +77,7 @@ def bare_ms(seed: int) -> float:
 
 
 class Turns:
-    """The turns of a controller whose workers report once a second, at even distances."""
+    """Turns of a controller whose workers report once a second, evenly spaced."""
 
     def __init__(self) -> None:
         self._fleet = BenchFleet(MODELS, WORKERS)
@@ -89,14 +89,14 @@ class Turns:
         self._began_s, self._reports = time.monotonic(), 0
 
     def turn(self) -> None:
-        """Take in what is due by now."""
+        """Handle the reports that are due."""
         due = int((time.monotonic() - self._began_s) * WORKERS)
         frames = [self._fleet.frame(number % WORKERS).split(b"\r\n") for number in range(self._reports, due)]
         events = [self._codec.decode(head.split()[1].decode(), payload) for head, payload, _ in frames]
         self._controller.handle([event for event in events if not isinstance(event, Rejected)], _now_ms())
         self._reports = due
         if self._controller.state.rejected or len(events) != len(frames):
-            raise RuntimeError(f"reports were refused: {self._controller.state.rejected}")
+            raise RuntimeError(f"reports were rejected: {self._controller.state.rejected}")
 
 
 def _now_ms() -> int:
@@ -104,7 +104,7 @@ def _now_ms() -> int:
 
 
 async def stall_ms(work: Coroutine[Any, Any, Any]) -> float:
-    """The longest that the loop was busy from the end of a turn to that of the next, beside some work."""
+    """Return the longest busy time of the loop between the ends of two turns, during ``work``."""
     turns = Turns()
     turns.turn()
     longest_s, doing = 0.0, asyncio.create_task(work)
@@ -119,28 +119,28 @@ async def stall_ms(work: Coroutine[Any, Any, Any]) -> float:
 
 
 async def late_ms(fitter: ChildFitter, seed: int) -> float:
-    """How much later than its deadline the answer comes for a fit that takes longer."""
+    """Return the delay after the deadline of the answer for a fit that takes longer."""
     began_s = time.perf_counter()
-    answer = await fitter.fit(question("arima", seed), SHORT_S)
+    answer = await fitter.fit(query("arima", seed), SHORT_S)
     took_s = time.perf_counter() - began_s
     if answer is None or answer.fallback != "late":
-        raise RuntimeError(f"a fit of less than {SHORT_S:g} s: {answer}")
+        raise RuntimeError(f"the fit took less than {SHORT_S:g} s: {answer}")
     return (took_s - SHORT_S) * 1e3
 
 
 class Stalls(Struct):
-    """Of each round, in ms."""
+    """Stalls by round, in ms."""
 
     starting: list[float] = []
     fitting: list[float] = []
     idle: list[float] = []
     killing: list[float] = []
     over: list[float] = []
-    """The deadline."""
+    """Overruns of the deadline."""
 
 
 async def stalls(rounds: int) -> Stalls:
-    """While a child starts, while it chooses an order and fits, while nothing is done, and while one is late."""
+    """Measure while a child starts, while it chooses an order and fits, while idle, and while a fit is late."""
     found = Stalls()
 
     async def be_late(fitter: ChildFitter, seed: int) -> None:
@@ -149,16 +149,16 @@ async def stalls(rounds: int) -> Stalls:
     for number in range(1, rounds + 1):
         fitter = ChildFitter()
         try:
-            found.starting.append(await stall_ms(fitter.fit(question("constant", number), DEADLINE_S)))
+            found.starting.append(await stall_ms(fitter.fit(query("constant", number), DEADLINE_S)))
             began_s = time.perf_counter()
-            found.fitting.append(await stall_ms(fitter.fit(question("arima", number), DEADLINE_S)))
+            found.fitting.append(await stall_ms(fitter.fit(query("arima", number), DEADLINE_S)))
             took_s = time.perf_counter() - began_s
             found.idle.append(await stall_ms(asyncio.sleep(took_s)))
             found.killing.append(await stall_ms(be_late(fitter, number + rounds)))
         finally:
             with suppress(OSError):
                 await fitter.close()
-        say(
+        progress(
             f"stall {number}/{rounds}: {found.fitting[-1]:.2f} ms in a fit of {took_s:.1f} s, {found.idle[-1]:.2f} ms "
             f"in none; {found.over[-1]:.1f} ms over the deadline"
         )
@@ -166,17 +166,17 @@ async def stalls(rounds: int) -> Stalls:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds = 3 if options(__doc__) else 11
-    asked_ms("kalman", 0), bare_ms(0)  # what is imported does not count
-    kalman = [asked_ms("kalman", seed) for seed in range(rounds)]
+    forecast_ms("kalman", 0), bare_ms(0)  # imports do not count
+    kalman = [forecast_ms("kalman", seed) for seed in range(rounds)]
     result("forecast_kalman", "ms", kalman, [bare_ms(seed) for seed in range(rounds)])
     for predictor in PREDICTORS:
         if not available(predictor):
             continue
-        first_ms = asked_ms(predictor, 0)
-        taken = [asked_ms(predictor, seed) for seed in range(1, rounds + 1)]
-        constant = [asked_ms("constant", seed) for seed in range(1, rounds + 1)]
+        first_ms = forecast_ms(predictor, 0)
+        taken = [forecast_ms(predictor, seed) for seed in range(1, rounds + 1)]
+        constant = [forecast_ms("constant", seed) for seed in range(1, rounds + 1)]
         result(f"forecast_{predictor}", "ms", taken, constant, first_ms=round(first_ms, 1))
     configure_gc()
     found = asyncio.run(stalls(max(2, rounds // 3)))

@@ -1,7 +1,7 @@
-"""How many samples an agent takes in a second when workers send 50 of them in a frame; on one core, none lost.
+"""Samples per second that an agent ingests on one core, with 50 samples per frame and none lost.
 
-The agent has one core to itself, all others share the rest. Beside it: a subscriber that only decodes, on the same
-core.
+The agent has a core to itself, all other processes share the rest. The baseline is a subscriber on that core that only
+decodes.
 
   python tools/bench/frames.py [--quick]
 """
@@ -17,7 +17,7 @@ BURSTS = 7
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds = 1 if options(__doc__) else 4
     cores = os.sched_getaffinity(0)
     cpu = min(cores)

@@ -1,4 +1,4 @@
-"""How many messages of one sample an agent takes in a second, beside a subscriber that only decodes them.
+"""Messages of one sample that an agent ingests per second; the baseline is a subscriber that only decodes.
 
 python tools/bench/ingest.py [--quick]
 """
@@ -11,7 +11,7 @@ BURSTS = 7
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds = 1 if options(__doc__) else 4
     found = race(BenchFleet(MODELS, WORKERS), FRAMES, 1, rounds=rounds, bursts=BURSTS)
     result("ingest", "messages/s", found.ours, found.bare, lost=found.lost)

@@ -1,17 +1,17 @@
-"""Resident memory of an agent with 10,000 workers that are registered and report, beside one with 10 workers.
+"""Resident memory of an agent with 10,000 registered and reporting workers; the baseline has 10 workers.
 
 python tools/bench/memory.py [--quick]
 """
 
 import asyncio
 
-from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, result, rig, say, warm
+from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, progress, result, rig, warm
 
 WORKERS, FEW, MODELS = 10_000, 10, 10
 
 
 def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
-    """Memory after so many seconds of reports at 1 Hz, and its peak, in MB."""
+    """Return the memory after ``seconds`` of reports at 1 Hz, and its peak, in MB."""
     fleet = BenchFleet(MODELS, workers)
     with rig() as made, RawPublisher(made.nats.port) as wire:
         asyncio.run(made.register(fleet.records, "agent"))
@@ -22,7 +22,7 @@ def memory_mb(workers: int, seconds: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, seconds = (1, 5.0) if options(__doc__) else (3, 30.0)
     ours: list[float] = []
     peaks: list[float] = []
@@ -32,7 +32,7 @@ def main() -> None:
         now, peak = memory_mb(WORKERS, seconds)
         ours.append(now)
         peaks.append(peak)
-        say(f"round {number}/{rounds}: {now:.0f} MB, at its peak {peak:.0f} MB, with {FEW} workers {few[-1]:.0f} MB")
+        progress(f"round {number}/{rounds}: {now:.0f} MB, peak {peak:.0f} MB, with {FEW} workers {few[-1]:.0f} MB")
     result("memory", "MB", ours, few, peak=round(max(peaks), 1))
 
 

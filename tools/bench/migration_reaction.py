@@ -1,9 +1,9 @@
-"""From a sample that overloads a worker to the migrate command in the hands of that worker, over a real NATS.
+"""Time from a sample that overloads a worker to the migrate command at that worker, over a real NATS.
 
 100 decode workers report at 1 Hz, 50 of them half full and the others less. One after the other is overloaded by one
-sample; it accepts its command, says that the move is done, and reports as before. Then the 50 are overloaded at once
-and one of them never answers: what the others wait for their command, twice. Times are those of one process, which
-publishes the samples and is the workers too. Beside it: an echo over NATS, measured between the samples.
+sample, accepts its command, reports the migration as done, and reports its load as before. Then 50 are overloaded at
+once, and one of them never answers: the wait of the others for their commands, twice. Times are those of one process,
+which publishes the samples and acts as the workers. The baseline is an echo over NATS between the samples.
 
   python tools/bench/migration_reaction.py [--quick]
 """
@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from loadline.core.vocabulary.samples import WorkerRecord, WorkerSample
-from loadline.rig.bench import ProbedProcess, options, percentile, result, rig, say, subscriber
+from loadline.rig.bench import ProbedProcess, options, percentile, progress, result, rig, subscriber
 from loadline.rig.rig import Rig
 from loadline.wire.codec import Rejected, decode_as, encode
 from loadline.wire.messages import LoadReport, MigrateCommand, MigrateReply, MigrationReport
@@ -32,7 +32,7 @@ OVERLOADED: Final = BLOCKS - 100
 REQUESTS: Final = 40
 APART_S: Final = 0.05
 WARM_S: Final = 3.0
-"""All have reported by then."""
+"""Time by which all have reported."""
 RECORDS: Final = [
     WorkerRecord("m", "decode", f"w{n}", "decode", 1, kv_blocks_total=BLOCKS, block_size_tokens=16)
     for n in range(WORKERS)
@@ -52,24 +52,24 @@ migrations_max = 10000
 
 
 class Workers:
-    """All workers: what they report, and the commands that they get.
+    """All workers, which report their load and receive commands.
 
     Args:
-        client: Their connection.
+        client: Connection of all workers.
     """
 
     def __init__(self, client: Client) -> None:
-        self.got_s: dict[str, float] = {}
-        """When each worker last got a command."""
+        self.received_s: dict[str, float] = {}
+        """Times at which each worker last received a command."""
         self.silent = ""
-        """This one never answers."""
-        self.apart: set[int] = set()
-        """These do not report by themselves."""
+        """Worker that never answers."""
+        self.excluded: set[int] = set()
+        """Workers excluded from periodic reports."""
         self._client = client
         self._sequence = 0
 
     async def report(self, number: int, used: int = 0) -> None:
-        """One sample of a worker; as steady as ever unless it is said otherwise."""
+        """Publish one sample of a worker, with its steady load unless ``used`` is given."""
         used = used or (BLOCKS // 2 if number < AT_ONCE else BLOCKS // 4)
         self._sequence += 1
         sample = WorkerSample(
@@ -86,12 +86,12 @@ class Workers:
         report = LoadReport("m", "decode", record.worker, 1, [sample])
         await self._client.publish(SUBJECTS.load("m", "decode", record.worker), encode(report))
 
-    async def obey(self, message: Msg) -> None:
-        """Take a command, note when, and say that it is done."""
+    async def on_command(self, message: Msg) -> None:
+        """Record the time of a command, and report its migration as done."""
         command = decode_as(MigrateCommand, message.data)
         assert not isinstance(command, Rejected)  # noqa: S101
         name = command.source.worker
-        self.got_s[name] = time.monotonic()
+        self.received_s[name] = time.monotonic()
         if name == self.silent:
             return
         await message.respond(encode(MigrateReply(command.command_id, accepted=True, requests=1, tokens=1_000)))
@@ -100,24 +100,24 @@ class Workers:
         )
         await self._client.publish(SUBJECTS.migration(name), encode(done))
 
-    async def beat(self) -> None:
-        """Report once a second, spread over it."""
+    async def report_periodically(self) -> None:
+        """Report all workers once a second, evenly spread."""
         while True:
             for number in range(WORKERS):
-                if number not in self.apart:
+                if number not in self.excluded:
                     await self.report(number)
                 await asyncio.sleep(1.0 / WORKERS)
 
 
 async def one_by_one(workers: Workers, client: Client, count: int) -> tuple[list[float], list[float]]:
-    """Reactions to one overloaded worker at a time, and echoes, in ms."""
+    """Return the reactions to one overloaded worker at a time, and the echoes, in ms."""
     reactions: list[float] = []
     echoes: list[float] = []
     for turn in range(count):
         number = turn * 37 % WORKERS
         name = RECORDS[number].worker
-        workers.got_s.pop(name, None)
-        workers.apart = {number}
+        workers.received_s.pop(name, None)
+        workers.excluded = {number}
         sent_s = time.monotonic()
         await workers.report(number, OVERLOADED)
         reactions.append(await arrives(workers, name, sent_s))
@@ -130,21 +130,21 @@ async def one_by_one(workers: Workers, client: Client, count: int) -> tuple[list
 
 
 async def arrives(workers: Workers, name: str, sent_s: float) -> float:
-    """Wait for a command to a worker; ms since its sample was sent."""
-    while name not in workers.got_s:
+    """Wait for a command to a worker; return the ms since its sample was sent."""
+    while name not in workers.received_s:
         if time.monotonic() > sent_s + 5.0:
-            raise SystemExit(f"{name} got no command")
+            raise SystemExit(f"{name} received no command")
         await asyncio.sleep(0.0005)
-    return (workers.got_s[name] - sent_s) * 1e3
+    return (workers.received_s[name] - sent_s) * 1e3
 
 
 async def all_at_once(workers: Workers, silent: str) -> list[float]:
-    """Reactions of 50 overloaded workers, twice; one of them never answers, or none does not."""
+    """Return the reactions of 50 overloaded workers, twice, of which ``silent`` never answers."""
     waits: list[float] = []
     workers.silent = silent
-    workers.apart = set(range(AT_ONCE))
+    workers.excluded = set(range(AT_ONCE))
     for _ in range(2):
-        workers.got_s.clear()
+        workers.received_s.clear()
         sent_s = time.monotonic()
         for number in range(AT_ONCE):
             await workers.report(number, OVERLOADED)
@@ -157,40 +157,43 @@ async def all_at_once(workers: Workers, silent: str) -> list[float]:
 
 
 async def measure(made: Rig, count: int) -> dict[str, list[float]]:
-    """All of it, against an agent that leads."""
+    """Measure all reactions with a leading agent."""
     client = await nats.connect(made.nats.url)
     workers = Workers(client)
-    await client.subscribe(SUBJECTS.all_of("migrate"), cb=workers.obey)
-    beating = asyncio.create_task(workers.beat())
+    await client.subscribe(SUBJECTS.all_of("migrate"), cb=workers.on_command)
+    reporting = asyncio.create_task(workers.report_periodically())
     await asyncio.sleep(WARM_S)
     reactions, echoes = await one_by_one(workers, client, count)
     all_answer = await all_at_once(workers, "")
     one_silent = await all_at_once(workers, "w7")
-    beating.cancel()
-    await asyncio.gather(beating, return_exceptions=True)
+    reporting.cancel()
+    await asyncio.gather(reporting, return_exceptions=True)
     await client.close()
     return {"reaction": reactions, "echo": echoes, "all answer": all_answer, "one silent": one_silent}
 
 
 def agent(made: Rig) -> ProbedProcess:
-    """An agent that moves requests."""
+    """Start an agent that migrates requests."""
     path: Path = made.directory / "agent.toml"
     path.write_text(made.config(KNOBS, http={"port": 0}), encoding="utf-8")
     return ProbedProcess(["agent", str(path)], made.directory / "agent.log")
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, count = (1, 100) if options(__doc__) else (3, 400)
     found: list[dict[str, list[float]]] = []
     for number in range(1, rounds + 1):
         with rig() as made:
             asyncio.run(made.register(RECORDS))
             with agent(made) as child, subscriber(made) as echo:
-                child.wait(lambda look: look.ready)
-                echo.wait(lambda look: look.ready)
+                child.wait(lambda sample: sample.ready)
+                echo.wait(lambda sample: sample.ready)
                 found.append(asyncio.run(measure(made, count)))
-        say(f"round {number}/{rounds}: " + "; ".join(f"{name} {told(times)}" for name, times in found[-1].items()))
+        progress(
+            f"round {number}/{rounds}: "
+            + "; ".join(f"{name} {format_times(times)}" for name, times in found[-1].items())
+        )
     echoes = [percentile(one["echo"], 0.5) for one in found]
     for name in ("reaction", "all answer", "one silent"):
         every = [ms for one in found for ms in one[name]]
@@ -198,8 +201,8 @@ def main() -> None:
         result(f"move, {name}", "ms", [percentile(one[name], 0.5) for one in found], echoes, p99=p99, mean=mean)
 
 
-def told(times_ms: Sequence[float]) -> str:
-    """For people."""
+def format_times(times_ms: Sequence[float]) -> str:
+    """Format p50 and p99."""
     return f"p50 {percentile(times_ms, 0.5):.2f} ms, p99 {percentile(times_ms, 0.99):.2f} ms"
 
 

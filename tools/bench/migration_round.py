@@ -1,9 +1,9 @@
-"""What the rescheduler takes to look at 100, 1,000 and 10,000 workers: a whole turn of the core with all policies.
+"""Time of a migration round over 100, 1,000 and 10,000 workers: a whole turn of the core with all policies.
 
-A quarter of the workers is prefill, the others decode in units of four ranks; 1 % must not be given
-work, and a fourteenth of the others is overloaded. A full pass looks at all of them, with no move in flight; a turn
-after one sample looks at what that changes. They may ask for as many moves as there are pairs, or for 64.
-Beside it: the loads of all workers computed and sorted in plain Python.
+A quarter of the workers is prefill, the others decode in units of four ranks; 1% are unschedulable, and a fourteenth of
+the others is overloaded. A full pass evaluates all workers with no migration in flight; a turn after one sample
+evaluates what that changes. Migrations in flight are limited to 10,000 or to 64. The baseline computes and sorts the
+loads of all workers in plain Python.
 
   python -m tools.bench.migration_round [--quick]
 """
@@ -18,14 +18,14 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.migration.in_flight import InFlightMigrations
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.events import AnyEvent
-from loadline.rig.bench import options, percentile, result, say
+from loadline.rig.bench import options, percentile, progress, result
 from tests.support.movers import Movers
 
 SIZES: Final = (100, 1_000, 10_000)
 MIGRATIONS_MAX: Final = (10_000, 64)
 SLOTS: Final = 4
 FAILS: Final = 100
-"""Every so manyth worker must not be given work."""
+"""Every 100th worker is unschedulable."""
 WARM: Final = 3
 BLOCKS: Final = 100_000
 POOLS: Final = (PoolKnobs("decode", "decode"), PoolKnobs("prefill", "prefill"))
@@ -47,7 +47,7 @@ TPOT: Final = TpotSweep(
 
 
 def fleet(workers: int, migrations_max: int) -> Movers:
-    """The workers, each of which has reported."""
+    """Build a fleet whose workers have all reported."""
     draw = random.Random(workers)  # noqa: S311 - the same fleet every time
     knobs = MigrationKnobs(
         policies=POLICIES,
@@ -72,7 +72,7 @@ def fleet(workers: int, migrations_max: int) -> Movers:
 
 
 def pass_ms(world: Movers) -> float:
-    """A turn in which all workers are due, with nothing in flight."""
+    """Time a turn in which all workers are due, with nothing in flight."""
     memory = world.controller.state.migration
     memory.in_flight = InFlightMigrations()
     world.now += 1
@@ -83,7 +83,7 @@ def pass_ms(world: Movers) -> float:
 
 
 def sample_ms(world: Movers) -> float:
-    """A turn in which one worker was heard."""
+    """Time a turn with the report of one worker."""
     world.now += 1
     draw = random.Random(world.now)  # noqa: S311
     name = f"w{draw.randrange(len(world.records))}"
@@ -94,7 +94,7 @@ def sample_ms(world: Movers) -> float:
 
 
 def plain_ms(world: Movers) -> float:
-    """Loads and order of all workers in plain Python."""
+    """Time the computation and sorting of all loads in plain Python."""
     samples = list(world.samples.items())
     began_s = time.perf_counter()
     loads = [((one.kv_blocks_used or 0) + (one.queued_prefill_tokens or 0), name) for name, one in samples]
@@ -102,13 +102,13 @@ def plain_ms(world: Movers) -> float:
     return (time.perf_counter() - began_s) * 1e3
 
 
-def looks(look: Callable[[Movers], float], world: Movers, times: int) -> list[float]:
-    """So many looks, after some that are not counted."""
-    return [look(world) for _ in range(WARM + times)][WARM:]
+def repeated(measure: Callable[[Movers], float], world: Movers, times: int) -> list[float]:
+    """Repeat a measurement after a warm-up."""
+    return [measure(world) for _ in range(WARM + times)][WARM:]
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, times = (1, 15) if options(__doc__) else (3, 60)
     for workers in SIZES:
         for migrations_max in MIGRATIONS_MAX:
@@ -117,14 +117,14 @@ def main() -> None:
             plain: list[float] = []
             world = fleet(workers, migrations_max)
             for _ in range(rounds):
-                passes.append(looks(pass_ms, world, times))
+                passes.append(repeated(pass_ms, world, times))
                 pairs = len(world.controller.state.migration.in_flight.open)
-                samples.append(looks(sample_ms, world, 3 * times))
-                plain.append(percentile(looks(plain_ms, world, 5), 0.5))
+                samples.append(repeated(sample_ms, world, 3 * times))
+                plain.append(percentile(repeated(plain_ms, world, 5), 0.5))
             for what, found in (("pass", passes), ("one sample", samples)):
                 middle = [percentile(one, 0.5) for one in found]
                 p99 = round(percentile([ms for one in found for ms in one], 0.99), 3)
-                say(
+                progress(
                     f"{what} of {workers} workers, at most {migrations_max} requests: {middle[-1]:.3f} ms, p99 {p99} ms"
                 )
                 result(

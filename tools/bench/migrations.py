@@ -1,8 +1,8 @@
-"""What moving requests costs and brings, in virtual time: the production agent, real engines and a frontend.
+"""Costs and benefits of migration in virtual time: the production agent, simulated engines and a frontend.
 
-Each line is one scenario of ``tests/support/toys.py`` beside the same where nothing moves, or beside what slots allow:
-steady loads and bursts (share of requests moved, of commands refused, busy workers), eight workers put into two, a
-drain of 200 requests, workers that fail, one source that never answers, and requests that come back.
+Each line is one scenario of ``tests/support/toys.py``, compared with the same without migration or with the limit of
+the slots: steady loads and bursts (requests migrated, commands refused, busy workers), consolidation of eight workers
+into two, a drain of 200 requests, failing workers, a source that never answers, and requests that return.
 
   python -m tools.bench.migrations [--quick]
 """
@@ -10,13 +10,13 @@ drain of 200 requests, workers that fail, one source that never answers, and req
 from collections import Counter
 from typing import Final
 
-from loadline.rig.bench import options, result, say
+from loadline.rig.bench import options, progress, result
 from loadline.sim.serving.routing import least_loaded
 from tests.support import toys
 from tests.support.toy import Phase, Route, packed
 
 LOADS: Final = {"6/s": 6.0, "30 %": 6.4, "60 %": 12.8, "85 %": 18.1}
-"""Requests in a second, of 21.3 that six workers can do within the objective."""
+"""Requests per second, of 21.3 that six workers serve within the objective."""
 ROUTES: Final[dict[str, Route]] = {"spread": least_loaded, "packed": packed}
 COPIES: Final = (400.0, 1_000.0)
 DRAIN_LEAST_MS: Final = 200 / 9 * 500.0
@@ -24,7 +24,7 @@ SEEDS: Final = 24
 
 
 def loads(seconds: float) -> None:
-    """Steady loads and bursts, routed to the least loaded or to the fullest that can take more."""
+    """Measure steady loads and bursts, routed to the least loaded or to the fullest worker with capacity."""
     phases = {f"steady {name}": (Phase(seconds, per_s),) for name, per_s in LOADS.items()}
     bursts = {name: (on, off) * int(seconds / (on.seconds + off.seconds)) for name, (on, off) in toys.BURSTS.items()}
     for name, played in (phases | bursts).items():
@@ -40,17 +40,17 @@ def loads(seconds: float) -> None:
                     moved_percent=round(100.0 * found.moved_share, 2),
                     refused_percent=round(100.0 * found.refused_share, 2),
                     itl_p95_ms=[round(found.itl_p95_ms, 1), round(found.itl_p95_still_ms, 1)],
-                    commands=told(found.commands),
+                    commands=sorted_counts(found.commands),
                 )
 
 
 def order() -> None:
-    """Eight workers become four and two; one of ten is drained."""
+    """Measure the consolidation of eight workers into four and two, and the drain of one of ten."""
     for copy_ms in (1_000.0, 50.0):
         for slots in (1, 4):
             one = toys.consolidated(slots, copy_ms)
             name, least_ms = f"8 workers of 4 requests, {slots} slots, moves of {copy_ms:g} ms", copy_ms * 4 / slots
-            more = {"refused": one.refused_share, "waited_ms": one.waited_ms, "commands": told(one.commands)}
+            more = {"refused": one.refused_share, "waited_ms": one.waited_ms, "commands": sorted_counts(one.commands)}
             result(f"{name}: until 4 are busy", "ms", [one.four_ms], [least_ms], **more)
             result(f"{name}: until 2 are busy", "ms", [one.two_ms], [3 * least_ms])
     moved, finished = toys.drained(), toys.drained(moves=False)
@@ -66,13 +66,13 @@ def order() -> None:
 
 
 def failures() -> None:
-    """From what happens to the first migrate command."""
+    """Measure the time from a failure to the first migrate command."""
     hangs = [toys.hung(after_ms) for after_ms in range(0, 1_000, 50)]
     result("a worker hangs: until the first command", "ms", hangs, [5_000.0] * len(hangs))
     result("a worker wants no work: until the first command", "ms", [toys.unschedulable()], [5.0])
     unit, cut = toys.unit(lost=True), toys.unit(lost=False)
     result("a rank is lost: until the others are emptied", "ms", [unit.first_ms], [5_000.0], left=unit.left)
-    say(
+    progress(
         f"a rank is cut off from the store: {cut.left} requests stay where they are, first command at {cut.first_ms} ms"
     )
     answer, silent = toys.pairs(), toys.pairs("decode-07")
@@ -81,7 +81,7 @@ def failures() -> None:
 
 
 def returns() -> None:
-    """Requests that come back within 10 s, and commands the other way round, from thresholds of 0.3 and 0.1."""
+    """Count requests that return within 10 s, and commands in the reverse direction, at thresholds of 0.3 and 0.1."""
     still = [toys.static(seed) for seed in range(SEEDS)]
     for name, found in (("nobody adds to", still), ("whoever routes fills the fullest", [toys.fed()])):
         hops, asked = sum(len(toy.hops) for toy in found), sum(len(toy.asked) for toy in found)
@@ -90,13 +90,13 @@ def returns() -> None:
         result(f"loads that {name}: requests that came back", "requests", [back], [float(hops)], **more)
 
 
-def told(commands: Counter[str]) -> dict[str, int]:
-    """In a fixed order."""
+def sorted_counts(commands: Counter[str]) -> dict[str, int]:
+    """Return the counts in a fixed order."""
     return dict(sorted(commands.items()))
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     loads(60.0 if options(__doc__) else 300.0)
     order()
     failures()

@@ -1,12 +1,12 @@
-"""How long turns are where 100 models are to be planned at once, by sla and by queueing, with all reports in two turns.
+"""Length of turns when 100 models must be planned at once, by sla and by queueing.
 
-Eight workers a model, prefill and decode, sized by measured profiles. All report in the same moment once a second, and
-so do the frontends: a turn takes 500 of the reports, five of each model, and the next turn the rest. Turns follow until
-all models are planned. Three kinds of seconds: an ordinary one, one in which the intervals of all models end and
-forecasts are asked, and one in which the answers of the Kalman filter come in one turn and all pools are sized.
-Forecasts are made between the turns and do not count. Of each second the longest turn is told, ``whole`` is what all of
-its turns take together. Times are those of the core on which the turns run. Beside each: the longest turn of an
-ordinary second of the static planner, which takes in as many reports and plans nothing.
+Each model has eight workers, prefill and decode, sized by measured profiles. All workers and frontends report at the
+same moment once a second: one turn takes 500 reports, five per model, and the next turn the rest. Further turns follow
+until all models are planned. There are three kinds of seconds: an ordinary one; one in which the intervals of all
+models end and forecasts are requested; and one in which all forecasts of the Kalman filter arrive in one turn and all
+pools are sized. Forecasts are computed between turns and do not count. The value is the longest turn of a second,
+``whole`` the sum of its turns, in CPU time. The baseline is the longest turn of an ordinary second of the static
+planner, which ingests the same reports and plans nothing.
 
   python tools/bench/plan.py [--quick]
 """
@@ -48,16 +48,16 @@ from loadline.core.vocabulary.forecasts import ForecastKnobs
 from loadline.core.vocabulary.samples import Histogram, RegisteredWorker, TrafficSample, WorkerRecord, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from loadline.forecast import forecast
-from loadline.rig.bench import options, percentile, result, say
+from loadline.rig.bench import options, percentile, progress, result
 
 MODELS: Final = 100
 WORKERS: Final = 4
-"""Of each pool."""
+"""Workers of each pool."""
 REPORTS: Final = 5
-"""Of a model in one turn: with 100 models as good as all that ``runtime.batch_max`` allows."""
+"""Reports of a model in one turn: with 100 models, about ``runtime.batch_max``."""
 SPACING_MS: Final = 2
 POINTS: Final = 500
-"""Intervals that lie behind each model."""
+"""Intervals in the history of each model."""
 INTERVAL_MS: Final = 30_000
 TTL_S: Final = 10
 BLOCKS: Final = 20_000
@@ -68,12 +68,12 @@ START_MS: Final = 1_700_000_000_000
 LEASE: Final = 1
 DATA: Final = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
 PLANNERS: Final = {"sla": "", "queueing": "queueing_"}
-"""What is measured, and how its results begin."""
+"""Measured planners, and the prefixes of their results."""
 ENGINE: Final = "dynamo_h100_llama3.3-70b-fp8_tp2"
 
 
 class World:
-    """A controller that leads, and models whose workers and frontends report in the same moment once a second."""
+    """Leading controller, and models whose workers and frontends report at the same moment once a second."""
 
     def __init__(self, planner: str, seed: int) -> None:
         self.now = START_MS
@@ -98,12 +98,12 @@ class World:
         request = self._controller.state.read_request
         self._controller.handle([RegistryRead(registered), DecisionsRead(request, [], 1)], self.now)
         if planner in PLANNERS:
-            self._remember()
+            self._fill_history()
 
     def second(self, answers: Sequence[AnyEvent]) -> Iterator[tuple[float, list[AnyEffect]]]:
-        """The turns of the next second: how long each took, in ms, and what followed. The first brings ``answers``.
+        """Yield the time in ms and the effects of each turn of the next second; the first turn has the ``answers``.
 
-        After the reports there are turns for as long as something is due.
+        After the reports, turns continue as long as one is due.
         """
         self.now += 1_000
         self._sequence += 1
@@ -126,7 +126,7 @@ class World:
         return [self._traffic(model), *workers]
 
     def _load(self, model: str, role: Role, number: int) -> LoadReported:
-        """Loads swing, and latencies follow with some noise: so there are lines to draw, and new ones all the time."""
+        """Build a report with a varying load and noisy latencies, so that the planner keeps fitting lines."""
         share, noise = self._random.uniform(0.6, 0.9), self._random.uniform(0.98, 1.02)
         sample = WorkerSample(
             self._sequence,
@@ -161,8 +161,8 @@ class World:
         )
         return TrafficReported(model, "frontend", 1, sample)
 
-    def _remember(self) -> None:
-        """Put hours into the planners, by way of a snapshot."""
+    def _fill_history(self) -> None:
+        """Give the planners a history of hours through a snapshot."""
         snapshot = msgspec.json.decode(self._controller.snapshot())
         for one in snapshot["planners"].values():
             intervals = (one["parts"]["throughput"] if "parts" in one else one)["intervals"]
@@ -189,14 +189,14 @@ def _settings(models: Sequence[str], planner: str) -> Settings:
 
 def _answers(effects: Sequence[AnyEffect]) -> list[ForecastFitted]:
     return [
-        ForecastFitted(effect.model, effect.request, [forecast(question) for question in effect.queries])
+        ForecastFitted(effect.model, effect.request, [forecast(query) for query in effect.queries])
         for effect in effects
         if isinstance(effect, FitForecast)
     ]
 
 
 def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[float]]]:
-    """How long the turns of each second took, by kind: ``ordinary``, ``closing`` and ``sizing``."""
+    """Return the times of the turns of each second by kind: ``ordinary``, ``closing`` and ``sizing``."""
     world = World(planner, seed)
     found: dict[str, list[list[float]]] = {"ordinary": [], "closing": [], "sizing": []}
     answers: list[ForecastFitted] = []
@@ -216,7 +216,7 @@ def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[f
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, intervals = (3, 2) if options(__doc__) else (7, 7)
     ours: dict[str, list[list[float]]] = {}
     medians: dict[str, list[float]] = {}
@@ -227,8 +227,8 @@ def main() -> None:
             for kind, found in seconds_ms(planner, intervals, number).items():
                 ours.setdefault(prefix + kind, []).extend(found)
                 medians.setdefault(prefix + kind, []).append(_longest(found, 0.5))
-        told = ", ".join(f"{kind} {of[-1]:.2f} ms" for kind, of in medians.items())
-        say(f"round {number}/{rounds}: {told}; static {bare[-1]:.2f} ms")
+        text = ", ".join(f"{kind} {of[-1]:.2f} ms" for kind, of in medians.items())
+        progress(f"round {number}/{rounds}: {text}; static {bare[-1]:.2f} ms")
     for kind, values in medians.items():
         found = ours[kind]
         more: dict[str, Any] = {
@@ -241,7 +241,7 @@ def main() -> None:
 
 
 def _longest(seconds: Sequence[Sequence[float]], share: float) -> float:
-    """That quantile of the longest turns."""
+    """Return a quantile of the longest turns of all seconds."""
     return percentile([max(turns) for turns in seconds], share)
 
 

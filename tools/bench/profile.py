@@ -1,7 +1,7 @@
-"""What 10,000 interpolations of an engine profile take: the slowest of the four kinds. Vectorised.
+"""Time of 10,000 vectorised interpolations of an engine profile: the slowest of the four kinds.
 
-Beside it: as many of numpy's own linear interpolations. Each, too: a search for the best throughput, a regression of 50
-samples, and what two pools get of a budget.
+The baseline is as many linear interpolations of numpy. Also measured: a search for the best throughput, a regression of
+50 samples, and the division of a GPU budget between two pools.
 
   python tools/bench/profile.py [--quick]
 """
@@ -18,7 +18,7 @@ from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.guardrails.direction import PoolChange, settle
 from loadline.core.planning.guardrails.gpu_band import GpuBand
-from loadline.rig.bench import options, result, say
+from loadline.rig.bench import options, progress, result
 
 PLACES = 10_000
 DATA = Path(__file__).parents[2] / "agent" / "loadline" / "demo" / "data"
@@ -26,7 +26,7 @@ ENGINE = "dynamo_h100_llama3.3-70b-fp8_tp2"
 
 
 def median_ms(what: Callable[[], object], times: int) -> float:
-    """The middle of so many times."""
+    """Return the median time in ms."""
     took: list[float] = []
     for _ in range(times):
         began_s = time.perf_counter()
@@ -36,13 +36,13 @@ def median_ms(what: Callable[[], object], times: int) -> float:
 
 
 def fit(regression: Regression) -> None:
-    """Once more, as after a new sample."""
+    """Fit again, as after a new sample."""
     regression.fitted = None
     regression.line()
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, times = (2, 100) if options(__doc__) else (7, 500)
     sweeps = read_prefill(DATA / f"{ENGINE}_prefill.npz"), read_decode(DATA / f"{ENGINE}_decode.npz")
     prefill, decode = PrefillCurve(sweeps[0]), DecodeSurface(sweeps[1])
@@ -58,11 +58,11 @@ def main() -> None:
     regression = Regression()
     for number in range(50):
         regression.push(stream.uniform(1.0, 1e4), 10.0 + number + stream.random())
-    legs = PoolChange(24, 16, 2), PoolChange(40, 48, 1)
+    changes = PoolChange(24, 16, 2), PoolChange(40, 48, 1)
     singles: dict[str, Callable[[], object]] = {
         "best_us": lambda: decode.find_best_throughput_per_gpu(30.0, 3_000.0),
         "regression_us": lambda: fit(regression),
-        "budget_us": lambda: settle(legs, GpuBand(88, 88)),
+        "budget_us": lambda: settle(changes, GpuBand(88, 88)),
     }
     slowest: list[float] = []
     bare: list[float] = []
@@ -70,7 +70,7 @@ def main() -> None:
         found = {name: median_ms(kind, times) for name, kind in kinds.items()}
         slowest.append(max(found.values()))
         bare.append(median_ms(lambda: np.interp(tokens, sweeps[0].isl_tokens, sweeps[0].ttft_ms), times))
-        say(f"round {number}/{rounds}: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in found.items()))
+        progress(f"round {number}/{rounds}: " + ", ".join(f"{name} {ms:.2f} ms" for name, ms in found.items()))
     each = {name: round(median_ms(single, times) * 1e3, 1) for name, single in singles.items()}
     result("profile", "ms", slowest, bare, **each)
 

@@ -1,7 +1,7 @@
-"""What 1,000 engines take to be sized for TTFT and ITL, at once. Batches of up to 64, queues ten times as long.
+"""Time to size 1,000 engines for TTFT and ITL in one batch, with batches of up to 64 and queues ten times as long.
 
-Beside it: as many single analyses by the plain solution, which lists all states. Each, too: an analysis and a sizing of
-one engine with a batch of 256 and a queue of 2,560, by means and by percentiles; and of larger batches at once.
+The baseline is as many single analyses by the plain solution, which enumerates all states. Also measured: an analysis
+and a sizing of one engine with a batch of 256 and a queue of 2,560, by means and by percentiles; and larger batches.
 
   python tools/bench/queueing.py [--quick]
 """
@@ -16,16 +16,16 @@ from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.queue_sizing import Targets, max_rate
 from loadline.core.engines.queue_sizing_batch import max_rates
 from loadline.core.engines.queueing import EngineQueue
-from loadline.rig.bench import options, result, say
+from loadline.rig.bench import options, progress, result
 
 ENGINES = 1_000
 PLAIN = 20
-"""So many plain analyses stand for all: they are slow."""
+"""Number of plain analyses that are measured and extrapolated, since they are slow."""
 QUEUE_BY_BATCH = 10
 
 
 def best_us(what: Callable[[], object], times: int) -> float:
-    """The least of so many times: others use the machine too."""
+    """Return the shortest of several times in us, to exclude the load of other processes."""
     took: list[float] = []
     for _ in range(times):
         began_s = time.perf_counter()
@@ -35,7 +35,7 @@ def best_us(what: Callable[[], object], times: int) -> float:
 
 
 def fleet(batch: int, attainment: float) -> tuple[list[EngineQueue], list[Targets]]:
-    """Engines of all kinds, with targets between what they can do idle and full."""
+    """Build various engines, with targets between their latencies when idle and when full."""
     draw = random.Random(f"{batch} {attainment}")  # noqa: S311 - the same engines every time
     queues, targets = [], []
     for _ in range(ENGINES):
@@ -50,7 +50,7 @@ def fleet(batch: int, attainment: float) -> tuple[list[EngineQueue], list[Target
 
 
 def plain_ms(queue: EngineQueue) -> float:
-    """The mean wait at 90 % of what an engine can serve, from a list of all states."""
+    """Return the mean wait at 90% of the largest rate, from an enumeration of all states."""
     rate, weights = 0.9 * queue.rate_max, [0.0]
     for requests in range(1, queue.batch_max + queue.queue_max + 1):
         running = min(requests, queue.batch_max)
@@ -62,7 +62,7 @@ def plain_ms(queue: EngineQueue) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, times = (2, 3) if options(__doc__) else (7, 5)
     values: list[float] = []
     baselines: list[float] = []
@@ -72,7 +72,7 @@ def main() -> None:
     for number in range(1, rounds + 1):
         values.append(best_us(lambda: max_rates(queues, targets), times) / 1e3)
         baselines.append(best_us(lambda: [plain_ms(queue) for queue in some], 1) / 1e3 * (ENGINES / PLAIN))
-        say(f"round {number}/{rounds}: {values[-1]:.1f} ms, plain analyses {baselines[-1]:.0f} ms")
+        progress(f"round {number}/{rounds}: {values[-1]:.1f} ms, plain analyses {baselines[-1]:.0f} ms")
     for batch, attainment in ((64, 0.95), (256, 0.0), (256, 0.95)):
         one, two = fleet(batch, attainment)
         kind = f"p{100 * attainment:.0f}" if attainment else "mean"

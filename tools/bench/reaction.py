@@ -1,10 +1,10 @@
-"""From a sample that carries a model across its threshold to the decision in the hands of a scaler.
+"""Time from a sample that takes a model across its threshold to the decision at a scaler.
 
 1,000 workers of 250 models report at 1 Hz, all just below the threshold, with the default windows of 30 s. Then, model
 by model, one sample of one worker takes the mean of the window across. Times are those of one process, which publishes
-that sample and is the scaler too; samples are sent when they are due, whether or not others are still under way.
-Beside it: what the way costs at least, an echo over NATS and a transaction of etcd, measured between the samples.
-Both commit to the same etcd, which answers once a write is on the disk of the folder for temporary files (TMPDIR).
+that sample and acts as the scaler; samples are sent when due, also while others are in flight. The baseline is the
+lower bound of that path: an echo over NATS and an etcd transaction, measured between the samples. Both commit to the
+same etcd, which acknowledges a write once it is on the disk of TMPDIR.
 
   python tools/bench/reaction.py [--quick]
 """
@@ -19,7 +19,17 @@ from loadline.adapters.etcd_store import EtcdStore
 from loadline.client.scaler import ScalerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.ports import Compare, Write
-from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, result, rig, say, subscriber
+from loadline.rig.bench import (
+    BenchFleet,
+    RawPublisher,
+    agent,
+    options,
+    percentile,
+    progress,
+    result,
+    rig,
+    subscriber,
+)
 from loadline.rig.rig import Rig
 
 MODELS, WORKERS = 250, 1_000
@@ -29,16 +39,16 @@ FIRST_S = 40.0  # the windows are full 30 s after the last worker was seen to be
 APART_S = 0.04
 
 
-async def beat(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
-    """Let every worker report once a second."""
+async def report_all(fleet: BenchFleet, wire: RawPublisher, seconds: float) -> None:
+    """Report every worker once a second."""
     began_s = time.monotonic()
     for at_s, frames in fleet.beats(seconds):
         await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
         wire.send(frames)
 
 
-async def cross(fleet: BenchFleet, wire: RawPublisher, sent_s: dict[str, float]) -> None:
-    """One model after the other: a sample that crosses the threshold, and when it was sent."""
+async def cross_thresholds(fleet: BenchFleet, wire: RawPublisher, sent_s: dict[str, float]) -> None:
+    """Send a sample that crosses the threshold for one model after the other; record when."""
     await asyncio.sleep(FIRST_S)
     began_s = time.monotonic()
     for number, model in enumerate(fleet.models):
@@ -48,15 +58,15 @@ async def cross(fleet: BenchFleet, wire: RawPublisher, sent_s: dict[str, float])
         wire.send(frame)
 
 
-async def obey(scaler: ScalerClient, received_s: dict[str, list[float]]) -> None:
-    """Note when decisions come, and say that they are carried out."""
+async def apply_decisions(scaler: ScalerClient, received_s: dict[str, list[float]]) -> None:
+    """Record the times of decisions, and report them as applied."""
     async for order in scaler:
         received_s.setdefault(order.model, []).append(time.monotonic())
         await scaler.complete(order, {pool: target.replicas for pool, target in order.targets.items()})
 
 
-async def floor(made: Rig, floors_ms: list[float]) -> None:
-    """Again and again: an echo from another process, then a transaction like a commit."""
+async def measure_baseline(made: Rig, baselines_ms: list[float]) -> None:
+    """Repeat an echo from another process and a transaction like a commit."""
     client = await nats.connect(made.nats.url)
     store = EtcdStore(EtcdKnobs(endpoints=(made.etcd.url,)))
     await asyncio.sleep(FIRST_S)
@@ -66,7 +76,7 @@ async def floor(made: Rig, floors_ms: list[float]) -> None:
             began_s = time.monotonic()
             await client.request("echo", bytes(300))
             outcome = await store.commit([Compare("/floor", "mod", revision)], [Write("/floor", bytes(400))])
-            floors_ms.append((time.monotonic() - began_s) * 1e3)
+            baselines_ms.append((time.monotonic() - began_s) * 1e3)
             revision = outcome.revision
             await asyncio.sleep(APART_S)
     finally:
@@ -75,29 +85,34 @@ async def floor(made: Rig, floors_ms: list[float]) -> None:
 
 
 async def react(made: Rig, fleet: BenchFleet, wire: RawPublisher) -> tuple[list[float], list[float]]:
-    """All reactions and all floors, in ms."""
+    """Return all reactions and all baselines, in ms."""
     sent_s: dict[str, float] = {}
     received_s: dict[str, list[float]] = {}
-    floors_ms: list[float] = []
+    baselines_ms: list[float] = []
     async with ScalerClient("bench", fleet.models, nats=NatsKnobs(servers=(made.nats.url,))) as scaler:
-        tasks = [asyncio.create_task(obey(scaler, received_s)), asyncio.create_task(floor(made, floors_ms))]
-        await asyncio.gather(beat(fleet, wire, FIRST_S + len(fleet.models) * APART_S + 1.0), cross(fleet, wire, sent_s))
+        tasks = [
+            asyncio.create_task(apply_decisions(scaler, received_s)),
+            asyncio.create_task(measure_baseline(made, baselines_ms)),
+        ]
+        await asyncio.gather(
+            report_all(fleet, wire, FIRST_S + len(fleet.models) * APART_S + 1.0), cross_thresholds(fleet, wire, sent_s)
+        )
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return reactions_ms(sent_s, received_s), floors_ms
+    return reactions_ms(sent_s, received_s), baselines_ms
 
 
 def reactions_ms(sent_s: dict[str, float], received_s: dict[str, list[float]]) -> list[float]:
-    """Time between the two, in ms; there is exactly one decision for a model."""
+    """Return the times between sample and decision, in ms; there must be exactly one decision per model."""
     odd = {model: len(received_s.get(model, ())) for model in sent_s if len(received_s.get(model, ())) != 1}
     if odd:
-        raise SystemExit(f"decisions for these models, where one is right: {odd}")
+        raise SystemExit(f"expected one decision per model, got: {odd}")
     return [(received_s[model][0] - at_s) * 1e3 for model, at_s in sent_s.items()]
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds = 1 if options(__doc__) else 3
     ours: list[float] = []
     bare: list[float] = []
@@ -108,20 +123,20 @@ def main() -> None:
         with rig(fsync=True) as made, RawPublisher(made.nats.port) as wire:
             asyncio.run(made.register(fleet.records, "agent"))
             with agent(made, fleet) as child, subscriber(made) as echo:
-                child.wait(lambda look: look.ready)
-                echo.wait(lambda look: look.ready)
-                reactions, floors = asyncio.run(react(made, fleet, wire))
+                child.wait(lambda sample: sample.ready)
+                echo.wait(lambda sample: sample.ready)
+                reactions, baselines = asyncio.run(react(made, fleet, wire))
         ours += reactions
-        bare += floors
+        bare += baselines
         p50s.append(percentile(reactions, 0.5))
-        bare_p50s.append(percentile(floors, 0.5))
-        say(f"round {number}/{rounds}: {told(reactions)}; the least possible {told(floors)}")
+        bare_p50s.append(percentile(baselines, 0.5))
+        progress(f"round {number}/{rounds}: {format_times(reactions)}; lower bound {format_times(baselines)}")
     p99, bare_p99 = (round(percentile(times, 0.99), 3) for times in (ours, bare))
     result("reaction", "ms", p50s, bare_p50s, p99=p99, baseline_p99=bare_p99, reactions=len(ours))
 
 
-def told(times_ms: Sequence[float]) -> str:
-    """For people."""
+def format_times(times_ms: Sequence[float]) -> str:
+    """Format p50 and p99."""
     return f"p50 {percentile(times_ms, 0.5):.2f} ms, p99 {percentile(times_ms, 0.99):.2f} ms"
 
 

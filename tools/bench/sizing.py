@@ -1,8 +1,8 @@
-"""How many workers sizing asks for, and how few simulated ones would do: Poisson requests, three roles, three engines.
+"""Workers recommended by sizing, and the fewest that suffice in simulation: Poisson requests, three roles and engines.
 
-95 % of the requests are to meet TTFT 500 ms and ITL 50 ms. For each case: how many workers are asked for, which
-share of the requests they serve in time, and the fewest that do; then the sum of both, and in how many cases it was too
-few, or more than one worker and 15 % too many. From the root of the repository:
+95% of requests must meet TTFT 500 ms and ITL 50 ms. For each case it prints the recommended workers, the fraction of
+requests that they serve within SLO, and the fewest workers that suffice; then the sums of both, and the cases with too
+few workers, or with more than one worker and 15% too many. Run it from the root of the repository:
 
   python -m tools.bench.sizing [--quick]
 """
@@ -13,18 +13,18 @@ from pathlib import Path
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.vocabulary.scalars import Role
-from loadline.rig.bench import options, result, say
+from loadline.rig.bench import options, progress, result
 from loadline.sim.engine import EngineTiming
 from loadline.sim.profiles import LinearProfile, MeasuredProfile
 from tests.support.sized import ATTAINMENT, Case, attained, fixed, requests, sized, spread
 
 ROOT = Path(__file__).parents[2]
 Engine = tuple[EngineProfile, EngineTiming, int]
-"""What the planner knows, how long iterations take, and the KV blocks of a worker."""
+"""Profile of the planner, times of iterations, and KV blocks of a worker."""
 
 
 def measured(stem: Path, kv_blocks: int) -> Engine:
-    """An engine that a profiler has measured."""
+    """Load the measured profile of an engine."""
     prefill, decode = (stem.with_name(f"{stem.name}_{kind}.npz") for kind in ("prefill", "decode"))
     return EngineProfile(read_prefill(prefill), read_decode(decode)), MeasuredProfile(prefill, decode), kv_blocks
 
@@ -48,7 +48,7 @@ ROLES: tuple[Role, ...] = ("prefill", "decode", "aggregated")
 
 
 def cases(rates: tuple[float, ...]) -> Iterator[tuple[str, Case]]:
-    """All of them, by name."""
+    """Yield all cases with their names."""
     for role in ROLES:
         for engine, (profile, timing, kv_blocks) in ENGINES.items():
             for lengths, (isl, osl) in LENGTHS.items():
@@ -59,23 +59,23 @@ def cases(rates: tuple[float, ...]) -> Iterator[tuple[str, Case]]:
 
 
 def main() -> None:
-    """Size, simulate and print."""
+    """Size and simulate all cases, and print the results."""
     counts: list[tuple[int, int]] = []
     for name, case in cases((20.0,) if options(__doc__) else (5.0, 20.0, 60.0)):
         arriving = requests(case)
-        asked = sized(case, arriving).wanted
-        share = attained(case, arriving, asked)
-        needed = asked
+        recommended = sized(case, arriving).wanted
+        share = attained(case, arriving, recommended)
+        needed = recommended
         if share >= ATTAINMENT:
             while needed > 1 and attained(case, arriving, needed - 1) >= ATTAINMENT:
                 needed -= 1
         else:
             while attained(case, arriving, needed) < ATTAINMENT:
                 needed += 1
-        say(f"{name}: {asked} workers serve {share:.1%} in time, {needed} would do")
-        counts.append((asked, needed))
-    short = sum(asked < needed for asked, needed in counts)
-    excess = sum(asked > needed + max(1.0, 0.15 * needed) for asked, needed in counts)
+        progress(f"{name}: {recommended} workers serve {share:.1%} within SLO, {needed} suffice")
+        counts.append((recommended, needed))
+    short = sum(recommended < needed for recommended, needed in counts)
+    excess = sum(recommended > needed + max(1.0, 0.15 * needed) for recommended, needed in counts)
     totals = [[float(sum(column))] for column in zip(*counts, strict=True)]
     result("sizing", "workers", *totals, cases=len(counts), short=short, excess=excess)
 

@@ -1,4 +1,4 @@
-"""How long `loadline run` takes from its start until /readyz says 200, beside the bare import of its libraries.
+"""Time from the start of `loadline run` until /readyz returns 200; the baseline is the import of its libraries.
 
 python tools/bench/startup.py [--quick]
 """
@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 
-from loadline.rig.bench import BenchFleet, options, result, rig, say
+from loadline.rig.bench import BenchFleet, options, progress, result, rig
 
 IMPORTS = "import nats, aiohttp, etcd3, msgspec"
 WORKERS, MODELS = 100, 4
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds = 5 if options(__doc__) else 11
     fleet = BenchFleet(MODELS, WORKERS)
     ours: list[float] = []
@@ -31,7 +31,7 @@ def main() -> None:
             agent.wait_ready()
             ours.append(time.monotonic() - began_s)
             agent.stop()
-            say(f"round {number}/{rounds}: {ours[-1]:.3f} s, imports alone {bare[-1]:.3f} s")
+            progress(f"round {number}/{rounds}: {ours[-1]:.3f} s, imports alone {bare[-1]:.3f} s")
     result("startup", "s", ours, bare)
 
 

