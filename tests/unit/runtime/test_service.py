@@ -74,7 +74,7 @@ def test_a_pause_that_cannot_be_written_is_refused() -> None:
     async def scenario(runtime: Runtime, service: Service) -> None:
         answer = reply(await order(service, paused=True))
         assert not answer.accepted
-        assert "etcd is not reached" in answer.detail
+        assert "etcd is not connected" in answer.detail
         assert not runtime.inbox
 
     play(scenario)
