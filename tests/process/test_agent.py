@@ -187,7 +187,7 @@ def test_etcd_may_die_or_freeze_and_come_back(rig: Rig, frozen: bool) -> None:  
             rig.etcd.pause()
         else:
             rig.etcd.kill()
-        await until(lambda: "etcd is not reached" in agent.get("/readyz")[1])
+        await until(lambda: "etcd is not connected" in agent.get("/readyz")[1])
         await until(lambda: not made.observer.statuses["a"].leading)
         made.load(kv=0.97)
         began_ms = made.observer.statuses["a"].at_ms
@@ -361,5 +361,5 @@ def test_without_servers_it_waits_says_so_and_stops_when_told(rig: Rig) -> None:
     rig.etcd.stop()
     agent = rig.agent(config(rig, "a"), "a")
     until_true(lambda: "NATS is not connected" in agent.get("/readyz")[1])
-    assert "etcd is not reached" in agent.get("/readyz")[1]
+    assert "etcd is not connected" in agent.get("/readyz")[1]
     assert agent.stop() == 0
