@@ -1,0 +1,109 @@
+"""Conventions of the package that no linter checks."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[3]
+PACKAGE: Final = ROOT / "agent" / "loadline"
+LINES_MAX: Final = 400
+FUNCTION_LINES_MAX: Final = 60
+QUESTION_WORDS: Final = frozenset(
+    {
+        "As", "How", "It", "Nobody", "Nothing", "Of", "So", "That", "There", "Those", "What", "Whatever", "When",
+        "Where", "Whether", "Which", "Who", "Whoever", "Whose", "Why",
+    }
+)  # fmt: skip
+"""First words of docstrings that describe no action and no thing."""
+SOURCES: Final = sorted(PACKAGE.rglob("*.py"))
+ANY_FUNCTION: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED: Final = (ast.Module, ast.ClassDef, *ANY_FUNCTION)
+
+
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    for path in SOURCES:
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings of modules, classes and functions, and the strings that describe attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), text
+        body = node.body if isinstance(node, ast.Module | ast.ClassDef) else []
+        for before, after in pairwise(body):
+            if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
+                value = after.value
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield after.lineno, value.value
+
+
+def banned_words() -> list[str]:
+    """Words in backticks in the column "Not" of the glossary."""
+    words: set[str] = set()
+    for line in (ROOT / "docs" / "reference" / "glossary.md").read_text("utf-8").splitlines():
+        cells = line.strip("|").split("|")
+        if line.startswith("|") and len(cells) == 3:
+            words.update(re.findall(r"`([^`]+)`", cells[2]))
+    return sorted(words)
+
+
+def test_no_class_name_occurs_twice() -> None:
+    places = defaultdict(list)
+    for name, tree in parsed():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{name}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_files_are_short() -> None:
+    paths = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): path.read_text("utf-8").count("\n") for path in paths}
+    assert {name: lines for name, lines in lengths.items() if lines > LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    found = {}
+    for name, tree in parsed():
+        for node in ast.walk(tree):
+            if isinstance(node, ANY_FUNCTION) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    found[f"{name}:{node.name}"] = lines
+    assert found == {}
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    found = [
+        f"{name}:{line}: {text.splitlines()[0]}"
+        for name, tree in parsed()
+        for line, text in docstrings(tree)
+        if text.split(maxsplit=1)[0].rstrip(",:;") in QUESTION_WORDS
+    ]
+    assert found == []
+
+
+def test_the_glossary_bans_words() -> None:
+    assert {"belief", "rails", "opinion"} <= set(banned_words())
+
+
+@pytest.mark.parametrize("folder", ["agent", "docs", "README.md"])
+def test_no_banned_word_is_used(folder: str) -> None:
+    banned = re.compile(rf"(?<![A-Za-z_])({'|'.join(map(re.escape, banned_words()))})(?![A-Za-z_])", re.IGNORECASE)
+    place = ROOT / folder
+    paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.suffix in {".py", ".md"})
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match[0]}"
+        for path in paths
+        if path.name != "glossary.md"
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        for match in banned.finditer(line)
+    ]
+    assert found == []
