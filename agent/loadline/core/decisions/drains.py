@@ -23,7 +23,7 @@ from loadline.core.vocabulary.reasons import Rejection
 DRAINS_KEPT = 256
 """Finished drains that are remembered for people to see."""
 LOOK_MS = 1_000
-"""How often a drain is checked for a worker that died or went silent."""
+"""Interval of checks for draining workers that died or went silent."""
 
 
 class DrainKnobs(Struct, frozen=True, forbid_unknown_fields=True):

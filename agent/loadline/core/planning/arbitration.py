@@ -1,4 +1,4 @@
-"""Whose count a pool gets where two look at it: saturation sees the workers, the queueing model sees the objectives.
+"""Arbitration between two planners: saturation sees the workers, queueing sees the objectives.
 
 The queueing model leads, for it knows what is coming and what it may take. Saturation has the veto: what is loaded
 does not shrink, whatever a model says. The rows are those of llm-d's Workload Variant Autoscaler, first match:
@@ -24,7 +24,7 @@ from loadline.core.vocabulary.reasons import ReasonCode
 
 
 class Arbitration(Struct, frozen=True):
-    """What came of it."""
+    """Result of an arbitration."""
 
     target: int
     code: ReasonCode
@@ -32,7 +32,7 @@ class Arbitration(Struct, frozen=True):
 
     @property
     def vetoed(self) -> bool:
-        """Whether a shrink was forbidden."""
+        """True if a shrink was vetoed."""
         return self.code in {ReasonCode.SATURATION_VETO, ReasonCode.SHRINK_UNSAFE}
 
 

@@ -91,8 +91,8 @@ _LACKS: Final = frozenset({"InvalidConfiguration", "MetricsUnavailable"})
 
 def conditions(
     model: Model,
-    opinion: Recommendation,
-    rails: Sequence[Reason],
+    recommendation: Recommendation,
+    limits: Sequence[Reason],
     before: Sequence[Condition],
     now: int,
     *,
@@ -103,8 +103,8 @@ def conditions(
 
     Args:
         model: State of the model.
-        opinion: Newest recommendation of its planner.
-        rails: Limits that were applied to the recommendation.
+        recommendation: Newest recommendation of its planner.
+        limits: Limits that were applied to the recommendation.
         before: Previous conditions; an unchanged status keeps its ``since_ms``.
         now: Unix time in ms.
         fleet: Staleness and quorum of workers.
@@ -119,7 +119,7 @@ def conditions(
 
     return (
         one("MetricsAvailable", _metrics(model, now, fleet, by_traffic=by_traffic)),
-        one("OptimizationReady", _optimization(model, opinion, rails, now)),
+        one("OptimizationReady", _optimization(model, recommendation, limits, now)),
     )
 
 
@@ -151,13 +151,13 @@ def _silence(pool: Pool, fleet: FleetKnobs, now: int) -> tuple[ConditionReason, 
 
 
 def _optimization(
-    model: Model, opinion: Recommendation, rails: Sequence[Reason], now: int
+    model: Model, recommendation: Recommendation, limits: Sequence[Reason], now: int
 ) -> tuple[bool, ConditionReason, str]:
     """Return the status, reason and message of ``OptimizationReady``: the most severe reason decides."""
     worst: tuple[int, ConditionReason, bool, str] | None = None
-    why: Reason | None = opinion.reasons[0] if opinion.reasons else None
-    led = any(reason.code in _ONE_SIDE_LEADS for reason in opinion.reasons)
-    for found in (*rails, *opinion.reasons):
+    why: Reason | None = recommendation.reasons[0] if recommendation.reasons else None
+    led = any(reason.code in _ONE_SIDE_LEADS for reason in recommendation.reasons)
+    for found in (*limits, *recommendation.reasons):
         verdict = _VERDICTS.get(found.code)
         if verdict is None or (worst is not None and worst[0] <= verdict[0]):
             continue

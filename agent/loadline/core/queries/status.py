@@ -19,7 +19,7 @@ from loadline.core.vocabulary.status import AgentStatus, DecisionSummary, Migrat
 def status(settings: Settings, state: AgentState, version: str, started_at_ms: int, now: int) -> AgentStatus:
     """Return the status of the agent at ``now`` (ms)."""
     leadership = state.leadership
-    books = gpu_ledger_of(state.fleet, state.ledger.pending(), limited(settings, state.fleet), now)
+    ledger = gpu_ledger_of(state.fleet, state.ledger.pending(), limited(settings, state.fleet), now)
     return AgentStatus(
         agent=settings.agent,
         version=version,
@@ -33,11 +33,11 @@ def status(settings: Settings, state: AgentState, version: str, started_at_ms: i
         models=tuple(_model_status(state, model, now) for model in settings.models),
         rejected=dict(sorted(state.rejected.items())),
         counters=dict(sorted(state.counters.items())),
-        gpus=state.gpus.status(state.fleet, books, now),
+        gpus=state.gpus.status(state.fleet, ledger, now),
         config_digest=settings.digest,
         config_problem=state.config_problem,
         restart_for=tuple(state.restart_for),
-        supplies=state.allocation.status(state.fleet, books, now),
+        supplies=state.allocation.status(state.fleet, ledger, now),
     )
 
 
@@ -46,8 +46,11 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
     hold = model.hold
     sentences: tuple[str, ...] = ()
     if hold is not None:
-        said = [*hold.limits, *(reason for opinion in hold.recommendations for reason in opinion.reasons)]
-        sentences = tuple(reason.sentence() for reason in said)
+        reasons = [
+            *hold.limits,
+            *(reason for recommendation in hold.recommendations for reason in recommendation.reasons),
+        ]
+        sentences = tuple(reason.sentence() for reason in reasons)
     return ModelStatus(
         model=knobs.name,
         planner=knobs.planner,
@@ -61,7 +64,7 @@ def _model_status(state: AgentState, knobs: ModelKnobs, now: int) -> ModelStatus
         namespace=knobs.namespace,
         priority=knobs.priority,
         service_class=knobs.service_class,
-        objectives=_obeyed(knobs),
+        objectives=_active_objectives(knobs),
         conditions=model.conditions,
         settled=state.settled(model, now),
         migrations=_migrations(state, model, now),
@@ -76,7 +79,7 @@ def _migrations(state: AgentState, model: ModelState, now: int) -> MigrationStat
     return migration_status(model.migration, state.migration.in_flight.of_model(model.name), now)
 
 
-def _obeyed(knobs: ModelKnobs) -> dict[str, float]:
+def _active_objectives(knobs: ModelKnobs) -> dict[str, float]:
     """Return the objectives that are set and that the planner of a model sizes for."""
     sized_for = PLANNERS[knobs.planner].needs.objectives
     said = {key: getattr(knobs.objectives, key) for key in knobs.objectives.__struct_fields__ if key in sized_for}

@@ -1,4 +1,4 @@
-"""What agents learn and the store keeps. Losing it costs time, never a decision: nothing waits for it."""
+"""Learned state in the store. Its loss costs time, never a decision: nothing waits for it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -11,7 +11,7 @@ from loadline.core.vocabulary.learned import DATA_BYTES_MAX, LearnedState
 LOOK_INTERVAL_MS: Final = 1_000
 """One model is looked at in each: of 100 models no turn takes more than one."""
 SAVE_INTERVAL_MS: Final = 60_000
-"""Of one model it is written at most so often; what was not written, or nobody knows whether, is then tried again."""
+"""Minimum time between two writes for one model; a failed or unknown write is repeated after it."""
 
 
 def ingest(state: AgentState, planners: Mapping[str, Planner], models: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ def _learned(state: AgentState, planner: Planner, name: str, stored: LearnedStat
 
 
 def _teach(planner: Planner, learned: LearnedState) -> bool:
-    """Whether a planner knows anything now."""
+    """Return True if the planner has learned state, after importing what was stored."""
     if _said(planner) is not None:
         return True
     if learned.planner == planner.name:
@@ -72,7 +72,7 @@ def _teach(planner: Planner, learned: LearnedState) -> bool:
 
 
 def _said(planner: Planner) -> bytes | None:
-    """What a planner has learned. One with a fault has learned nothing: when it plans, people are told."""
+    """Return what a planner has learned; nothing if it fails, which is reported when it runs."""
     try:
         return planner.export_learned()
     except Exception:  # noqa: BLE001 - no other model is to stop for it

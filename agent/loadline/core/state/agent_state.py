@@ -39,7 +39,7 @@ class AgentState(Struct):
     forecast_requests: dict[str, int] = field(default_factory=dict)
     """Number of the newest forecast request by model. It outlives a model, so that late answers stay late."""
     config_problem: str = ""
-    """Why the configuration that was last read does not apply; empty: it does."""
+    """Problem of the configuration that was last read; empty: it applies."""
     restart_for: list[str] = field(default_factory=list)
     """Changed keys that apply only after a restart."""
     registry_read: bool = False

@@ -33,7 +33,7 @@ class ModelState(Model, kw_only=True):
     hold: Explanation | None = None
     """The last round without a decision."""
     conditions: tuple[Condition, ...] = ()
-    """As of the last round."""
+    """Conditions as of the last round."""
     migration: ModelMigrationState = field(default_factory=ModelMigrationState)
     learned_saved_at_ms: int | None = None
     """Unix time at which its learned state was last written to the store."""

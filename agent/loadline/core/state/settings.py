@@ -107,7 +107,7 @@ class ModelKnobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True):
-    """What a controller is told once."""
+    """Settings of a controller."""
 
     agent: str
     scope: str
@@ -129,6 +129,6 @@ class Settings(Struct, frozen=True):
     only_migration: bool = False
     """Requests move, and nothing else is decided: somebody else scales."""
     digest: str = ""
-    """Of all this but the agent's name: agents that are told the same have the same."""
+    """Digest of all settings except the agent's name; equal for agents with equal settings."""
     histories: dict[str, History] = {}
     """The load before the start by model, as data too: what a planner starts warm with."""

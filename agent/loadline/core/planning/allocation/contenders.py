@@ -11,7 +11,7 @@ from loadline.core.planning.allocation.covers import SLACK, cover
 from loadline.core.vocabulary.allocations import AllocationProblem, ModelRequest, PoolOption, RoleRequest
 
 _CANDIDATES_MAX: Final = 64
-"""Of a want, the cheapest: seven for each of two roles are 49."""
+"""Cheapest candidates kept of a request: seven for each of two roles are 49."""
 
 
 class Bundle(Struct, frozen=True):

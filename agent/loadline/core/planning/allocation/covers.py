@@ -24,7 +24,7 @@ _COUNTS_MAX: Final = 32
 """Counts of a run that are tried for each step, from the highest. More of either matter to fleets of hundreds alone,
 which come within half a percent of the best."""
 _KNOWN: Final = 2_048
-"""Parts of which the cover is remembered, the last ones: prefill and decode of 1,000 models, some 3 MB. Few wishes
+"""Parts of which the cover is remembered, the last ones: prefill and decode of 1,000 models, some 3 MB. Few demands
 change from one allocation to the next, and to look one up takes a tenth of the time to make it."""
 
 
@@ -50,7 +50,7 @@ class _Run(NamedTuple):
 
 
 _Step = tuple[float, float, int, "_Step | None"]
-"""What is still to serve, what it costs so far, by how many of the last run, and what came before."""
+"""Step of the search: demand left, cost so far, workers of the last run, and the step before."""
 
 
 def cover(
@@ -98,7 +98,7 @@ remembered = lru_cache(_KNOWN)(_counts)
 
 
 def _runs(pools: Sequence[_Pool], hours: float) -> tuple[list[int], list[_Run]]:
-    """What is taken anyway, and the runs beyond it, those that serve most for their price first.
+    """Return the workers taken in any case, and further runs ordered by service per price.
 
     A change more costs a millionth of the dearest worker, and equal runs come in the order of names: that breaks ties.
     """

@@ -95,13 +95,13 @@ class FleetAllocation(Struct):
             self.question += 1
             self.settled, self.better, self.allocated_at_ms = True, None, -1
 
-    def record_demand(self, name: str, wish: ModelDemand) -> None:
+    def record_demand(self, name: str, demand: ModelDemand) -> None:
         """Record the demand of a model."""
         known = self.demands.get(name)
-        if known is not None and name in self.granted and wish.needs_as(known):
-            self.demands[name] = wish
-        elif known != wish:
-            self.changed_demands[name] = wish
+        if known is not None and name in self.granted and demand.needs_as(known):
+            self.demands[name] = demand
+        elif known != demand:
+            self.changed_demands[name] = demand
             return
         self.changed_demands.pop(name, None)
 
@@ -124,15 +124,15 @@ class FleetAllocation(Struct):
         """
         changed: list[str] = []
         if self.changed_demands:
-            wishes = self.demands | self.changed_demands
-            fit = all(gpus >= 0 for gpus in left_of(wishes, {}, supplies).values())
+            demands = self.demands | self.changed_demands
+            fit = all(gpus >= 0 for gpus in left_of(demands, {}, supplies).values())
             if fit or now >= self.again_at_ms:
-                self.demands, self.changed_demands = wishes, {}
+                self.demands, self.changed_demands = demands, {}
                 self.question += 1
                 self.better, self.settled = None, fit or knobs.solver == "greedy"
                 if not fit:
                     self.allocated_at_ms = now
-                found = None if fit else greedy(problem_of(fleet, wishes, supplies, knobs, now))
+                found = None if fit else greedy(problem_of(fleet, demands, supplies, knobs, now))
                 changed = self._grant(found, supplies)
         if self.better is not None:
             changed, self.better = self._grant(self.better, supplies), None
@@ -166,14 +166,16 @@ class FleetAllocation(Struct):
         reasons = tuple(self._reasons(name, granted, ledger.supplies))
         cuts = {reason.pool: granted[reason.pool] for reason in reasons if reason.code in _CUT}
         gives = frozenset(reason.pool for reason in reasons if reason.code is ReasonCode.GIVES_WAY)
-        pools, waiting, wished = fleet.models[name].pools, self.waiting.get(name), self.demands[name].counts
+        pools, waiting, first_choice = fleet.models[name].pools, self.waiting.get(name), self.demands[name].counts
         moved = [reason.pool for reason in reasons if reason.code not in _CUT]
         if self.settled:
             exchanged = {pool: granted[pool] for pool in moved}
         else:  # A greedy mix is not optimal: while a better one may come, no pool shrinks for it or grows against it.
             stands = {pool: max(granted[pool], pools[pool].effective_target(now)) for pool in moved}
             exchanged = {
-                pool: min(wished[pool], count) for pool, count in stands.items() if granted[pool] < wished[pool]
+                pool: min(first_choice[pool], count)
+                for pool, count in stands.items()
+                if granted[pool] < first_choice[pool]
             }
         waits_ms = 0 if waiting is None else now - waiting.since_ms
         kept = {
@@ -212,13 +214,13 @@ class FleetAllocation(Struct):
             return ()
         supplies = ledger.supplies
         waiting: dict[str, dict[str, int]] = {supply: {} for supply in sorted(supplies.limits)}
-        for name, wish in sorted(self.demands.items()):
+        for name, demand in sorted(self.demands.items()):
             pools, pending = fleet.models[name].pools, ledger.pending.get(name, {})
-            granted = self.granted.get(name, wish.counts)
-            met = wish.met_by(granted)
+            granted = self.granted.get(name, demand.counts)
+            met = demand.met_by(granted)
             missing = {
                 pool: max(0, max(0 if pool in met else count, granted[pool]) - planned_of(pools[pool], pending, now))
-                for pool, count in wish.counts.items()
+                for pool, count in demand.counts.items()
             }
             for supply, gpus in supplies.taken(name, missing).items():
                 if gpus:
@@ -232,7 +234,7 @@ class FleetAllocation(Struct):
         """Apply an allocation, or grant every first choice; return the models whose grant has changed."""
         before, self.granted = self.granted, {}
         if allocation is not None:
-            found = {name: counts_of(allocation, name, wish) for name, wish in sorted(self.demands.items())}
+            found = {name: counts_of(allocation, name, demand) for name, demand in sorted(self.demands.items())}
             self.granted = {name: counts for name, counts in found.items() if counts != self.demands[name].counts}
         self.left = left_of(self.demands, self.granted, supplies)
         self._grant_first_choices(supplies)
@@ -271,16 +273,16 @@ class FleetAllocation(Struct):
 
     def _reasons(self, name: str, granted: Mapping[str, int], supplies: Supplies) -> Iterator[Reason]:
         """Yield why a model is not granted its demand, pool by pool."""
-        wish, first = self.demands[name], supplies.priorities
-        met, alone = wish.met_by(granted), supplies.taken(name, wish.counts)
-        for pool, wanted in wish.counts.items():
+        demand, first = self.demands[name], supplies.priorities
+        met, alone = demand.met_by(granted), supplies.taken(name, demand.counts)
+        for pool, wanted in demand.counts.items():
             allowed = granted[pool]
             if allowed == wanted:
                 continue
             others = [
-                other for need in wish.needs if pool in need.capacities for other in need.capacities if other != pool
+                other for need in demand.needs if pool in need.capacities for other in need.capacities if other != pool
             ]
-            moved = [other for other in others if (granted[other] - wish.counts[other]) * (wanted - allowed) > 0]
+            moved = [other for other in others if (granted[other] - demand.counts[other]) * (wanted - allowed) > 0]
             taken = supplies.takes[name].get(pool, {})
             if others and all(self.left[supply] >= gpus for supply, gpus in taken.items()):
                 moved = others  # more would be available: other pools serve the role without it

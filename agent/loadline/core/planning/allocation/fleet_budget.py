@@ -131,14 +131,14 @@ class FleetBudget(Struct):
             decided=sum(ledger.planned.values()),
             occupied=sum(ledger.occupied.values()),
             waiting={name: gpus_of(fleet.models[name], claim.workers) for name, claim in self.claims.items()},
-            offers={name: sum(gpus for gpus, *_ in self._wished(fleet, name, ledger, now)) for name in self.offers},
+            offers={name: sum(gpus for gpus, *_ in self._offered(fleet, name, ledger, now)) for name in self.offers},
         )
 
     def _shares(self, fleet: Fleet, ledger: GpuLedger, supply: int, now: int) -> BudgetShares:
         """Serve the claims in their order, from the GPUs that are free or coming free and then from the offers."""
         shares = BudgetShares()
-        wished = sorted(one for name in self.offers for one in self._wished(fleet, name, ledger, now))
-        left = {(model, pool): workers for _, model, pool, workers in wished}
+        offers = sorted(one for name in self.offers for one in self._offered(fleet, name, ledger, now))
+        left = {(model, pool): workers for _, model, pool, workers in offers}
         for name, claim in self.claims.items():
             pools = fleet.models[name].pools
             offered = sum(
@@ -146,10 +146,12 @@ class FleetBudget(Struct):
                 for (model, pool), count in left.items()
                 if model != name
             )
-            legs = [PoolChange(0, count, pools[pool].knobs.gpus_per_worker, 0) for pool, count in claim.workers.items()]
-            counts = fit_direction(legs, GpuBand(ceiling=max(0, supply + offered)))
-            wanted = sum(count * leg.gpus for count, leg in zip(counts, legs, strict=True))
-            for _, model, pool, _ in wished:
+            changes = [
+                PoolChange(0, count, pools[pool].knobs.gpus_per_worker, 0) for pool, count in claim.workers.items()
+            ]
+            counts = fit_direction(changes, GpuBand(ceiling=max(0, supply + offered)))
+            wanted = sum(count * change.gpus for count, change in zip(counts, changes, strict=True))
+            for _, model, pool, _ in offers:
                 width = fleet.models[model].pools[pool].knobs.gpus_per_worker
                 count = min(left[model, pool], max(0, ceil_div(wanted - supply, width)))
                 if model != name and count > 0:
@@ -161,7 +163,7 @@ class FleetBudget(Struct):
             supply -= wanted
         return shares
 
-    def _wished(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> Iterator[tuple[int, str, str, int]]:
+    def _offered(self, fleet: Fleet, name: str, ledger: GpuLedger, now: int) -> Iterator[tuple[int, str, str, int]]:
         """Yield what a model offers, pool by pool: GPUs, model, pool, workers."""
         for pool_name, offer in self.offers.get(name, {}).items():
             pool = fleet.models[name].pools[pool_name]

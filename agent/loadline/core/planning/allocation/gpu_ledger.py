@@ -46,10 +46,10 @@ class GpuLedger(Struct):
         if model.name in self.supplies.takes:
             self._take(model.name, self.supplies.taken(model.name, occupied))
 
-    def enter_unassigned(self, strangers: UnassignedWorkers) -> None:
+    def enter_unassigned(self, unassigned: UnassignedWorkers) -> None:
         """Enter workers whose pool is no longer configured: they keep running, and nothing drains them."""
         taken: dict[str, int] = {}
-        for model, by_type in strangers.gpus.items():
+        for model, by_type in unassigned.gpus.items():
             for gpu_type, gpus in by_type.items():
                 self.occupied[NO_MODEL] = self.occupied.get(NO_MODEL, 0) + gpus
                 for supply in self.supplies.of_type(model, gpu_type):

@@ -27,31 +27,31 @@ from loadline.core.vocabulary.scalars import WORKERS_MAX, Role
 _STEPS: Final = 4
 """A demand counts in quarters of a worker: else a question would never be the same for two turns."""
 _NUMBER_MAX: Final = 1e100
-"""Of a demand, and of what a worker serves: beyond it, and below its inverse, quotients have no end."""
+"""Bound of demands and capacities: beyond it, and below its inverse, quotients overflow."""
 # No name holds a control character, so these are nobody else's.
 _FIRST, _HAS, _MORE = "\0first", "\0has", "\0more\0"
 _RANKS: Final = 3
-"""Of each priority: the first worker of a role, what models need or have, what they would add."""
+"""Ranks of each priority: the first worker of a role, current or needed workers, additional workers."""
 _UNSURE: Final = frozenset(
     {ReasonCode.TRAFFIC_INCOMPLETE, ReasonCode.TRAFFIC_UNKNOWN, ReasonCode.NO_DATA, ReasonCode.UNKNOWN_WORKERS}
 )
-"""Why a planner lets a pool stand that it knows too little of."""
+"""Reasons that a planner gives when it keeps a pool for lack of data."""
 
 
 class ModelDemand(Struct, frozen=True):
-    """What one model would have."""
+    """Demand of one model on its pools."""
 
     counts: dict[str, int]
     """Workers by pool, of all its pools: its first choice."""
-    floors: dict[str, int]
+    minimums: dict[str, int]
     """Workers that a pool has whatever is short: its least count, or all that there are where it must not shrink."""
     needs: tuple[RoleDemand, ...] = ()
 
     def needs_as(self, other: "ModelDemand") -> bool:
-        """Whether it is the same problem, though the first choice may be another."""
+        """Return True if both pose the same problem; their first choices may differ."""
         needed = {pool for need in self.needs for pool in need.capacities}
         same = all(count == other.counts.get(pool) for pool, count in self.counts.items() if pool not in needed)
-        return bool(needed) and same and (self.needs, self.floors) == (other.needs, other.floors)
+        return bool(needed) and same and (self.needs, self.minimums) == (other.needs, other.minimums)
 
     def met_by(self, granted: Mapping[str, int]) -> set[str]:
         """Pools of the needs that these counts serve: of them no more is wanted, whatever the first choice."""
@@ -79,7 +79,7 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
     stale_after_ms: int,
     now: int,
 ) -> ModelDemand:
-    """What a planner would have, within the bounds of the pools and the budget of the model.
+    """Return the demand of a recommendation, within the bounds of the pools and the budget of the model.
 
     Args:
         model: The model as reported.
@@ -91,7 +91,7 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
         stale_after_ms: Time after which a worker is silent.
         now: In ms.
     """
-    counts, floors, keeps = {}, {}, {}
+    counts, minimums, keeps = {}, {}, {}
     unsure = {reason.pool for reason in recommendation.reasons if reason.code in _UNSURE}
     for name, pool in model.pools.items():
         # Whatever is stored as decided: a count above that would stop the agent.
@@ -102,19 +102,19 @@ def demand_of(  # noqa: PLR0917 - one argument for each fact
         # Without data it does not shrink, so others must not count on it. Who has just come is yet to report.
         heard = pool.has_quorum(limits.quorum_ratio) or now - pool.ready_changed_at_ms < stale_after_ms
         sure = name in recommendation.targets or not unsure & {name, ""}
-        floors[name] = pool.minimum if heard and sure else max(pool.minimum, min(there_are, pool.knobs.replicas_max))
-        counts[name] = max(wanted, floors[name])
+        minimums[name] = pool.minimum if heard and sure else max(pool.minimum, min(there_are, pool.knobs.replicas_max))
+        counts[name] = max(wanted, minimums[name])
         keeps[name] = min(counts[name], there_are, granted.get(name, there_are))
     shares = [
-        PoolGpus(counts[name], pool.knobs.gpus_per_worker, floors[name], pool.knobs.replicas_max)
+        PoolGpus(counts[name], pool.knobs.gpus_per_worker, minimums[name], pool.knobs.replicas_max)
         for name, pool in model.pools.items()
     ]
     band = GpuBand(limits.gpu_budget_min or None, limits.gpu_budget_max)
     bounded = [max(share.least, count) for share, count in zip(shares, fit(shares, band), strict=True)]
     if bounds or bounded != list(counts.values()):
-        return ModelDemand(dict(zip(counts, bounded, strict=True)), floors)
+        return ModelDemand(dict(zip(counts, bounded, strict=True)), minimums)
     needs = (_in_steps(need, keeps) for need in recommendation.demands if _is_usable(need, model))
-    return ModelDemand(counts, floors, tuple(need for need in needs if need.capacities))
+    return ModelDemand(counts, minimums, tuple(need for need in needs if need.capacities))
 
 
 def _is_usable(need: RoleDemand, model: Model) -> bool:
@@ -139,38 +139,40 @@ def _in_steps(need: RoleDemand, keeps: Mapping[str, int]) -> RoleDemand:
 
 
 def left_of(
-    wishes: Mapping[str, ModelDemand], granted: Mapping[str, Mapping[str, int]], supplies: Supplies
+    demands: Mapping[str, ModelDemand], granted: Mapping[str, Mapping[str, int]], supplies: Supplies
 ) -> dict[str, int]:
-    """What is left of each supply if models have what they are granted, or else their first choice."""
+    """Return what is left of each supply if models get their grant, or their first choice without one."""
     left = dict(supplies.limits)
     for name in supplies.takes:
-        for supply, gpus in supplies.taken(name, granted.get(name, wishes[name].counts)).items():
+        for supply, gpus in supplies.taken(name, granted.get(name, demands[name].counts)).items():
             left[supply] -= gpus
     return left
 
 
 def problem_of(
-    fleet: Fleet, wishes: Mapping[str, ModelDemand], supplies: Supplies, knobs: AllocationKnobs, now: int
+    fleet: Fleet, demands: Mapping[str, ModelDemand], supplies: Supplies, knobs: AllocationKnobs, now: int
 ) -> AllocationProblem:
-    """Who is to get how much at ``now`` (ms), of those who take of what is limited."""
+    """Return the allocation problem at ``now`` (ms) of all models that use limited supplies."""
     wants: list[ModelRequest] = []
     for name in sorted(supplies.takes):
-        wants += _wants(fleet.models[name], wishes[name], supplies.priorities[name], supplies.takes[name], now)
+        wants += _wants(fleet.models[name], demands[name], supplies.priorities[name], supplies.takes[name], now)
     return AllocationProblem(
         tuple(wants), supplies.limits, knobs.policy, knobs.delayed_best_effort, knobs.switching_cost_hours
     )
 
 
 def _wants(
-    model: Model, wish: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
+    model: Model, model_demand: ModelDemand, priority: int, takes: Mapping[str, Mapping[str, int]], now: int
 ) -> list[ModelRequest]:
     rank = _RANKS * priority
-    needed = {pool for need in wish.needs for pool in need.capacities}
-    empty = _empty(model, wish, takes, now)
+    needed = {pool for need in model_demand.needs for pool in need.capacities}
+    empty = _empty(model, model_demand, takes, now)
     first: list[RoleRequest] = []
     parts: list[RoleRequest] = []
-    for need in wish.needs:
-        options = tuple(_option(model.pools[pool], wish, each, takes, now) for pool, each in need.capacities.items())
+    for need in model_demand.needs:
+        options = tuple(
+            _option(model.pools[pool], model_demand, each, takes, now) for pool, each in need.capacities.items()
+        )
         demand = need.demand
         if need.role in empty and demand > 0.0 and options:
             empty.remove(need.role)
@@ -182,7 +184,7 @@ def _wants(
     has: list[RoleRequest] = []
     more: list[tuple[str, int, list[RoleRequest]]] = []
     for name in sorted(takes.keys() - needed):
-        pool, floor, count = model.pools[name], wish.floors[name], wish.counts[name]
+        pool, floor, count = model.pools[name], model_demand.minimums[name], model_demand.counts[name]
         there_are = pool.effective_target(now)
         kept = max(floor, min(there_are, count))
         cost, taken = pool.cost_per_hour, dict(takes[name])
@@ -207,30 +209,34 @@ def _wants(
     return [ModelRequest(name, order, tuple(each)) for name, order, each in found if each]
 
 
-def _empty(model: Model, wish: ModelDemand, takes: Mapping[str, Mapping[str, int]], now: int) -> set[Role]:
+def _empty(model: Model, model_demand: ModelDemand, takes: Mapping[str, Mapping[str, int]], now: int) -> set[Role]:
     """The roles of which a model has no worker, and none that comes whatever is short."""
     pools = model.pools
     served = {
         pool.knobs.role
         for name, pool in pools.items()
-        if pool.effective_target(now) or wish.floors[name] or (wish.counts[name] and name not in takes)
+        if pool.effective_target(now)
+        or model_demand.minimums[name]
+        or (model_demand.counts[name] and name not in takes)
     }
     return {pool.knobs.role for pool in pools.values()} - served
 
 
 def _option(
-    pool: Pool, wish: ModelDemand, serves: float, takes: Mapping[str, Mapping[str, int]], now: int
+    pool: Pool, model_demand: ModelDemand, serves: float, takes: Mapping[str, Mapping[str, int]], now: int
 ) -> PoolOption:
-    floor = wish.floors[pool.name]
+    floor = model_demand.minimums[pool.name]
     most = min(WORKERS_MAX, max(floor, pool.knobs.replicas_max))
     taken = dict(takes.get(pool.name, {}))
     return PoolOption(pool.name, serves, pool.cost_per_hour, taken, floor, most, pool.effective_target(now))
 
 
-def counts_of(allocation: Allocation, name: str, wish: ModelDemand) -> dict[str, int]:
-    """What a model gets by an allocation; a pool that it does not speak of has its first choice."""
+def counts_of(allocation: Allocation, name: str, model_demand: ModelDemand) -> dict[str, int]:
+    """Return the counts that an allocation gives a model; a pool that it leaves out gets its first choice."""
     found: dict[str, int] = {}
-    for want in (name + _FIRST, name, name + _HAS, *(name + _MORE + pool for pool in wish.counts)):
+    for want in (name + _FIRST, name, name + _HAS, *(name + _MORE + pool for pool in model_demand.counts)):
         for pool, count in allocation.counts.get(want, {}).items():
             found[pool] = found.get(pool, 0) + count
-    return {pool: max(wish.floors[pool], found.get(pool, count)) for pool, count in wish.counts.items()}
+    return {
+        pool: max(model_demand.minimums[pool], found.get(pool, count)) for pool, count in model_demand.counts.items()
+    }

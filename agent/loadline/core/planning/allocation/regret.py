@@ -1,4 +1,4 @@
-"""Who gets what of limited supplies: one model after the other, those first that have most to lose.
+"""Greedy allocation of limited supplies by regret: models with most to lose come first.
 
 Models are served by priority; of equal ones the model first to which its second choice is worst, then the one whose
 choice is dearest, then by name. A model whose choice does not fit comes again with its next one. This is the order of
@@ -25,7 +25,7 @@ from loadline.core.vocabulary.allocations import Allocation, AllocationProblem, 
 
 Counts = dict[str, dict[str, int]]
 Chosen = dict[str, Bundle]
-"""What serves a want whole, by its name."""
+"""Bundles that serve requests in full, by request."""
 
 
 def greedy(problem: AllocationProblem) -> Allocation:
@@ -50,7 +50,7 @@ def grant(
 
 
 def groups_of(contenders: Sequence[Contender], policy: SaturationPolicy, *, delayed: bool) -> list[list[Contender]]:
-    """Those that are served before leftovers are shared out, of which the next ones get what remains."""
+    """Group requests that are served before leftovers are shared; later groups get what remains."""
     if delayed or policy == "none":
         return [list(contenders)]
     return [list(group) for _, group in groupby(sorted(contenders, key=_priority), _priority)]

@@ -1,7 +1,7 @@
 """Allocation of short supplies by weight: the demand of a model divided by its priority.
 
 So it is with the newest Workload Variant Autoscaler, which does it for one supply. Here a model whose shares are less
-than its first choice takes is served by a mix of pools, if they and what is to spare allow one; else it gets the
+than its first choice takes is served by a mix of pools, if they and the surplus allow one; else it gets the
 workers that its shares allow. What is left then goes to whom most is missing, by weight.
 """
 
@@ -29,9 +29,9 @@ class WeightedClaim(Struct, frozen=True):
 
 
 def fair_shares(claims: Sequence[WeightedClaim], budget: int) -> list[int]:
-    """Return whole shares of a budget: floors first, then by weight up to the caps; largest remainders round up.
+    """Return whole shares of a budget: minimums first, then by weight up to the caps; largest remainders round up.
 
-    Of equal remainders the first. Where the floors alone are more than the budget, they are the shares.
+    Of equal remainders the first. Where the minimums alone are more than the budget, they are the shares.
     """
     shares = [float(claim.floor) for claim in claims]
     left = float(budget - sum(claim.floor for claim in claims))
@@ -69,16 +69,16 @@ def by_weight(contenders: Sequence[Contender], supply: RemainingSupply) -> dict[
         else:
             short.append((contender, own))
     turns: list[Partly] = []
-    spare = {name: units - sum(own.left[name] for _, own in short) for name, units in supply.left.items()}
+    surplus = {name: units - sum(own.left[name] for _, own in short) for name, units in supply.left.items()}
     for contender, own in short:
-        reach = RemainingSupply({name: units + own.left[name] for name, units in spare.items()})
+        reach = RemainingSupply({name: units + own.left[name] for name, units in surplus.items()})
         mixed = contender.mixed(reach)
         if mixed is None:
             turns.append(_within(contender, own, supply))
         else:
             supply.take(mixed.takes)
             counts[contender.want.name] = mixed.counts
-            spare = {name: units - mixed.takes.get(name, 0) for name, units in reach.left.items()}
+            surplus = {name: units - mixed.takes.get(name, 0) for name, units in reach.left.items()}
     counts |= {one.contender.want.name: one.counts for one in turns}
     # Of equal ones the first, by weight and name.
     queue = [(-_missing(one), number, one) for number, one in enumerate(turns)]
@@ -99,10 +99,10 @@ def _own_shares(contenders: Sequence[Contender], supply: RemainingSupply) -> lis
     """Return the share of each request in each supply that its first choice uses."""
     own = [RemainingSupply({}) for _ in contenders]
     for name, budget in supply.left.items():
-        wished = [contender.candidates[0].takes.get(name, 0) for contender in contenders]
+        first_choices = [contender.candidates[0].takes.get(name, 0) for contender in contenders]
         claims = [
             WeightedClaim(units / contender.want.priority, 0, units)
-            for units, contender in zip(wished, contenders, strict=True)
+            for units, contender in zip(first_choices, contenders, strict=True)
         ]
         for one, share in zip(own, fair_shares(claims, budget), strict=True):
             one.left[name] = share

@@ -55,10 +55,10 @@ class BudgetHeadroom(Struct, frozen=True):
     least: int = 0
 
     def within(self, own: GpuBand) -> GpuBand:
-        """Return the band of this budget and the model's own budget together; ceilings override floors."""
+        """Return the band of this budget and the model's own budget together; a ceiling overrides a floor."""
         ceiling = least_of(own.ceiling, self.ceiling)
-        floors = [floor for floor in (own.floor, self.floor) if floor is not None]
-        floor = least_of(ceiling, max(floors)) if floors else None
+        minimums = [floor for floor in (own.floor, self.floor) if floor is not None]
+        floor = least_of(ceiling, max(minimums)) if minimums else None
         same = own.ceiling if floor == own.floor else self.ceiling  # that of the budget whose floor it is
         return GpuBand(floor, ceiling, exact=same is None)
 

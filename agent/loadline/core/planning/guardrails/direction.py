@@ -21,7 +21,7 @@ class PoolChange(Struct, frozen=True):
     current: int
     proposed: int
     gpus: int
-    """Of one worker; 1 or more."""
+    """GPUs of one worker; at least 1."""
     least: int = 1
     most: int | None = None
     """None: no such bound."""
@@ -32,7 +32,7 @@ class PoolChange(Struct, frozen=True):
         return (self.proposed > self.current) - (self.proposed < self.current)
 
     def between(self, count: int) -> bool:
-        """Whether a count lies between the two."""
+        """Return True if a count lies between the current and the proposed one."""
         return min(self.current, self.proposed) <= count <= max(self.current, self.proposed)
 
     def staying(self) -> "PoolChange":
@@ -49,7 +49,7 @@ class PoolChange(Struct, frozen=True):
         return PoolGpus(share.capped(share.replicas), self.gpus, self.least, self.most)
 
     def outside(self) -> bool:
-        """Whether it stands outside of its bounds."""
+        """True if the current count is outside the replica bounds."""
         return self.current < self.least or (self.most is not None and self.current > self.most)
 
 
@@ -61,7 +61,7 @@ class Settled(Struct, frozen=True):
 
 
 def settle(legs: Sequence[PoolChange], band: GpuBand) -> Settled:
-    """What a proposal may become: each count between what stands and what is proposed, all within the band."""
+    """Fit changes into a band: each count lies between the current and the proposed one."""
     if any(leg.outside() for leg in legs):
         # Its bounds are the operator's word: it is brought in, if need be at the others' expense.
         return Settled(tuple(fit([leg.wanted() for leg in legs], band)), ReasonCode.GPU_BUDGET_RECONCILE)

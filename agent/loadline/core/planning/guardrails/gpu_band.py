@@ -19,7 +19,7 @@ class PoolGpus(Struct, frozen=True):
 
     replicas: int
     gpus: int
-    """Of one worker; 1 or more."""
+    """GPUs of one worker; at least 1."""
     least: int = 1
     """Replicas that it always gets."""
     most: int | None = None
@@ -41,7 +41,7 @@ class GpuBand(Struct, frozen=True):
     floor: int | None = None
     ceiling: int | None = None
     exact: bool = False
-    """Whether the floor holds although there is a ceiling: they are of different budgets."""
+    """True if the floor is exact although there is a ceiling: they belong to different budgets."""
 
     def tolerance(self, *widths: int) -> int:
         """GPUs by which the floor may be missed: the width of the widest worker, where there is a ceiling too."""
@@ -49,19 +49,19 @@ class GpuBand(Struct, frozen=True):
         return widest(*widths) if relaxed else 0
 
     def above(self, gpus: int) -> bool:
-        """Whether that many are too many."""
+        """Return True if so many GPUs exceed the ceiling."""
         return self.ceiling is not None and gpus > self.ceiling
 
     def holds(self, gpus: int, tolerance: int = 0) -> bool:
-        """Whether that many are neither too many nor too few."""
+        """Return True if so many GPUs are within the band."""
         return not self.above(gpus) and (self.floor is None or gpus >= self.floor - tolerance)
 
     def full(self, gpus: int) -> bool:
-        """Whether there is no room for one more."""
+        """Return True if one more GPU would exceed the ceiling."""
         return self.ceiling is not None and gpus >= self.ceiling
 
     def spent(self, gpus: int) -> bool:
-        """Whether there is none to give away."""
+        """Return True if one GPU less would fall below the floor."""
         return self.floor is not None and gpus <= self.floor
 
 
