@@ -75,11 +75,11 @@ def test_a_wake_waits_for_gpus_that_are_free_and_gets_the_first(fleet: FleetKnob
 @pytest.mark.parametrize(
     ("fleet", "limited", "remedy"),
     [
-        (FleetKnobs(), DAY_FIRST, "h100: add GPUs and raise allocation.capacity, or let other models have fewer"),
+        (FleetKnobs(), DAY_FIRST, "h100: add GPUs and raise allocation.capacity, or reduce other models"),
         (
             BUDGET,
             Limited(),
-            "fleet.gpu_budget_max is 4: raise fleet.gpu_budget_max, or wait for other models to shrink",
+            "fleet.gpu_budget_max is 4: raise fleet.gpu_budget_max, or wait for other models to scale down",
         ),
     ],
 )

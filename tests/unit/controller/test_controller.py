@@ -164,7 +164,7 @@ def test_no_operation_explains_and_commits_nothing() -> None:
     assert [e.targets for e in advised] == [{"prefill": 3, "decode": 3}]
     ready = world.controller.state.fleet.models["m"].conditions[1]
     assert (ready.status, ready.reason) == (True, "SkippedProcessing")
-    assert ready.message.startswith("no_operation is set: this is what would be done")
+    assert ready.message.startswith("no_operation is set: the decision is not executed")
 
 
 def test_a_minimum_is_asked_for_even_without_data() -> None:
