@@ -1,4 +1,4 @@
-"""What is asked of every planner. A new one is in here by its line in PLANNERS."""
+"""Properties that every planner has: those of loadline, and the one of the document on planners."""
 
 import copy
 import itertools
@@ -10,7 +10,7 @@ import pytest
 
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners import PLANNERS, Planner
+from loadline.core.planning.planners import BUILT_IN, PLANNERS, Planner
 from loadline.core.planning.planners.static import StaticKnobs
 from loadline.core.state.settings import ModelKnobs
 from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
@@ -19,6 +19,7 @@ from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
 from loadline.core.vocabulary.scalars import Role
 from loadline.forecast import forecast
 from tests.support.belief import Line, reported
+from tests.support.plugins import TOY
 
 SHAPES: dict[str, tuple[Role, ...]] = {"disaggregated": ("prefill", "decode"), "aggregated": ("aggregated",)}
 STEP_MS = 1_000
@@ -55,8 +56,10 @@ FIXED = 4
 """What the static planner is told for every pool."""
 
 
-@pytest.fixture(params=sorted(PLANNERS))
+@pytest.fixture(params=[*sorted(kind.name for kind in BUILT_IN), TOY])
 def name(request: pytest.FixtureRequest) -> str:
+    if request.param == TOY:
+        request.getfixturevalue("toy")
     return str(request.param)
 
 

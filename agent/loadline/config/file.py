@@ -176,7 +176,7 @@ def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
         if key not in fields:
-            if table.get("planner") == key:  # its section, of a planner that is not there
+            if "planner" in fields and (key == table.get("planner") or key in discover()):
                 raise ConfigError(f"{place}planner", *unknown_planner(key))
             raise ConfigError(f"{place}{key}", "is not a known key here", remedy_for(key, fields, place))
         _check_value(value, fields[key], types[key], f"{place}{key}")

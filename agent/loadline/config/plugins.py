@@ -9,9 +9,12 @@ from typing import Final
 
 from loadline.config.names import did_you_mean
 from loadline.core.planning.planners import PLANNERS, register
+from loadline.core.state.settings import ModelKnobs
 
 GROUP: Final = "loadline.planners"
 """Group of the entry points; the name of each is that of its planner."""
+_LAYER_KEYS: Final = {"pool"}
+"""Keys that the layers of a model have in addition to its own."""
 
 
 def discover() -> Mapping[str, str]:
@@ -23,6 +26,11 @@ def discover() -> Mapping[str, str]:
         Problems of those that cannot be used, by the name of the planner.
     """
     return _discover(tuple(sys.path))
+
+
+def forget() -> None:
+    """Look for packages anew when planners are discovered next."""
+    _discover.cache_clear()
 
 
 def plugin_warnings() -> Iterator[str]:
@@ -61,6 +69,8 @@ def _register(point: EntryPoint) -> str:
         kind = point.load()
         if getattr(kind, "name", point.name) != point.name:
             return f"its name is {kind.name!r}, not that of the entry point"
+        if point.name in {*ModelKnobs.__struct_fields__, *_LAYER_KEYS}:
+            return f"{point.name!r} is a key of [[models]]"
         register(kind)
     except Exception as error:  # noqa: BLE001 - a package may fail in any way, and must not stop the agent
         return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)

@@ -12,8 +12,9 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from loadline.config.plugins import discover
+from loadline.config.plugins import discover, unknown_planner
 from loadline.core.controller import Controller
+from loadline.core.planning.planners import PLANNERS
 from loadline.core.state.settings import Settings
 from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import AnyEvent
@@ -148,6 +149,10 @@ def _begin(start: SegmentStart[Raw], place: str, found: ReplayResult) -> bool:
                 found, place, "the state that the replay arrived at is not the state that the segment begins with"
             )
         return False
+    for model in start.settings.models:
+        if model.planner not in PLANNERS:
+            problem, remedy = unknown_planner(model.planner)
+            raise JournalError(f"{place}: the planner of model {model.name}: {problem}. {remedy}")
     found.controller, found.now, found.unconfirmed = Controller(start.settings), start.now, None
     try:
         found.controller.restore(bytes(start.snapshot))

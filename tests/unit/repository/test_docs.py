@@ -96,8 +96,8 @@ def test_every_path_of_the_architecture_exists() -> None:
 
 @with_each_document
 def test_configurations_are_valid(document: Path) -> None:
-    if document.name == "clients.md":
-        return  # shows the local scaler's file, which a process test reads
+    if document.name in {"clients.md", "write-a-planner.md"}:
+        return  # the file of the local scaler, which a process test reads; a planner that tests/planners install
     for text in blocks(document, "toml"):
         if not text.startswith("# fleet.toml"):
             assert validate(parse(text, document.name)) == []
