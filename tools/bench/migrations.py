@@ -83,11 +83,11 @@ def failures() -> None:
 def returns() -> None:
     """Count requests that return within 10 s, and commands in the reverse direction, at thresholds of 0.3 and 0.1."""
     still = [toys.static(seed) for seed in range(SEEDS)]
-    for name, found in (("nobody adds to", still), ("whoever routes fills the fullest", [toys.fed()])):
-        hops, asked = sum(len(toy.hops) for toy in found), sum(len(toy.asked) for toy in found)
-        more = {"reversals": sum(toy.reversals() for toy in found), "commands": asked}
+    for name, found in (("get no new requests", still), ("are routed to the fullest", [toys.fed()])):
+        hops, commands = sum(len(toy.hops) for toy in found), sum(len(toy.asked) for toy in found)
+        more = {"reversals": sum(toy.reversals() for toy in found), "commands": commands}
         back = float(sum(len(toy.rebounds()) for toy in found))
-        result(f"loads that {name}: requests that came back", "requests", [back], [float(hops)], **more)
+        result(f"loads that {name}: requests that returned", "requests", [back], [float(hops)], **more)
 
 
 def sorted_counts(commands: Counter[str]) -> dict[str, int]:

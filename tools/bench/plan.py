@@ -205,13 +205,13 @@ def seconds_ms(planner: str, intervals: int, seed: int) -> dict[str, list[list[f
         if second == learning:  # lines are learned, and windows are full
             configure_gc()
         turns = list(world.second(answers))
-        asked = [answer for _, effects in turns for answer in _answers(effects)]
-        if asked and len(asked) != MODELS:
-            raise RuntimeError(f"{len(asked)} of {MODELS} models ask for forecasts")
+        requested = [answer for _, effects in turns for answer in _answers(effects)]
+        if requested and len(requested) != MODELS:
+            raise RuntimeError(f"{len(requested)} of {MODELS} models request forecasts")
         if second >= learning:
-            kind = "sizing" if answers else "closing" if asked else "ordinary"
+            kind = "sizing" if answers else "closing" if requested else "ordinary"
             found[kind].append([took_ms for took_ms, _ in turns])
-        answers = asked
+        answers = requested
     return found
 
 

@@ -80,18 +80,18 @@ def compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _jobs(asked: int) -> int:
-    if not 0 <= asked <= _JOBS_MAX:
-        raise ConfigError("--jobs", f"is {asked}", f"Write 1 to {_JOBS_MAX}, or omit it.")
-    return asked or len(os.sched_getaffinity(0))
+def _jobs(requested: int) -> int:
+    if not 0 <= requested <= _JOBS_MAX:
+        raise ConfigError("--jobs", f"is {requested}", f"Write 1 to {_JOBS_MAX}, or omit it.")
+    return requested or len(os.sched_getaffinity(0))
 
 
-def _baselines(asked: list[str] | None) -> list[str]:
-    if asked is None:
+def _baselines(requested: list[str] | None) -> list[str]:
+    if requested is None:
         return list(BASELINES)
-    if _NONE in asked and set(asked) != {_NONE}:
+    if _NONE in requested and set(requested) != {_NONE}:
         raise ConfigError("--baseline", "combines none with a baseline", "Write none alone.")
-    return [name for name in BASELINES if name in asked]
+    return [name for name in BASELINES if name in requested]
 
 
 def _named(

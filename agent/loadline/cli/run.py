@@ -14,7 +14,7 @@ arguments = warmup.arguments
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the agent until it is told to stop."""
+    """Run the agent until it is stopped by a signal."""
 
     def read() -> tuple[Config, list[str]]:
         config = load_configuration(options)

@@ -74,7 +74,7 @@ class Backtest(Struct, frozen=True):
         return [values[round(at / width_s) - 1] for at in at_s]
 
 
-class _Asked(Struct, frozen=True):
+class _PastForecast(Struct, frozen=True):
     size: int
     answer: Forecast | None
     fit_ms: float
@@ -95,27 +95,27 @@ def backtest(
 ) -> tuple[Score, Track]:
     """Forecast the next ``horizon`` intervals from each history length; score the forecasts."""
     start_ms = series.end_ms - len(series.values) * series.interval_ms
-    asked: list[_Asked] = []
+    forecasts: list[_PastForecast] = []
     for size in sizes:
         past = series.values[:size][-POINTS_MAX:]
         question = ForecastQuery(Series(past, series.interval_ms, start_ms + size * series.interval_ms), horizon, knobs)
         began_s = time.perf_counter()
         answer = ask(question)
-        asked.append(_Asked(size, answer, (time.perf_counter() - began_s) * 1_000.0))
-    return _score(name, series, horizon, knobs, asked), _track(name, series, horizon, knobs, asked)
+        forecasts.append(_PastForecast(size, answer, (time.perf_counter() - began_s) * 1_000.0))
+    return _score(name, series, horizon, knobs, forecasts), _track(name, series, horizon, knobs, forecasts)
 
 
-def _score(name: str, series: Series, horizon: int, knobs: ForecastKnobs, asked: list[_Asked]) -> Score:
-    answers = [(one.size, one.answer) for one in asked if one.answer is not None]
+def _score(name: str, series: Series, horizon: int, knobs: ForecastKnobs, forecasts: list[_PastForecast]) -> Score:
+    answers = [(one.size, one.answer) for one in forecasts if one.answer is not None]
     truth = _joined([series.values[size : size + horizon] for size, _ in answers])
     mean = _joined([answer.mean for _, answer in answers])
     upper = _joined([answer.upper for _, answer in answers])
-    times_ms = [one.fit_ms for one in asked]
+    times_ms = [one.fit_ms for one in forecasts]
     return Score(
         series=name,
         predictor=knobs.predictor,
-        fits=len(asked),
-        fallbacks=sum(one.answer is None or one.answer.fallback not in ("", "flat") for one in asked),
+        fits=len(forecasts),
+        fallbacks=sum(one.answer is None or one.answer.fallback not in ("", "flat") for one in forecasts),
         mae=_known(scores.mae(truth, mean)),
         smape=_known(scores.smape(truth, mean)),
         pinball=_known(scores.pinball(truth, upper, knobs.quantile)),
@@ -125,8 +125,8 @@ def _score(name: str, series: Series, horizon: int, knobs: ForecastKnobs, asked:
     )
 
 
-def _track(name: str, series: Series, horizon: int, knobs: ForecastKnobs, asked: list[_Asked]) -> Track:
-    drawn = [(one.size, one.answer) for one in asked if one.answer is not None]
+def _track(name: str, series: Series, horizon: int, knobs: ForecastKnobs, forecasts: list[_PastForecast]) -> Track:
+    drawn = [(one.size, one.answer) for one in forecasts if one.answer is not None]
     return Track(
         name,
         knobs.predictor,

@@ -92,8 +92,8 @@ def scatter(comparison: Comparison) -> str:
         for before, run in pairwise(comparison.runs):
             if run.kind == "clairvoyant":
                 panel.plot(*zip(_point(before), _point(run), strict=True), color=FAINT, linewidth=0.8, zorder=0)
-        most = max(bound, *(run.outcome.gpu_hours for run in comparison.runs))
-        panel.set_xlim(0.0, 1.15 * most or 1.0)
+        highest = max(bound, *(run.outcome.gpu_hours for run in comparison.runs))
+        panel.set_xlim(0.0, 1.15 * highest or 1.0)
         panel.margins(y=0.15)
         panel.set_xlabel("GPU-hours")
         panel.set_title("requests that met both objectives, %")

@@ -182,11 +182,11 @@ class ProbedProcess:
         Raises:
             LoadlineError: The process ended.
         """
-        asked, answers = self._process.stdin, self._process.stdout
-        assert asked is not None and answers is not None  # noqa: S101, PT018 - both are pipes
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None and answers is not None  # noqa: S101, PT018 - both are pipes
         with contextlib.suppress(BrokenPipeError):
-            asked.write(b"sample\n")
-            asked.flush()
+            requests.write(b"sample\n")
+            requests.flush()
         line = answers.readline()
         if not line:
             raise LoadlineError(f"the probed process ended: {self._log.read_text()[-2000:]}")

@@ -126,10 +126,10 @@ def answer_requests(sample: Callable[[], ProbeSample]) -> None:
     """Answer every line on stdin with a sample; exit at its end."""
 
     def answer() -> None:
-        asked = os.read(0, 65_536)
-        if not asked:
+        requests = os.read(0, 65_536)
+        if not requests:
             os._exit(0)  # nothing to clean up
-        for _ in range(asked.count(b"\n")):
+        for _ in range(requests.count(b"\n")):
             sys.stdout.buffer.write(msgspec.json.encode(sample()) + b"\n")
         sys.stdout.buffer.flush()
 

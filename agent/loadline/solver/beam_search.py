@@ -24,7 +24,7 @@ def beam_search(table: CandidateTable, relaxed: RelaxedSolution, below: float) -
     served = np.add.reduceat(shares, starts[:-1])
     needs = np.add.reduceat(table.units * shares, starts[:-1]) + (1.0 - served) * table.skipped
     to_come = needs.sum(axis=0)[:, np.newaxis]
-    prices, most = relaxed.prices, below - relaxed.bound
+    prices, loss_max = relaxed.prices, below - relaxed.bound
     left, lost, scores = table.limits[:, np.newaxis] + WHOLE, np.zeros(1), np.zeros(1)
     steps: list[tuple[Places, Places]] = []
     for model in table.doubtful(relaxed):
@@ -34,7 +34,7 @@ def beam_search(table: CandidateTable, relaxed: RelaxedSolution, below: float) -
         choices = np.append(own, -1)
         more = lost[:, np.newaxis] + losses
         rest = left[:, :, np.newaxis] - units[:, np.newaxis, :]
-        before, number = np.nonzero((more < most) & (rest >= 0.0).all(axis=0))
+        before, number = np.nonzero((more < loss_max) & (rest >= 0.0).all(axis=0))
         lost, left = more[before, number], rest[:, before, number]
         to_come = to_come - needs[model][:, np.newaxis]
         spare = left - to_come
@@ -43,7 +43,7 @@ def beam_search(table: CandidateTable, relaxed: RelaxedSolution, below: float) -
             kept = np.argpartition(scores, _KEPT)[:_KEPT]
             before, number, lost, left, scores = before[kept], number[kept], lost[kept], left[:, kept], scores[kept]
         steps.append((before, choices[number]))
-    if not scores.size or scores.min() >= most:
+    if not scores.size or scores.min() >= loss_max:
         return None
     taken, at = np.zeros(len(table.choices)), int(scores.argmin())
     for before, chosen in reversed(steps):

@@ -57,11 +57,11 @@ class CandidateTable:
         """Units that each model takes if it is not served."""
         self.limits: Values = np.array(list(left.values()), dtype=np.float64)
 
-    def limit_missed(self, weights: Values, most: float) -> None:
-        """Limit the total weight of unserved models to ``most``."""
+    def limit_missed(self, weights: Values, limit: float) -> None:
+        """Limit the total weight of unserved models to ``limit``."""
         self.units = np.column_stack([self.units, np.zeros(len(self.choices))])
         self.skipped = np.column_stack([self.skipped, weights])
-        self.limits = np.append(self.limits, most)
+        self.limits = np.append(self.limits, limit)
 
     def relaxed(self, costs: Values, time_limit_s: float) -> RelaxedSolution | None:
         """Solve the relaxed problem; return None on a timeout.

@@ -139,11 +139,11 @@ def _candidates(
 ) -> list[list[Bundle]]:
     """Extend the candidates by those that are cheapest at the shadow prices of short supplies."""
     found = [{_key(choice): choice for choice in one.candidates} for one in group]
-    most = _MIXES // len(group)
+    limit = _MIXES // len(group)
     for one, own in zip(group, found, strict=True):
         # Greedy may have found a new mix. Few models all enter the integer program, so enumerate their mixes.
         more = [chosen[one.want.name]] if one.want.name in chosen else []
-        for choice in more + (minimal_mixes(one.want, supply, hours, most) if len(group) <= _FREE else []):
+        for choice in more + (minimal_mixes(one.want, supply, hours, limit) if len(group) <= _FREE else []):
             own.setdefault(_key(choice), choice)
     priorities = sorted({one.want.priority for one in group}, reverse=True)
     worth = np.array([_DEARER ** min(priorities.index(one.want.priority), _DEARER_MAX) for one in group])

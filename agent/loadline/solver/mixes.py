@@ -9,12 +9,12 @@ from loadline.core.planning.allocation.covers import SLACK
 from loadline.core.vocabulary.allocations import ModelRequest, PoolOption, RoleRequest
 
 
-def minimal_mixes(model: ModelRequest, supply: RemainingSupply, hours: float, most: int) -> list[Bundle]:
-    """Return all minimal mixes, or none if there are more than ``most``; switching a worker costs ``hours`` of it."""
+def minimal_mixes(model: ModelRequest, supply: RemainingSupply, hours: float, limit: int) -> list[Bundle]:
+    """Return all minimal mixes, or none if there are more than ``limit``; switching a worker costs ``hours`` of it."""
     found = [Bundle({}, {}, 0.0)]
     for request in model.roles:
-        counts = list(islice(_mixes(request), most + 1))
-        if len(found) * len(counts) > most:
+        counts = list(islice(_mixes(request), limit + 1))
+        if len(found) * len(counts) > limit:
             return []
         bundles = bundles_of(request, counts, supply, hours)
         found = [both(one, other) for one in found for other in bundles]
@@ -39,6 +39,6 @@ def _more(options: list[PoolOption], missing: float) -> Iterator[tuple[int, ...]
         return
     option, rest = options[0], options[1:]
     needed = max(0, ceil(missing / option.capacity))
-    room = min(needed, option.replicas_max - option.replicas_min)
-    for count in range(0 if rest else needed, room + 1):
+    headroom = min(needed, option.replicas_max - option.replicas_min)
+    for count in range(0 if rest else needed, headroom + 1):
         yield from ((count, *more) for more in _more(rest, missing - count * option.capacity))

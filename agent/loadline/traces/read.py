@@ -30,8 +30,8 @@ def read_trace(path: Path, *, seed: int = 0, arrivals: RateKnobs = RateKnobs()) 
     """
     check_knobs(arrivals)
     with open_lines(path) as lines:
-        taken = _select(lines, arrivals, seed)
-    return Trace(_name(path), taken.arrivals, taken.duration_s)
+        selection = _select(lines, arrivals, seed)
+    return Trace(_name(path), selection.arrivals, selection.duration_s)
 
 
 def _select(lines: LineReader, knobs: RateKnobs, seed: int) -> Selection:

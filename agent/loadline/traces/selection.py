@@ -51,10 +51,10 @@ def select_requests(rows: Iterator[Arrival], knobs: RateKnobs, seed: int, lines:
     return Selection(_superposed(arrivals, last_s - start_s, knobs.scale, seed), last_s - start_s)
 
 
-def too_many_requests(lines: LineReader, asked: str) -> DataError:
+def too_many_requests(lines: LineReader, count: str) -> DataError:
     """Return an error for a selection of too many requests."""
     remedy = "Choose a window (start_s, duration_s) or a smaller scale."
-    return lines.error(f"{asked} asked for", remedy)
+    return lines.error(f"{count} selected", remedy)
 
 
 def _superposed(arrivals: list[Arrival], duration_s: float, scale: float, seed: int) -> list[Arrival]:

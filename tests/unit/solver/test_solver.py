@@ -136,15 +136,15 @@ def test_when_time_runs_out_the_answer_is_what_there_is(monkeypatch: pytest.Monk
 
 def test_every_mix_is_one_of_which_no_worker_could_be_left_out() -> None:
     pools = option("a", replicas_min=1), PoolOption("b", 3.0, 3.0, {"h100": 2})
-    found = minimal_mixes(want("m", 5, *pools), RemainingSupply({"h100": 9}), 0.0, most=3)
+    found = minimal_mixes(want("m", 5, *pools), RemainingSupply({"h100": 9}), 0.0, limit=3)
     assert [choice.counts for choice in found] == [{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 5, "b": 0}]
     assert [choice.takes for choice in found] == [{"h100": 4}, {"h100": 3}, {"h100": 4}]
 
 
 def test_too_many_mixes_are_none() -> None:
     pools = option("a"), option("b"), option("c")
-    assert len(minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, most=6)) == 6
-    assert not minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, most=5)
+    assert len(minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=6)) == 6
+    assert not minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=5)
 
 
 def test_without_scipy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

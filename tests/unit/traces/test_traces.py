@@ -152,7 +152,7 @@ def test_more_requests_than_are_held_are_refused(tmp_path: Path, monkeypatch: py
     assert REQUESTS_MAX == 5_000_000
     monkeypatch.setattr(selection, "REQUESTS_MAX", 50)
     path = every_ten_seconds(tmp_path)
-    with pytest.raises(DataError, match=r"line 52: more than 50 requests .* are asked for\. Choose a window"):
+    with pytest.raises(DataError, match=r"line 52: more than 50 requests .* are selected\. Choose a window"):
         read_trace(path)
     assert len(read_trace(path, arrivals=RateKnobs(duration_s=500.0)).arrivals) == 50
     with pytest.raises(DataError, match="line 27: more than 50 requests"):
@@ -161,5 +161,5 @@ def test_more_requests_than_are_held_are_refused(tmp_path: Path, monkeypatch: py
 
 def test_more_blocks_than_are_held_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "BLOCKS_MAX", 10)
-    with pytest.raises(DataError, match=r"line 4: .* or 10 ids of blocks are asked for"):
+    with pytest.raises(DataError, match=r"line 4: .* or 10 ids of blocks are selected"):
         read_trace(DATA / "mooncake_synthetic_cut.jsonl")

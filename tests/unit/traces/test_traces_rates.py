@@ -137,7 +137,7 @@ def test_bins_count_from_the_first(tmp_path: Path) -> None:
 
 def test_more_requests_than_are_held_are_refused(tmp_path: Path) -> None:
     path = series(tmp_path, HEADER + "0,5000000,30,5\n600,1,30,5\n")
-    with pytest.raises(DataError, match=r"5000001 requests, more than 5000000, are asked for\. Choose a window"):
+    with pytest.raises(DataError, match=r"5000001 requests, more than 5000000, are selected\. Choose a window"):
         read_trace(path)
 
 
