@@ -27,7 +27,8 @@ from loadline.sim.chaos.runner import ChaosResult as Played
 from loadline.sim.chaos.runner import run_plan
 from loadline.sim.chaos.stub_engine import StubEngine
 from loadline.sim.engine import EngineEvent, Request
-from tests.simulation.mutations import Mutation, combined, constant, find_seeds, wrapped
+from tests.simulation.mutation_runs import Mutation, find_seeds
+from tests.simulation.mutations import combined, constant, wrapped
 
 
 def claim_anything(_old: Any, owners: RequestOwners, request_id: str, worker: str, incarnation: int, hop: int) -> bool:

@@ -7,12 +7,9 @@ runs first. A change of what agents do changes the runs of all seeds, so other s
 
 import contextlib
 import itertools
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 from msgspec.structs import replace
@@ -44,23 +41,9 @@ from loadline.ports import Compare
 from loadline.runtime import effects as effect_runner
 from loadline.sim.chaos.runner import ChaosResult as Played
 from loadline.sim.chaos.runner import run_plan
+from tests.simulation.mutation_runs import Apply, Mutation, find_seeds
 
-CI_SEEDS = range(100)
 NEVER = 2**53
-SEEDS_TRIED = 60
-SEEDS_PLAYED = 12
-"""Runs of each mutation in a test; one that needs more should get another seed."""
-
-Apply = Callable[[], AbstractContextManager[Any]]
-
-
-class Mutation(NamedTuple):
-    """A disabled safeguard, and the seed that then violates the invariant."""
-
-    apply: Apply
-    seed: int
-    breaks: str
-
 
 # -- kinds of mutations ------------------------------------------------------------------------------------------------
 
@@ -379,35 +362,6 @@ def run_mutated(name: str, seed: int) -> Played:
     """Run the plan of a seed with a mutation."""
     with MUTATIONS[name].apply():
         return run_plan(seed)
-
-
-def assert_detected(mutation: Mutation) -> None:
-    """Check that a mutation violates its invariant, with its own seed or with one of some others."""
-    found: dict[int, str] = {}
-    for seed in [mutation.seed, *(seed for seed in CI_SEEDS if seed != mutation.seed)][:SEEDS_PLAYED]:
-        with mutation.apply():
-            violation = run_plan(seed).violation
-        if violation is not None and violation.name == mutation.breaks:
-            return
-        found[seed] = "nothing" if violation is None else violation.name
-    raise AssertionError(
-        f"{mutation.breaks} is not violated, but {found}; find a seed with python -m tests.simulation.mutations"
-    )
-
-
-def find_seeds(mutations: Mapping[str, Mutation], run_mutated: Callable[[str, int], Played]) -> None:
-    """Print the violations of each mutation by seed until the listed one; arguments filter mutations by name."""
-    wanted = [name for name in mutations if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
-    with ProcessPoolExecutor(2) as pool:
-        for name in wanted:
-            found = pool.map(partial(run_mutated, name), CI_SEEDS, chunksize=1)
-            for verdict in itertools.islice(found, SEEDS_TRIED):
-                if verdict.violation:
-                    sys.stdout.write(f"{name}: {verdict.seed}, {verdict.violation.name} ({verdict.hours} h)\n")
-                if verdict.violation and verdict.violation.name == mutations[name].breaks:
-                    break
-            else:
-                sys.stdout.write(f"{name}: {mutations[name].breaks} is not violated\n")
 
 
 if __name__ == "__main__":

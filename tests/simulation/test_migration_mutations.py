@@ -7,7 +7,7 @@ import pytest
 
 from loadline.sim.chaos.invariants import INVARIANTS
 from tests.simulation.migration_mutations import MUTATIONS
-from tests.simulation.mutations import assert_detected
+from tests.simulation.mutation_runs import assert_detected
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

@@ -3,7 +3,8 @@
 import pytest
 
 from loadline.sim.chaos.invariants import INVARIANTS
-from tests.simulation.mutations import CI_SEEDS, MUTATIONS, assert_detected
+from tests.simulation.mutation_runs import CI_SEEDS, assert_detected
+from tests.simulation.mutations import MUTATIONS
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

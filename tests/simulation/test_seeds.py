@@ -13,7 +13,7 @@ from loadline.sim.chaos import saved_plan as kept
 from loadline.sim.chaos.faults import FAULTS
 from loadline.sim.chaos.plan import FAULT_KINDS
 from loadline.sim.chaos.runner import ChaosResult, run_plan
-from tests.simulation.mutations import CI_SEEDS
+from tests.simulation.mutation_runs import CI_SEEDS
 
 CHUNK = 10
 HOURS = 0.5

@@ -3,7 +3,7 @@
 import time
 
 
-class VirtualClock:
+class ReplayClock:
     """Time since the machine's start, ``speed`` times as fast: the same in all processes of one machine."""
 
     def __init__(self, speed: float) -> None:

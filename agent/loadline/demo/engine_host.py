@@ -10,7 +10,7 @@ from loadline.adapters.logs import bounded
 from loadline.adapters.nats_bus import NatsBus
 from loadline.client.handover.held_requests import HeldRequests
 from loadline.core.vocabulary.samples import WorkerRecord
-from loadline.demo.clock import VirtualClock
+from loadline.demo.clock import ReplayClock
 from loadline.demo.protocol import (
     DECODE_LAG_S,
     HEARTBEAT_S,
@@ -62,7 +62,7 @@ class EngineHost:
     """
 
     def __init__(
-        self, record: WorkerRecord, engine: SimulatedEngine, clock: VirtualClock, bus: NatsBus, root: str
+        self, record: WorkerRecord, engine: SimulatedEngine, clock: ReplayClock, bus: NatsBus, root: str
     ) -> None:
         self.engine = engine
         self.held_requests = HeldRequests()

@@ -30,7 +30,7 @@ from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
 from loadline.demo.account import DemoSummary, RequestAccount
-from loadline.demo.clock import VirtualClock
+from loadline.demo.clock import ReplayClock
 from loadline.demo.dispatch import Dispatcher
 from loadline.demo.protocol import (
     TICK_S,
@@ -105,7 +105,7 @@ class DemoGateway:
         self._numbers = 0
         self._bus = bus
         self._frontend = frontend
-        self._clock = VirtualClock(options.speed)
+        self._clock = ReplayClock(options.speed)
         self._served = RequestAccount(ObjectiveKnobs(options.ttft_ms, options.itl_ms))
         self._dispatcher = Dispatcher(self.name, ROLES[options.mode], self._served)
         self._began_ms: float | None = None

@@ -10,7 +10,7 @@ from loadline.client.handover.messages import HandedRequest
 from loadline.client.handover.source import StoppedRequest
 from loadline.client.migratable_engine import MigrationRefused
 from loadline.core.migration.requests import MigratableRequest
-from loadline.demo.clock import VirtualClock
+from loadline.demo.clock import ReplayClock
 from loadline.demo.engine_host import EngineHost
 from loadline.demo.protocol import Submission, pack, unpack
 from loadline.sim.serving.transfer import TransferLink
@@ -28,7 +28,7 @@ class DemoMigratableEngine:
         link: The link to other workers.
     """
 
-    def __init__(self, host: EngineHost, clock: VirtualClock, link: TransferLink) -> None:
+    def __init__(self, host: EngineHost, clock: ReplayClock, link: TransferLink) -> None:
         self._host = host
         self._clock = clock
         self._link = link

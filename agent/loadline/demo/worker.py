@@ -24,7 +24,7 @@ from loadline.client.worker import WorkerClient
 from loadline.config import EtcdKnobs, NatsKnobs
 from loadline.core.vocabulary.samples import WorkerRecord
 from loadline.demo import defaults
-from loadline.demo.clock import VirtualClock
+from loadline.demo.clock import ReplayClock
 from loadline.demo.engine_host import EngineHost
 from loadline.demo.migratable_engine import DemoMigratableEngine
 from loadline.demo.protocol import TICK_S, handover_prefix, submit_subject
@@ -60,7 +60,7 @@ async def run(options: argparse.Namespace) -> None:
     )
     engine = SimulatedEngine(knobs, MeasuredProfile(options.prefill_profile, options.decode_profile))
     bus = NatsBus(NatsKnobs(servers=(options.nats,)), name=f"loadline-demo-{record.worker}")
-    clock = VirtualClock(options.speed)
+    clock = ReplayClock(options.speed)
     host = EngineHost(record, engine, clock, bus, options.root)
     link = TransferLink(options.link_gbytes_per_s, defaults.LINK_LATENCY_MS, options.kv_bytes_per_token)
     migration = MigrationOptions(

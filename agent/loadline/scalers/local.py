@@ -51,7 +51,7 @@ class _LocalWorker:
         self.end_reason = ""
 
 
-class _ScaledPool:
+class _LocalPool:
     """Workers and target of one pool."""
 
     def __init__(self, model: str, knobs: LocalPoolKnobs, numbers: Iterator[int]) -> None:
@@ -89,7 +89,7 @@ class LocalScaler:
         # Numbers are counted by the pool's name alone: a worker's subjects do not name its model.
         numbers: dict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
         self._pools = {
-            (model.name, pool.name): _ScaledPool(model.name, pool, numbers[pool.name])
+            (model.name, pool.name): _LocalPool(model.name, pool, numbers[pool.name])
             for model in knobs.models
             for pool in model.pools
         }
@@ -133,20 +133,20 @@ class LocalScaler:
             self._wake.set()
             _log.info("decision_accepted", decision=order.decision.decision_id, targets=_counts(order))
 
-    def _mark_leaving(self, pool: _ScaledPool, now_ms: int) -> None:
+    def _mark_leaving(self, pool: _LocalPool, now_ms: int) -> None:
         """Mark the processes that are leaving."""
         drained = {seen.worker for seen in pool.seen() if self._scaler.drained(seen.worker, seen.incarnation)}
         for seen in mark_leaving(pool.seen(), pool.target, drained, pool.drain_ttl_ms, now_ms):
             pool.workers[seen.worker].seen = seen
 
-    def _turn(self, pool: _ScaledPool) -> None:
+    def _turn(self, pool: _LocalPool) -> None:
         """Plan and execute the actions of one pool."""
         now_ms = _now_ms()
         self._mark_leaving(pool, now_ms)
         for action in plan_actions(pool.seen(), pool.target, pool.failures, self._timing, now_ms):
             self._do(pool, action, now_ms)
 
-    def _do(self, pool: _ScaledPool, action: ProcessAction, now_ms: int) -> None:
+    def _do(self, pool: _LocalPool, action: ProcessAction, now_ms: int) -> None:
         if action.kind == "start":
             for _ in range(action.count):
                 self._start(pool, now_ms)
@@ -157,7 +157,7 @@ class LocalScaler:
         worker.child.send(action.kind)
         _log.info("worker_signalled", worker=action.worker, signal=action.kind, reason=worker.end_reason)
 
-    def _start(self, pool: _ScaledPool, now_ms: int) -> None:
+    def _start(self, pool: _LocalPool, now_ms: int) -> None:
         name, incarnation = f"{pool.knobs.name}-{next(pool.numbers)}", unix_ms()
         names = {
             "worker": name,
@@ -178,7 +178,7 @@ class LocalScaler:
         pool.workers[name] = _LocalWorker(Process(name, incarnation, now_ms), child)
         _log.info("worker_started", worker=name, model=pool.model)
 
-    def _exited(self, pool: _ScaledPool, name: str, code: int) -> None:
+    def _exited(self, pool: _LocalPool, name: str, code: int) -> None:
         now_ms = _now_ms()
         # Its drain report may have arrived since the last turn.
         self._mark_leaving(pool, now_ms)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from loadline.config import NatsKnobs
-from loadline.demo.clock import VirtualClock
+from loadline.demo.clock import ReplayClock
 from loadline.demo.protocol import (
     ITEMS_MAX,
     ResultBatch,
@@ -44,7 +44,7 @@ def test_names_are_single_tokens() -> None:
 
 
 def test_virtual_time_runs_at_its_speed_in_every_process_alike() -> None:
-    one, other = VirtualClock(20.0), VirtualClock(20.0)
+    one, other = ReplayClock(20.0), ReplayClock(20.0)
     first_ms = one.now_ms()
     assert first_ms <= other.now_ms()
     assert one.now_ms() - one.now_ms(behind_s=1.0) == pytest.approx(20_000.0, abs=2_000.0)

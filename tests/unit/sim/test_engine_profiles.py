@@ -110,7 +110,7 @@ def test_iteration_time_stays_within_what_was_measured(batch_requests: int, kv_t
         ({"x_kv_usage": [0.0, 1.0, 1.0, 0.0]}, "d.npz: point 4 of key 'x_kv_usage' is 0.0 after 1.0: it must rise"),
         ({"x_kv_usage": [0.0, 90.0, 0.0, 1.0]}, "d.npz: point 2 of key 'x_kv_usage' is 90.0: more than the whole"),
         ({"prefill_isl": [{}, {}, {}]}, "p.npz: cannot be read as NPZ"),
-        ({"prefill_isl": ["a", "b", "c"]}, "p.npz: key 'prefill_isl' holds str32, and no real numbers"),
+        ({"prefill_isl": ["a", "b", "c"]}, "p.npz: key 'prefill_isl' holds str32, not real numbers"),
         ({"z_itl": np.zeros(600_000)}, "d.npz: larger than 4000000 bytes"),
     ],
 )

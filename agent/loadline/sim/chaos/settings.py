@@ -22,6 +22,31 @@ REPORT_INTERVAL_MS = 2_000.0
 
 
 QUOTA_GPUS = 6
+_THRESHOLD = ThresholdKnobs(
+    metric_pulling_interval_ms=2_000,
+    adjustment_interval_ms=6_000,
+    prefill_queue_scale_up_threshold=1.5,
+    prefill_queue_scale_down_threshold=0.5,
+    new_decode_worker_grace_intervals=1,
+)
+_MIGRATION = MigrationKnobs(
+    enabled=True,
+    interval_ms=2_000,
+    decode_load_metric="decode_batch_size",
+    decode_load_threshold=0.0,
+    prefill_load_metric="num_requests",
+    neutral_load_metric="decode_batch_size",
+    neutral_load_threshold=0.0,
+    load_balance_threshold=2.0,
+    req_select_rule="NUM_REQ",
+    req_select_value=1.0,
+    llumlet_grpc_timeout_seconds=2.0,
+    ttl_ms=10_000,
+    migrations_max=4,
+    migrations_per_worker_max=2,
+    breaker_ms=2_000,
+    breaker_max_ms=10_000,
+)
 
 
 def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
@@ -32,31 +57,6 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
     prefill = PoolKnobs("prefill", "prefill", 1, 1, 5, start_deadline_ms=30_000, accelerator="gpu")
     decode = PoolKnobs("decode", "decode", 2, 1, 5, start_deadline_ms=30_000, accelerator="gpu")
     both = PoolKnobs("both", "aggregated", 1, 2, 7, start_deadline_ms=30_000, accelerator="gpu")
-    threshold = ThresholdKnobs(
-        metric_pulling_interval_ms=2_000,
-        adjustment_interval_ms=6_000,
-        prefill_queue_scale_up_threshold=1.5,
-        prefill_queue_scale_down_threshold=0.5,
-        new_decode_worker_grace_intervals=1,
-    )
-    migration = MigrationKnobs(
-        enabled=True,
-        interval_ms=2_000,
-        decode_load_metric="decode_batch_size",
-        decode_load_threshold=0.0,
-        prefill_load_metric="num_requests",
-        neutral_load_metric="decode_batch_size",
-        neutral_load_threshold=0.0,
-        load_balance_threshold=2.0,
-        req_select_rule="NUM_REQ",
-        req_select_value=1.0,
-        llumlet_grpc_timeout_seconds=2.0,
-        ttl_ms=10_000,
-        migrations_max=4,
-        migrations_per_worker_max=2,
-        breaker_ms=2_000,
-        breaker_max_ms=10_000,
-    )
     hpa = HpaKnobs(sync_interval_ms=2_000, down_stabilisation_ms=0)
     return Settings(
         agent,
@@ -68,8 +68,8 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
                 planner="threshold",
                 gpu_budget_max=11,
                 guardrails=guard,
-                planner_knobs={"threshold": threshold},
-                migration=migration,
+                planner_knobs={"threshold": _THRESHOLD},
+                migration=_MIGRATION,
             ),
             ModelKnobs(
                 "whole",
@@ -80,7 +80,7 @@ def chaos_settings(agent: str, gpus: int | None = None) -> Settings:
                 gpu_budget_min=3,
                 guardrails=guard,
                 planner_knobs={"hpa": hpa},
-                migration=migration,
+                migration=_MIGRATION,
             ),
         ),
         fleet=FleetKnobs(stale_after_ms=5_000, surplus_after_ms=20_000),

@@ -40,7 +40,7 @@ class LoadMean(Struct):
         return max(self.mean, self.now / _SPIKE)
 
 
-class WorkerLoad(Struct):
+class LatencySample(Struct):
     """One worker."""
 
     incarnation: int
@@ -67,7 +67,7 @@ class Loads(Struct):
     """KV blocks in use to ITL."""
     isl_tokens: float = 0.0
     """Mean length of the prompts of late."""
-    workers: dict[str, WorkerLoad] = field(default_factory=dict)
+    workers: dict[str, LatencySample] = field(default_factory=dict)
     unread: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Samples that are not in the lines yet: to draw a line takes 0.1 ms, which is too much for every report."""
     drawn_ms: int = -1
@@ -118,7 +118,7 @@ class Loads(Struct):
         known = self.workers.get(name)
         if known is None or known.incarnation != worker.record.incarnation:
             warm_ms = now + _COLD_MS if self.began_ms >= 0 and now > self.began_ms else now
-            known = self.workers[name] = WorkerLoad(worker.record.incarnation, now - self.mean_ms, -1, warm_ms)
+            known = self.workers[name] = LatencySample(worker.record.incarnation, now - self.mean_ms, -1, warm_ms)
         if sequence == known.sequence:
             return
         age_ms = max(0, now - known.seen_ms)

@@ -1,0 +1,56 @@
+"""Runs of the simulated world with one safeguard disabled."""
+
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, NamedTuple
+
+from loadline.sim.chaos.runner import ChaosResult as Played
+from loadline.sim.chaos.runner import run_plan
+
+CI_SEEDS = range(100)
+SEEDS_TRIED = 60
+SEEDS_PLAYED = 12
+"""Runs of each mutation in a test; one that needs more should get another seed."""
+
+Apply = Callable[[], AbstractContextManager[Any]]
+
+
+class Mutation(NamedTuple):
+    """A disabled safeguard, and the seed that then violates the invariant."""
+
+    apply: Apply
+    seed: int
+    breaks: str
+
+
+def assert_detected(mutation: Mutation) -> None:
+    """Check that a mutation violates its invariant, with its own seed or with one of some others."""
+    found: dict[int, str] = {}
+    for seed in [mutation.seed, *(seed for seed in CI_SEEDS if seed != mutation.seed)][:SEEDS_PLAYED]:
+        with mutation.apply():
+            violation = run_plan(seed).violation
+        if violation is not None and violation.name == mutation.breaks:
+            return
+        found[seed] = "nothing" if violation is None else violation.name
+    raise AssertionError(
+        f"{mutation.breaks} is not violated, but {found}; find a seed with python -m tests.simulation.mutations"
+    )
+
+
+def find_seeds(mutations: Mapping[str, Mutation], run_mutated: Callable[[str, int], Played]) -> None:
+    """Print the violations of each mutation by seed until the listed one; arguments filter mutations by name."""
+    wanted = [name for name in mutations if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
+    with ProcessPoolExecutor(2) as pool:
+        for name in wanted:
+            found = pool.map(partial(run_mutated, name), CI_SEEDS, chunksize=1)
+            for verdict in itertools.islice(found, SEEDS_TRIED):
+                if verdict.violation:
+                    sys.stdout.write(f"{name}: {verdict.seed}, {verdict.violation.name} ({verdict.hours} h)\n")
+                if verdict.violation and verdict.violation.name == mutations[name].breaks:
+                    break
+            else:
+                sys.stdout.write(f"{name}: {mutations[name].breaks} is not violated\n")
