@@ -30,7 +30,7 @@ def analysis(given: dict[str, Any]) -> dict[str, Any]:
     found = queue.analyse(given["lambda_rps"])
     return {
         "throughput_rps": found.throughput_requests_per_s,
-        "resp_ms": found.response_ms,
+        "resp_ms": found.waiting_ms + found.service_ms,
         "wait_ms": found.waiting_ms,
         "serv_ms": found.service_ms,
         "prefill_ms": found.prefill_ms,
@@ -86,7 +86,7 @@ def model_of_three(given: dict[str, Any]) -> dict[str, Any]:
         return {name: max_rate(queue, target).requests_per_s for name, target in targets.items()}
     found = queue.analyse(given["rps"])
     return {
-        "resp_ms": found.response_ms,
+        "resp_ms": found.waiting_ms + found.service_ms,
         "wait_ms": found.waiting_ms,
         # The guide's number is what Little's law gives of the service time alone: those that run.
         "num_in_system": found.running_requests,

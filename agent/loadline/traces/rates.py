@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.traces.bins import Bin, read_bins
 from loadline.traces.csv_table import CsvTable
 from loadline.traces.line_reader import LineReader
@@ -13,8 +13,6 @@ from loadline.traces.selection import Selection, too_many_requests
 from loadline.traces.trace import REQUESTS_MAX, TOKENS_MAX, Arrival, RateKnobs
 
 _STEPS_MIN = 1_000  # lower bound on a batch, so that few bursty requests do not need many rounds
-
-Numbers = NDArray[np.float64]
 
 
 class _Part(Struct, frozen=True):
@@ -70,7 +68,7 @@ def _part(one: Bin, knobs: RateKnobs, end_s: float, lines: LineReader) -> _Part:
     return _Part(end_s, one.requests * share * knobs.scale, isl_tokens, osl_tokens)
 
 
-def _renewals(total: float, cv: float, rng: np.random.Generator) -> Numbers:
+def _renewals(total: float, cv: float, rng: np.random.Generator) -> FloatArray:
     """Draw a renewal process up to ``total`` with mean interval 1 and coefficient of variation ``cv`` (1: Poisson).
 
     Points are in expected requests, not seconds, so that one process serves all rates.
@@ -84,7 +82,7 @@ def _renewals(total: float, cv: float, rng: np.random.Generator) -> Numbers:
     return points[points < total]
 
 
-def _lengths(means: Numbers, cv: float, rng: np.random.Generator) -> list[int]:
+def _lengths(means: FloatArray, cv: float, rng: np.random.Generator) -> list[int]:
     """Draw lognormal lengths around the means, in whole tokens."""
     variance = np.log1p(cv**2)
     drawn = means * rng.lognormal(-variance / 2, variance**0.5, means.size) if cv else means

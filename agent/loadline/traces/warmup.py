@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.vocabulary.forecasts import History
 from loadline.forecast import LoadInterval, merge_intervals
 from loadline.traces.bins import Bin
@@ -15,8 +15,6 @@ from loadline.traces.trace import Trace
 
 _ROUNDING: Final = 1e-6  # of an interval
 _KNOWN_MIN: Final = 0.5  # fraction of an interval that must be known, as for the planner
-
-Numbers = NDArray[np.float64]
 
 
 def read_warmup(path: Path, interval_s: float, busiest_s: float) -> History:
@@ -63,7 +61,7 @@ def _of_bins(bins: list[Bin], interval_s: float) -> list[LoadInterval]:
     count = int(duration_s / interval_s + _ROUNDING)
     edges_s = duration_s - interval_s * np.arange(count, -1, -1)
 
-    def total(of: list[float]) -> Numbers:
+    def total(of: list[float]) -> FloatArray:
         """Sum values that are spread evenly over the bins, by interval."""
         sums = np.interp(edges_s, [bins[0].start_s, *(one.end_s for one in bins)], np.cumsum([0.0, *of]))
         return np.diff(sums)

@@ -84,7 +84,7 @@ def test_a_falling_line_is_flat_and_none_begins_below_nothing() -> None:
         ([], [], "0 samples of nearly the same load"),
         ([8.0] * 20, [10.0] * 20, "20 samples of nearly the same load"),
         ([95.0, 100.0], [10.0, 11.0], "2 samples of nearly the same load"),
-        ([1.0, 2.0, 3.0, 4.0, 5.0], [900.0, 1.0, 900.0, 1.0, 900.0], "60% off any line"),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], [900.0, 1.0, 900.0, 1.0, 900.0], "by 60% on average"),
     ],
 )
 def test_what_is_no_line_is_refused(loads: list[float], latencies_ms: list[float], says: str) -> None:

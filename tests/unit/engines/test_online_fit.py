@@ -76,7 +76,7 @@ def test_another_engine_is_doubted_until_it_was_seen_again_and_again() -> None:
         fed(line, Line(0.2, 28.0), now=look)
         line.refit(look)
         assert line.line == before
-        assert f"seen {look} times of 5" in line.problem
+        assert f"fit {look} of 5" in line.problem
     line.refit(5)
     assert known(line) == pytest.approx((28.0, 0.2), rel=0.1)
 

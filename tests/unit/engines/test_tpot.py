@@ -52,7 +52,7 @@ def test_a_single_point_is_all_there_is() -> None:
 @pytest.mark.parametrize(
     ("points", "says"),
     [
-        (((1.0,), (1.0, 2.0), (1.0,)), "have not all"),
+        (((1.0,), (1.0, 2.0), (1.0,)), "some points lack"),
         (((1.0, 2.0), (1.0, 2.0), (1.0, 0.0)), r"point 2 is \(2.0, 2.0, 0.0\)"),
         (((float("nan"),), (1.0,), (1.0,)), "point 1"),
         (((float("inf"),), (1.0,), (1.0,)), "point 1"),

@@ -1,4 +1,4 @@
-"""What a pool's workers run on, and what that costs."""
+"""Accelerators: type, cost and power of the units that workers run on."""
 
 from typing import Annotated, Final
 
@@ -10,26 +10,26 @@ _Amount = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class AcceleratorKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """An accelerator that pools name: cost and power are those of one unit, as it is rented or racked."""
+    """An accelerator that pools refer to; cost and power are per unit as rented or installed."""
 
-    name: Annotated[Name, Meta(description="What pools call it.")]
+    name: Annotated[Name, Meta(description="Name that pools refer to.")]
     type: Annotated[
         str,
-        Meta(max_length=128, description="GPUs of one type are one supply, however they are arranged; empty: name."),
+        Meta(max_length=128, description="GPU type; all GPUs of a type form one supply. Empty: the name."),
     ] = ""
-    multiplicity: Annotated[int, Meta(ge=1, le=4096, description="GPUs of that type in one unit.")] = 1
-    cost_per_hour: Annotated[_Amount, Meta(description="What a unit costs an hour, in any currency.")] = 1.0
-    power_w: Annotated[_Amount, Meta(description="What a unit draws under load, in W.")] = 0.0
+    multiplicity: Annotated[int, Meta(ge=1, le=4096, description="GPUs in one unit.")] = 1
+    cost_per_hour: Annotated[_Amount, Meta(description="Cost of a unit per hour, in any currency.")] = 1.0
+    power_w: Annotated[_Amount, Meta(description="Power draw of a unit under load, in W.")] = 0.0
 
     def units(self, gpus: int) -> float:
-        """Units of so many GPUs."""
+        """Return the number of units, possibly fractional, that hold ``gpus`` GPUs."""
         return gpus / self.multiplicity
 
     @property
     def gpu_type(self) -> str:
-        """Of which type its GPUs are: what is short is short of a type."""
+        """Type of its GPUs, which identifies the supply."""
         return self.type or self.name
 
 
 UNNAMED_ACCELERATOR: Final = AcceleratorKnobs("unsaid")
-"""That of a pool which names none: a GPU costs 1."""
+"""Accelerator of a pool that names none; a GPU costs 1 per hour."""

@@ -1,8 +1,8 @@
-"""The four numbers of an engine, fitted to measured times: to a profiler's sweeps, or to what iterations took.
+"""Fits of the four linear latency parameters of an engine to measured times.
 
-A line is fitted to relative errors, for a sweep goes from one request to a thousand, and the short times count as much
-as the long ones. A time neither falls with the load nor is negative without one; where noise says so, the line is drawn
-in to the nearest that does not. What says nothing of a line is refused.
+Lines minimise relative errors, since a sweep covers 1 to 1,000 requests and short times matter as much as long ones.
+Slope and intercept are at least 0; if noise gives a negative one, the best line with that value at 0 is used. Data that
+does not determine a line is refused.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from loadline.core.engines.regression import Line
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
 LATENCY_MIN_MS: Final = 1e-6
-"""A nanosecond: what is said to take less was not measured, and its square may be nothing to divide by."""
+"""Shortest plausible latency, 1 ns; below it, the squares of relative weights underflow."""
 SPREAD_MIN: Final = 0.2
-"""Least range of the loads, as a share of the largest: from loads that are nearly alike noise makes any slope."""
+"""Smallest range of the loads, as a fraction of the largest; with less, noise determines the slope."""
 ERROR_MAX: Final = 0.5
-"""Mean relative error beyond which the times are not those of a line."""
+"""Mean relative error above which the times are not linear."""
 
 
 class Fit(Struct, frozen=True):
-    """A line, and how far off it is, relative to what was measured."""
+    """A fitted line with its errors relative to the measured times."""
 
     line: Line
     samples: int
@@ -35,54 +35,58 @@ class Fit(Struct, frozen=True):
 
 
 class FitRefused(Struct, frozen=True):
-    """Why there is no fit, and what to do about it."""
+    """Reason why there is no fit, with the remedy."""
 
     problem: str
 
 
 def fit_line(loads: Sequence[float], latencies_ms: Sequence[float]) -> Fit | FitRefused:
-    """The line of least relative errors that neither falls nor begins below 0.
+    """Fit the line of least relative errors whose slope and intercept are at least 0.
 
     Args:
-        loads: Above 0 and finite.
-        latencies_ms: As many, finite.
+        loads: Loads, above 0 and finite.
+        latencies_ms: Latency at each load, finite.
     """
     if latencies_ms and min(latencies_ms) < LATENCY_MIN_MS:
-        return FitRefused(f"{min(latencies_ms):g} ms is no time of an engine: leave out what was not measured")
+        return FitRefused(
+            f"{min(latencies_ms):g} ms is shorter than any latency of an engine: remove points that were not measured"
+        )
     if not loads or max(loads) - min(loads) < SPREAD_MIN * max(loads):
         return FitRefused(
-            f"{len(loads)} samples of nearly the same load say nothing of a line: measure other loads too"
+            f"{len(loads)} samples of nearly the same load do not determine a line: measure other loads too"
         )
     line = _least_relative(loads, latencies_ms)
     errors = [abs(line.at(x) - y) / y for x, y in zip(loads, latencies_ms, strict=True)]
     mean_error = fsum(errors) / len(errors)
     if mean_error > ERROR_MAX:
-        return FitRefused(f"the times are {mean_error:.0%} off any line, on average: measure the engine alone")
+        return FitRefused(
+            f"the times deviate from the line by {mean_error:.0%} on average: measure the engine without other load"
+        )
     return Fit(line, len(loads), mean_error, max(errors))
 
 
 def fit_decode(sweeps: Sequence[DecodeSweep], context_tokens: float | None = None) -> Fit | FitRefused:
-    """The time of an iteration by the batch, of requests of one context, or of all that were measured."""
+    """Fit the iteration time to the batch size, at one context or over all measured ones."""
     points = [point for sweep in sweeps for point in _iterations(sweep, context_tokens) if point[0] > 0.0]
     return fit_line([batch for batch, _ in points], [itl_ms for _, itl_ms in points])
 
 
 def fit_prefill(sweeps: Sequence[PrefillSweep]) -> Fit | FitRefused:
-    """The time of a prefill pass by its tokens."""
+    """Fit the time of a prefill pass to its tokens."""
     points = [point for sweep in sweeps for point in zip(sweep.isl_tokens, sweep.ttft_ms, strict=True)]
     return fit_line([isl for isl, _ in points], [ttft_ms for _, ttft_ms in points])
 
 
 def batches_of(sweep: DecodeSweep) -> list[float]:
-    """Requests in the batch of each point."""
+    """Return the batch size of each point."""
     points = zip(sweep.kv_usage, sweep.context_tokens, strict=True)
     return [usage * sweep.max_kv_tokens / context for usage, context in points]
 
 
 def _iterations(sweep: DecodeSweep, context_tokens: float | None) -> list[tuple[float, float]]:
-    """Batches, and the ms of their iterations: as measured, or between the contexts around the one that is asked for.
+    """Return batch sizes and iteration times, as measured or interpolated to ``context_tokens``.
 
-    Fuller or emptier batches than were measured at both would be taken to be as fast as those.
+    Interpolation is limited to the KV usage measured at both neighbouring contexts: beyond it, the surface is constant.
     """
     if context_tokens is None:
         return list(zip(batches_of(sweep), sweep.itl_ms, strict=True))
@@ -98,7 +102,7 @@ def _iterations(sweep: DecodeSweep, context_tokens: float | None) -> list[tuple[
 
 
 def linear_times(decode: Fit, prefill: Fit) -> LinearTimes:
-    """The four numbers of two lines."""
+    """Return the linear parameters of a decode and a prefill fit."""
     return LinearTimes(decode.line.intercept_ms, decode.line.slope, prefill.line.intercept_ms, prefill.line.slope)
 
 

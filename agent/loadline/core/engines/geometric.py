@@ -1,25 +1,26 @@
-"""The queue in front of a full batch: states whose weights are a geometric series, summed in closed form.
+"""Sums over the queue in front of a full batch, whose states have geometric weights, in closed form.
 
-``step`` is the log of their quotient. Where it is above 0 the weights rise, and all are taken by that of the last one,
-so that no sum overflows. At 0 nothing is divided by 0: the sums go over into ``count`` without a jump.
+``step`` is the log of the ratio of successive weights. If it is above 0, weights are relative to the last one, so that
+sums do not overflow. The sums are continuous at 0.
 """
 
 from math import copysign, exp, expm1
 from typing import Final
 
 _SMALL: Final = 0.3
-"""Below it the series of the mean is exact to 1e-9, and above it the closed form loses less than that."""
+"""Bound below which the series of the mean is exact to 1e-9; above it, the closed form is."""
 
 
 def geometric_sum(step: float, count: int) -> float:
-    """Sum of ``exp(step * i)``: for i of 0 to count - 1 where it falls, of -count to -1 where it rises."""
+    """Return the sum of ``exp(step * i)`` for i = 0..count - 1 if ``step`` <= 0, otherwise for i = -count..-1."""
     return -expm1(-abs(step) * count) / abs(expm1(step)) if step else float(count)
 
 
 def queue_weights(step: float, count: int) -> tuple[float, float, float, float]:
-    """Weights of ``count`` states after a full batch: of that batch, of the last state, their sum, and of their places.
+    """Return the weights of the full batch, of the last of ``count`` queue states, their sum, and their first moment.
 
-    The batch's weight is 1 where weights fall, the last state's where they rise. A place is how many wait: 1 to count.
+    Weights are relative to the full batch if ``step`` <= 0, otherwise to the last state. State i = 1..count has i
+    waiting requests; the first moment is the sum of i times its weight.
     """
     total = exp(step) * geometric_sum(step, count)
     span = step * count
@@ -29,7 +30,7 @@ def queue_weights(step: float, count: int) -> tuple[float, float, float, float]:
 def _mean_place(step: float, count: int, span: float) -> float:
     if abs(span) > _SMALL:
         return copysign(count * exp(min(0.0, span)) / -expm1(-abs(span)), span) - 1.0 / expm1(step)
-    # Bernoulli's series of the difference of the two, which both become infinite.
+    # Bernoulli series of the difference of two terms that both diverge at 0.
     square, steps = float(count) * count, step * step
     third = (square * square - 1.0) * steps / 720.0 - (square * square * square - 1.0) * steps * steps / 30_240.0
     return (count + 1.0) / 2.0 + step * ((square - 1.0) / 12.0 - third)

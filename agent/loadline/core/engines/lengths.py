@@ -1,7 +1,7 @@
-"""Lengths of prompts and outputs as a distribution: what the mean hides.
+"""Length distributions of prompts and outputs.
 
-Long prompts take more than their share of the time, and long outputs stay longer in the batch. Where a frontend
-reports a histogram, capacity is counted over it; where it does not, all requests have the mean length.
+Long prompts take more than their share of prefill time, and long outputs stay longer in the batch. Capacity is computed
+over the reported histogram, or at the mean length without one.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,18 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from loadline.core.engines.latency_models import PrefillModel
 from loadline.core.vocabulary.samples import Histogram
 
-Numbers = NDArray[np.float64]
-
 _OVERFLOW: Final = 1.5
-"""What is above the last bound is taken for this many times it: nothing is known but that it is longer."""
+"""Assumed length of requests above the last bound, as a multiple of it."""
 _BOUNDS_MAX: Final = 1_024
-"""Of bins, whose middles are kept: frontends do not change theirs."""
+"""Cached sets of bounds; frontends do not change theirs."""
 
 
 class LengthDistribution(Struct, frozen=True):
-    """Lengths in tokens, rising, and the share of requests that have each; the shares sum to 1."""
+    """Ascending lengths in tokens, and the fraction of requests with each; fractions sum to 1."""
 
     tokens: tuple[float, ...]
     shares: tuple[float, ...]
@@ -43,30 +40,30 @@ class LengthDistribution(Struct, frozen=True):
         return fsum(map(mul, map(mul, self.tokens, self.tokens), self.shares))
 
     def mean_of(self, values: Sequence[float]) -> float:
-        """Mean of something of which there is a value for each length."""
+        """Return the mean of a function of the length, given its value at each length."""
         return fsum(map(mul, values, self.shares))
 
     def scaled(self, factor: float) -> "LengthDistribution":
-        """Every length multiplied by ``factor``, which is above 0."""
+        """Return the distribution with every length multiplied by ``factor``, above 0."""
         return (
             self if factor == 1.0 else LengthDistribution(tuple(token * factor for token in self.tokens), self.shares)
         )
 
 
 def constant_length(tokens: float) -> LengthDistribution:
-    """Every request has this length."""
+    """Return the distribution of a constant length."""
     return LengthDistribution((tokens,), (1.0,))
 
 
 def lengths_from_histogram(histogram: Histogram, mean_tokens: float | None = None) -> LengthDistribution | None:
-    """The distribution that a histogram reports.
+    """Return the distribution of a histogram.
 
     Args:
-        histogram: Counts by upper bound. Requests stand in the middle of their bin.
-        mean_tokens: The mean of the same requests, where it is known: lengths are scaled to have it.
+        histogram: Counts by upper bound. Requests are assigned to the middle of their bin.
+        mean_tokens: Mean of the same requests, if known; lengths are scaled to it.
 
     Returns:
-        None where the histogram is empty, or its bounds do not rise from above 0, or bounds and counts do not match.
+        None if the histogram is empty, its bounds are not positive and ascending, or bounds and counts do not match.
     """
     middles, counts = _middles(histogram.bounds), histogram.counts
     total = sum(counts)
@@ -79,7 +76,7 @@ def lengths_from_histogram(histogram: Histogram, mean_tokens: float | None = Non
 
 @lru_cache(_BOUNDS_MAX)
 def _middles(bounds: tuple[float, ...]) -> tuple[float, ...]:
-    """Where the requests of each bin stand, and those above the last bound; empty where bounds do not rise."""
+    """Return the assumed length of each bin; empty if bounds are not positive and ascending."""
     edges = (0.0, *bounds)
     if not bounds or any(map(ge, edges, bounds)):
         return ()
@@ -87,9 +84,9 @@ def _middles(bounds: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def mixed_prefill_throughput(model: PrefillModel, isl: LengthDistribution) -> float:
-    """Prompt tokens a second that one GPU computes of such a mix: its tokens by the time that they take.
+    """Return the prompt tokens per second that one GPU computes of a mix of lengths: its tokens divided by their time.
 
-    0 where the mix has no tokens.
+    0 if the mix has no tokens.
     """
     tokens = np.asarray(isl.tokens)
     rates = model.tokens_per_s_per_gpu(tokens).tolist()
@@ -100,10 +97,10 @@ def mixed_prefill_throughput(model: PrefillModel, isl: LengthDistribution) -> fl
 
 
 def mean_decode_context(isl: LengthDistribution, osl: LengthDistribution) -> float:
-    """Mean context of the requests of a running batch, in tokens.
+    """Return the mean context of the requests of a running batch, in tokens.
 
-    A request is in the batch as long as its output lasts, so long outputs weigh more than their number: the mean of
-    what is generated so far is ``E[osl^2] / (2 E[osl])``, which is half the mean only where all are alike.
+    A request stays in the batch for the length of its output, so long outputs weigh more: the mean number of generated
+    tokens is ``E[osl^2] / (2 E[osl])``, half the mean output only for equal lengths.
     """
     mean = osl.mean
     generated = osl.mean_square / (2.0 * mean) if mean > 0.0 else 0.0

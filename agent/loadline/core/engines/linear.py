@@ -1,25 +1,23 @@
-"""Times from four numbers, as the workload variant autoscaler of llm-d and its queueing model have them.
+"""Linear latency models with the four parameters of llm-d's Workload Variant Autoscaler.
 
-A decode iteration takes ``alpha + beta * batch`` ms, a prefill pass ``gamma + delta * tokens`` ms. There it is
-``gamma + delta * tokens * batch`` of equal prompts; here ``tokens`` is the pass's total, which is the same.
+A decode iteration takes ``alpha + beta * batch`` ms, a prefill pass ``gamma + delta * tokens`` ms. Upstream writes
+``gamma + delta * tokens * batch`` for equal prompts; here, ``tokens`` is the total of the pass.
 """
 
 import math
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.latency_models import BestThroughput
-
-Numbers = NDArray[np.float64]
 
 
 class LinearTimes(Struct, frozen=True):
-    """Parameters in ms, ms a request, ms, and ms a token.
+    """Linear parameters: ms, ms per request, ms, and ms per token.
 
     Raises:
-        ValueError: A parameter is negative or not finite, or an iteration or a prompt would take no time.
+        ValueError: A parameter is negative or not finite, or both of an iteration or of a pass are 0.
     """
 
     alpha: float
@@ -36,52 +34,52 @@ class LinearTimes(Struct, frozen=True):
 
 
 class LinearPrefill(Struct, frozen=True):
-    """A prefill model (``profile.PrefillModel``) of an engine on ``gpus`` GPUs."""
+    """Linear ``PrefillModel`` of an engine on ``gpus`` GPUs."""
 
     times: LinearTimes
     gpus: int = 1
 
-    def ttft_ms(self, isl_tokens: Numbers) -> Numbers:
-        """Time of a pass over one prompt, in ms."""
-        value: Numbers = self.times.gamma + self.times.delta * np.maximum(isl_tokens, 1.0)
+    def ttft_ms(self, isl_tokens: FloatArray) -> FloatArray:
+        """Return the time of a pass over one prompt, in ms."""
+        value: FloatArray = self.times.gamma + self.times.delta * np.maximum(isl_tokens, 1.0)
         return value
 
     @property
     def pass_overhead_ms(self) -> float:
-        """What every pass takes, in ms."""
+        """Fixed time of a pass, in ms."""
         return self.times.gamma
 
     @property
     def ttft_min_ms(self) -> float:
-        """The TTFT of a prompt of one token, in ms."""
+        """TTFT of a prompt of one token, in ms."""
         return self.times.gamma + self.times.delta
 
-    def tokens_per_s_per_gpu(self, isl_tokens: Numbers) -> Numbers:
-        """Prompt tokens a second that one GPU computes, one prompt after the other."""
-        value: Numbers = np.maximum(isl_tokens, 0.0) / self.ttft_ms(isl_tokens) * 1_000.0 / self.gpus
+    def tokens_per_s_per_gpu(self, isl_tokens: FloatArray) -> FloatArray:
+        """Return the prompt tokens per second that one GPU computes, with one prompt per pass."""
+        value: FloatArray = np.maximum(isl_tokens, 0.0) / self.ttft_ms(isl_tokens) * 1_000.0 / self.gpus
         return value
 
 
 class LinearDecode(Struct, frozen=True):
-    """A decode model (``profile.DecodeModel``) of an engine on ``gpus`` GPUs, with its KV cache and largest batch."""
+    """Linear ``DecodeModel`` of an engine on ``gpus`` GPUs, with its KV cache and largest batch."""
 
     times: LinearTimes
     max_kv_tokens: float
     max_batch_requests: float
     gpus: int = 1
 
-    def itl_ms(self, kv_usage: Numbers, context_tokens: Numbers) -> Numbers:
-        """Time of an iteration, in ms."""
-        value: Numbers = self.times.alpha + self.times.beta * self._batch(kv_usage, context_tokens)
+    def itl_ms(self, kv_usage: FloatArray, context_tokens: FloatArray) -> FloatArray:
+        """Return the time of an iteration, in ms."""
+        value: FloatArray = self.times.alpha + self.times.beta * self._batch(kv_usage, context_tokens)
         return value
 
-    def tokens_per_s_per_gpu(self, kv_usage: Numbers, context_tokens: Numbers) -> Numbers:
-        """Tokens a second that one GPU generates: one for each request of the batch in every iteration."""
-        rate: Numbers = self._batch(kv_usage, context_tokens) / self.itl_ms(kv_usage, context_tokens)
+    def tokens_per_s_per_gpu(self, kv_usage: FloatArray, context_tokens: FloatArray) -> FloatArray:
+        """Return the tokens per second that one GPU generates: one per request of the batch and iteration."""
+        rate: FloatArray = self._batch(kv_usage, context_tokens) / self.itl_ms(kv_usage, context_tokens)
         return rate * 1_000.0 / self.gpus
 
     def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> BestThroughput | None:
-        """The largest batch whose ITL is at most ``itl_ms``: throughput rises with the batch. None: not even one."""
+        """Return the largest batch with an ITL of at most ``itl_ms``: throughput rises with it. None below one."""
         context = max(context_tokens, 1.0)
         room = min(self.max_batch_requests, self.max_kv_tokens / context)
         fits = (itl_ms - self.times.alpha) / self.times.beta if self.times.beta else math.inf
@@ -93,10 +91,10 @@ class LinearDecode(Struct, frozen=True):
 
     @property
     def itl_min_ms(self) -> float:
-        """The ITL of one request, in ms."""
+        """ITL of a batch of one request, in ms."""
         return self.times.alpha + self.times.beta
 
-    def _batch(self, kv_usage: Numbers, context_tokens: Numbers) -> Numbers:
+    def _batch(self, kv_usage: FloatArray, context_tokens: FloatArray) -> FloatArray:
         full = np.minimum(np.maximum(kv_usage, 0.0), 1.0) * self.max_kv_tokens
-        batch: Numbers = np.minimum(np.maximum(full / np.maximum(context_tokens, 1.0), 1.0), self.max_batch_requests)
+        batch: FloatArray = np.minimum(np.maximum(full / np.maximum(context_tokens, 1.0), 1.0), self.max_batch_requests)
         return batch

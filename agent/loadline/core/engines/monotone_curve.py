@@ -1,71 +1,68 @@
-"""A smooth curve through measured points that never turns between two of them.
+"""Monotone cubic interpolation.
 
-It is the cubic spline with *not-a-knot* ends wherever that one is monotone between two neighbours. Where it would turn
-around, and so claim a value that nobody measured, the slopes of the piece between the two are drawn in until it does
-not. So the curve rises wherever the points rise, and stays between the two points that
-it connects.
+The curve is the cubic spline with not-a-knot ends wherever it is monotone between two neighbouring points. Elsewhere,
+the slopes of the piece are limited until it is (Fritsch and Carlson, 1980), so that values stay between those of the
+two points.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Numbers = NDArray[np.float64]
+from loadline.core.engines.arrays import FloatArray
 
 _SPLINE_POINTS_MIN: Final = 4
-"""Fewer points than this determine no cubic with not-a-knot ends; lines connect them."""
+"""Points below which not-a-knot ends are not determined; slopes are then means of the secants."""
 _SLOPE_MAX: Final = 3.0
-"""A cubic piece is monotone if its end slopes are between 0 and this many times its secant (de Boor, Swartz)."""
+"""Largest end slope of a monotone cubic piece, as a multiple of its secant (de Boor and Swartz, 1977)."""
 
 
 class MonotoneCurve:
-    """See the module. Outside its points it holds the first and the last value.
+    """A monotone cubic curve, constant outside its points.
 
     Args:
-        at: Where the points are, rising.
-        values: Their values.
+        at: Positions of the points, ascending.
+        values: Values at these positions.
     """
 
     def __init__(self, at: Sequence[float], values: Sequence[float]) -> None:
-        self.at: Numbers = np.asarray(at, dtype=np.float64)
-        self.values: Numbers = np.asarray(values, dtype=np.float64)
+        self.at: FloatArray = np.asarray(at, dtype=np.float64)
+        self.values: FloatArray = np.asarray(values, dtype=np.float64)
         steps = np.diff(self.at)
         secants = np.diff(self.values) / steps
         slopes = _spline_slopes(steps.tolist(), secants.tolist())
         low, high = self.values[:-1], self.values[1:]
         d0, d1, rise = _limited(slopes[:-1], secants) * steps, _limited(slopes[1:], secants) * steps, high - low
-        # Of each piece: where it begins, its length, a Hermite cubic in Horner's form, and what it must not leave.
+        # For each piece: start, length, Hermite cubic in Horner form, lower and upper bound.
         second, third = 3.0 * rise - 2.0 * d0 - d1, d0 + d1 - 2.0 * rise
-        self._pieces: Numbers = np.stack(
+        self._pieces: FloatArray = np.stack(
             [self.at[:-1], steps, low, d0, second, third, np.minimum(low, high), np.maximum(low, high)]
         )
 
-    def __call__(self, places: Numbers) -> Numbers:
-        """Values at many places."""
+    def __call__(self, places: FloatArray) -> FloatArray:
+        """Return the values at positions."""
         inside = np.minimum(np.maximum(places, self.at[0]), self.at[-1])
         piece = np.minimum(self.at.searchsorted(inside, side="right") - 1, len(self.at) - 2)
         begin, step, low, first, second, third, least, most = self._pieces.take(piece, axis=1)
         t = (inside - begin) / step
         value = low + t * (first + t * (second + t * third))
-        # What rounding adds at the ends of a piece must not leave it.
-        bounded: Numbers = np.minimum(np.maximum(value, least), most)
+        # Rounding at the ends of a piece must not exceed its bounds.
+        bounded: FloatArray = np.minimum(np.maximum(value, least), most)
         return bounded
 
 
-def _limited(slopes: Numbers, secants: Numbers) -> Numbers:
-    """End slopes of pieces: as they are where the piece is monotone with them, else drawn in until it is."""
+def _limited(slopes: FloatArray, secants: FloatArray) -> FloatArray:
+    """Return the end slopes of pieces, limited so that each piece is monotone."""
     most = _SLOPE_MAX * secants
-    drawn_in: Numbers = np.minimum(np.maximum(slopes, np.minimum(most, 0.0)), np.maximum(most, 0.0))
+    drawn_in: FloatArray = np.minimum(np.maximum(slopes, np.minimum(most, 0.0)), np.maximum(most, 0.0))
     return drawn_in
 
 
-def _spline_slopes(steps: list[float], secants: list[float]) -> Numbers:
-    """Slopes of the not-a-knot spline at the points.
+def _spline_slopes(steps: list[float], secants: list[float]) -> FloatArray:
+    """Return the slopes of the not-a-knot spline at the points.
 
-    Solved here and not by LAPACK: its answer differs in the last bit from one processor to the next, and a replay must
-    not.
+    Solved here and not by LAPACK, whose result differs in the last bit between processors; a replay must not.
     """
     if len(steps) + 1 < _SPLINE_POINTS_MIN:
         return _mean_slopes(steps, secants)
@@ -83,7 +80,7 @@ def _spline_slopes(steps: list[float], secants: list[float]) -> Numbers:
 
 
 def _not_a_knot(steps: list[float], secants: list[float]) -> list[tuple[float, float, float, float]]:
-    """The tridiagonal system, a row (lower, diagonal, upper, right side) for each point's slope."""
+    """Return the tridiagonal system: a row (lower, diagonal, upper, right side) per point."""
     h, s = steps, secants
     ends = h[0] + h[1]
     first = ((h[0] + 2.0 * ends) * h[1] * s[0] + h[0] * h[0] * s[1]) / ends
@@ -97,8 +94,8 @@ def _not_a_knot(steps: list[float], secants: list[float]) -> list[tuple[float, f
     return rows
 
 
-def _mean_slopes(steps: list[float], secants: list[float]) -> Numbers:
-    """Two or three points: at the ends the slope of the line there, in the middle the mean by length."""
+def _mean_slopes(steps: list[float], secants: list[float]) -> FloatArray:
+    """Return the slopes at two or three points: secants at the ends, their weighted mean in the middle."""
     if len(steps) == 1:
         return np.asarray([secants[0], secants[0]])
     middle = (steps[0] * secants[0] + steps[1] * secants[1]) / (steps[0] + steps[1])

@@ -1,8 +1,8 @@
-"""The two lines of an engine, learned from its iterations as they happen: of decode by batch, of prefill by tokens.
+"""Latency lines of an engine, learned online from its iterations.
 
-A load that hardly changes says nothing of a line, and a window of the last samples knows no other. So the last few
-samples of each octave of load are kept, for an hour. A line that is far from the one before is believed when it is
-found again and again: engines seldom change twofold, but what they report may be of something else for a while.
+A window of the latest samples does not determine a line while the load hardly changes. The latest samples of each
+octave of load are therefore kept for an hour. A line that differs greatly from the previous one is adopted only after
+several fits in a row: engines seldom change by a factor of two, but reports may be misleading for a while.
 """
 
 from typing import Final
@@ -13,38 +13,38 @@ from loadline.core.engines.fitting import LATENCY_MIN_MS, Fit, FitRefused, fit_l
 from loadline.core.engines.regression import SAMPLES_MIN, Line, without_outliers
 
 _EACH: Final = 5
-"""Samples of an octave: half of ten octaves' are as many as a regression has elsewhere."""
+"""Samples kept per octave of load; ten octaves hold as many as ``regression.SAMPLES_MAX``."""
 _KEPT_MS: Final = 3_600_000
-"""Longer ago an engine may have been another one."""
+"""Age after which a sample may be of another engine."""
 _FAR: Final = 2.0
-"""A line that gives times so many times those of the line before is doubted."""
+"""Ratio of times between two lines above which the new one is doubted."""
 _DOUBTS: Final = 5
-"""Times that it must be found, in as many looks, until it is believed all the same."""
+"""Consecutive fits after which a doubted line is adopted."""
 _MOVED: Final = 0.02
-"""Lines that differ by less are the same: what follows from them need not be reckoned anew."""
+"""Relative difference below which the previous line is kept, to keep results derived from it."""
 
 Sample = tuple[int, float, float]
-"""When it was taken, in ms; load, and latency in ms."""
+"""Time in ms, load, and latency in ms."""
 
 
 class LearnedLine(Struct):
-    """The samples, and the last good line through them."""
+    """Samples, and the last adopted line through them."""
 
     octaves: dict[int, list[Sample]] = field(default_factory=dict)
     line: Line | None = None
     doubts: int = 0
     problem: str = f"0 samples are too few: wait for {SAMPLES_MIN}"
-    """Why there is no new line; empty: nothing."""
+    """Reason why the last fit was not adopted; empty: it was."""
 
     def push(self, now: int, load: float, latency_ms: float) -> None:
-        """Add a sample; one that is below a load of 1, below ``LATENCY_MIN_MS`` or without end says nothing."""
+        """Add a sample, unless its load is below 1, its latency below ``LATENCY_MIN_MS``, or either is infinite."""
         if 1.0 <= load < float("inf") and LATENCY_MIN_MS <= latency_ms < float("inf"):
             octave = self.octaves.setdefault(int(load).bit_length(), [])
             octave.append((now, float(load), float(latency_ms)))
             del octave[:-_EACH]
 
     def refit(self, now: int) -> None:
-        """Draw the line anew; where that cannot be done the last good one stays."""
+        """Fit the line again; if that fails, the last one stays."""
         for number, octave in list(self.octaves.items()):
             kept = [sample for sample in octave if now - sample[0] <= _KEPT_MS]
             if kept:
@@ -61,7 +61,7 @@ class LearnedLine(Struct):
         doubted = self.line is not None and off > _FAR
         self.doubts = self.doubts + 1 if doubted else 0
         if doubted and self.doubts < _DOUBTS:
-            return f"the times are up to {off:.1f} times those of before: seen {self.doubts} times of {_DOUBTS}"
+            return f"times differ from the last line by a factor of up to {off:.1f}: fit {self.doubts} of {_DOUBTS}"
         self.doubts = 0
         if off > 1.0 + _MOVED:
             self.line = found.line
@@ -75,6 +75,6 @@ def _fitted(samples: list[Sample]) -> Fit | FitRefused:
 
 
 def _apart(one: Line, other: Line, loads: tuple[float, float]) -> float:
-    """The times of the slower line by those of the faster one, at the load where they differ most."""
+    """Return the largest ratio between the times of two lines over a range of loads."""
     pairs = [(one.at(load), other.at(load)) for load in loads]
     return max(max(pair) / max(min(pair), 1e-9) for pair in pairs)

@@ -1,4 +1,4 @@
-"""What is known of the engines of a pool before any of them has run, and what every request is to meet."""
+"""Configured performance of the engines of a pool, and the objectives of a model."""
 
 from functools import lru_cache
 from typing import Annotated, Final
@@ -14,69 +14,71 @@ _Time = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class ObjectiveKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """What every request of a model is to meet."""
+    """Latency and throughput objectives of a model."""
 
-    ttft_ms: Annotated[float, Meta(gt=0, description="Objective: time to first token, in ms.")] = 500.0
-    itl_ms: Annotated[float, Meta(gt=0, description="Objective: mean inter-token latency of a request, in ms.")] = 50.0
+    ttft_ms: Annotated[float, Meta(gt=0, description="Time to first token, in ms.")] = 500.0
+    itl_ms: Annotated[float, Meta(gt=0, description="Mean inter-token latency of a request, in ms.")] = 50.0
     tokens_per_s: Annotated[
         float,
         Meta(
             ge=0,
             le=1e12,
-            description="Above 0: output tokens a second that are to be served, whatever arrives, with a tenth to"
-            " spare. For the planners queueing and hybrid.",
+            description="Above 0: output tokens per second to provide at any traffic, with 10 % headroom, for the"
+            " planners queueing and hybrid.",
         ),
     ] = 0.0
     attainment: Annotated[
         Annotated[float, Meta(ge=0, le=0.999)] | None,
-        Meta(description="Share of requests that is to meet them; 0: their means are to; none: as the planner says."),
+        Meta(
+            description="Fraction of requests that must meet the objectives; 0 targets means; unset: planner's default."
+        ),
     ] = None
 
 
 class LinearKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """An engine in six numbers, in the place of measured profiles."""
+    """Six parameters of an engine, instead of measured profiles."""
 
     alpha: Annotated[_Time, Meta(description="A decode iteration takes alpha + beta * batch ms.")]
-    beta: Annotated[_Time, Meta(description="ms that each request of the batch adds.")]
+    beta: Annotated[_Time, Meta(description="Time per request of the batch, in ms.")]
     gamma: Annotated[_Time, Meta(description="A prefill pass takes gamma + delta * tokens ms.")]
-    delta: Annotated[_Time, Meta(description="ms that each prompt token adds.")]
-    max_kv_tokens: Annotated[float, Meta(gt=0, le=1e12, description="Tokens that the KV cache of a worker holds.")]
-    max_batch_requests: Annotated[float, Meta(ge=1, le=1e6, description="Most requests that decode together.")] = 256.0
+    delta: Annotated[_Time, Meta(description="Time per prompt token, in ms.")]
+    max_kv_tokens: Annotated[float, Meta(gt=0, le=1e12, description="Capacity of a worker's KV cache, in tokens.")]
+    max_batch_requests: Annotated[float, Meta(ge=1, le=1e6, description="Largest decode batch, in requests.")] = 256.0
 
     def times(self) -> LinearTimes:
-        """The four parameters of time.
+        """Return the four latency parameters.
 
         Raises:
-            ValueError: Work would take no time.
+            ValueError: Both parameters of an iteration or of a pass are 0.
         """
         return LinearTimes(self.alpha, self.beta, self.gamma, self.delta)
 
 
 class EngineProfile(Struct, frozen=True, omit_defaults=True):
-    """Sweeps or linear parameters of the engines of one pool; or why there are none."""
+    """Sweeps or linear parameters of the engines of a pool."""
 
     prefill: PrefillSweep | None = None
     decode: DecodeSweep | None = None
     linear: LinearKnobs | None = None
     problem: str = ""
-    """What is wrong with them, and the remedy; empty: nothing."""
+    """Problem of the configured profile with its remedy; empty: none."""
 
     def prefill_model(self, gpus: int) -> PrefillModel | None:
-        """What planners ask of prefill, of workers of so many GPUs; None where nothing is known."""
+        """Return the prefill model of workers with ``gpus`` GPUs; None without a profile."""
         if self.prefill is not None:
             return prefill_curve(self.prefill)
         return None if self.linear is None else LinearPrefill(self.linear.times(), gpus)
 
     def prefill_gpus(self, gpus: int) -> int:
-        """GPUs that the prefill throughput of a worker is divided by, for workers of ``gpus`` GPUs."""
+        """Return the GPUs by which the prefill throughput of a worker with ``gpus`` GPUs was divided."""
         return gpus if self.prefill is None else _prefill_gpus(self.prefill)
 
     def decode_gpus(self, gpus: int) -> int:
-        """GPUs that the decode throughput of a worker is divided by, for workers of ``gpus`` GPUs."""
+        """Return the GPUs by which the decode throughput of a worker with ``gpus`` GPUs was divided."""
         return gpus if self.decode is None else _decode_gpus(self.decode)
 
     def decode_model(self, gpus: int) -> DecodeModel | None:
-        """What planners ask of decode, of workers of so many GPUs; None where nothing is known."""
+        """Return the decode model of workers with ``gpus`` GPUs; None without a profile."""
         if self.decode is not None:
             return decode_surface(self.decode)
         linear = self.linear
@@ -91,10 +93,10 @@ NO_PROFILE: Final = EngineProfile()
 
 @lru_cache(_COMPILED_MAX)
 def _prefill_gpus(sweep: PrefillSweep) -> int:
-    """By how many GPUs a profiler divided: some divide by the GPUs of a node, whatever the worker occupies.
+    """Return the GPUs by which a profiler divided prefill throughput, derived from the latencies.
 
-    The times of a profile are those of the worker. Its throughput must belong to them, so it is multiplied again by
-    what it was divided by, and not by the GPUs of the pool.
+    Some profilers divide by the GPUs of a node even if the worker occupies fewer. The latencies of a profile are those
+    of the worker, so its throughput is multiplied by this number again, and not by the GPUs of the pool.
     """
     points = zip(sweep.isl_tokens, sweep.ttft_ms, sweep.tokens_per_s_per_gpu, strict=True)
     return max(1, round(min(isl / ttft * 1_000.0 / rate for isl, ttft, rate in points)))
@@ -102,7 +104,7 @@ def _prefill_gpus(sweep: PrefillSweep) -> int:
 
 @lru_cache(_COMPILED_MAX)
 def _decode_gpus(sweep: DecodeSweep) -> int:
-    """The same; a batch that is said to be larger than it was makes the quotient larger, so the least counts."""
+    """Return the same for decode: the smallest quotient, since an overstated batch size increases it."""
     points = zip(sweep.kv_usage, sweep.context_tokens, sweep.itl_ms, sweep.tokens_per_s_per_gpu, strict=True)
     batches = ((usage * sweep.max_kv_tokens / context, itl, rate) for usage, context, itl, rate in points if usage)
     return max(1, round(min((batch / itl * 1_000.0 / rate for batch, itl, rate in batches), default=1.0)))

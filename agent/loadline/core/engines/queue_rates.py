@@ -1,10 +1,10 @@
-"""How many requests a second one engine of several alike serves within its targets, by its role.
+"""Maximum request rate of an engine within its targets, by role.
 
-Prompts are one queue, whose passes take ``gamma + delta * tokens`` ms. Requests that decode are another, where who
-finds the batch full waits. An aggregated engine is both at once, and each bounds its rate. In the second its prompts
-hold up the batch: over the life of a request all others in the batch come and go, and each of them takes a pass. In the
-original the others' passes are a part of the TTFT instead; of prompts of 1,000 tokens and outputs of 200 it takes four
-times as many engines, and the ITL that requests see is higher than it says.
+Prompts form one queue, with passes of ``gamma + delta * tokens`` ms. Decoding requests form another, with a full batch
+as its servers. An aggregated engine has both, and either bounds its rate: prefill passes interrupt the batch, and
+during a request every other request of the batch is replaced once, with a pass each. Upstream adds these passes to the
+TTFT instead. With prompts of 1,000 and outputs of 200 tokens it needs four times as many engines, and underestimates
+the ITL.
 """
 
 from functools import lru_cache
@@ -20,63 +20,63 @@ from loadline.core.engines.queueing import QUEUE_MAX, EngineQueue
 from loadline.core.vocabulary.scalars import Role
 
 _STEP: Final = 0.02
-"""Lengths are rounded up to steps of so much of them: a rate takes 0.1 ms, and lengths move a little all the time."""
+"""Relative step to which lengths are rounded up, so that small changes hit the cache; a rate takes 0.1 ms."""
 _CACHED: Final = 4_096
-"""Rates that are kept: some for each pool of some hundred models."""
+"""Cached rates: several for each pool of a few hundred models."""
 _TOGETHER: Final = 64
-"""Engines that are looked at as one queue: of more, hardly any prompt finds all of them busy."""
+"""Engines considered as one queue; with more, hardly any prompt finds all of them busy."""
 _PASSES: Final = 1.5
-"""Passes that a prompt takes: its own, and on average half of the one that is under way."""
+"""Passes that a prompt takes: its own and, on average, half of the current one."""
 _UNREACHED: Final = 1e-3
-"""In the place of a target, in ms, of which nothing is left."""
+"""Target in ms if nothing is left of it."""
 
 
 class QueueEngine(Struct, frozen=True):
-    """What an engine takes, and how much together."""
+    """Latency parameters of an engine, and its largest batches."""
 
     times: LinearTimes
     batch_requests: int
-    """Most requests that decode together."""
+    """Largest decode batch, in requests."""
     pass_requests: int
-    """Most prompts of one pass."""
+    """Largest number of prompts in a pass."""
 
 
 class RequestLoad(Struct, frozen=True):
-    """What the requests of a role ask of its engines: how many a second, and their mean lengths, a token at least."""
+    """Load of a role: request rate and mean lengths."""
 
     requests_per_s: float
     isl_tokens: float
-    """As far as they are left to compute."""
+    """Prompt tokens to compute, without those found in prefix caches."""
     osl_tokens: float
 
 
 def round_up_length(value: float) -> float:
-    """A number above 0, rounded up to the next step; 0 where it is not."""
+    """Round a length up to the next step; 0 if it is not above 0."""
     return exp(ceil(log(value) / _STEP - 1e-9) * _STEP) if value > 0.0 else 0.0
 
 
 def max_engine_rate(role: Role, engine: QueueEngine, work: RequestLoad, targets: Targets, engines_max: int) -> MaxRate:
-    """The largest rate of one engine within the targets, where there are almost as many as the work needs.
+    """Return the maximum rate of one engine within the targets, among about as many engines as the load needs.
 
-    A prompt goes to an engine that is free: the more of them there are, the seldomer it waits, and the more each of
-    them serves. So it is the rate of the most that are known not to be enough.
+    A prompt goes to a free engine. The more engines there are, the less it waits, and the more each one serves. The
+    result is the rate with the largest number of engines that is known to be insufficient.
 
     Args:
-        role: Of the engine.
-        engine: What it takes.
-        work: What is asked of all of them.
-        targets: Of the requests. To decode, a request waits no longer than the TTFT: to its user that is no different.
-        engines_max: There are no more.
+        role: Role of the engine.
+        engine: Latency parameters and batches of the engine.
+        work: Load of all engines together.
+        targets: Targets of the requests. The TTFT also bounds the wait of a request for decode.
+        engines_max: Largest number of engines.
 
     Raises:
-        ValueError: A length is out of bounds, or a request would take no time, or for ever.
+        ValueError: A length is out of bounds, or the time of a request is 0 or too long.
     """
     isl, osl = max(1.0, round_up_length(work.isl_tokens)), max(1.0, round_up_length(work.osl_tokens))
     if role == "decode":
         return _batch_rate(engine.times, 0.0, osl, engine.batch_requests, targets)
     first_ms, batch = 0.0, None
     if role == "aggregated" and osl > 1.0:
-        # No iteration is interrupted: who comes waits for the one under way.
+        # Iterations are not interrupted, so a prompt waits for the current one.
         first_ms, times = engine.times.alpha, _held_up(engine.times, isl, osl - 1.0)
         batch = _batch_rate(times, isl, osl, engine.batch_requests, targets)
         if batch.requests_per_s <= 0.0:
@@ -101,7 +101,7 @@ def _batch_rate(times: LinearTimes, isl: float, osl: float, batch_requests: int,
 
 
 def _held_up(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
-    """Times of a batch whose iterations wait for the passes of the others; its own pass takes each as long as alone."""
+    """Return the latency parameters of a batch whose iterations are delayed by the prefill passes of other requests."""
     pass_ms = times.gamma + times.delta * isl
     each_ms = pass_ms / steps
     return LinearTimes(max(0.0, times.alpha - each_ms), times.beta + each_ms, pass_ms, 0.0)
@@ -109,11 +109,11 @@ def _held_up(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
 
 @lru_cache(_CACHED)
 def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, first_ms: float, engines: int) -> MaxRate:
-    """By the better of two views: each engine computes what waits in one pass, or each prompt has an engine for itself.
+    """Return the higher rate of two models: prompts share passes, or each prompt has an engine for itself.
 
-    The first is true of short prompts, of which many share what a pass costs; who comes waits for the one under way. In
-    the second the engines are one queue, whose batch is as large as they are many: of prompts so long that there is no
-    time for another one first, who finds one engine busy goes to another.
+    The first model fits short prompts, many of which share the fixed cost of a pass; a prompt waits for the current
+    pass. In the second model, all engines form one queue with a batch of their number; it fits prompts so long that
+    one that finds an engine busy must go to another.
     """
     times, pass_ms = engine.times, engine.times.gamma + engine.times.delta * isl
     spare_ms = first_ms + (targets.ttft_ms - first_ms) / _PASSES
@@ -124,11 +124,11 @@ def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, first_ms: fl
 
 
 def _after(first_ms: float, queue: EngineQueue, targets: Targets) -> MaxRate:
-    """The largest rate of a queue of prompts that wait so long first, for what is under way and not interrupted."""
+    """Return the maximum rate of a queue of prompts that first wait ``first_ms`` for the current iteration."""
     found = max_rate(queue, replace(targets, ttft_ms=max(_UNREACHED, targets.ttft_ms - first_ms), itl_ms=inf))
     return found if found.requests_per_s > 0.0 else replace(found, lowest_ms=found.lowest_ms + first_ms)
 
 
 def _queue(times: LinearTimes, isl: float, osl: float, batch_requests: int) -> EngineQueue:
-    """Nobody is refused, while the original lets ten batches wait: the percentiles of a short queue take 4 ms each."""
+    """Return a queue that refuses no request. Upstream limits it to ten batches; percentiles then take 4 ms each."""
     return EngineQueue(times, isl, osl, batch_requests, QUEUE_MAX)

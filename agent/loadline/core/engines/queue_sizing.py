@@ -1,4 +1,4 @@
-"""The largest rate of requests that an engine serves within its targets."""
+"""Maximum request rate of an engine within its latency targets."""
 
 from collections.abc import Callable, Sequence
 from math import inf, log
@@ -12,28 +12,28 @@ from loadline.core.engines.roots import last_below
 Bound = Literal["ttft", "itl", "tokens", "saturation"]
 
 PRECISION: Final = 1e-6
-"""Of a rate, relative. A thousandth below saturation, waits are a thousand times as sensitive."""
+"""Relative precision of rates; 0.1 % below saturation, waits are a thousand times as sensitive."""
 ROUNDING: Final = 1e-6
-"""What a latency may miss its target by, relative: targets are often written as a measured latency, rounded."""
+"""Relative tolerance of targets, which are often measured latencies, rounded."""
 TOKENS_SHARE: Final = 0.9
-"""Share of the highest rate that is used of an engine with a target of tokens, as in the original."""
+"""Fraction of the highest rate used with a target of tokens per second, as upstream."""
 FARTHEST: Final = 1e-6
-"""Of what is allowed: below it all is as good, and logarithms of next to nothing would lead the search astray."""
+"""Ratio of actual to allowed latency below which the search does not distinguish values."""
 
 
 class Targets(Struct, frozen=True):
-    """What the requests of an engine are to meet.
+    """Latency and throughput targets of the requests of an engine.
 
     Raises:
-        ValueError: A target is no positive number, or the attainment is not below 1.
+        ValueError: A target is not a positive number, or the attainment is not below 1.
     """
 
     ttft_ms: float = inf
     itl_ms: float = inf
     tokens_per_s: float = 0.0
-    """Above 0: the fleet is sized for so many tokens, whatever their latency, and a tenth of it stays free."""
+    """Above 0: tokens per second to provide, with 10 % headroom."""
     attainment: float = 0.0
-    """Share (0..1) of the requests that are to meet the latencies; 0: their means are to."""
+    """Fraction (0..1) of requests that must meet the latencies; 0 targets means."""
 
     def __post_init__(self) -> None:
         for name in ("ttft_ms", "itl_ms"):
@@ -41,24 +41,24 @@ class Targets(Struct, frozen=True):
                 raise ValueError(f"target {name} is {getattr(self, name)}: write a number of ms above 0")
         if not 0.0 <= self.tokens_per_s < inf:
             raise ValueError(
-                f"target tokens_per_s is {self.tokens_per_s}: write a number of tokens a second, at least 0"
+                f"target tokens_per_s is {self.tokens_per_s}: write a number of tokens per second, at least 0"
             )
         if not 0.0 <= self.attainment < 1.0:
-            raise ValueError(f"attainment is {self.attainment}: write 0 for means, or a share below 1")
+            raise ValueError(f"attainment is {self.attainment}: write 0 for means, or a fraction below 1")
 
 
 class MaxRate(Struct, frozen=True):
-    """The largest rate, and what it is bound by."""
+    """A maximum rate and the target that limits it."""
 
     requests_per_s: float
-    """0: not even the least rate that is sized for meets the target that ``bound`` names."""
+    """Maximum rate; 0: even the lowest rate misses the target ``bound``."""
     bound: Bound
     lowest_ms: float = 0.0
-    """Of a target that cannot be met: the least that its latency can be."""
+    """Lowest possible latency of a target that cannot be met."""
 
 
 class LatencyLimit(Struct, frozen=True):
-    """One latency of a request that joins a batch of n: ``fixed_ms + each_ms * n``, after a wait or without one."""
+    """Target of one latency: ``fixed_ms + each_ms * n`` in a batch of n, plus the wait if ``includes_wait``."""
 
     bound: Literal["ttft", "itl"]
     target_ms: float
@@ -67,19 +67,19 @@ class LatencyLimit(Struct, frozen=True):
     includes_wait: bool
 
     def largest_batch(self, batch_requests: int) -> int:
-        """The largest batch whose latency without a wait is within the target; 0: not even that of one request."""
+        """Return the largest batch within the target without a wait; 0 if one request exceeds it."""
         spare_ms = self.target_ms * (1.0 + ROUNDING) - self.fixed_ms
         if spare_ms < self.each_ms:
             return 0
         return int(min(batch_requests, spare_ms / self.each_ms)) if self.each_ms else batch_requests
 
     def wait_budget_ms(self, batch_requests: int) -> float:
-        """What the target leaves for a wait to a request that joins a full batch; endless where waits do not count."""
+        """Return the wait that the target leaves in a full batch; infinite if waits do not count."""
         return max(0.0, self.target_ms - self.fixed_ms - self.each_ms * batch_requests) if self.includes_wait else inf
 
 
 def latency_limits(queue: EngineQueue, targets: Targets) -> tuple[LatencyLimit, LatencyLimit]:
-    """The limits of TTFT and ITL."""
+    """Return the limits of TTFT and ITL."""
     times = queue.times
     return (
         LatencyLimit("ttft", targets.ttft_ms, queue.prefill_fixed_ms, queue.prefill_each_ms, includes_wait=True),
@@ -88,13 +88,13 @@ def latency_limits(queue: EngineQueue, targets: Targets) -> tuple[LatencyLimit, 
 
 
 def max_rate(queue: EngineQueue, targets: Targets) -> MaxRate:
-    """The largest rate at which an engine meets all targets; at most ``PRECISION`` too low, and never too high."""
+    """Return the maximum rate within all targets: at most ``PRECISION`` too low, never too high."""
     limits = latency_limits(queue, targets)
     return combine_rates(queue, targets, [largest_rate(queue, limit, targets.attainment) for limit in limits])
 
 
 def combine_rates(queue: EngineQueue, targets: Targets, rates: Sequence[float]) -> MaxRate:
-    """What follows from the largest rates by the limits of TTFT and ITL; 0: there is none."""
+    """Combine the maximum rates of TTFT and ITL (0: unreachable) with that of tokens and saturation."""
     share = TOKENS_SHARE if targets.tokens_per_s else 1.0
     found = MaxRate(share * queue.rate_range_per_s[1], "tokens" if targets.tokens_per_s else "saturation")
     for limit, rate in zip(latency_limits(queue, targets), rates, strict=True):
@@ -106,7 +106,7 @@ def combine_rates(queue: EngineQueue, targets: Targets, rates: Sequence[float]) 
 
 
 def largest_rate(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> float:
-    """The largest rate within one limit; 0 where there is none."""
+    """Return the maximum rate within one limit; 0 if unreachable."""
     least, most = queue.rate_range_per_s
     if limit.target_ms == inf:
         return most
@@ -121,7 +121,7 @@ def largest_rate(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> 
 
 
 def _excess(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> Callable[[float], float]:
-    """Log of what is missed at a rate, by the target: the mean latency, or the share of requests that are late."""
+    """Return the log ratio of actual to allowed at a rate: of the mean latency, or of the fraction of late requests."""
     if not attainment:
         return lambda rate: log(max(FARTHEST, _mean_ms(queue, limit, rate) / limit.target_ms))
     late, batch = 1.0 - attainment, limit.largest_batch(queue.batch_max)

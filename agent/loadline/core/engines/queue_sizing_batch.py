@@ -1,7 +1,6 @@
-"""Many engines sized at once: the formulas of ``queueing`` for all of them in the same array operations.
+"""Sizing of many engines at once: the formulas of ``queueing`` in array operations.
 
-A rate that is sized for never saturates its engine, so of the cases that ``queueing`` tells apart one is left, and
-closed forms do without the care that they need beside saturation.
+Rates considered in sizing are below saturation, so the closed forms need none of the special cases of ``queueing``.
 """
 
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.queue_sizing import (
     FARTHEST,
     PRECISION,
@@ -22,20 +22,17 @@ from loadline.core.engines.queue_sizing import (
 from loadline.core.engines.queueing import NEVER_SHORT, EngineQueue
 from loadline.core.engines.roots import last_below_many
 
-Numbers = NDArray[np.float64]
-
 
 def max_rates(queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> list[MaxRate]:
-    """What ``queue_sizing.size`` says of each engine and its targets, in the same order."""
+    """Return ``queue_sizing.max_rate`` of each engine and its targets, in order."""
     if not queues:
         return []
-    lanes = _Lanes(queues, targets)
-    rates = lanes.largest_rates().T.tolist()
+    rates = _QueueArrays(queues, targets).largest_rates().T.tolist()
     return [combine_rates(*one) for one in zip(queues, targets, rates, strict=True)]
 
 
-class _Lanes:
-    """A column is an engine, and a row a limit: of TTFT, and of ITL."""
+class _QueueArrays:
+    """Arrays with a column per engine and a row per limit, of TTFT and ITL."""
 
     def __init__(self, queues: Sequence[EngineQueue], targets: Sequence[Targets]) -> None:
         self.queues = queues
@@ -69,8 +66,8 @@ class _Lanes:
         self.rates_rising = self._rates_rising()
         self.starts = self._starts()
 
-    def largest_rates(self) -> Numbers:
-        """The largest rates in requests a second, a row for each limit; 0 where there is none."""
+    def largest_rates(self) -> FloatArray:
+        """Return the maximum rates in requests per second, a row per limit; 0 if unreachable."""
         shape = (len(self.limits[0]), len(self.queues))
         least, most = np.broadcast_to(self.least, shape), np.broadcast_to(self.most, shape)
         at_least, at_most = self._excess(least), self._excess(most)
@@ -83,8 +80,8 @@ class _Lanes:
             found[0, column] = largest_rate(self.queues[column], self.limits[column][0], float(self.attainment[column]))
         return found
 
-    def _excess(self, requests_per_s: Numbers) -> Numbers:
-        """Log of what is missed at a rate, by the target: ``queue_sizing``, ``EngineQueue`` have the formulas."""
+    def _excess(self, requests_per_s: FloatArray) -> FloatArray:
+        """Return the log ratio of actual to allowed at each rate, as ``queue_sizing`` and ``EngineQueue`` do."""
         rate = requests_per_s / 1_000.0
         full, below = self._batches(rate)
         r = rate / self.top
@@ -100,14 +97,14 @@ class _Lanes:
             waits = full / (accepted * (1.0 - r)) * np.exp((rate - self.top) * self.wait_ms)
             late = np.where(self.batch_within < self.batch, 1.0 - below / accepted, waits)
             missed = np.where(self.attained, late, missed)
-        excess: Numbers = np.log(np.maximum(missed / self.allowed, FARTHEST))
+        excess: FloatArray = np.log(np.maximum(missed / self.allowed, FARTHEST))
         return excess
 
-    def _batches(self, rate: Numbers) -> tuple[Numbers, Numbers]:
-        """Shares of time with a full batch, and with one smaller than ``batch_within``, if there were no queue.
+    def _batches(self, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the probabilities of a full batch, and of one below ``batch_within``, without a queue.
 
-        Erlang's recursion over the states: of an engine that takes no more than n, the share of n; and what is left of
-        a share when n is added.
+        Erlang's recursion over the states: the probability of state n in an engine that accepts at most n requests, and
+        the remaining probability of the states below it.
         """
         full, below, by_share = np.ones_like(rate), np.zeros_like(rate), bool(self.attained.any())
         for leaving, starts in zip(self.rates_rising, self.starts, strict=True):
@@ -119,22 +116,23 @@ class _Lanes:
         return full, below
 
     def _starts(self) -> list[NDArray[np.intp]]:
-        """For each batch the limits that it is the smallest beyond."""
+        """Return, for each batch, the flat indexes of the limits for which it is the smallest one beyond."""
         first = len(self.rates_rising) - self.batch + self.batch_within - 1.0
         order = np.argsort(first, axis=None, kind="stable")
         return np.split(order, np.searchsorted(first.reshape(-1)[order], np.arange(len(self.rates_rising))))[1:]
 
-    def _rates_rising(self) -> Numbers:
-        """Requests that leave in a ms, a row for each batch up to the full one; 0 where an engine has fewer."""
+    def _rates_rising(self) -> FloatArray:
+        """Return the departures per ms, a row per batch up to the full one; 0 for batches that an engine lacks."""
         largest = int(self.batch.max())
         batches = np.maximum(np.arange(1.0 - largest, 1.0)[:, None] + self.batch, 0.0)
-        rates: Numbers = batches / (self.unit_ms + self.each_ms * np.maximum(batches - 1.0, 0.0))
+        rates: FloatArray = batches / (self.unit_ms + self.each_ms * np.maximum(batches - 1.0, 0.0))
         return rates
 
-    def _short(self, requests_per_s: Numbers) -> list[int]:
-        """Columns whose TTFT depends on the length of the queue.
+    def _short(self, requests_per_s: FloatArray) -> list[int]:
+        """Return the columns whose TTFT depends on the length of the queue.
 
-        Shares of late requests are those of an endless queue here. They are too high then, and so the rate too low.
+        The array formulas assume an infinite queue. In these columns, late requests are overestimated and the rate is
+        too low.
         """
         rate = np.maximum(requests_per_s, self.least) / 1_000.0
         span = self.room * np.log(rate / self.top) + (self.top - rate) * self.wait_ms[0]

@@ -1,14 +1,14 @@
-"""An engine as a queue: Poisson arrivals, one batch whose speed depends on how full it is, a queue of finite length.
+"""Queueing model of an engine: Poisson arrivals, a batch with state-dependent service rates, and a finite queue.
 
-It is the state-dependent M/M/1/K queue of llm-d's Workload Variant Autoscaler (0.4.1). A request in a batch of ``n``
-takes ``prefill + steps * iteration = fixed + each * n`` ms, so ``n`` of them leave at a rate of
-``n / (fixed + each * n)``. Beyond the largest batch the rate stays what it is, so the queue in front of it is a
-geometric series, which is summed in closed form: a queue of 2,560 costs as much as one of 8. What is new here: overload
-and flat curves have answers, and waits have a distribution, not only a mean.
+The model is the state-dependent M/M/1/K queue of llm-d's Workload Variant Autoscaler (0.4.1). A request in a batch of
+``n`` takes ``prefill + steps * iteration = fixed + each * n`` ms, so ``n`` requests leave at a rate of
+``n / (fixed + each * n)``. With a full batch, the rate is constant, so the states of the queue have geometric weights,
+which are summed in closed form: a queue of 2,560 costs as much as one of 8. Beyond upstream, overload and constant
+service times are supported, and waiting times have a distribution.
 
-The batch that a request joins, itself included, has the distribution that Poisson arrivals see. Its mean is what the
-original calls effective concurrency, and gives the mean times. A request that finds the batch full waits until
-``j + 1`` requests have left, if ``j`` wait before it: a sum of exponential times. Percentiles come from these two.
+The batch that a request joins, itself included, has the distribution that Poisson arrivals see (PASTA). Its mean, the
+effective concurrency upstream, gives the mean times. A request that finds the batch full with ``j`` requests waiting
+waits for ``j + 1`` departures, a sum of exponential times. Percentiles follow from both distributions.
 """
 
 from functools import cached_property
@@ -24,68 +24,64 @@ from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.roots import last_below
 
 BATCH_MAX: Final = 16_384
-"""Most requests that run together: each is a state, and no engine has so many."""
+"""Largest supported batch, in requests; each one is a state of the model."""
 QUEUE_MAX: Final = 1_000_000
+"""Largest supported queue, in requests."""
 _MARGIN: Final = 0.001
 _SLACK_MIN: Final = 0.001
-"""Nearer to it the recursion of the means divides rounding by next to nothing."""
+"""Slack below which the recursion of the means amplifies rounding errors."""
 _RATE_MAX: Final = 1e9
 _MS_MAX: Final = 1e12
 _NEVER_FULL: Final = -40.0
-"""Log of a share that a 64-bit sum does not see: the largest batch is then as good as infinite."""
+"""Log of a fraction that is lost in a 64-bit sum; the largest batch is then treated as infinite."""
 NEVER_SHORT: Final = -18.0
-"""Log of the relative error of the tail of waits when a long queue is taken for an infinite one: 1e-8."""
+"""Log of the relative error of the waiting-time tail when a long queue is treated as infinite: 1e-8."""
 _SHORTEST_MS: Final = 1e-9
 _PRECISION: Final = 1e-6
 _NOTHING: Final = 1e-300
-"""In the place of 0 in a logarithm."""
+"""Smallest argument of a logarithm."""
 _DEVIATIONS: Final = 7.0
-"""Standard deviations around the mean beyond which a Poisson count is not found: 1e-11."""
+"""Standard deviations around the mean that contain a Poisson count, but for 1e-11."""
 
 
 class QueueAnalysis(Struct, frozen=True):
-    """What a rate of arrivals makes of an engine, on average over the requests that it accepts."""
+    """Steady state of an engine at a rate of arrivals; means over the accepted requests."""
 
     offered_requests_per_s: float
     throughput_requests_per_s: float
     refused: float
-    """Share (0..1) of the arrivals that find the queue full."""
+    """Fraction (0..1) of arrivals that find the queue full."""
     waiting_ms: float
     service_ms: float
     prefill_ms: float
     itl_ms: float
     batch_requests: float
-    """Requests in the batch that a request joins, itself included: the effective concurrency."""
+    """Mean batch that a request joins, itself included: the effective concurrency."""
     running_requests: float
     waiting_requests: float
     busy: float
-    """Share (0..1) of the time in which anything runs."""
+    """Fraction (0..1) of time with running requests."""
     utilisation: float
-    """Running requests by the most that can run."""
+    """Running requests divided by the largest batch."""
 
     @property
     def ttft_ms(self) -> float:
-        """Time to the first token."""
+        """Mean time to first token."""
         return self.waiting_ms + self.prefill_ms
-
-    @property
-    def response_ms(self) -> float:
-        """Time from the arrival to the last token."""
-        return self.waiting_ms + self.service_ms
 
 
 class EngineQueue:
-    """An engine and the requests that it gets.
+    """Queueing model of one engine with requests of given mean lengths.
 
     Args:
-        times: What iterations and prefills take.
-        isl_tokens: Mean prompt; 0: prompts are computed elsewhere, and there is no prefill.
-        osl_tokens: Mean output. The first token comes from the prefill, or, without one, from a decode iteration.
-        max_batch_requests: Most requests that run together.
-        max_queue_requests: Most requests that wait; who comes then is refused.
+        times: Linear latency parameters of the engine.
+        isl_tokens: Mean prompt length; 0: another engine computes prompts, and there is no prefill.
+        osl_tokens: Mean output length. The first token comes from prefill, or from a decode iteration without it.
+        max_batch_requests: Largest batch.
+        max_queue_requests: Longest queue; further requests are refused.
 
     Raises:
-        ValueError: An argument is out of its bounds, or a request would take no time, or for ever.
+        ValueError: An argument is out of bounds, or the time of a request is 0 or too long.
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class EngineQueue:
         _check("max_queue_requests", max_queue_requests, 0, QUEUE_MAX, "requests")
         self.times = times
         self.batch_max, self.queue_max = int(max_batch_requests), int(max_queue_requests)
-        """Most requests that run, and most that wait."""
+        """Largest batch and longest queue, in requests."""
         self.prefill_fixed_ms, self.prefill_each_ms = (
             (times.gamma, times.delta * isl_tokens) if isl_tokens else (0.0, 0.0)
         )
@@ -111,23 +107,23 @@ class EngineQueue:
         self.each_ms = self.prefill_each_ms + steps * times.beta
         longest = self.fixed_ms + self.each_ms * self.batch_max
         if not 1.0 / _MS_MAX < self.fixed_ms + self.each_ms <= longest < _MS_MAX:
-            raise ValueError(f"a request would take {longest:g} ms: correct the engine's times or the lengths")
+            raise ValueError(f"a request would take {longest:g} ms: correct the latency parameters or the lengths")
         self.rate_max = self.batch_max / longest
-        """Requests that leave in a ms when the batch is full."""
+        """Departures per ms with a full batch."""
 
     @property
     def rate_range_per_s(self) -> tuple[float, float]:
-        """The least and the highest rate that is sized for, as the original has them.
+        """Lowest and highest rate considered in sizing, as upstream.
 
-        A thousandth of what leaves if one request runs at a time, and a thousandth below what saturates the engine.
+        0.1 % of the departures with a batch of one, and 0.1 % below the saturation rate.
         """
         return _MARGIN * 1_000.0 / (self.fixed_ms + self.each_ms), (1.0 - _MARGIN) * 1_000.0 * self.rate_max
 
     def analyse(self, requests_per_s: float) -> QueueAnalysis:
-        """What a rate of arrivals comes to; it may be more than the engine can serve.
+        """Return the steady state at a rate of arrivals, which may exceed the capacity.
 
         Raises:
-            ValueError: The rate is not above 0, or beyond all bounds.
+            ValueError: The rate is not above 0, or above 1e9.
         """
         rate = _per_ms(requests_per_s)
         full_log, batch, (lead, last, total, moment) = self._joined(rate)
@@ -153,18 +149,18 @@ class EngineQueue:
         )
 
     def means(self, requests_per_s: float) -> tuple[float, float]:
-        """``batch_requests`` and ``waiting_ms`` of the analysis, in less time."""
+        """Return ``batch_requests`` and ``waiting_ms`` of the analysis, in less time."""
         rate = _per_ms(requests_per_s)
         full_log, batch, (lead, last, total, moment) = self._joined(rate)
         full = exp(full_log)
         return batch, full * moment / (rate * (lead + full * (total - last)))
 
     def share_above(self, requests_per_s: float, batch_requests: float) -> float:
-        """Share (0..1) of the accepted requests that join a batch of more than so many, themselves included."""
+        """Return the fraction (0..1) of accepted requests in a batch above ``batch_requests`` when they join it."""
         rate, count = _per_ms(requests_per_s), int(min(max(batch_requests, 0.0), self.batch_max))
         if count in {0, self.batch_max}:
             return 1.0 if count == 0 else 0.0
-        whole_log = self._endless_log(rate, self.batch_max)
+        whole_log = self._unbounded_log(rate, self.batch_max)
         if whole_log is not None:
             return 1.0 - min(1.0, exp(self._log_weight(count - 1, rate) - whole_log - self._full_log(rate, count - 1)))
         falling = self._falling(rate, self.batch_max)
@@ -175,13 +171,13 @@ class EngineQueue:
         return (lead * above + waiting) / (lead * (above + below) + waiting)
 
     def share_waiting_over(self, requests_per_s: float, wait_ms: float) -> float:
-        """Share (0..1) of the accepted requests that wait longer than so many ms.
+        """Return the fraction (0..1) of accepted requests that wait longer than ``wait_ms``.
 
-        ``j + 1`` exponential times take longer than ``t`` if at most ``j`` requests leave in ``t``, a Poisson count. In
-        an endless queue that sums up to ``exp(-(top - rate) t)``, times the share of those that wait at all.
+        ``j + 1`` exponential times exceed ``t`` if at most ``j`` requests leave within ``t``, a Poisson count. With an
+        infinite queue, the sum is ``exp(-(rate_max - rate) t)`` times the fraction of requests that wait.
 
         Raises:
-            ValueError: The rate or the time is none.
+            ValueError: The rate or the time is invalid.
         """
         if not wait_ms >= 0.0:
             raise ValueError(f"wait_ms is {wait_ms}: write a number of ms, at least 0")
@@ -194,10 +190,10 @@ class EngineQueue:
         slack = (self.rate_max - rate) * wait_ms
         if step < 0.0 and self.queue_max * step + slack < NEVER_SHORT:
             return waits / (1.0 - rate / self.rate_max) * exp(-slack)
-        return min(1.0, waits * _survivors(self.rate_max * wait_ms, step, self.queue_max))
+        return min(1.0, waits * _waiting_weight(self.rate_max * wait_ms, step, self.queue_max))
 
     def batch_quantile(self, requests_per_s: float, share: float) -> int:
-        """The least batch that at least a ``share`` (0..1) of the accepted requests join no more than.
+        """Return the quantile ``share`` (0..1) of the batch that accepted requests join.
 
         Raises:
             ValueError: The share is not below 1.
@@ -213,7 +209,7 @@ class EngineQueue:
         return low
 
     def wait_quantile_ms(self, requests_per_s: float, share: float) -> float:
-        """The time that a ``share`` (0..1) of the accepted requests wait at most, to a millionth.
+        """Return the quantile ``share`` (0..1) of the waiting time, to a relative precision of 1e-6.
 
         Raises:
             ValueError: The share is not below 1.
@@ -221,46 +217,46 @@ class EngineQueue:
         _check_share(share)
         late = 1.0 - share
 
-        def hurry(wait_ms: float) -> float:
-            """At most 0 as long as more requests are late than may be."""
+        def excess(wait_ms: float) -> float:
+            """Return the log of allowed to actual late requests, at most 0 below the quantile."""
             return log(late / max(_NOTHING, self.share_waiting_over(requests_per_s, wait_ms)))
 
-        at_low = hurry(_SHORTEST_MS)
+        at_low = excess(_SHORTEST_MS)
         if at_low >= 0.0:
             return 0.0
         high = 1.0 / self.rate_max
-        while (at_high := hurry(high)) <= 0.0:
+        while (at_high := excess(high)) <= 0.0:
             high *= 2.0
-        return last_below(hurry, (_SHORTEST_MS, at_low), (high, at_high), _PRECISION) * (1.0 + _PRECISION)
+        return last_below(excess, (_SHORTEST_MS, at_low), (high, at_high), _PRECISION) * (1.0 + _PRECISION)
 
     def ttft_quantile_ms(self, requests_per_s: float, share: float) -> float:
-        """The time to the first token that a ``share`` (0..1) of the accepted requests keep."""
+        """Return the quantile ``share`` (0..1) of the TTFT."""
         wait_ms = self.wait_quantile_ms(requests_per_s, share)
         batch = self.batch_max if wait_ms else self.batch_quantile(requests_per_s, share)
         return wait_ms + self.prefill_fixed_ms + self.prefill_each_ms * batch
 
     def itl_quantile_ms(self, requests_per_s: float, share: float) -> float:
-        """The inter-token latency that a ``share`` (0..1) of the accepted requests keep when they begin."""
+        """Return the quantile ``share`` (0..1) of the inter-token latency at the start of requests."""
         return self.times.alpha + self.times.beta * self.batch_quantile(requests_per_s, share)
 
     def _joined(self, rate: float) -> tuple[float, float, tuple[float, float, float, float]]:
-        """Return the log share of a full batch without a queue, the mean batch joined, and the queue weights."""
+        """Return the log probability of a full batch without a queue, the mean batch joined, and the queue weights."""
         full_log, mean = self._batches(rate)
         full = exp(full_log)
         lead, last, total, moment = queue_weights(log(rate / self.rate_max), self.queue_max)
-        # Who comes joins a batch that is one larger than what it finds, or waits for one that is full.
+        # An arrival joins a batch one larger than it finds, or waits for a full one.
         below = lead * (mean + 1.0 - full * (self.batch_max + 1.0))
         joined = below + full * self.batch_max * (lead + total - last)
         batch = joined / (lead + full * (total - last))
         return full_log, min(max(batch, 1.0), float(self.batch_max)), (lead, last, total, moment)
 
     def _batches(self, rate: float) -> tuple[float, float]:
-        """Log of the share of time with a full batch, and the mean batch, of an engine whose queue has no room."""
+        """Return the log probability of a full batch, and the mean batch, of the engine without a queue."""
         slack = 1.0 - self.each_ms * rate
         if rate < self.rate_max and slack > _SLACK_MIN:
             full_log = self._full_log(rate, self.batch_max)
             full, unit = exp(full_log), self.fixed_ms + self.each_ms
-            # n p(n) = rate (fixed + each n) p(n-1), summed over n.
+            # The sum over n of n p(n) = rate (fixed + each n) p(n-1).
             return full_log, rate * (unit * (1.0 - full) - self.each_ms * self.batch_max * full) / slack
         falling = self._falling(rate, self.batch_max)
         whole = 1.0 + float(np.add.reduce(falling))
@@ -268,16 +264,16 @@ class EngineQueue:
         return -log(whole), self.batch_max - below / whole
 
     def _full_log(self, rate: float, batch: int) -> float:
-        """Log of the share of time with ``batch`` requests, of an engine that accepts no more."""
-        whole_log = self._endless_log(rate, batch)
+        """Return the log probability of a full batch of ``batch`` requests, without a queue."""
+        whole_log = self._unbounded_log(rate, batch)
         if whole_log is not None:
             return self._log_weight(batch, rate) - whole_log
         return -log(1.0 + float(np.add.reduce(self._falling(rate, batch))))
 
-    def _endless_log(self, rate: float, batch: int) -> float | None:
-        """Log of the sum of all weights by that of the empty state, where ``batch`` is as good as endless; else None.
+    def _unbounded_log(self, rate: float, batch: int) -> float | None:
+        """Return the log of the sum of all weights, relative to the empty state, if ``batch`` is effectively infinite.
 
-        Without a bound on the batch the weights are a negative binomial series.
+        Without a bound on the batch, the weights are a negative binomial series. None if the bound matters.
         """
         if rate * (self.fixed_ms + self.each_ms * batch) >= batch:
             return None
@@ -286,29 +282,30 @@ class EngineQueue:
         return whole_log if self._log_weight(batch, rate) - whole_log < _NEVER_FULL else None
 
     def _falling(self, rate: float, batch: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Weights of the states ``batch - 1`` down to 0 by that of ``batch``; products in the same order on any CPU."""
+        """Return the weights of the states ``batch - 1`` to 0 relative to ``batch``, rounded alike on any CPU."""
         return np.multiply.accumulate(self._rates_falling[self.batch_max - batch :] / rate)
 
     def _log_weight(self, batch: int, rate: float) -> float:
-        """Log of the weight of a state by that of the empty one."""
+        """Return the log weight of a state relative to the empty one."""
         return batch * log(rate) - self._log_rates[batch]
 
     @cached_property
     def _rates_falling(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Requests that leave in a ms, of the full batch down to a batch of 1."""
+        """Departures per ms, from the full batch down to a batch of 1."""
         batches = np.arange(float(self.batch_max), 0.0, -1.0)
         return batches / (self.fixed_ms + self.each_ms * batches)
 
     @cached_property
     def _log_rates(self) -> list[float]:
-        """Sums of the logs of the rates of the batches of 1 to n, for n from 0."""
+        """Cumulative logs of the departure rates of batches 1 to n, for n from 0."""
         return list(accumulate(map(log, self._rates_falling[::-1].tolist()), initial=0.0))
 
 
-def _survivors(left: float, step: float, room: int) -> float:
-    """Sum over the places of a queue: their weight, times the chance that no more leave, when ``left`` do on average.
+def _waiting_weight(left: float, step: float, room: int) -> float:
+    """Sum the weights of the queue states, each times the probability of at most that many departures.
 
-    Weights are ``exp(step * place)``; where they rise, by that of the place after the last one.
+    Departures are a Poisson count with the mean ``left``. Weights are ``exp(step * place)``, relative to the state
+    after the last one if ``step`` > 0.
     """
     width = _DEVIATIONS * sqrt(left) + 20.0
     first, beyond = max(0, int(left - width)), min(room, int(left + width) + 1)
@@ -332,12 +329,12 @@ def _check(name: str, value: float, least: float, most: float, unit: str) -> Non
 
 def _check_share(share: float) -> None:
     if not 0.0 <= share < 1.0:
-        raise ValueError(f"the share is {share}: write at least 0 and below 1")
+        raise ValueError(f"the share is {share}: write a number of at least 0 and below 1")
 
 
 def _per_ms(requests_per_s: float) -> float:
     if not 0.0 < requests_per_s <= _RATE_MAX:
         raise ValueError(
-            f"the rate is {requests_per_s}: write a number of requests a second above 0, at most {_RATE_MAX:g}"
+            f"the rate is {requests_per_s}: write a number of requests per second above 0, at most {_RATE_MAX:g}"
         )
     return requests_per_s / 1_000.0

@@ -1,9 +1,8 @@
-"""Latency against load, learned while it runs: a line through the last samples, and the load at which it meets an SLA.
+"""Online regression of latency over load, and the load at which latency reaches an SLA.
 
-The rules are those of Dynamo's load planner (1.0): a window of 50 samples, at least 5, least squares; where the line
-does not rise, the smallest load whose latency was under the SLA. New is that samples of a cold start do not count: a
-first request that waits for compilation is no sample of the load. What lies far off the Theil-Sen line, which
-up to 29 % of the samples cannot move, is left out of the least squares.
+The rules are those of Dynamo's load planner (1.0): least squares over a window of 5 to 50 samples; if the line does not
+rise, the smallest load with a latency below the SLA. In addition, outliers are excluded, such as a first request that
+waits for compilation: samples far from the Theil-Sen line, which tolerates up to 29 % of outliers.
 """
 
 from collections.abc import Iterable
@@ -17,12 +16,14 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
+
 SAMPLES_MIN: Final = 5
 SAMPLES_MAX: Final = 50
 _FAR: Final = 6.0
-"""How many median deviations off a sample is an outlier: 4 standard deviations of normal noise."""
+"""Median absolute deviations beyond which a sample is an outlier: 4 standard deviations of normal noise."""
 _EXACT: Final = 1e-9
-"""Relative deviation that is rounding, not noise: samples that lie on a line are none of them outliers."""
+"""Relative deviation below which samples are exactly on a line and none is an outlier."""
 
 
 class Line(Struct, frozen=True):
@@ -32,25 +33,25 @@ class Line(Struct, frozen=True):
     intercept_ms: float
 
     def at(self, load: float) -> float:
-        """Latency at a load, in ms; never below 0."""
+        """Return the latency at a load, in ms, at least 0."""
         return max(0.0, self.intercept_ms + self.slope * load)
 
 
 class Regression(Struct):
-    """The window of samples, and the line through it. A load is whatever its caller counts: tokens, blocks."""
+    """A window of samples and the line through it. The caller chooses the unit of load: tokens or blocks."""
 
     samples_max: int = SAMPLES_MAX
     loads: list[float] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
     fitted: Line | None = None
-    """The line of the window as it is; None where there is none, or it is not computed yet."""
+    """Line of the current window; None if there is none or it is not computed yet."""
 
     def push(self, load: float, latency_ms: float) -> None:
-        """Add a sample; one that is not above 0 and finite says nothing and is dropped."""
+        """Add a sample, unless load or latency is not above 0 and finite."""
         self.extend([(load, latency_ms)])
 
     def extend(self, samples: Iterable[tuple[float, float]]) -> None:
-        """Add samples as ``push`` does, oldest first."""
+        """Add samples as ``push``, oldest first."""
         loads, latencies_ms = self.loads, self.latencies_ms
         for load, latency_ms in samples:
             if 0.0 < load < inf and 0.0 < latency_ms < inf:
@@ -60,18 +61,18 @@ class Regression(Struct):
         del loads[: -self.samples_max], latencies_ms[: -self.samples_max]
 
     def line(self) -> Line | None:
-        """Least squares through the samples that are no outliers; None before there are ``SAMPLES_MIN``.
+        """Return the least-squares line without outliers; None with fewer than ``SAMPLES_MIN`` samples.
 
-        Loads that are all the same give the mean latency and a slope of 0.
+        Equal loads give the mean latency and a slope of 0.
         """
         if self.fitted is None and len(self.loads) >= SAMPLES_MIN:
             self.fitted = _least_squares(*without_outliers(self.loads, self.latencies_ms))
         return self.fitted
 
     def load_at(self, sla_ms: float) -> float | None:
-        """The load at which the line meets the SLA, at least 0; None before there is a line.
+        """Return the load at which the line reaches the SLA, at least 0; None without a line.
 
-        Where the line does not rise: the smallest load whose latency was under the SLA, else the smallest load.
+        If the line does not rise: the smallest load with a latency below the SLA, or else the smallest load.
         """
         line = self.line()
         if line is None:
@@ -85,7 +86,7 @@ class Regression(Struct):
 
 
 def _least_squares(loads: list[float], latencies: list[float]) -> Line:
-    """Sums are exact before they are rounded once, so their order makes no difference."""
+    """Fit a line by least squares, with exact sums that do not depend on their order."""
     count = len(loads)
     load, latency = fsum(loads) / count, fsum(latencies) / count
     runs = [x - load for x in loads]
@@ -97,7 +98,7 @@ def _least_squares(loads: list[float], latencies: list[float]) -> Line:
 
 
 def without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[float], list[float]]:
-    """The samples, at most ``SAMPLES_MAX``, that do not lie far off the Theil-Sen line."""
+    """Return the samples near the Theil-Sen line, at most ``SAMPLES_MAX``."""
     slope, intercept_ms = _theil_sen(np.asarray(loads, np.float64), np.asarray(latencies, np.float64))
     off = [abs(y - (slope * x + intercept_ms)) for x, y in zip(loads, latencies, strict=True)]
     far = max(_FAR * sorted(off)[(len(off) - 1) // 2], _EXACT * max(latencies))
@@ -105,13 +106,13 @@ def without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[f
     return list(compress(loads, near)), list(compress(latencies, near))
 
 
-def _theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[float, float]:
-    """The slope that is the median of those of all pairs of samples, and the intercept that goes with it."""
+def _theil_sen(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """Return the median slope of all pairs of samples, and the median intercept."""
     first, second = _pairs(len(x))
     runs, rises = x.take(second), y.take(second)
     runs -= x.take(first)
     rises -= y.take(first)
-    if not runs.all():  # samples of the same load tell no slope
+    if not runs.all():  # samples of the same load have no slope
         apart = runs != 0.0
         runs, rises = runs[apart], rises[apart]
     rises /= runs
@@ -124,8 +125,8 @@ def _pairs(count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return np.triu_indices(count, 1)
 
 
-def _median(values: NDArray[np.float64]) -> float:
-    """A value that is there: the lower of the two in the middle. Leaves the values in another order."""
+def _median(values: FloatArray) -> float:
+    """Return the lower median. Reorders ``values``."""
     middle = (len(values) - 1) // 2
     values.partition(middle)
     return float(values[middle])

@@ -1,32 +1,31 @@
-"""Where a rising function crosses zero: false position with the corrections of Anderson and Bjorck (1973).
+"""Roots of rising functions: false position with the corrections of Anderson and Bjorck (1973).
 
-The crossing stays between two places at all times. Every third step halves their distance if the three together did
-not. So what bisection finds in 20 steps is found in 60 at worst, and in 6 where the function is smooth.
+The root stays bracketed. Every third step bisects if the last three did not halve the bracket. The worst case is three
+times the steps of bisection (60 instead of 20); smooth functions take about 6.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Numbers = NDArray[np.float64]
+from loadline.core.engines.arrays import FloatArray
 
 _PATIENCE: Final = 3
 _NEAREST: Final = 0.25
-"""Share of the precision that a step stays away from either end, so that the last steps close in from both sides."""
+"""Smallest distance of a step from the ends of the bracket, as a fraction of the precision; both ends converge."""
 
 
 def last_below(
     function: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], precision: float
 ) -> float:
-    """The largest place at which a function is at most 0; it may be too low by ``precision``, and is never too high.
+    """Return the largest argument at which a function is at most 0: at most ``precision`` too low, never too high.
 
     Args:
-        function: Rises; it may jump.
-        low: A place above 0, and the function there, at most 0.
-        high: A higher place, and the function there, above 0.
-        precision: Relative to the place.
+        function: Rising function, possibly with jumps.
+        low: Argument above 0 and its value, at most 0.
+        high: Higher argument and its value, above 0.
+        precision: Precision relative to the argument.
     """
     (left, at_left), (right, at_right) = low, high
     steps, width, side = 0, right - left, 0
@@ -53,12 +52,12 @@ def last_below(
 
 
 def last_below_many(
-    function: Callable[[Numbers], Numbers],
-    low: tuple[Numbers, Numbers],
-    high: tuple[Numbers, Numbers],
+    function: Callable[[FloatArray], FloatArray],
+    low: tuple[FloatArray, FloatArray],
+    high: tuple[FloatArray, FloatArray],
     precision: float,
-) -> Numbers:
-    """``last_below`` of many functions at once, element by element; where low and high are the same, that place."""
+) -> FloatArray:
+    """Return ``last_below`` of many functions, element by element; the argument itself if low and high are equal."""
     (left, at_left), (right, at_right) = low, high
     steps, width, side = 0, right - left, np.zeros_like(left)
     while (apart := right - left > precision * right).any():
@@ -85,6 +84,6 @@ def last_below_many(
 
 
 def _kept(value: float, before: float) -> float:
-    """What is kept of the value at the other end, when the same end has moved twice."""
+    """Return the factor for the value at the other end after two steps to the same side."""
     kept = 1.0 - value / before if before else 0.5
     return kept if kept > 0.0 else 0.5

@@ -1,8 +1,8 @@
-"""How far from the mean the ITL of a request is where prompts hold it up, as they do in aggregated engines.
+"""Spread of the ITL between requests of aggregated engines, where prefill passes stall decode.
 
-Prompts arrive by chance, and a short output is over before that evens out. Where ``p`` prompts arrive in the time of a
-token and take ``s`` ms each, the variance of the mean ITL of ``n`` tokens is ``p * E[s^2] / n``, that of a compound
-Poisson sum.
+Prompts arrive at random, and a short output does not average over many of them. If ``p`` prompts arrive per token and
+stall it for ``s`` ms each, the mean ITL over ``n`` tokens has the variance ``p * E[s^2] / n`` of a compound Poisson
+sum.
 """
 
 from functools import lru_cache
@@ -19,9 +19,9 @@ _KEPT_MAX: Final = 1_024
 
 @lru_cache(_KEPT_MAX)
 def stall_quantile(osl: LengthDistribution, share: float) -> float:
-    """By how many standard deviations of a single token at most a ``share`` (0..1) of such outputs is above the mean.
+    """Return the quantile ``share`` (0..1) of the mean ITL, in standard deviations of a single token above the mean.
 
-    0 up to a share of one half, which the mean keeps.
+    The normal approximation, mixed over the output lengths; 0 for a share of at most 0.5.
     """
     if share <= 0.5:  # noqa: PLR2004 - the median is the mean
         return 0.0

@@ -1,7 +1,6 @@
-"""What was measured of an engine: a sweep over prompts, and one over KV usage and context.
+"""Measured sweeps of an engine: prefill over prompt lengths, decode over KV usage and context.
 
-The fields are called in files as Dynamo's profiler calls them. What cannot be true is refused here, whatever file or
-program it comes from.
+In files, the fields have the names of Dynamo's profiler. Implausible points are refused here, for all sources.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +11,11 @@ from msgspec import Meta, Struct
 
 POINTS_MIN: Final = 2
 POINTS_MAX: Final = 100_000
-"""A profiler measures some dozens."""
+"""Largest number of points; a profiler measures a few dozen."""
 
 _LEAST: Final = 1e-6
 _MOST: Final = 1e12
-"""Whatever the unit, what is measured of an engine is between the two, so reckoning with it stays finite."""
+"""Bounds of plausible values in any unit, which keep computations finite."""
 _AGAIN: Final = "Profile the engine again"
 _REMOVE: Final = "Profile the engine again, or take the point out of all keys"
 
@@ -33,10 +32,10 @@ class PrefillSweep(
         "tokens_per_s_per_gpu": "prefill_thpt_per_gpu",
     },
 ):
-    """One prompt at a time, by its length, which rises.
+    """Prefill of single prompts, by ascending length.
 
     Raises:
-        ValueError: The points cannot be true; the text names key, point and remedy.
+        ValueError: A point is implausible; the text names key, point and remedy.
     """
 
     isl_tokens: Points
@@ -55,14 +54,14 @@ class PrefillSweep(
         _check_rising("prefill_isl", self.isl_tokens, range(len(self.isl_tokens)))
 
     def bounded_ttft_ms(self) -> tuple[float, ...]:
-        """TTFT that never falls with the length.
+        """Return the TTFT, made non-decreasing in the length.
 
-        A point that is slower than a longer prompt is an outlier of the measurement: the longer one's time bounds it.
+        A point that is slower than a longer prompt is an outlier; the time of the longer prompt bounds it.
         """
         return tuple(accumulate(reversed(self.ttft_ms), min))[::-1]
 
     def pass_overhead_ms(self) -> float:
-        """What a pass costs with nothing in it: where the line of the first two points begins, at least 0."""
+        """Return the fixed time of a pass: the intercept of the first two points, at least 0."""
         isl, ttft = self.isl_tokens, self.bounded_ttft_ms()
         return max(ttft[0] - isl[0] * (ttft[1] - ttft[0]) / (isl[1] - isl[0]), 0.0)
 
@@ -78,12 +77,12 @@ class DecodeSweep(
         "tokens_per_s_per_gpu": "z_thpt_per_gpu",
     },
 ):
-    """Batches of equal requests, by the share of the KV cache (0..1) that they fill and by their context.
+    """Decode of batches of equal requests, by KV usage (0..1) and context.
 
-    The points of one context stand together, and their KV usage rises.
+    KV usage ascends among the points of one context.
 
     Raises:
-        ValueError: The points cannot be true; the text names key, point and remedy.
+        ValueError: A point is implausible; the text names key, point and remedy.
     """
 
     kv_usage: Points
@@ -107,13 +106,13 @@ class DecodeSweep(
             if usage > 1.0:
                 raise ValueError(
                     f"point {place + 1} of key 'x_kv_usage' is {usage}: more than the whole cache. "
-                    "Write the share of the cache that is in use, 0 to 1."
+                    "Write the fraction of the cache in use, 0 to 1."
                 )
         for places in self.rows().values():
             _check_rising("x_kv_usage", [self.kv_usage[place] for place in places], places)
 
     def rows(self) -> dict[float, list[int]]:
-        """The places of the points of each context, contexts rising."""
+        """Return the indexes of the points of each context, by ascending context."""
         places = sorted(range(len(self.context_tokens)), key=self._context)
         return {context: list(group) for context, group in groupby(places, self._context)}
 

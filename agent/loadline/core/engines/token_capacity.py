@@ -1,9 +1,9 @@
-"""What a worker can hold in KV tokens, as llm-d's second analyser reckons it.
+"""Capacity of a worker in KV tokens, by the rules of llm-d's second saturation analyser.
 
-A worker is bound by memory (k1, a share of its KV cache) and by compute (k2, the tokens at which its queue grows). The
-rules are those of the Workload Variant Autoscaler of 2026-08. Two differ. A queue at a nearly empty cache says nothing
-of what a worker can hold: it waits for prefill, and no more is learned from it. And a worker that holds more without a
-queue than it was ever to be able to shows that this is wrong.
+A worker is limited by memory (k1, a fraction of its KV cache) and by compute (k2, the tokens at which its queue grows).
+The rules are those of the Workload Variant Autoscaler of 2026-08, with two differences. A queue with a nearly empty
+cache is not an observation of k2, since it waits for prefill. And a worker that holds more than k2 without a queue
+disproves k2.
 """
 
 from typing import Annotated, Final
@@ -13,30 +13,30 @@ from msgspec import Meta, Struct, field
 from loadline.core.vocabulary.scalars import Role
 
 BATCHED_TOKENS: Final = 8_192
-"""Largest batch of an engine that does not say, in tokens: vLLM's default."""
+"""Largest batch in tokens of an engine that does not report it: vLLM's default."""
 SEQUENCES: Final = 256
-"""The same in requests."""
+"""Largest batch in requests of an engine that does not report it: vLLM's default."""
 _REMEMBERED: Final = 10
-"""Observations of which the mean counts, as in the original."""
+"""Observations in a mean, as upstream."""
 _TOKENS_MAX: Final = 1e12
-"""More than any worker holds: it was a slip."""
+"""Largest plausible observation, in tokens."""
 _TELLING: Final = 0.5
-"""Share of k1 below which a queue says nothing of what a worker can hold. The original learned 16 % of a cache once."""
+"""Fraction of k1 below which a queue is not an observation; upstream once learned 16 % of a cache."""
 _BUCKETS: Final = (100, 500)
-"""Mean output lengths (tokens) from which on workers are another kind of busy."""
+"""Mean output lengths in tokens that separate the kinds of load."""
 
 
 def memory_tokens(kv_tokens: float, kv_threshold: float) -> float:
-    """k1: the part of a KV cache that may be in use."""
+    """Return k1: the usable part of a KV cache."""
     return kv_tokens * kv_threshold
 
 
 def derived_tokens(
     isl_tokens: float, osl_tokens: float, batched_tokens: float = BATCHED_TOKENS, sequences: float = SEQUENCES
 ) -> float:
-    """k2 by the flags of an engine: the requests of its largest batch, half way through their output.
+    """Return k2 derived from the flags of an engine: its largest batch, half way through the output.
 
-    Of so many tokens a batch, each request needs its whole prompt once and a token for every one of its output.
+    Each request takes its whole prompt once, and one token per output token, of the token budget of the batch.
     """
     if isl_tokens + osl_tokens <= 0.0:
         return 0.0
@@ -48,7 +48,7 @@ _Observed = Annotated[float, Meta(ge=1, le=_TOKENS_MAX)]
 
 
 class ObservedCapacity(Struct):
-    """Tokens that workers held when requests queued, by the mean length of outputs."""
+    """Observed k2: tokens held while requests queued, by mean output length."""
 
     by_bucket: dict[
         Annotated[int, Meta(ge=0, le=len(_BUCKETS))],
@@ -56,7 +56,7 @@ class ObservedCapacity(Struct):
     ] = field(default_factory=dict)
 
     def record(self, osl_tokens: float, tokens: float) -> None:
-        """One more observation; the oldest of its kind goes. One that cannot be says nothing."""
+        """Add an observation, unless it is implausible; the oldest of its kind expires."""
         if not 1.0 <= tokens <= _TOKENS_MAX:
             return
         kept = self.by_bucket.setdefault(_bucket(osl_tokens), [])
@@ -64,7 +64,7 @@ class ObservedCapacity(Struct):
         del kept[:-_REMEMBERED]
 
     def mean(self, osl_tokens: float) -> float | None:
-        """The mean of its kind; None where there is none."""
+        """Return the mean of the observations of a kind of load; None without any."""
         kept = self.by_bucket.get(_bucket(osl_tokens))
         return sum(kept) / len(kept) if kept else None
 
@@ -74,23 +74,23 @@ def _bucket(osl_tokens: float) -> int:
 
 
 class WorkerKv(Struct, frozen=True):
-    """What a worker has and holds, in KV tokens, and how many requests wait at it."""
+    """KV cache, KV usage and queue of a worker."""
 
     kv_tokens: float
     tokens_in_use: float
     waiting_requests: float
 
     def is_queueing(self, queue_threshold: float) -> bool:
-        """Whether so many wait that it can hold no more."""
+        """Return True if the queue shows that the worker is full."""
         return self.waiting_requests >= queue_threshold
 
     def is_informative(self, kv_threshold: float) -> bool:
-        """Whether its queue says what it can hold."""
+        """Return True if a queue at this KV usage is an observation of k2."""
         return self.tokens_in_use >= _TELLING * memory_tokens(self.kv_tokens, kv_threshold)
 
 
 class TokenLimits(Struct, frozen=True):
-    """When a worker is full."""
+    """Thresholds at which a worker is full: KV usage (0..1) and waiting requests."""
 
     kv_threshold: float = 0.8
     queue_threshold: float = 5.0
@@ -99,10 +99,10 @@ class TokenLimits(Struct, frozen=True):
 def worker_tokens(
     worker: WorkerKv, limits: TokenLimits, observed: ObservedCapacity, osl_tokens: float, derived: float | None
 ) -> float:
-    """What a worker can hold: the lesser of k1 and k2.
+    """Return the capacity of a worker in tokens: the lesser of k1 and k2.
 
-    k2 is what it holds while requests queue, or the mean of what was observed, or what its flags say. Of none of them,
-    and where it holds more while hardly any request waits, k1 alone counts.
+    k2 is what the worker holds while requests queue, or else the observed mean, or else derived from its flags. Without
+    any of them, or if the worker holds more than k2 without a queue, the capacity is k1.
     """
     k1 = memory_tokens(worker.kv_tokens, limits.kv_threshold)
     queues = worker.is_queueing(limits.queue_threshold)
@@ -113,12 +113,12 @@ def worker_tokens(
 
 
 def empty_pool_tokens(stored: float | None, derived: float, like: float | None) -> float:
-    """What a worker of a pool without workers could hold: as known, or by its flags and at most as one like it."""
+    """Return the capacity of a worker of an empty pool: as stored, or derived and at most that of a similar pool."""
     if stored is not None:
         return stored
     return derived if like is None else min(derived, like)
 
 
 def request_tokens(role: Role, isl_tokens: float, osl_tokens: float) -> float:
-    """What a request that waits will hold: its prompt where it is prefilled, its output too where it is decoded."""
+    """Return the tokens that a waiting request will hold: its prompt, and its output unless the role is prefill."""
     return isl_tokens if role == "prefill" else isl_tokens + osl_tokens

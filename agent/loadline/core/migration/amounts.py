@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.tpot import predicted_tpot
-from loadline.core.migration.columns import Numbers
 from loadline.core.migration.knobs import MetricName
 from loadline.core.migration.load_metrics import KV_NEEDED, KV_TOTAL
 from loadline.core.migration.load_view import LoadView
@@ -172,7 +172,7 @@ def _tpot_max_ms(view: LoadView) -> float:
     return view.knobs.tpot_slo_dispatch_threshold * view.tpot_slo_ms
 
 
-def _tpot_with(view: LoadView, row: int, tokens: float, requests: float, limit: int) -> Numbers:
+def _tpot_with(view: LoadView, row: int, tokens: float, requests: float, limit: int) -> FloatArray:
     """Return the time per output token in ms with 1, 2, ... ``limit`` more (or fewer) requests of so many tokens."""
     count = np.arange(1.0, max(limit, 1) + 1.0)
     batch = view.metric("decode_batch_size")[row] + requests * count

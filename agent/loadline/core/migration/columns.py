@@ -1,4 +1,4 @@
-"""Numbers about many workers in columns, so that policies evaluate all of them with vector operations."""
+"""FloatArray about many workers in columns, so that policies evaluate all of them with vector operations."""
 
 from typing import Any, Final, Self
 
@@ -6,10 +6,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.migration.load_metrics import MEASURES
 
 Mask = NDArray[np.bool_]
-Numbers = NDArray[np.float64]
 Times = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Rows = NDArray[np.intp]
@@ -22,9 +22,9 @@ _IN_FLIGHT: Final = 8
 class WorkerColumns(Struct):
     """One place for each worker. Times in ms of the agent's clock."""
 
-    measures: Numbers
+    measures: FloatArray
     """Measures in the order of ``load_metrics``, with slots in total in the place of free slots."""
-    in_flight: Numbers
+    in_flight: FloatArray
     """Effect of the migrations in flight on each worker."""
     alive: Mask
     """Registered and ready, and not draining."""
@@ -50,7 +50,7 @@ class WorkerColumns(Struct):
     """Time when its requests last increased other than by a migration."""
     breaker_open_until_ms: Times
     """Time until which it gets no commands."""
-    tpot_ms: Numbers
+    tpot_ms: FloatArray
     """Predicted time per output token, without the migrations in flight."""
 
     @classmethod

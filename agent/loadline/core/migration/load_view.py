@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.tpot import TpotModel, predicted_tpot
 from loadline.core.migration.columns import (
     IN_REQUESTS,
@@ -17,7 +18,6 @@ from loadline.core.migration.columns import (
     RECEIVING,
     SENDING,
     Mask,
-    Numbers,
     Rows,
 )
 from loadline.core.migration.knobs import MetricName, MigrationKnobs
@@ -81,19 +81,19 @@ class LoadView:
         """Most requests that one pair migrates, so that other destinations receive some too."""
         self._remaining_ms = remaining_ms
         self._fresh_after_ms = fresh_after_ms
-        self._metrics: dict[MetricName, Numbers] = {}
+        self._metrics: dict[MetricName, FloatArray] = {}
 
-    def measure(self, row: int) -> Numbers:
+    def measure(self, row: int) -> FloatArray:
         """Return a measure of ``load_metrics``, as reported."""
-        found: Numbers = self.columns.measures[row]
+        found: FloatArray = self.columns.measures[row]
         return found
 
-    def in_flight(self, row: int) -> Numbers:
+    def in_flight(self, row: int) -> FloatArray:
         """Return an effect of the migrations in flight, by a row of ``columns``."""
-        found: Numbers = self.columns.in_flight[row]
+        found: FloatArray = self.columns.in_flight[row]
         return found
 
-    def metric(self, name: MetricName) -> Numbers:
+    def metric(self, name: MetricName) -> FloatArray:
         """Return a load metric as it will be after the migrations in flight."""
         found = self._metrics.get(name)
         if found is None:
@@ -101,7 +101,7 @@ class LoadView:
         return found
 
     @cached_property
-    def tpot_ms(self) -> Numbers:
+    def tpot_ms(self) -> FloatArray:
         """Predicted time per output token, computed anew only for workers with migrations in flight."""
         found = self.columns.tpot_ms.copy()
         rows = np.flatnonzero((self.tokens_in_flight != 0.0) | (self.requests_in_flight != 0.0))
@@ -116,15 +116,15 @@ class LoadView:
         return self._remaining_ms()
 
     @cached_property
-    def tokens_in_flight(self) -> Numbers:
+    def tokens_in_flight(self) -> FloatArray:
         """Tokens that migrations in flight bring, less those that they take away."""
-        value: Numbers = self.in_flight(IN_TOKENS) - self.in_flight(OUT_TOKENS)
+        value: FloatArray = self.in_flight(IN_TOKENS) - self.in_flight(OUT_TOKENS)
         return value
 
     @cached_property
-    def requests_in_flight(self) -> Numbers:
+    def requests_in_flight(self) -> FloatArray:
         """Requests that migrations in flight bring, less those that they take away."""
-        value: Numbers = self.in_flight(IN_REQUESTS) - self.in_flight(OUT_REQUESTS)
+        value: FloatArray = self.in_flight(IN_REQUESTS) - self.in_flight(OUT_REQUESTS)
         return value
 
     @cached_property
@@ -142,20 +142,20 @@ class LoadView:
         return found
 
     @cached_property
-    def free_in(self) -> Numbers:
+    def free_in(self) -> FloatArray:
         """Requests that each worker can receive now.
 
         None while it sends, since migrations must not form chains, and none while it has as many under way as slots,
         as after a takeover or when it has fewer slots than before.
         """
-        slots: Numbers = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
+        slots: FloatArray = np.minimum(self.measure(SLOTS_IN), self.knobs.migrations_per_worker_max)
         free = np.where(self.in_flight(SENDING) > 0.0, 0.0, slots - self.in_flight(IN_SLOTS))
         return np.maximum(np.where(self._commandable, free, 0.0), 0.0)
 
     @cached_property
-    def free_out(self) -> Numbers:
+    def free_out(self) -> FloatArray:
         """Requests that each worker can send now; none while it receives."""
-        slots: Numbers = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
+        slots: FloatArray = np.minimum(self.measure(SLOTS_OUT), self.knobs.migrations_per_worker_max)
         free = np.where(self.in_flight(RECEIVING) > 0.0, 0.0, slots - self.in_flight(OUT_SLOTS))
         return np.maximum(np.where(self._commandable, free, 0.0), 0.0)
 
@@ -165,9 +165,9 @@ class LoadView:
         return found
 
     @cached_property
-    def movable(self) -> Numbers:
+    def movable(self) -> FloatArray:
         """Requests of each worker that may still be commanded to migrate."""
-        movable: Numbers = self.measure(REQUESTS) - self.measure(UNMOVABLE) - self.in_flight(OUT_REQUESTS)
+        movable: FloatArray = self.measure(REQUESTS) - self.measure(UNMOVABLE) - self.in_flight(OUT_REQUESTS)
         return np.maximum(movable, 0.0)
 
     def tokens_per_request(self, row: int) -> float:
@@ -212,7 +212,7 @@ class LoadView:
         return found[np.lexsort((self.table.ranks[found], keys))][:limit]
 
 
-METRICS: Final[Mapping[MetricName, Callable[[LoadView], Numbers]]] = {
+METRICS: Final[Mapping[MetricName, Callable[[LoadView], FloatArray]]] = {
     "kv_cache_usage_ratio_projected": lambda view: (
         (view.measure(KV_NEEDED) + view.tokens_in_flight) / view.measure(KV_TOTAL)
     ),

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.migration.amounts import Sizer
-from loadline.core.migration.columns import Mask, Numbers, Rows
+from loadline.core.migration.columns import Mask, Rows
 from loadline.core.migration.knobs import MetricName
 from loadline.core.migration.load_metrics import KV_NEEDED, KV_TOTAL
 from loadline.core.migration.load_view import LoadView
@@ -122,10 +123,10 @@ def _least_loaded(view: LoadView, rows: Mask, metric: MetricName, limit: int) ->
     return np.concatenate((known, view.ordered(others, "num_requests", limit - len(known), descending=False)))
 
 
-def _places(view: LoadView, tokens_per_request: float) -> Numbers:
+def _places(view: LoadView, tokens_per_request: float) -> FloatArray:
     """Return how many requests of so many tokens each worker has slots and room for; slots if its room is unknown."""
     space = view.measure(KV_TOTAL) - view.measure(KV_NEEDED) - view.tokens_in_flight
-    found: Numbers = np.fmin(view.free_in, np.floor(space / tokens_per_request))
+    found: FloatArray = np.fmin(view.free_in, np.floor(space / tokens_per_request))
     return found
 
 
@@ -135,7 +136,7 @@ def _remaining(view: LoadView, givers: Rows) -> float:
 
 
 def _one_to_one(
-    view: LoadView, givers: Rows, takers: Rows, size: Sizer, *, decreasing: Numbers | None = None
+    view: LoadView, givers: Rows, takers: Rows, size: Sizer, *, decreasing: FloatArray | None = None
 ) -> Iterator[SizedPair]:
     """Pair each worker at most once. A source gets the first suitable destination of ``TRIES``.
 

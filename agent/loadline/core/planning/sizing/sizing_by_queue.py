@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.fitting import FitRefused, fit_line
 from loadline.core.engines.lengths import mean_decode_context
 from loadline.core.engines.linear import LinearTimes
@@ -25,8 +25,6 @@ from loadline.core.planning.sizing.online_fits import NO_LINES, EngineLines
 from loadline.core.planning.sizing.sizing_by_profile import KV_FULL, Demand, out_of_reach, profile_problem, record_of
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
 from loadline.core.vocabulary.samples import WorkerRecord
-
-Numbers = NDArray[np.float64]
 
 _BATCH: Final = 256
 """Largest batch of an engine that does not say, in requests; the default of vLLM."""
@@ -175,7 +173,7 @@ def _decode_line(pool: Pool, itl_ms: float, batch: float, context: float, demand
     best = model.find_best_throughput_per_gpu(itl_ms, context)
     usage_of_one = context / model.max_kv_tokens
     most = max(2.0, min(batch, best.kv_usage / usage_of_one if best is not None else batch))
-    batches: Numbers = np.linspace(1.0, most, _POINTS)
+    batches: FloatArray = np.linspace(1.0, most, _POINTS)
     itl = model.itl_ms(batches * usage_of_one, np.full_like(batches, context))
     found = fit_line(batches.tolist(), itl.tolist())
     return found if isinstance(found, FitRefused) else _times(found.line, demand.decode_correction)
