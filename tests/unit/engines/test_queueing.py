@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadline.core.engines.geometric import geometric_sum, queue_weights
 from loadline.core.engines.linear import LinearTimes
-from loadline.core.engines.queueing import BATCH_MAX, NEVER_SHORT, QUEUE_MAX, EngineQueue
+from loadline.core.engines.queueing import BATCH_MAX, QUEUE_LENGTH_IGNORED, QUEUE_MAX, EngineQueue
 from tests.support.birth_death import BirthDeath, Shape
 
 LLAMA = LinearTimes(6.958, 0.042, 14.0, 0.0005)
@@ -92,7 +92,10 @@ def test_a_long_queue_is_taken_for_an_endless_one_without_a_jump() -> None:
         queue = llama(batch, room)
         step, slack = math.log(rate), (1.0 - rate) * queue.rate_max * wait_ms
         found.append(
-            (room * step + slack < NEVER_SHORT, queue.share_waiting_over(1_000.0 * rate * queue.rate_max, wait_ms))
+            (
+                room * step + slack < QUEUE_LENGTH_IGNORED,
+                queue.share_waiting_over(1_000.0 * rate * queue.rate_max, wait_ms),
+            )
         )
     assert {endless for endless, _ in found} == {True, False}
     assert all(other == pytest.approx(one, rel=3e-8) for (_, one), (_, other) in pairwise(found))

@@ -19,7 +19,7 @@ from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
 LATENCY_MIN_MS: Final = 1e-6
 """Shortest plausible latency, 1 ns; below it, the squares of relative weights underflow."""
-SPREAD_MIN: Final = 0.2
+LOAD_RANGE_MIN: Final = 0.2
 """Smallest range of the loads, as a fraction of the largest; with less, noise determines the slope."""
 ERROR_MAX: Final = 0.5
 """Mean relative error above which the times are not linear."""
@@ -51,11 +51,11 @@ def fit_line(loads: Sequence[float], latencies_ms: Sequence[float]) -> Fit | Fit
         return FitRefused(
             f"{min(latencies_ms):g} ms is shorter than any latency of an engine: remove points that were not measured"
         )
-    if not loads or max(loads) - min(loads) < SPREAD_MIN * max(loads):
+    if not loads or max(loads) - min(loads) < LOAD_RANGE_MIN * max(loads):
         return FitRefused(
             f"{len(loads)} samples of nearly the same load do not determine a line: measure other loads too"
         )
-    line = _least_relative(loads, latencies_ms)
+    line = _relative_least_squares(loads, latencies_ms)
     errors = [abs(line.at(x) - y) / y for x, y in zip(loads, latencies_ms, strict=True)]
     mean_error = fsum(errors) / len(errors)
     if mean_error > ERROR_MAX:
@@ -106,12 +106,12 @@ def linear_times(decode: Fit, prefill: Fit) -> LinearTimes:
     return LinearTimes(decode.line.intercept_ms, decode.line.slope, prefill.line.intercept_ms, prefill.line.slope)
 
 
-def _least_relative(loads: Sequence[float], latencies_ms: Sequence[float]) -> Line:
+def _relative_least_squares(loads: Sequence[float], latencies_ms: Sequence[float]) -> Line:
     samples = list(zip(loads, latencies_ms, strict=True))
     weights = [1.0 / (y * y) for y in latencies_ms]
-    whole = fsum(weights)
-    load = fsum(weight * x for weight, x in zip(weights, loads, strict=True)) / whole
-    latency_ms = fsum(1.0 / y for y in latencies_ms) / whole
+    total_weight = fsum(weights)
+    load = fsum(weight * x for weight, x in zip(weights, loads, strict=True)) / total_weight
+    latency_ms = fsum(1.0 / y for y in latencies_ms) / total_weight
     spread = fsum(weight * (x - load) ** 2 for weight, x in zip(weights, loads, strict=True))
     joint = fsum(weight * (x - load) * (y - latency_ms) for weight, (x, y) in zip(weights, samples, strict=True))
     slope = joint / spread

@@ -7,7 +7,7 @@ sums do not overflow. The sums are continuous at 0.
 from math import copysign, exp, expm1
 from typing import Final
 
-_SMALL: Final = 0.3
+_SERIES_MAX: Final = 0.3
 """Bound below which the series of the mean is exact to 1e-9; above it, the closed form is."""
 
 
@@ -28,7 +28,7 @@ def queue_weights(step: float, count: int) -> tuple[float, float, float, float]:
 
 
 def _mean_place(step: float, count: int, span: float) -> float:
-    if abs(span) > _SMALL:
+    if abs(span) > _SERIES_MAX:
         return copysign(count * exp(min(0.0, span)) / -expm1(-abs(span)), span) - 1.0 / expm1(step)
     # Bernoulli series of the difference of two terms that both diverge at 0.
     square, steps = float(count) * count, step * step

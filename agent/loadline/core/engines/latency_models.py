@@ -21,9 +21,9 @@ from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.monotone_curve import MonotoneCurve
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
-_CELLS: Final = 200
+_USAGE_STEPS: Final = 200
 """Steps of KV usage in the search for the best batch: 0.5 % of the cache; measured points are 7 % apart."""
-_COMPILED_MAX: Final = 1_024
+_CACHE_MAX: Final = 1_024
 """Cached curves: one per model of a configuration."""
 
 
@@ -120,7 +120,7 @@ class DecodeSurface:
         rows = sweep.rows()
         self.max_kv_tokens = sweep.max_kv_tokens
         self.contexts: FloatArray = np.asarray(list(rows))
-        self._usage: FloatArray = np.unique(np.concatenate([np.linspace(0.0, 1.0, _CELLS + 1), sweep.kv_usage]))
+        self._usage: FloatArray = np.unique(np.concatenate([np.linspace(0.0, 1.0, _USAGE_STEPS + 1), sweep.kv_usage]))
         self._itl = self._table(sweep, rows, np.asarray(sweep.itl_ms))
         self.itl_min_ms = float(self._itl.min())
         # Interpolates the time per token, which is linear in the context, and not its inverse.
@@ -132,7 +132,9 @@ class DecodeSurface:
 
     def tokens_per_s_per_gpu(self, kv_usage: FloatArray, context_tokens: FloatArray) -> FloatArray:
         """Implement ``DecodeModel``."""
-        value: FloatArray = self._beyond(context_tokens) / self._look_up(self._seconds, kv_usage, context_tokens)
+        value: FloatArray = self._long_context_factor(context_tokens) / self._look_up(
+            self._seconds, kv_usage, context_tokens
+        )
         return value
 
     def find_best_throughput_per_gpu(self, itl_ms: float, context_tokens: float) -> BestThroughput | None:
@@ -146,7 +148,7 @@ class DecodeSurface:
             return None
         # The first of equal batches is the emptiest.
         at = int(np.argmin(np.where(within, seconds, np.inf)))
-        rate = float(self._beyond(context) / seconds[at])
+        rate = float(self._long_context_factor(context) / seconds[at])
         return BestThroughput(rate, float(itls[at]), float(self._usage[at]))
 
     def _table(self, sweep: DecodeSweep, rows: dict[float, list[int]], values: FloatArray) -> FloatArray:
@@ -172,19 +174,19 @@ class DecodeSurface:
         width = np.where(upper > row, contexts[upper] - contexts[row], 1.0)
         return row, upper, (inside - contexts[row]) / width
 
-    def _beyond(self, context_tokens: FloatArray) -> FloatArray:
+    def _long_context_factor(self, context_tokens: FloatArray) -> FloatArray:
         """Return the throughput factor of a context beyond the longest measured one."""
         value: FloatArray = self.contexts[-1] / np.maximum(context_tokens, self.contexts[-1])
         return value
 
 
-@lru_cache(_COMPILED_MAX)
+@lru_cache(_CACHE_MAX)
 def prefill_curve(sweep: PrefillSweep) -> PrefillCurve:
     """Return the curve of a sweep, cached."""
     return PrefillCurve(sweep)
 
 
-@lru_cache(_COMPILED_MAX)
+@lru_cache(_CACHE_MAX)
 def decode_surface(sweep: DecodeSweep) -> DecodeSurface:
     """Return the surface of a sweep, cached."""
     return DecodeSurface(sweep)

@@ -17,9 +17,9 @@ from msgspec import Struct
 from loadline.core.engines.latency_models import PrefillModel
 from loadline.core.vocabulary.samples import Histogram
 
-_OVERFLOW: Final = 1.5
+_OVERFLOW_FACTOR: Final = 1.5
 """Assumed length of requests above the last bound, as a multiple of it."""
-_BOUNDS_MAX: Final = 1_024
+_CACHE_MAX: Final = 1_024
 """Cached sets of bounds; frontends do not change theirs."""
 
 
@@ -74,13 +74,13 @@ def lengths_from_histogram(histogram: Histogram, mean_tokens: float | None = Non
     return measured.scaled(mean_tokens / measured.mean if mean_tokens else 1.0)
 
 
-@lru_cache(_BOUNDS_MAX)
+@lru_cache(_CACHE_MAX)
 def _middles(bounds: tuple[float, ...]) -> tuple[float, ...]:
     """Return the assumed length of each bin; empty if bounds are not positive and ascending."""
     edges = (0.0, *bounds)
     if not bounds or any(map(ge, edges, bounds)):
         return ()
-    return (*((low + high) / 2.0 for low, high in pairwise(edges)), bounds[-1] * _OVERFLOW)
+    return (*((low + high) / 2.0 for low, high in pairwise(edges)), bounds[-1] * _OVERFLOW_FACTOR)
 
 
 def mixed_prefill_throughput(model: PrefillModel, isl: LengthDistribution) -> float:

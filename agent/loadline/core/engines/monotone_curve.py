@@ -22,41 +22,45 @@ class MonotoneCurve:
     """A monotone cubic curve, constant outside its points.
 
     Args:
-        at: Positions of the points, ascending.
+        positions: Positions of the points, ascending.
         values: Values at these positions.
     """
 
-    def __init__(self, at: Sequence[float], values: Sequence[float]) -> None:
-        self.at: FloatArray = np.asarray(at, dtype=np.float64)
+    def __init__(self, positions: Sequence[float], values: Sequence[float]) -> None:
+        self.positions: FloatArray = np.asarray(positions, dtype=np.float64)
         self.values: FloatArray = np.asarray(values, dtype=np.float64)
-        steps = np.diff(self.at)
+        steps = np.diff(self.positions)
         secants = np.diff(self.values) / steps
         slopes = _spline_slopes(steps.tolist(), secants.tolist())
         low, high = self.values[:-1], self.values[1:]
-        d0, d1, rise = _limited(slopes[:-1], secants) * steps, _limited(slopes[1:], secants) * steps, high - low
+        d0, d1, rise = (
+            _limit_slopes(slopes[:-1], secants) * steps,
+            _limit_slopes(slopes[1:], secants) * steps,
+            high - low,
+        )
         # For each piece: start, length, Hermite cubic in Horner form, lower and upper bound.
         second, third = 3.0 * rise - 2.0 * d0 - d1, d0 + d1 - 2.0 * rise
         self._pieces: FloatArray = np.stack(
-            [self.at[:-1], steps, low, d0, second, third, np.minimum(low, high), np.maximum(low, high)]
+            [self.positions[:-1], steps, low, d0, second, third, np.minimum(low, high), np.maximum(low, high)]
         )
 
-    def __call__(self, places: FloatArray) -> FloatArray:
+    def __call__(self, positions: FloatArray) -> FloatArray:
         """Return the values at positions."""
-        inside = np.minimum(np.maximum(places, self.at[0]), self.at[-1])
-        piece = np.minimum(self.at.searchsorted(inside, side="right") - 1, len(self.at) - 2)
-        begin, step, low, first, second, third, least, most = self._pieces.take(piece, axis=1)
+        inside = np.minimum(np.maximum(positions, self.positions[0]), self.positions[-1])
+        piece = np.minimum(self.positions.searchsorted(inside, side="right") - 1, len(self.positions) - 2)
+        begin, step, low, first, second, third, lower, upper = self._pieces.take(piece, axis=1)
         t = (inside - begin) / step
         value = low + t * (first + t * (second + t * third))
         # Rounding at the ends of a piece must not exceed its bounds.
-        bounded: FloatArray = np.minimum(np.maximum(value, least), most)
+        bounded: FloatArray = np.minimum(np.maximum(value, lower), upper)
         return bounded
 
 
-def _limited(slopes: FloatArray, secants: FloatArray) -> FloatArray:
+def _limit_slopes(slopes: FloatArray, secants: FloatArray) -> FloatArray:
     """Return the end slopes of pieces, limited so that each piece is monotone."""
-    most = _SLOPE_MAX * secants
-    drawn_in: FloatArray = np.minimum(np.maximum(slopes, np.minimum(most, 0.0)), np.maximum(most, 0.0))
-    return drawn_in
+    upper = _SLOPE_MAX * secants
+    limited: FloatArray = np.minimum(np.maximum(slopes, np.minimum(upper, 0.0)), np.maximum(upper, 0.0))
+    return limited
 
 
 def _spline_slopes(steps: list[float], secants: list[float]) -> FloatArray:

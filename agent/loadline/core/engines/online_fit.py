@@ -12,15 +12,15 @@ from msgspec import Struct, field
 from loadline.core.engines.fitting import LATENCY_MIN_MS, Fit, FitRefused, fit_line
 from loadline.core.engines.regression import SAMPLES_MIN, Line, without_outliers
 
-_EACH: Final = 5
+_SAMPLES_PER_OCTAVE: Final = 5
 """Samples kept per octave of load; ten octaves hold as many as ``regression.SAMPLES_MAX``."""
-_KEPT_MS: Final = 3_600_000
+_SAMPLE_AGE_MAX_MS: Final = 3_600_000
 """Age after which a sample may be of another engine."""
-_FAR: Final = 2.0
+_DOUBTED_RATIO: Final = 2.0
 """Ratio of times between two lines above which the new one is doubted."""
-_DOUBTS: Final = 5
+_DOUBTED_FITS: Final = 5
 """Consecutive fits after which a doubted line is adopted."""
-_MOVED: Final = 0.02
+_SAME_LINE_TOLERANCE: Final = 0.02
 """Relative difference below which the previous line is kept, to keep results derived from it."""
 
 Sample = tuple[int, float, float]
@@ -41,40 +41,44 @@ class LearnedLine(Struct):
         if 1.0 <= load < float("inf") and LATENCY_MIN_MS <= latency_ms < float("inf"):
             octave = self.octaves.setdefault(int(load).bit_length(), [])
             octave.append((now, float(load), float(latency_ms)))
-            del octave[:-_EACH]
+            del octave[:-_SAMPLES_PER_OCTAVE]
 
     def refit(self, now: int) -> None:
         """Fit the line again; if that fails, the last one stays."""
         for number, octave in list(self.octaves.items()):
-            kept = [sample for sample in octave if now - sample[0] <= _KEPT_MS]
+            kept = [sample for sample in octave if now - sample[0] <= _SAMPLE_AGE_MAX_MS]
             if kept:
                 self.octaves[number] = kept
             else:
                 del self.octaves[number]
         samples = [sample for _, octave in sorted(self.octaves.items()) for sample in octave]
-        found = _fitted(samples)
-        self.problem = found.problem if isinstance(found, FitRefused) else self._judged(found, samples)
+        found = _fit(samples)
+        self.problem = found.problem if isinstance(found, FitRefused) else self._adopt(found, samples)
 
-    def _judged(self, found: Fit, samples: list[Sample]) -> str:
+    def _adopt(self, found: Fit, samples: list[Sample]) -> str:
         loads = [load for _, load, _ in samples]
-        off = _apart(found.line, self.line, (min(loads), max(loads))) if self.line is not None else _FAR
-        doubted = self.line is not None and off > _FAR
+        off = (
+            _largest_ratio(found.line, self.line, (min(loads), max(loads))) if self.line is not None else _DOUBTED_RATIO
+        )
+        doubted = self.line is not None and off > _DOUBTED_RATIO
         self.doubts = self.doubts + 1 if doubted else 0
-        if doubted and self.doubts < _DOUBTS:
-            return f"times differ from the last line by a factor of up to {off:.1f}: fit {self.doubts} of {_DOUBTS}"
+        if doubted and self.doubts < _DOUBTED_FITS:
+            return (
+                f"times differ from the last line by a factor of up to {off:.1f}: fit {self.doubts} of {_DOUBTED_FITS}"
+            )
         self.doubts = 0
-        if off > 1.0 + _MOVED:
+        if off > 1.0 + _SAME_LINE_TOLERANCE:
             self.line = found.line
         return ""
 
 
-def _fitted(samples: list[Sample]) -> Fit | FitRefused:
+def _fit(samples: list[Sample]) -> Fit | FitRefused:
     if len(samples) < SAMPLES_MIN:
         return FitRefused(f"{len(samples)} samples are too few: wait for {SAMPLES_MIN}")
     return fit_line(*without_outliers([load for _, load, _ in samples], [latency for _, _, latency in samples]))
 
 
-def _apart(one: Line, other: Line, loads: tuple[float, float]) -> float:
+def _largest_ratio(one: Line, other: Line, loads: tuple[float, float]) -> float:
     """Return the largest ratio between the times of two lines over a range of loads."""
     pairs = [(one.at(load), other.at(load)) for load in loads]
     return max(max(pair) / max(min(pair), 1e-9) for pair in pairs)

@@ -9,7 +9,7 @@ from loadline.core.engines.latency_models import DecodeModel, PrefillModel, deco
 from loadline.core.engines.linear import LinearDecode, LinearPrefill, LinearTimes
 from loadline.core.engines.sweeps import DecodeSweep, PrefillSweep
 
-_COMPILED_MAX: Final = 1_024
+_CACHE_MAX: Final = 1_024
 _Time = Annotated[float, Meta(ge=0, le=1e6)]
 
 
@@ -91,7 +91,7 @@ NO_PROFILE: Final = EngineProfile()
 """Profile of a pool without profiles or linear parameters."""
 
 
-@lru_cache(_COMPILED_MAX)
+@lru_cache(_CACHE_MAX)
 def _prefill_gpus(sweep: PrefillSweep) -> int:
     """Return the GPUs by which a profiler divided prefill throughput, derived from the latencies.
 
@@ -102,7 +102,7 @@ def _prefill_gpus(sweep: PrefillSweep) -> int:
     return max(1, round(min(isl / ttft * 1_000.0 / rate for isl, ttft, rate in points)))
 
 
-@lru_cache(_COMPILED_MAX)
+@lru_cache(_CACHE_MAX)
 def _decode_gpus(sweep: DecodeSweep) -> int:
     """Return the same for decode: the smallest quotient, since an overstated batch size increases it."""
     points = zip(sweep.kv_usage, sweep.context_tokens, sweep.itl_ms, sweep.tokens_per_s_per_gpu, strict=True)

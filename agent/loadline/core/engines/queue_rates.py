@@ -19,15 +19,15 @@ from loadline.core.engines.queue_sizing import MaxRate, Targets, max_rate
 from loadline.core.engines.queueing import QUEUE_MAX, EngineQueue
 from loadline.core.vocabulary.scalars import Role
 
-_STEP: Final = 0.02
+_LENGTH_STEP: Final = 0.02
 """Relative step to which lengths are rounded up, so that small changes hit the cache; a rate takes 0.1 ms."""
-_CACHED: Final = 4_096
+_CACHE_MAX: Final = 4_096
 """Cached rates: several for each pool of a few hundred models."""
-_TOGETHER: Final = 64
+_ENGINES_MAX: Final = 64
 """Engines considered as one queue; with more, hardly any prompt finds all of them busy."""
 _PASSES: Final = 1.5
 """Passes that a prompt takes: its own and, on average, half of the current one."""
-_UNREACHED: Final = 1e-3
+_TARGET_MIN_MS: Final = 1e-3
 """Target in ms if nothing is left of it."""
 
 
@@ -52,7 +52,7 @@ class RequestLoad(Struct, frozen=True):
 
 def round_up_length(value: float) -> float:
     """Round a length up to the next step; 0 if it is not above 0."""
-    return exp(ceil(log(value) / _STEP - 1e-9) * _STEP) if value > 0.0 else 0.0
+    return exp(ceil(log(value) / _LENGTH_STEP - 1e-9) * _LENGTH_STEP) if value > 0.0 else 0.0
 
 
 def max_engine_rate(role: Role, engine: QueueEngine, work: RequestLoad, targets: Targets, engines_max: int) -> MaxRate:
@@ -74,41 +74,41 @@ def max_engine_rate(role: Role, engine: QueueEngine, work: RequestLoad, targets:
     isl, osl = max(1.0, round_up_length(work.isl_tokens)), max(1.0, round_up_length(work.osl_tokens))
     if role == "decode":
         return _batch_rate(engine.times, 0.0, osl, engine.batch_requests, targets)
-    first_ms, batch = 0.0, None
+    initial_wait_ms, batch = 0.0, None
     if role == "aggregated" and osl > 1.0:
         # Iterations are not interrupted, so a prompt waits for the current one.
-        first_ms, times = engine.times.alpha, _held_up(engine.times, isl, osl - 1.0)
+        initial_wait_ms, times = engine.times.alpha, _stalled_times(engine.times, isl, osl - 1.0)
         batch = _batch_rate(times, isl, osl, engine.batch_requests, targets)
         if batch.requests_per_s <= 0.0:
             return batch
     prompt_ms = engine.times.gamma / engine.pass_requests + engine.times.delta * isl
     fewest = work.requests_per_s * max(prompt_ms / 1_000.0, 1.0 / batch.requests_per_s if batch else 0.0)
-    most = max(1, min(engines_max, _TOGETHER))
+    most = max(1, min(engines_max, _ENGINES_MAX))
     count = int(max(1.0, min(most, fewest)))
-    found = _prompt_rate(engine, isl, targets, first_ms, count)
+    found = _prompt_rate(engine, isl, targets, initial_wait_ms, count)
     while count < most and found.requests_per_s * count < work.requests_per_s:
         count = min(most, count + max(1, count // 8))
-        more = _prompt_rate(engine, isl, targets, first_ms, count)
+        more = _prompt_rate(engine, isl, targets, initial_wait_ms, count)
         if more.requests_per_s * count >= work.requests_per_s:
             break
         found = more
     return min(found, batch or found, key=lambda sized: sized.requests_per_s)
 
 
-@lru_cache(_CACHED)
+@lru_cache(_CACHE_MAX)
 def _batch_rate(times: LinearTimes, isl: float, osl: float, batch_requests: int, targets: Targets) -> MaxRate:
     return max_rate(_queue(times, isl, osl, batch_requests), targets)
 
 
-def _held_up(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
+def _stalled_times(times: LinearTimes, isl: float, steps: float) -> LinearTimes:
     """Return the latency parameters of a batch whose iterations are delayed by the prefill passes of other requests."""
     pass_ms = times.gamma + times.delta * isl
     each_ms = pass_ms / steps
     return LinearTimes(max(0.0, times.alpha - each_ms), times.beta + each_ms, pass_ms, 0.0)
 
 
-@lru_cache(_CACHED)
-def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, first_ms: float, engines: int) -> MaxRate:
+@lru_cache(_CACHE_MAX)
+def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, initial_wait_ms: float, engines: int) -> MaxRate:
     """Return the higher rate of two models: prompts share passes, or each prompt has an engine for itself.
 
     The first model fits short prompts, many of which share the fixed cost of a pass; a prompt waits for the current
@@ -116,17 +116,23 @@ def _prompt_rate(engine: QueueEngine, isl: float, targets: Targets, first_ms: fl
     one that finds an engine busy must go to another.
     """
     times, pass_ms = engine.times, engine.times.gamma + engine.times.delta * isl
-    spare_ms = first_ms + (targets.ttft_ms - first_ms) / _PASSES
-    shared = _after(first_ms, _queue(times, isl, 1.0, engine.pass_requests), replace(targets, ttft_ms=spare_ms))
-    alone = _after(first_ms, _queue(replace(times, gamma=pass_ms, delta=0.0), isl, 1.0, engines), targets)
+    shared_ttft_ms = initial_wait_ms + (targets.ttft_ms - initial_wait_ms) / _PASSES
+    shared = _rate_after_wait(
+        initial_wait_ms, _queue(times, isl, 1.0, engine.pass_requests), replace(targets, ttft_ms=shared_ttft_ms)
+    )
+    alone = _rate_after_wait(
+        initial_wait_ms, _queue(replace(times, gamma=pass_ms, delta=0.0), isl, 1.0, engines), targets
+    )
     alone = replace(alone, requests_per_s=alone.requests_per_s / engines)
     return max(shared, alone, key=lambda sized: sized.requests_per_s)
 
 
-def _after(first_ms: float, queue: EngineQueue, targets: Targets) -> MaxRate:
-    """Return the maximum rate of a queue of prompts that first wait ``first_ms`` for the current iteration."""
-    found = max_rate(queue, replace(targets, ttft_ms=max(_UNREACHED, targets.ttft_ms - first_ms), itl_ms=inf))
-    return found if found.requests_per_s > 0.0 else replace(found, lowest_ms=found.lowest_ms + first_ms)
+def _rate_after_wait(initial_wait_ms: float, queue: EngineQueue, targets: Targets) -> MaxRate:
+    """Return the maximum rate of a queue of prompts that first wait ``initial_wait_ms`` for the current iteration."""
+    found = max_rate(
+        queue, replace(targets, ttft_ms=max(_TARGET_MIN_MS, targets.ttft_ms - initial_wait_ms), itl_ms=inf)
+    )
+    return found if found.requests_per_s > 0.0 else replace(found, lowest_ms=found.lowest_ms + initial_wait_ms)
 
 
 def _queue(times: LinearTimes, isl: float, osl: float, batch_requests: int) -> EngineQueue:

@@ -17,7 +17,7 @@ ROUNDING: Final = 1e-6
 """Relative tolerance of targets, which are often measured latencies, rounded."""
 TOKENS_SHARE: Final = 0.9
 """Fraction of the highest rate used with a target of tokens per second, as upstream."""
-FARTHEST: Final = 1e-6
+RATIO_MIN: Final = 1e-6
 """Ratio of actual to allowed latency below which the search does not distinguish values."""
 
 
@@ -123,14 +123,14 @@ def largest_rate(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> 
 def _excess(queue: EngineQueue, limit: LatencyLimit, attainment: float) -> Callable[[float], float]:
     """Return the log ratio of actual to allowed at a rate: of the mean latency, or of the fraction of late requests."""
     if not attainment:
-        return lambda rate: log(max(FARTHEST, _mean_ms(queue, limit, rate) / limit.target_ms))
+        return lambda rate: log(max(RATIO_MIN, _mean_ms(queue, limit, rate) / limit.target_ms))
     late, batch = 1.0 - attainment, limit.largest_batch(queue.batch_max)
     if batch < queue.batch_max:
-        return lambda rate: log(max(FARTHEST, queue.share_above(rate, batch) / late))
+        return lambda rate: log(max(RATIO_MIN, queue.share_above(rate, batch) / late))
     if not limit.includes_wait:
         return lambda _: -inf
     wait_ms = limit.wait_budget_ms(queue.batch_max)
-    return lambda rate: log(max(FARTHEST, queue.share_waiting_over(rate, wait_ms) / late))
+    return lambda rate: log(max(RATIO_MIN, queue.share_waiting_over(rate, wait_ms) / late))
 
 
 def _mean_ms(queue: EngineQueue, limit: LatencyLimit, rate: float) -> float:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.queue_sizing import (
-    FARTHEST,
     PRECISION,
+    RATIO_MIN,
     ROUNDING,
     MaxRate,
     Targets,
@@ -19,7 +19,7 @@ from loadline.core.engines.queue_sizing import (
     largest_rate,
     latency_limits,
 )
-from loadline.core.engines.queueing import NEVER_SHORT, EngineQueue
+from loadline.core.engines.queueing import QUEUE_LENGTH_IGNORED, EngineQueue
 from loadline.core.engines.roots import last_below_many
 
 
@@ -97,7 +97,7 @@ class _QueueArrays:
             waits = full / (accepted * (1.0 - r)) * np.exp((rate - self.top) * self.wait_ms)
             late = np.where(self.batch_within < self.batch, 1.0 - below / accepted, waits)
             missed = np.where(self.attained, late, missed)
-        excess: FloatArray = np.log(np.maximum(missed / self.allowed, FARTHEST))
+        excess: FloatArray = np.log(np.maximum(missed / self.allowed, RATIO_MIN))
         return excess
 
     def _batches(self, rate: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -136,6 +136,6 @@ class _QueueArrays:
         """
         rate = np.maximum(requests_per_s, self.least) / 1_000.0
         span = self.room * np.log(rate / self.top) + (self.top - rate) * self.wait_ms[0]
-        doubtful = self.attained & (self.batch_within[0] == self.batch) & (span >= NEVER_SHORT)
+        doubtful = self.attained & (self.batch_within[0] == self.batch) & (span >= QUEUE_LENGTH_IGNORED)
         columns: list[int] = np.flatnonzero(doubtful & (requests_per_s < self.most)).tolist()
         return columns

@@ -27,18 +27,18 @@ BATCH_MAX: Final = 16_384
 """Largest supported batch, in requests; each one is a state of the model."""
 QUEUE_MAX: Final = 1_000_000
 """Largest supported queue, in requests."""
-_MARGIN: Final = 0.001
+_RATE_MARGIN: Final = 0.001
 _SLACK_MIN: Final = 0.001
 """Slack below which the recursion of the means amplifies rounding errors."""
 _RATE_MAX: Final = 1e9
 _MS_MAX: Final = 1e12
-_NEVER_FULL: Final = -40.0
+_BATCH_BOUND_IGNORED: Final = -40.0
 """Log of a fraction that is lost in a 64-bit sum; the largest batch is then treated as infinite."""
-NEVER_SHORT: Final = -18.0
+QUEUE_LENGTH_IGNORED: Final = -18.0
 """Log of the relative error of the waiting-time tail when a long queue is treated as infinite: 1e-8."""
-_SHORTEST_MS: Final = 1e-9
+_WAIT_MIN_MS: Final = 1e-9
 _PRECISION: Final = 1e-6
-_NOTHING: Final = 1e-300
+_TINY: Final = 1e-300
 """Smallest argument of a logarithm."""
 _DEVIATIONS: Final = 7.0
 """Standard deviations around the mean that contain a Poisson count, but for 1e-11."""
@@ -117,7 +117,7 @@ class EngineQueue:
 
         0.1 % of the departures with a batch of one, and 0.1 % below the saturation rate.
         """
-        return _MARGIN * 1_000.0 / (self.fixed_ms + self.each_ms), (1.0 - _MARGIN) * 1_000.0 * self.rate_max
+        return _RATE_MARGIN * 1_000.0 / (self.fixed_ms + self.each_ms), (1.0 - _RATE_MARGIN) * 1_000.0 * self.rate_max
 
     def analyse(self, requests_per_s: float) -> QueueAnalysis:
         """Return the steady state at a rate of arrivals, which may exceed the capacity.
@@ -128,15 +128,15 @@ class EngineQueue:
         rate = _per_ms(requests_per_s)
         full_log, batch, (lead, last, total, moment) = self._joined(rate)
         full = exp(full_log)
-        whole = lead + full * total
-        accepted = (lead + full * (total - last)) / whole
+        norm = lead + full * total
+        accepted = (lead + full * (total - last)) / norm
         service_ms = self.fixed_ms + self.each_ms * batch
         running = rate * accepted * service_ms
-        waiting = full * moment / whole
+        waiting = full * moment / norm
         return QueueAnalysis(
             offered_requests_per_s=requests_per_s,
             throughput_requests_per_s=requests_per_s * accepted,
-            refused=full * last / whole,
+            refused=full * last / norm,
             waiting_ms=waiting / (rate * accepted),
             service_ms=service_ms,
             prefill_ms=self.prefill_fixed_ms + self.prefill_each_ms * batch,
@@ -144,7 +144,7 @@ class EngineQueue:
             batch_requests=batch,
             running_requests=running,
             waiting_requests=waiting,
-            busy=1.0 - exp(full_log - self._log_weight(self.batch_max, rate)) * lead / whole,
+            busy=1.0 - exp(full_log - self._log_weight(self.batch_max, rate)) * lead / norm,
             utilisation=running / self.batch_max,
         )
 
@@ -160,10 +160,10 @@ class EngineQueue:
         rate, count = _per_ms(requests_per_s), int(min(max(batch_requests, 0.0), self.batch_max))
         if count in {0, self.batch_max}:
             return 1.0 if count == 0 else 0.0
-        whole_log = self._unbounded_log(rate, self.batch_max)
-        if whole_log is not None:
-            return 1.0 - min(1.0, exp(self._log_weight(count - 1, rate) - whole_log - self._full_log(rate, count - 1)))
-        falling = self._falling(rate, self.batch_max)
+        norm_log = self._unbounded_log(rate, self.batch_max)
+        if norm_log is not None:
+            return 1.0 - min(1.0, exp(self._log_weight(count - 1, rate) - norm_log - self._full_log(rate, count - 1)))
+        falling = self._weights_descending(rate, self.batch_max)
         above = 1.0 + float(np.add.reduce(falling[: self.batch_max - count]))
         below = float(np.add.reduce(falling[self.batch_max - count :]))
         lead, last, total, _ = queue_weights(log(rate / self.rate_max), self.queue_max)
@@ -188,7 +188,7 @@ class EngineQueue:
         waits = full / (lead + full * (total - last))
         wait_ms = min(wait_ms, _MS_MAX)
         slack = (self.rate_max - rate) * wait_ms
-        if step < 0.0 and self.queue_max * step + slack < NEVER_SHORT:
+        if step < 0.0 and self.queue_max * step + slack < QUEUE_LENGTH_IGNORED:
             return waits / (1.0 - rate / self.rate_max) * exp(-slack)
         return min(1.0, waits * _waiting_weight(self.rate_max * wait_ms, step, self.queue_max))
 
@@ -219,15 +219,15 @@ class EngineQueue:
 
         def excess(wait_ms: float) -> float:
             """Return the log of allowed to actual late requests, at most 0 below the quantile."""
-            return log(late / max(_NOTHING, self.share_waiting_over(requests_per_s, wait_ms)))
+            return log(late / max(_TINY, self.share_waiting_over(requests_per_s, wait_ms)))
 
-        at_low = excess(_SHORTEST_MS)
+        at_low = excess(_WAIT_MIN_MS)
         if at_low >= 0.0:
             return 0.0
         high = 1.0 / self.rate_max
         while (at_high := excess(high)) <= 0.0:
             high *= 2.0
-        return last_below(excess, (_SHORTEST_MS, at_low), (high, at_high), _PRECISION) * (1.0 + _PRECISION)
+        return last_below(excess, (_WAIT_MIN_MS, at_low), (high, at_high), _PRECISION) * (1.0 + _PRECISION)
 
     def ttft_quantile_ms(self, requests_per_s: float, share: float) -> float:
         """Return the quantile ``share`` (0..1) of the TTFT."""
@@ -256,19 +256,19 @@ class EngineQueue:
         if rate < self.rate_max and slack > _SLACK_MIN:
             full_log = self._full_log(rate, self.batch_max)
             full, unit = exp(full_log), self.fixed_ms + self.each_ms
-            # The sum over n of n p(n) = rate (fixed + each n) p(n-1).
+            # Sum of n p(n) = rate (fixed + each n) p(n-1) over n.
             return full_log, rate * (unit * (1.0 - full) - self.each_ms * self.batch_max * full) / slack
-        falling = self._falling(rate, self.batch_max)
-        whole = 1.0 + float(np.add.reduce(falling))
+        falling = self._weights_descending(rate, self.batch_max)
+        norm = 1.0 + float(np.add.reduce(falling))
         below = float(np.add.reduce(falling * np.arange(1.0, self.batch_max + 1.0)))
-        return -log(whole), self.batch_max - below / whole
+        return -log(norm), self.batch_max - below / norm
 
     def _full_log(self, rate: float, batch: int) -> float:
         """Return the log probability of a full batch of ``batch`` requests, without a queue."""
-        whole_log = self._unbounded_log(rate, batch)
-        if whole_log is not None:
-            return self._log_weight(batch, rate) - whole_log
-        return -log(1.0 + float(np.add.reduce(self._falling(rate, batch))))
+        norm_log = self._unbounded_log(rate, batch)
+        if norm_log is not None:
+            return self._log_weight(batch, rate) - norm_log
+        return -log(1.0 + float(np.add.reduce(self._weights_descending(rate, batch))))
 
     def _unbounded_log(self, rate: float, batch: int) -> float | None:
         """Return the log of the sum of all weights, relative to the empty state, if ``batch`` is effectively infinite.
@@ -278,10 +278,10 @@ class EngineQueue:
         if rate * (self.fixed_ms + self.each_ms * batch) >= batch:
             return None
         mass = rate * self.each_ms
-        whole_log = rate * (self.fixed_ms + self.each_ms) * (-log1p(-mass) / mass if mass > 0.0 else 1.0)
-        return whole_log if self._log_weight(batch, rate) - whole_log < _NEVER_FULL else None
+        norm_log = rate * (self.fixed_ms + self.each_ms) * (-log1p(-mass) / mass if mass > 0.0 else 1.0)
+        return norm_log if self._log_weight(batch, rate) - norm_log < _BATCH_BOUND_IGNORED else None
 
-    def _falling(self, rate: float, batch: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _weights_descending(self, rate: float, batch: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return the weights of the states ``batch - 1`` to 0 relative to ``batch``, rounded alike on any CPU."""
         return np.multiply.accumulate(self._rates_falling[self.batch_max - batch :] / rate)
 
@@ -301,25 +301,25 @@ class EngineQueue:
         return list(accumulate(map(log, self._rates_falling[::-1].tolist()), initial=0.0))
 
 
-def _waiting_weight(left: float, step: float, room: int) -> float:
+def _waiting_weight(departures: float, step: float, queue_max: int) -> float:
     """Sum the weights of the queue states, each times the probability of at most that many departures.
 
-    Departures are a Poisson count with the mean ``left``. Weights are ``exp(step * place)``, relative to the state
-    after the last one if ``step`` > 0.
+    Departures are a Poisson count with the mean ``departures``. Weights are ``exp(step * place)``, relative to the
+    state after the last one if ``step`` > 0.
     """
-    width = _DEVIATIONS * sqrt(left) + 20.0
-    first, beyond = max(0, int(left - width)), min(room, int(left + width) + 1)
-    if first >= room:
+    width = _DEVIATIONS * sqrt(departures) + 20.0
+    first, beyond = max(0, int(departures - width)), min(queue_max, int(departures + width) + 1)
+    if first >= queue_max:
         return 0.0
-    anchor = max(0.0, step * room)
-    chance = exp(first * log(left) - left - lgamma(first + 1.0)) if left else 1.0
-    reached, found = 0.0, 0.0
+    anchor = max(0.0, step * queue_max)
+    probability = exp(first * log(departures) - departures - lgamma(first + 1.0)) if departures else 1.0
+    cumulative, found = 0.0, 0.0
     for place in range(first, beyond):
-        reached += chance
-        found += exp(step * place - anchor) * min(reached, 1.0)
-        chance *= left / (place + 1)
+        cumulative += probability
+        found += exp(step * place - anchor) * min(cumulative, 1.0)
+        probability *= departures / (place + 1)
     start = step * beyond if step <= 0.0 else 0.0
-    return found + exp(start) * geometric_sum(step, room - beyond)
+    return found + exp(start) * geometric_sum(step, queue_max - beyond)
 
 
 def _check(name: str, value: float, least: float, most: float, unit: str) -> None:

@@ -20,9 +20,9 @@ from loadline.core.engines.arrays import FloatArray
 
 SAMPLES_MIN: Final = 5
 SAMPLES_MAX: Final = 50
-_FAR: Final = 6.0
+_OUTLIER_DEVIATIONS: Final = 6.0
 """Median absolute deviations beyond which a sample is an outlier: 4 standard deviations of normal noise."""
-_EXACT: Final = 1e-9
+_ROUNDING: Final = 1e-9
 """Relative deviation below which samples are exactly on a line and none is an outlier."""
 
 
@@ -101,7 +101,7 @@ def without_outliers(loads: list[float], latencies: list[float]) -> tuple[list[f
     """Return the samples near the Theil-Sen line, at most ``SAMPLES_MAX``."""
     slope, intercept_ms = _theil_sen(np.asarray(loads, np.float64), np.asarray(latencies, np.float64))
     off = [abs(y - (slope * x + intercept_ms)) for x, y in zip(loads, latencies, strict=True)]
-    far = max(_FAR * sorted(off)[(len(off) - 1) // 2], _EXACT * max(latencies))
+    far = max(_OUTLIER_DEVIATIONS * sorted(off)[(len(off) - 1) // 2], _ROUNDING * max(latencies))
     near = [distance <= far for distance in off]
     return list(compress(loads, near)), list(compress(latencies, near))
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from loadline.core.engines.arrays import FloatArray
 
-_PATIENCE: Final = 3
-_NEAREST: Final = 0.25
+_BISECT_EVERY: Final = 3
+_END_DISTANCE: Final = 0.25
 """Smallest distance of a step from the ends of the bracket, as a fraction of the precision; both ends converge."""
 
 
@@ -32,21 +32,21 @@ def last_below(
     while right - left > precision * right:
         steps += 1
         place = (left * at_right - right * at_left) / (at_right - at_left)
-        if steps % _PATIENCE == 0:
+        if steps % _BISECT_EVERY == 0:
             halved = width / 2.0
             width = right - left
             if width > halved:
                 place, width = (left + right) / 2.0, width / 2.0
-        nearest = _NEAREST * precision * right
+        nearest = _END_DISTANCE * precision * right
         place = min(right - nearest, max(left + nearest, place))
         value = function(place)
         if value > 0.0:
             if side > 0:
-                at_left *= _kept(value, at_right)
+                at_left *= _end_factor(value, at_right)
             right, at_right, side = place, value, 1
         else:
             if side < 0:
-                at_right *= _kept(value, at_left)
+                at_right *= _end_factor(value, at_left)
             left, at_left, side = place, value, -1
     return left
 
@@ -63,11 +63,11 @@ def last_below_many(
     while (apart := right - left > precision * right).any():
         steps += 1
         place = (left * at_right - right * at_left) / (at_right - at_left)
-        if steps % _PATIENCE == 0:
+        if steps % _BISECT_EVERY == 0:
             halves = right - left > width / 2.0
             place = np.where(halves, (left + right) / 2.0, place)
             width = np.where(halves, 0.5, 1.0) * (right - left)
-        nearest = _NEAREST * precision * right
+        nearest = _END_DISTANCE * precision * right
         place = np.where(apart, np.minimum(right - nearest, np.maximum(left + nearest, place)), left)
         value = np.where(apart, function(place), at_left)
         above = value > 0.0
@@ -83,7 +83,7 @@ def last_below_many(
     return left
 
 
-def _kept(value: float, before: float) -> float:
+def _end_factor(value: float, before: float) -> float:
     """Return the factor for the value at the other end after two steps to the same side."""
     kept = 1.0 - value / before if before else 0.5
     return kept if kept > 0.0 else 0.5

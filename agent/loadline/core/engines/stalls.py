@@ -13,11 +13,11 @@ from typing import Final
 from loadline.core.engines.lengths import LengthDistribution
 
 _NORMAL: Final = NormalDist()
-_HALVINGS: Final = 40
-_KEPT_MAX: Final = 1_024
+_BISECTIONS: Final = 40
+_CACHE_MAX: Final = 1_024
 
 
-@lru_cache(_KEPT_MAX)
+@lru_cache(_CACHE_MAX)
 def stall_quantile(osl: LengthDistribution, share: float) -> float:
     """Return the quantile ``share`` (0..1) of the mean ITL, in standard deviations of a single token above the mean.
 
@@ -27,7 +27,7 @@ def stall_quantile(osl: LengthDistribution, share: float) -> float:
         return 0.0
     low, high = 0.0, _NORMAL.inv_cdf(share)  # outputs of one token
     roots = [sqrt(max(tokens, 1.0)) for tokens in osl.tokens]
-    for _ in range(_HALVINGS):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2.0
         within = fsum(part * _NORMAL.cdf(middle * root) for root, part in zip(roots, osl.shares, strict=True))
         low, high = (middle, high) if within < share else (low, middle)

@@ -13,11 +13,11 @@ POINTS_MIN: Final = 2
 POINTS_MAX: Final = 100_000
 """Largest number of points; a profiler measures a few dozen."""
 
-_LEAST: Final = 1e-6
-_MOST: Final = 1e12
+_VALUE_MIN: Final = 1e-6
+_VALUE_MAX: Final = 1e12
 """Bounds of plausible values in any unit, which keep computations finite."""
-_AGAIN: Final = "Profile the engine again"
-_REMOVE: Final = "Profile the engine again, or take the point out of all keys"
+_PROFILE_AGAIN: Final = "Profile the engine again"
+_REMOVE_POINT: Final = "Profile the engine again, or take the point out of all keys"
 
 Points = Annotated[tuple[float, ...], Meta(max_length=POINTS_MAX)]
 
@@ -124,12 +124,12 @@ class DecodeSweep(
 def _check_numbers(keys: dict[str, tuple[float, ...]]) -> None:
     for key, values in keys.items():
         if not values:
-            raise ValueError(f"key {key!r} is empty. {_AGAIN}.")
+            raise ValueError(f"key {key!r} is empty. {_PROFILE_AGAIN}.")
         for place, value in enumerate(values):
-            if not 0.0 <= value <= _MOST:
+            if not 0.0 <= value <= _VALUE_MAX:
                 raise ValueError(
-                    f"point {place + 1} of key {key!r} is {value}: not finite, or not within 0 and {_MOST:g}. "
-                    f"{_REMOVE}."
+                    f"point {place + 1} of key {key!r} is {value}: not finite, or not within 0 and {_VALUE_MAX:g}. "
+                    f"{_REMOVE_POINT}."
                 )
 
 
@@ -137,14 +137,16 @@ def _check_lengths(keys: dict[str, tuple[float, ...]]) -> None:
     sizes = {key: len(values) for key, values in keys.items()}
     if len(set(sizes.values())) > 1 or min(sizes.values()) < POINTS_MIN:
         found = ", ".join(f"{key!r} has {size}" for key, size in sizes.items())
-        raise ValueError(f"{found}: they need equally many points, at least {POINTS_MIN}. {_AGAIN}.")
+        raise ValueError(f"{found}: they need equally many points, at least {POINTS_MIN}. {_PROFILE_AGAIN}.")
 
 
 def _check_above_zero(keys: dict[str, tuple[float, ...]], *named: str) -> None:
     for key in named:
         for place, value in enumerate(keys[key]):
-            if value < _LEAST:
-                raise ValueError(f"point {place + 1} of key {key!r} is {value:g}: too small to be true. {_AGAIN}.")
+            if value < _VALUE_MIN:
+                raise ValueError(
+                    f"point {place + 1} of key {key!r} is {value:g}: too small to be true. {_PROFILE_AGAIN}."
+                )
 
 
 def _check_rising(key: str, values: Sequence[float], places: Sequence[int]) -> None:

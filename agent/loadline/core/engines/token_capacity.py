@@ -12,17 +12,17 @@ from msgspec import Meta, Struct, field
 
 from loadline.core.vocabulary.scalars import Role
 
-BATCHED_TOKENS: Final = 8_192
+DEFAULT_BATCHED_TOKENS: Final = 8_192
 """Largest batch in tokens of an engine that does not report it: vLLM's default."""
-SEQUENCES: Final = 256
+DEFAULT_SEQUENCES: Final = 256
 """Largest batch in requests of an engine that does not report it: vLLM's default."""
-_REMEMBERED: Final = 10
+_OBSERVATIONS_MAX: Final = 10
 """Observations in a mean, as upstream."""
 _TOKENS_MAX: Final = 1e12
 """Largest plausible observation, in tokens."""
-_TELLING: Final = 0.5
+_INFORMATIVE_MIN: Final = 0.5
 """Fraction of k1 below which a queue is not an observation; upstream once learned 16 % of a cache."""
-_BUCKETS: Final = (100, 500)
+_OUTPUT_BOUNDS: Final = (100, 500)
 """Mean output lengths in tokens that separate the kinds of load."""
 
 
@@ -32,7 +32,10 @@ def memory_tokens(kv_tokens: float, kv_threshold: float) -> float:
 
 
 def derived_tokens(
-    isl_tokens: float, osl_tokens: float, batched_tokens: float = BATCHED_TOKENS, sequences: float = SEQUENCES
+    isl_tokens: float,
+    osl_tokens: float,
+    batched_tokens: float = DEFAULT_BATCHED_TOKENS,
+    sequences: float = DEFAULT_SEQUENCES,
 ) -> float:
     """Return k2 derived from the flags of an engine: its largest batch, half way through the output.
 
@@ -51,8 +54,8 @@ class ObservedCapacity(Struct):
     """Observed k2: tokens held while requests queued, by mean output length."""
 
     by_bucket: dict[
-        Annotated[int, Meta(ge=0, le=len(_BUCKETS))],
-        Annotated[list[_Observed], Meta(min_length=1, max_length=_REMEMBERED)],
+        Annotated[int, Meta(ge=0, le=len(_OUTPUT_BOUNDS))],
+        Annotated[list[_Observed], Meta(min_length=1, max_length=_OBSERVATIONS_MAX)],
     ] = field(default_factory=dict)
 
     def record(self, osl_tokens: float, tokens: float) -> None:
@@ -61,7 +64,7 @@ class ObservedCapacity(Struct):
             return
         kept = self.by_bucket.setdefault(_bucket(osl_tokens), [])
         kept.append(tokens)
-        del kept[:-_REMEMBERED]
+        del kept[:-_OBSERVATIONS_MAX]
 
     def mean(self, osl_tokens: float) -> float | None:
         """Return the mean of the observations of a kind of load; None without any."""
@@ -70,7 +73,7 @@ class ObservedCapacity(Struct):
 
 
 def _bucket(osl_tokens: float) -> int:
-    return sum(osl_tokens >= bound for bound in _BUCKETS)
+    return sum(osl_tokens >= bound for bound in _OUTPUT_BOUNDS)
 
 
 class WorkerKv(Struct, frozen=True):
@@ -86,7 +89,7 @@ class WorkerKv(Struct, frozen=True):
 
     def is_informative(self, kv_threshold: float) -> bool:
         """Return True if a queue at this KV usage is an observation of k2."""
-        return self.tokens_in_use >= _TELLING * memory_tokens(self.kv_tokens, kv_threshold)
+        return self.tokens_in_use >= _INFORMATIVE_MIN * memory_tokens(self.kv_tokens, kv_threshold)
 
 
 class TokenLimits(Struct, frozen=True):

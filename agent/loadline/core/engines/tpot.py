@@ -13,7 +13,7 @@ from loadline.core.engines.latency_models import DecodeModel
 POINTS_MAX: Final = 65_536
 TOKENS_MIN: Final = 8.0
 """Smallest tokens per request; sweeps do not begin below."""
-_COMPILED_MAX: Final = 256
+_CACHE_MAX: Final = 256
 _Points = Annotated[tuple[float, ...], Meta(min_length=1, max_length=POINTS_MAX)]
 
 
@@ -99,7 +99,7 @@ def predicted_tpot(model: TpotModel | None, batch_requests: FloatArray, tokens: 
     return np.where(tokens > 0.0, model.tpot_ms(batch, each), 0.0)
 
 
-@lru_cache(_COMPILED_MAX)
+@lru_cache(_CACHE_MAX)
 def tpot_surface(sweep: TpotSweep) -> TpotSurface:
     """Return the surface of a sweep, cached."""
     return TpotSurface(sweep)

@@ -80,7 +80,7 @@ def parse_cron(text: str) -> CronSchedule:
     """
     words = text.lower().split()
     if len(words) != len(_FIELDS):
-        fields = ", ".join(what for what, *_ in _FIELDS)
+        fields = ", ".join(label for label, *_ in _FIELDS)
         count = f"{len(words)} field{'' if len(words) == 1 else 's'}"
         raise CronError(f"has {count} instead of 5", f"Write {fields}, separated by spaces.")
     minutes, hours, days, months, weekdays = (_field(word, *field) for word, field in zip(words, _FIELDS, strict=True))
@@ -96,36 +96,36 @@ def parse_cron(text: str) -> CronSchedule:
     )
 
 
-def _field(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> set[int]:
+def _field(text: str, label: str, minimum: int, maximum: int, names: tuple[str, ...]) -> set[int]:
     """Return the values of a field."""
-    found: set[int] = set()
+    values: set[int] = set()
     for part in text.split(","):
         span, _, step = part.partition("/")
         first, dash, last = span.partition("-")
         if span == "*":
-            low, high = least, most
+            low, high = minimum, maximum
         else:
-            low = _value(first, what, least, most, names)
-            high = _value(last, what, least, most, names) if dash else most if step else low
-        if what == "day of the week" and high == 0 < low:
+            low = _value(first, label, minimum, maximum, names)
+            high = _value(last, label, minimum, maximum, names) if dash else maximum if step else low
+        if label == "day of the week" and high == 0 < low:
             high = 7  # a range may end on Sunday, which is 0 and 7
         if low > high:
             raise CronError(
-                f"has a descending range of the {what}, {part!r}", "Write two ranges, separated by a comma."
+                f"has a descending range of the {label}, {part!r}", "Write two ranges, separated by a comma."
             )
         if "/" in part and (not step.isdecimal() or not int(step)):
-            raise CronError(f"has a {what} with an invalid step, {part!r}", "Write an integer above 0 after the /.")
-        found.update(range(low, high + 1, int(step or 1)))
-    return found
+            raise CronError(f"has a {label} with an invalid step, {part!r}", "Write an integer above 0 after the /.")
+        values.update(range(low, high + 1, int(step or 1)))
+    return values
 
 
-def _value(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> int:
+def _value(text: str, label: str, minimum: int, maximum: int, names: tuple[str, ...]) -> int:
     if text in names:
-        return names.index(text) + least
-    if text.isdecimal() and least <= int(text) <= most:
+        return names.index(text) + minimum
+    if text.isdecimal() and minimum <= int(text) <= maximum:
         return int(text)
     named = f", or a name such as {names[1]}" if names else ""
-    raise CronError(f"has {text!r} as its {what}", f"Write {least} to {most}{named}.")
+    raise CronError(f"has {text!r} as its {label}", f"Write {minimum} to {maximum}{named}.")
 
 
 def _date(day: int) -> tuple[int, int]:

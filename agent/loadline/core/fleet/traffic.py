@@ -15,7 +15,7 @@ from loadline.core.vocabulary.samples import TrafficSample
 from loadline.core.vocabulary.status import TrafficStatus
 
 BUCKET_MS = 1_000
-_OUTLIER: Final = 10.0
+_OUTLIER_RATIO: Final = 10.0
 """Largest ratio of a reported mean length to the mean of the window before it. It bounds the weight of a wrong report;
 if requests do become longer, the bound grows by a sixth per second."""
 _SHORT_TOKENS: Final = 1_000.0
@@ -127,7 +127,7 @@ def _bounded(tokens: float | None, total: float, count: int) -> float | None:
     """Return a mean length, bounded by the ``count`` lengths of the window with a sum of ``total``."""
     if tokens is None or count < _SIGNIFICANT:
         return tokens
-    return min(tokens, max(_SHORT_TOKENS, _OUTLIER * total / count))
+    return min(tokens, max(_SHORT_TOKENS, _OUTLIER_RATIO * total / count))
 
 
 class Traffic(Struct):

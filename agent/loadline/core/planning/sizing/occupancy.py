@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from loadline.core.engines.token_capacity import (
-    BATCHED_TOKENS,
-    SEQUENCES,
+    DEFAULT_BATCHED_TOKENS,
+    DEFAULT_SEQUENCES,
     ObservedCapacity,
     TokenLimits,
     WorkerKv,
@@ -158,7 +158,7 @@ class Occupancy(Struct):
     def _can_hold(self, worker: WorkerState, found: WorkerKv, limits: TokenLimits, lengths: ObservedLengths) -> float:
         batched, sequences = worker.record.max_batched_tokens, worker.record.max_batch_requests
         derived = derived_tokens(
-            lengths.isl_tokens, lengths.osl_tokens, batched or BATCHED_TOKENS, sequences or SEQUENCES
+            lengths.isl_tokens, lengths.osl_tokens, batched or DEFAULT_BATCHED_TOKENS, sequences or DEFAULT_SEQUENCES
         )
         return worker_tokens(found, limits, self.observed, lengths.osl_tokens, derived or None)
 
