@@ -1,4 +1,4 @@
-"""An agent moves the requests of a real demo fleet: whoever drains is emptied, whoever dies, each request ends once."""
+"""An agent migrates the requests of a real demo fleet: drains, killed processes, and each request completes once."""
 
 import asyncio
 from collections.abc import Iterator
@@ -72,13 +72,13 @@ def start(rig: Rig, name: str) -> ChildAgent:
 
 
 def busy(leader: Leader, *names: str) -> bool:
-    """Whether these have work."""
+    """Return whether these workers have requests."""
     workers = [f"{ROOT}-{name}" for name in names]
     return all(name in leader.loads and leader.sample(name).running_requests for name in workers)
 
 
 def moved(leader: Leader, trigger: str) -> int:
-    """By moves that are over."""
+    """Return the requests migrated by ended migrations of a trigger."""
     ends = {report.command_id: report for report in leader.reports if report.phase == "done"}
     return sum(report.moved for report in ends.values() if report.trigger == trigger)
 
@@ -89,7 +89,7 @@ async def drain(leader: Leader, worker: str) -> None:
     assert msgspec.json.decode(reply, type=OperatorReply).accepted
 
 
-def test_a_worker_that_drains_is_emptied_by_moves_and_the_journal_replays(rig: Rig, served: Fleet) -> None:
+def test_a_draining_worker_is_evacuated_and_the_journal_replays(rig: Rig, served: Fleet) -> None:
     agent = start(rig, "a")
     served.worker("prefill", "prefill", *SLOWLY)
     leaving = served.worker("decode", "d0", *SLOWLY)
@@ -114,7 +114,7 @@ def test_a_worker_that_drains_is_emptied_by_moves_and_the_journal_replays(rig: R
     assert_replays(rig, "a")
 
 
-def test_whoever_is_killed_leader_source_or_destination_each_request_ends_once(rig: Rig, served: Fleet) -> None:
+def test_each_request_completes_once_when_leader_source_or_destination_is_killed(rig: Rig, served: Fleet) -> None:
     agents = {name: start(rig, name) for name in ("a", "b")}
     served.worker("prefill", "prefill", *SLOWLY)
     living = {f"d{number}": served.worker("decode", f"d{number}", *SLOWLY) for number in range(4)}

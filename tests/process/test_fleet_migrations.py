@@ -1,4 +1,4 @@
-"""Requests that move between demo workers: each ends once, whoever is killed in the midst of it."""
+"""Migrations between demo workers: each request completes once, whichever process is killed."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ Act = Callable[[Leader], Coroutine[Any, Any, None]]
 
 
 def played(fleet: Fleet, gateway: "subprocess.Popen[bytes]", act: Act) -> dict[str, Any]:
-    """The gateway's summary after what a leader did meanwhile."""
+    """Let a leader act and return the summary of the gateway."""
 
     async def scenario() -> None:
         async with leader_at(fleet.nats, fleet.root, 2 * PATIENCE_S) as leader:
@@ -44,7 +44,7 @@ def played(fleet: Fleet, gateway: "subprocess.Popen[bytes]", act: Act) -> dict[s
 
 
 def finals(leader: Leader) -> dict[str, tuple[int, int]]:
-    """Moved and failed requests of each move that is over."""
+    """Return the moved and failed requests of each ended migration."""
     return {
         report.command_id: (report.moved, report.failed)
         for report in leader.reports
@@ -53,7 +53,7 @@ def finals(leader: Leader) -> dict[str, tuple[int, int]]:
 
 
 async def accepted(leader: Leader, source: str, destination: str, /, **changed: Any) -> str:
-    """Ask until the source has something to move; gives the id of that command."""
+    """Send commands until the source accepts one, and return its id."""
     command_id = ""
 
     async def asked() -> bool:
@@ -71,7 +71,7 @@ def busy(leader: Leader, worker: str) -> int:
     return leader.sample(worker).running_requests or 0 if worker in leader.loads else 0
 
 
-def test_requests_move_to_and_fro_and_each_ends_once(fleet: Fleet) -> None:
+def test_requests_migrate_to_and_fro_and_each_completes_once(fleet: Fleet) -> None:
     for name in ("prefill", "a", "b"):
         fleet.worker("prefill" if name == "prefill" else "decode", name)
     gateway = fleet.gateway("--load", "2", "--requests-max", "500")
@@ -93,7 +93,7 @@ def test_requests_move_to_and_fro_and_each_ends_once(fleet: Fleet) -> None:
     assert summary["moved"] == moved > 0
 
 
-def test_a_worker_that_drains_is_emptied_by_moves(fleet: Fleet) -> None:
+def test_a_draining_worker_is_evacuated(fleet: Fleet) -> None:
     fleet.worker("prefill", "prefill")
     leaving, _ = fleet.worker("decode", "a"), fleet.worker("decode", "b", "--slots-in", "64")
     gateway = fleet.gateway("--load", "2", "--requests-max", "500")
@@ -115,7 +115,7 @@ def test_a_worker_that_drains_is_emptied_by_moves(fleet: Fleet) -> None:
     assert summary["moved"] > 0
 
 
-def test_a_copy_that_is_late_is_withdrawn_and_its_request_ends_where_it_was(fleet: Fleet) -> None:
+def test_a_late_copy_is_withdrawn_and_its_request_completes_at_the_source(fleet: Fleet) -> None:
     fleet.worker("prefill", "prefill", *SLOWLY)
     for name in "ab":
         # 300 tokens take 10 s, virtual, which are 2 s here.
@@ -140,8 +140,8 @@ def test_a_copy_that_is_late_is_withdrawn_and_its_request_ends_where_it_was(flee
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whoever_is_killed_while_requests_move_none_is_lost_or_doubled(fleet: Fleet, seed: int) -> None:
-    """Moves at random over a slow link; once in a while an end of one is killed, and replaced."""
+def test_no_request_is_lost_or_doubled_when_a_worker_is_killed(fleet: Fleet, seed: int) -> None:
+    """Migrate at random over a slow link, and kill and replace one end once in a while."""
     rng = random.Random(seed)
     fleet.worker("prefill", "prefill", *SLOWLY)
     living = {f"{fleet.root}-d{number}": fleet.worker("decode", f"d{number}", *LINK) for number in range(3)}
@@ -180,7 +180,7 @@ def _phases(leader: Leader, seen: int) -> set[str]:
     return {report.phase for report in leader.reports[seen:]}
 
 
-def test_a_move_to_a_worker_that_is_gone_costs_nothing(fleet: Fleet) -> None:
+def test_a_migration_to_a_lost_worker_fails_without_loss(fleet: Fleet) -> None:
     fleet.worker("prefill", "prefill")
     fleet.worker("decode", "a")
     gateway = fleet.gateway("--load", "3")
@@ -195,8 +195,8 @@ def test_a_move_to_a_worker_that_is_gone_costs_nothing(fleet: Fleet) -> None:
     assert (summary["lost"], summary["retried"], summary["moved"]) == (0, 0, 0)
 
 
-def test_a_destination_that_hangs_in_the_midst_of_moves_takes_nothing_with_it(fleet: Fleet) -> None:
-    """It is frozen for longer than a source waits, and then reads what was handed over to it meanwhile."""
+def test_no_request_is_lost_when_a_destination_hangs(fleet: Fleet) -> None:
+    """Freeze the destination for longer than a source waits; then it reads what was handed over meanwhile."""
     fleet.worker("prefill", "prefill", *SLOWLY)
     fleet.worker("decode", "a", *LINK)
     frozen = fleet.worker("decode", "b", *LINK)
@@ -219,7 +219,7 @@ def test_a_destination_that_hangs_in_the_midst_of_moves_takes_nothing_with_it(fl
     assert (summary["arrived"], summary["finished"], summary["lost"]) == (400, 400, 0)
 
 
-def test_a_bus_that_goes_in_the_midst_of_moves_takes_nothing_with_it(
+def test_no_request_is_lost_when_the_bus_goes_away(
     tmp_path: Path, etcd_url: str, own_name: str, private_nats: Callable[[], NatsServer]
 ) -> None:
     nats = private_nats()

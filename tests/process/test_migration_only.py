@@ -1,4 +1,4 @@
-"""An agent that only moves requests, beside one that only scales: real processes, real servers."""
+"""An agent that only migrates, beside one that only scales, in real processes with real servers."""
 
 import asyncio
 import subprocess
@@ -23,7 +23,7 @@ from loadline.wire.codec import encode
 from loadline.wire.messages import DrainOrder, LoadReport, MigrateCommand, MigrateReply, OperatorReply
 from loadline.wire.subjects import Subjects
 from tests.support.agents import assert_replays
-from tests.support.moving_worker import moving_worker
+from tests.support.migrating_worker import migrating_worker
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
@@ -81,7 +81,7 @@ def status(rig: Rig, *arguments: str) -> AgentStatus:
     return msgspec.json.decode(said.stdout, type=AgentStatus)
 
 
-def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
+def test_two_agents_lead_side_by_side_with_separate_tasks(rig: Rig) -> None:
     scales = start(rig, "scales", MODEL)
     moves = start(rig, "moves", MODEL + MOVES, only="migration")
     asyncio.run(rig.register(RECORDS))
@@ -138,7 +138,7 @@ def test_two_agents_lead_side_by_side_and_each_does_its_own(rig: Rig) -> None:
     assert_replays(rig, "moves")
 
 
-def test_who_is_drained_by_the_one_is_emptied_by_the_other(rig: Rig) -> None:
+def test_a_worker_drained_by_one_agent_is_evacuated_by_the_other(rig: Rig) -> None:
     its: dict[str, object] = {"root": "both", "namespace": "both"}
     model = MODEL.replace('name = "decode", role', 'name = "p", role')
     agents = [
@@ -150,8 +150,8 @@ def test_who_is_drained_by_the_one_is_emptied_by_the_other(rig: Rig) -> None:
         bus = NatsBus(NatsKnobs(servers=(rig.nats.url,)), name="operator")
         await bus.connect(lambda _connected: None)
         async with (
-            moving_worker(rig.nats.url, rig.etcd.url, "both", "w1") as first,
-            moving_worker(rig.nats.url, rig.etcd.url, "both", "w2") as second,
+            migrating_worker(rig.nats.url, rig.etcd.url, "both", "w1") as first,
+            migrating_worker(rig.nats.url, rig.etcd.url, "both", "w2") as second,
         ):
             first.copied.set()
 
@@ -173,14 +173,14 @@ def test_who_is_drained_by_the_one_is_emptied_by_the_other(rig: Rig) -> None:
         assert_replays(rig, name)
 
 
-def test_a_second_one_takes_over(rig: Rig) -> None:
+def test_a_standby_takes_over(rig: Rig) -> None:
     first = start(rig, "first", MODEL + MOVES, only="migration")
     second = start(rig, "second", MODEL + MOVES, only="migration")
     assert status(rig, "--only", "migration").agent == "first"
     nobody = ask(rig, "status")
     assert nobody.returncode == 1
-    assert nobody.stderr.endswith("Start one, or add --only migration if it is that one that runs.\n")
-    assert ask(rig, "explain").stderr.endswith("Is one running and leading? `loadline status` tells.\n")
+    assert nobody.stderr.endswith("Start one, or add --only migration if only that agent runs.\n")
+    assert ask(rig, "explain").stderr.endswith("Is an agent running and leading? Check with `loadline status`.\n")
     assert first.stop() == 0
 
     async def scenario() -> None:

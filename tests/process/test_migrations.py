@@ -1,4 +1,4 @@
-"""Moves between workers over real nats-server and etcd: phases, refusals, deadlines, repeats, a source that dies."""
+"""Migrations over real nats-server and etcd: phases, refusals, deadlines, repeats and a killed source."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from loadline.wire.codec import encode
 from loadline.wire.keys import Keys
 from loadline.wire.messages import DrainCommand, DrainReply
 from tests.support.leader import Leader, leader_at
-from tests.support.moving_worker import Engine, moving_worker
+from tests.support.migrating_worker import Engine, migrating_worker
 from tests.waiting import until, until_async
 
 pytestmark = pytest.mark.process
@@ -41,17 +41,17 @@ async def leaves_the_registry(etcd_url: str, root: str, worker: str) -> None:
 async def two_at(
     nats_url: str, etcd_url: str, root: str, *, slots_in: int = 4
 ) -> AsyncIterator[tuple[Leader, Engine, Engine]]:
-    """A leader and the workers ``a`` and ``b``, the second of which takes in so many."""
+    """Run a leader and the workers ``a`` and ``b``, of which ``b`` has ``slots_in`` slots."""
     async with (
         leader_at(nats_url, root) as leader,
-        moving_worker(nats_url, etcd_url, root, "a") as a,
-        moving_worker(nats_url, etcd_url, root, "b", slots_in=slots_in) as b,
+        migrating_worker(nats_url, etcd_url, root, "a") as a,
+        migrating_worker(nats_url, etcd_url, root, "b", slots_in=slots_in) as b,
     ):
         await until(lambda: len(leader.loads) == 2, "both report")
         yield leader, a, b
 
 
-def test_a_move_from_command_to_end(nats_url: str, etcd_url: str, own_name: str) -> None:
+def test_a_migration_from_command_to_end(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, b):
             reply = await leader.move("a", "b")
@@ -87,7 +87,7 @@ def test_a_destination_without_room_refuses(nats_url: str, etcd_url: str, own_na
     asyncio.run(scenario())
 
 
-def test_a_destination_that_is_not_there_costs_nothing(nats_url: str, etcd_url: str, own_name: str) -> None:
+def test_a_missing_destination_fails_without_loss(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, _):
             await leader.move("a", "nobody")
@@ -112,7 +112,7 @@ def test_a_copy_that_hangs_is_withdrawn_at_the_deadline(nats_url: str, etcd_url:
     asyncio.run(scenario())
 
 
-def test_a_worker_is_emptied_by_moves_while_it_drains(nats_url: str, etcd_url: str, own_name: str) -> None:
+def test_a_draining_worker_is_evacuated(nats_url: str, etcd_url: str, own_name: str) -> None:
     async def scenario() -> None:
         async with two_at(nats_url, etcd_url, own_name) as (leader, a, _):
             drain = DrainCommand("d", "m", "p", "a", "decode", 1, 1, 60_000)
@@ -131,13 +131,13 @@ def test_a_worker_is_emptied_by_moves_while_it_drains(nats_url: str, etcd_url: s
     asyncio.run(scenario())
 
 
-def test_a_source_that_is_killed_while_it_copies_says_no_more(nats_url: str, etcd_url: str, own_name: str) -> None:
-    command = [sys.executable, "-m", "tests.support.moving_worker", nats_url, etcd_url, own_name, "a"]
+def test_a_source_killed_while_it_copies_stops_reporting(nats_url: str, etcd_url: str, own_name: str) -> None:
+    command = [sys.executable, "-m", "tests.support.migrating_worker", nats_url, etcd_url, own_name, "a"]
 
     async def scenario() -> None:
         async with (
             leader_at(nats_url, own_name) as leader,
-            moving_worker(nats_url, etcd_url, own_name, "b") as b,
+            migrating_worker(nats_url, etcd_url, own_name, "b") as b,
         ):
             process = await asyncio.create_subprocess_exec(*command)
             try:
@@ -153,7 +153,7 @@ def test_a_source_that_is_killed_while_it_copies_says_no_more(nats_url: str, etc
             assert set(b.held) == {"b-0", "b-1"}, "it never had them"
             with pytest.raises(BusUnavailable):
                 await leader.move("a", "b", command_id="d")
-            async with moving_worker(nats_url, etcd_url, own_name, "a", incarnation=2):
+            async with migrating_worker(nats_url, etcd_url, own_name, "a", incarnation=2):
                 reply = await leader.move("a", "b", command_id="d", source=MigrationEndpoint("p", "a", 1))
                 assert (reply.accepted, reply.reason) == (False, "gone")
 

@@ -1,4 +1,4 @@
-"""What holds of every move that is asked for, whatever workers say, answer, report and fail to do."""
+"""Properties of every migrate command, whatever workers report and answer."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from loadline.core.controller import Controller
 from loadline.core.migration.knobs import FailoverDomain, MetricName, MigrationKnobs
-from tests.support.moved_fleet import CAPACITY, Host, MovedFleet, registered_backwards, replayed
-from tests.support.movers import Movers
+from tests.support.migrating_fleet import CAPACITY, Host, MigratingFleet, registered_backwards, replayed
+from tests.support.migration_world import MigrationWorld
 
 NAMES = st.sampled_from([f"w{number}" for number in range(6)])
 KV: MetricName = "kv_cache_usage_ratio_projected"
@@ -67,9 +67,9 @@ def knobs(draw: st.DrawFn) -> MigrationKnobs:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> MovedFleet:
-    """A fleet after some dozens of things have happened to it."""
-    fleet = MovedFleet(draw(knobs()), [Host(draw(st.integers(0, 6))) for _ in range(6)])
+def histories(draw: st.DrawFn) -> MigratingFleet:
+    """Return a fleet after some dozens of events."""
+    fleet = MigratingFleet(draw(knobs()), [Host(draw(st.integers(0, 6))) for _ in range(6)])
     fleet.begin({name: {key: draw(value) for key, value in RECORD.items()} for name in fleet.hosts})
     for what, arguments in draw(st.lists(ACTIONS, min_size=20, max_size=80)):
         getattr(fleet, what)(**arguments)
@@ -78,7 +78,7 @@ def histories(draw: st.DrawFn) -> MovedFleet:
 
 @settings(max_examples=120, deadline=None)
 @given(histories(), st.integers(0, 1_000))
-def test_moves_keep_to_the_books_of_the_workers_and_go_on_alike_from_any_snapshot(fleet: MovedFleet, at: int) -> None:
+def test_commands_respect_the_workers_and_replay_from_any_snapshot(fleet: MigratingFleet, at: int) -> None:
     turns = fleet.recorded.turns
     cut = at % len(turns)
     controller = Controller(fleet.world.settings)
@@ -88,7 +88,7 @@ def test_moves_keep_to_the_books_of_the_workers_and_go_on_alike_from_any_snapsho
 
 @settings(max_examples=60, deadline=None)
 @given(histories())
-def test_who_registers_first_makes_no_difference(fleet: MovedFleet) -> None:
+def test_the_order_of_registrations_makes_no_difference(fleet: MigratingFleet) -> None:
     turns = fleet.recorded.turns
-    again = replayed(Movers(fleet.knobs).controller, registered_backwards(turns))
+    again = replayed(MigrationWorld(fleet.knobs).controller, registered_backwards(turns))
     assert again == [turn.effects for turn in turns]

@@ -18,7 +18,7 @@ from loadline.core.migration.selectors import balance, consolidate
 from loadline.core.vocabulary.events import PauseChanged
 from loadline.core.vocabulary.migrations import Migration
 from tests.support.belief import START
-from tests.support.movers import Movers
+from tests.support.migration_world import MigrationWorld
 from tests.vectors.answering import Answer, NotCovered, only
 from tests.vectors.llumnix_world import ROLES, groups, names, view_of, world_of
 
@@ -67,7 +67,7 @@ def metric_order(case: dict[str, Any]) -> dict[str, bool]:
 
 def _comes_first(name: MetricName, value: float, other: float) -> bool:
     """Whether the worker ``a`` of that value comes before the worker ``b`` of another."""
-    world = Movers()
+    world = MigrationWorld()
     world.join("a", 0, **SAYS[name](value))
     world.join("b", 0, **SAYS[name](other))
     view = _view(world)
@@ -75,7 +75,7 @@ def _comes_first(name: MetricName, value: float, other: float) -> bool:
     return bool(view.table.keys[order[0]][1] == "a")
 
 
-def _view(world: Movers) -> LoadView:
+def _view(world: MigrationWorld) -> LoadView:
     (group,) = (group for group in groups(world) if len(group.table))
     return view_of(world, group)
 
@@ -141,7 +141,7 @@ def _is_reserved(given: dict[str, Any]) -> bool:
 def _passes_metric(given: dict[str, Any]) -> bool:
     only(given, "filter", "metric", "threshold", "value")
     name, threshold = _metric_name(given), given["threshold"]
-    world = Movers()
+    world = MigrationWorld()
     world.join("i", 0, **SAYS[name](given["value"]))
     build = below if given["filter"] == "metric_below" else at_least
     return bool(build(lambda _: name, lambda _: threshold)(_view(world)).all())
@@ -222,7 +222,7 @@ def _rows(view: LoadView, found: list[str]) -> Mask:
 
 def policy_registry(case: dict[str, Any]) -> dict[str, Any]:
     only(case["given"], "policies")
-    knobs = Movers().knobs
+    knobs = MigrationWorld().knobs
     kinds = []
     for name in case["given"]["policies"].split(","):
         (one,) = {made for role in ROLES.values() if (made := build_policy(name, knobs, role)) is not None}
@@ -237,12 +237,12 @@ def loop(case: dict[str, Any]) -> dict[str, Any]:
     """How often all workers are looked at in a time, and whether that is within the bounds."""
     given = case["given"]
     only(given, "interval_ms", "run_ms")
-    world = Movers(MigrationKnobs(interval_ms=given["interval_ms"]))
+    world = MigrationWorld(MigrationKnobs(interval_ms=given["interval_ms"]))
     memory = world.controller.state.fleet.models["m"].migration
     dues = [memory.due_ms]
     while (world.controller.next_wake() or world.now) < START + given["run_ms"]:
         world.now = max(world.controller.next_wake() or 0, world.now + 1)
-        world.tell()
+        world.handle()
         dues.append(memory.due_ms)
     cycles = sum(before != after for before, after in pairwise(dues))
     return {"cycles": cycles}
@@ -260,29 +260,29 @@ def _blocked(given: dict[str, Any]) -> dict[str, float]:
     asked = _all_at_once(world)
     assert len(asked) == given["pairs"]
     world.now += 3
-    for move in asked[silent:]:
-        world.answer(move, requests=1)
-        world.phase(move, "done", moved=1)
+    for command in asked[silent:]:
+        world.answer(command, requests=1)
+        world.report_phase(command, "done", moved=1)
     answered_ms = world.now
-    world.tell(world.worker("later"))
-    while not world.tell(world.report("later", 10, 1, schedulable=False)):
+    world.handle(world.worker("later"))
+    while not world.handle(world.report("later", 10, 1, schedulable=False)):
         world.now += 1
     return {"cycle_blocked_s": (world.now - answered_ms) / 1_000.0}
 
 
-def _failing(count: int) -> Movers:
+def _failing(count: int) -> MigrationWorld:
     """So many workers that must give away one request, and as many that take it; nothing was asked yet."""
-    world = Movers()
-    world.tell(PauseChanged("m", paused=True))
+    world = MigrationWorld()
+    world.handle(PauseChanged("m", paused=True))
     for number in range(count):
         world.join(f"ill{number:03}", 10, 1, schedulable=False)
         world.join(f"sound{number:03}", 0, 0)
     return world
 
 
-def _all_at_once(world: Movers) -> list[Migration]:
+def _all_at_once(world: MigrationWorld) -> list[Migration]:
     """What is asked for when it is no more paused."""
-    return world.tell(PauseChanged("m", paused=False))
+    return world.handle(PauseChanged("m", paused=False))
 
 
 def _outcome(given: dict[str, Any]) -> dict[str, Any]:
@@ -294,8 +294,8 @@ def _outcome(given: dict[str, Any]) -> dict[str, Any]:
     if given["servers"] not in says:
         raise NotCovered(f"no answer for {given['servers']}")
     accepted = says[given["servers"]]
-    for move in asked:
-        world.answer(move, accepted=accepted, reason=None if accepted is not False else "nothing_to_move")
+    for command in asked:
+        world.answer(command, accepted=accepted, reason=None if accepted is not False else "nothing_to_move")
     noted = world.controller.state.fleet.models["m"].migration.tally.commands
     outcomes = [what.split(":")[1] for what, count in noted.items() for _ in range(count) if ":planned" not in what]
     unanswered = "unanswered" in outcomes

@@ -5,7 +5,7 @@ from typing import Any
 
 from loadline.core.vocabulary.events import PauseChanged
 from loadline.core.vocabulary.migrations import Migration
-from tests.support.movers import Movers
+from tests.support.migration_world import MigrationWorld
 from tests.vectors import llumnix_reckoning as reckoning
 from tests.vectors.answering import Answer
 from tests.vectors.llumnix_world import groups, view_of, world_of
@@ -28,19 +28,19 @@ def _orders(instances: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def _cycle(given: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
     world = world_of(given, shared)
-    moves = world.tell(PauseChanged("m", paused=False))
-    pairs = [{"src": m.source.worker, "dst": m.destination.worker, "policy": m.trigger} for m in moves]
-    asked = {(move.rule, move.order, move.value) for move in moves}
+    commands = world.handle(PauseChanged("m", paused=False))
+    pairs = [{"src": m.source.worker, "dst": m.destination.worker, "policy": m.trigger} for m in commands]
+    asked = {(command.rule, command.order, command.value) for command in commands}
     return {
         "pairs": pairs,
         "pairs_unordered": sorted(pairs, key=lambda pair: sorted(pair.items())),
         "request_selection": [list(one) for one in sorted(asked)],
         "predicted_tpot": _predicted(world),
-        **_evacuation(given, moves),
+        **_evacuation(given, commands),
     }
 
 
-def _predicted(world: Movers) -> dict[str, float]:
+def _predicted(world: MigrationWorld) -> dict[str, float]:
     found: dict[str, float] = {}
     for group in groups(world):
         times = view_of(world, group).metric("predicted_tpot")
@@ -48,12 +48,12 @@ def _predicted(world: Movers) -> dict[str, float]:
     return {name: time for name, time in found.items() if not math.isnan(time)}
 
 
-def _evacuation(given: dict[str, Any], moves: list[Migration]) -> dict[str, Any]:
+def _evacuation(given: dict[str, Any], commands: list[Migration]) -> dict[str, Any]:
     """What failover has come to: who gave, who took, and what is wrong with that, if anything is."""
-    asked = [move for move in moves if move.trigger.endswith("_failover")]
-    taken = [(move.source.worker, move.destination.worker, move.requests_max) for move in asked]
+    asked = [command for command in commands if command.trigger.endswith("_failover")]
+    taken = [(command.source.worker, command.destination.worker, command.requests_max) for command in asked]
     return {
-        "rules": sorted({f"{move.rule} {move.order}" for move in asked}),
+        "rules": sorted({f"{command.rule} {command.order}" for command in asked}),
         "sources": sorted({source for source, _, _ in taken}),
         "destinations": sorted({destination for _, destination, _ in taken}),
         "wrong": reckoning.wrong(given, taken),

@@ -14,7 +14,7 @@ from loadline.core.rounds.migration_round import MigrationGroup
 from loadline.core.vocabulary.events import PauseChanged
 from loadline.core.vocabulary.scalars import Role
 from tests.support.belief import START
-from tests.support.movers import Movers
+from tests.support.migration_world import MigrationWorld
 from tests.vectors.answering import only
 
 ROLES: Final[dict[str, Role]] = {"prefill": "prefill", "decode": "decode", "neutral": "aggregated"}
@@ -59,7 +59,7 @@ REQUESTS: Final = 10
 """Of a worker of which only tokens are told."""
 
 
-def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
+def world_of(given: dict[str, Any], shared: dict[str, Any]) -> MigrationWorld:
     """The instances as workers of three pools, one for each type, registered in their order.
 
     Each has reported as long ago as is said. It is paused, so that nothing has moved yet.
@@ -76,14 +76,14 @@ def world_of(given: dict[str, Any], shared: dict[str, Any]) -> Movers:
         **{CONFIG[key]: value for key, value in config.items() if key in CONFIG},
     )
     sweep = _sweep(shared, given["tpot_profile"]) if "tpot_profile" in given else None
-    world = Movers(knobs, POOLS, sweep, stale_after_ms=silent_ms)
-    world.tell(PauseChanged("m", paused=True))
+    world = MigrationWorld(knobs, POOLS, sweep, stale_after_ms=silent_ms)
+    world.handle(PauseChanged("m", paused=True))
     end, times = START + 2 * FAR_MS, scale(given["instances"])
     for one in given["instances"]:
         only(one, *INSTANCE)
         record = {"node": one.get("node", ""), "unit": one.get("unit", ""), "reserved": one.get("reserved", "")}
         role = ROLES[one.get("infer_type", "decode")]
-        world.tell(world.worker(one["id"], role, data_parallel_size=one.get("dp", 1), **record))
+        world.handle(world.worker(one["id"], role, data_parallel_size=one.get("dp", 1), **record))
     for one in sorted(given["instances"], key=lambda one: -min(one.get("age_ms", 0), FAR_MS)):
         world.now = end - int(min(one.get("age_ms", 0), FAR_MS))
         _report(world, one, times)
@@ -101,12 +101,12 @@ def scale(instances: list[dict[str, Any]]) -> int:
     return max([1, *ratios])
 
 
-def _report(world: Movers, one: dict[str, Any], times: int) -> None:
+def _report(world: MigrationWorld, one: dict[str, Any], times: int) -> None:
     status, ranks = one.get("status", {}), one.get("dp", 1)
     only(status, *STATUS)
     said = {STATUS[key]: value * (times if key in IN_CACHE else 1) for key, value in status.items()}
     running = status.get(BATCH, 0 if "num_waiting_requests" in status else REQUESTS)
-    first = world.said(
+    first = world.load_report(
         one["id"],
         **{
             "kv_blocks_total": 1_000 * times,
@@ -123,7 +123,7 @@ def _report(world: Movers, one: dict[str, Any], times: int) -> None:
         replace(first.samples[0], rank=rank, queued_prefill_tokens=0, kv_blocks_total=1, **idle)
         for rank in range(1, ranks)
     ]
-    world.tell(replace(first, samples=[*first.samples, *others]))
+    world.handle(replace(first, samples=[*first.samples, *others]))
 
 
 def _sweep(shared: dict[str, Any], name: str) -> TpotSweep:
@@ -135,12 +135,12 @@ def _sweep(shared: dict[str, Any], name: str) -> TpotSweep:
     )
 
 
-def groups(world: Movers) -> list[MigrationGroup]:
+def groups(world: MigrationWorld) -> list[MigrationGroup]:
     """The boards of workers between which requests can move, as they were last looked at."""
     return world.controller._mode.migration._groups["m"]
 
 
-def view_of(world: Movers, group: MigrationGroup, failing: Mask | None = None) -> LoadView:
+def view_of(world: MigrationWorld, group: MigrationGroup, failing: Mask | None = None) -> LoadView:
     """A look at a group as it was before anything moved."""
     state = world.controller.state
     group.table.apply_in_flight([])

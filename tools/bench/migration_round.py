@@ -19,7 +19,7 @@ from loadline.core.migration.in_flight import InFlightMigrations
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.rig.bench import options, percentile, progress, result
-from tests.support.movers import Movers
+from tests.support.migration_world import MigrationWorld
 
 SIZES: Final = (100, 1_000, 10_000)
 MIGRATIONS_MAX: Final = (10_000, 64)
@@ -46,7 +46,7 @@ TPOT: Final = TpotSweep(
 )
 
 
-def fleet(workers: int, migrations_max: int) -> Movers:
+def fleet(workers: int, migrations_max: int) -> MigrationWorld:
     """Build a fleet whose workers have all reported."""
     draw = random.Random(workers)  # noqa: S311 - the same fleet every time
     knobs = MigrationKnobs(
@@ -56,7 +56,7 @@ def fleet(workers: int, migrations_max: int) -> Movers:
         migrations_max=migrations_max,
         suspect_after_ms=60_000,
     )
-    world = Movers(knobs, POOLS, TPOT)
+    world = MigrationWorld(knobs, POOLS, TPOT)
     events: list[AnyEvent] = []
     for number in range(workers):
         pool = "prefill" if number % 4 == 0 else "decode"
@@ -65,13 +65,13 @@ def fleet(workers: int, migrations_max: int) -> Movers:
         batch = draw.randint(1, 200)
         used = int(BLOCKS * draw.uniform(0.05, 0.75))
         slots = {"migration_slots_in": SLOTS, "migration_slots_out": SLOTS}
-        world.said(f"w{number}", kv_blocks_total=BLOCKS, schedulable=number % FAILS > 0, **slots)
+        world.load_report(f"w{number}", kv_blocks_total=BLOCKS, schedulable=number % FAILS > 0, **slots)
         events.append(world.report(f"w{number}", used, batch))
-    world.tell(*events)
+    world.handle(*events)
     return world
 
 
-def pass_ms(world: Movers) -> float:
+def pass_ms(world: MigrationWorld) -> float:
     """Time a turn in which all workers are due, with nothing in flight."""
     memory = world.controller.state.migration
     memory.in_flight = InFlightMigrations()
@@ -82,7 +82,7 @@ def pass_ms(world: Movers) -> float:
     return (time.perf_counter() - began_s) * 1e3
 
 
-def sample_ms(world: Movers) -> float:
+def sample_ms(world: MigrationWorld) -> float:
     """Time a turn with the report of one worker."""
     world.now += 1
     draw = random.Random(world.now)  # noqa: S311
@@ -93,7 +93,7 @@ def sample_ms(world: Movers) -> float:
     return (time.perf_counter() - began_s) * 1e3
 
 
-def plain_ms(world: Movers) -> float:
+def plain_ms(world: MigrationWorld) -> float:
     """Time the computation and sorting of all loads in plain Python."""
     samples = list(world.samples.items())
     began_s = time.perf_counter()
@@ -102,7 +102,7 @@ def plain_ms(world: Movers) -> float:
     return (time.perf_counter() - began_s) * 1e3
 
 
-def repeated(measure: Callable[[Movers], float], world: Movers, times: int) -> list[float]:
+def repeated(measure: Callable[[MigrationWorld], float], world: MigrationWorld, times: int) -> list[float]:
     """Repeat a measurement after a warm-up."""
     return [measure(world) for _ in range(WARM + times)][WARM:]
 

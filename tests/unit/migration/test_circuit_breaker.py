@@ -1,10 +1,10 @@
-"""A worker that does not answer is left alone, longer each time, and holds up nobody else."""
+"""The circuit breaker of workers that do not answer commands."""
 
 from loadline.core.migration.knobs import MigrationKnobs
 from loadline.core.migration.peers import MigrationPeer
 from loadline.core.vocabulary.events import BusConnectionChanged
 from loadline.core.vocabulary.migrations import Migration
-from tests.support.movers import Movers, pairs
+from tests.support.migration_world import MigrationWorld, pairs
 
 KNOBS = MigrationKnobs(
     policies=("decode_failover",),
@@ -15,102 +15,102 @@ KNOBS = MigrationKnobs(
 )
 
 
-def ill() -> tuple[Movers, Migration]:
-    """A worker that must be emptied, and was asked to give its only request away."""
-    world = Movers(KNOBS)
+def ill() -> tuple[MigrationWorld, Migration]:
+    """Return a world with a failed worker and the command to evacuate its only request."""
+    world = MigrationWorld(KNOBS)
     world.join("ill", 10, 1)
     world.join("a", 0, 0)
-    (move,) = world.tell(world.said("ill", schedulable=False))
-    return world, move
+    (command,) = world.handle(world.load_report("ill", schedulable=False))
+    return world, command
 
 
-def peer(world: Movers, name: str) -> MigrationPeer:
+def peer(world: MigrationWorld, name: str) -> MigrationPeer:
     return world.controller.state.fleet.models["m"].migration.peers.get("decode", name)
 
 
-def test_who_does_not_answer_is_asked_again_after_a_while_and_then_after_twice_that() -> None:
-    world, move = ill()
+def test_the_breaker_opens_for_twice_as_long_each_time() -> None:
+    world, command = ill()
     waited_ms = []
     for _ in range(4):
-        assert world.answer(move, accepted=None) == []
+        assert world.answer(command, accepted=None) == []
         since_ms, asked = world.now, list[Migration]()
         while not asked:
-            asked = world.wait(500)
+            asked = world.advance(500)
             assert world.now - since_ms <= KNOBS.breaker_max_ms
         waited_ms.append(world.now - since_ms)
-        (move,) = asked
+        (command,) = asked
     assert waited_ms == [5_000, 10_000, 15_000, 15_000]
     assert [alarm.kind for alarm in world.alarms if alarm.kind == "migration_unanswered"] == ["migration_unanswered"]
 
 
-def test_who_answers_again_is_trusted_again() -> None:
-    world, move = ill()
-    world.answer(move, accepted=None)
-    (again,) = world.wait(5_000)
+def test_an_answer_closes_the_breaker() -> None:
+    world, command = ill()
+    world.answer(command, accepted=None)
+    (again,) = world.advance(5_000)
     world.answer(again, accepted=False, requests=0, reason="no_slots")
     assert (peer(world, "ill").failures, peer(world, "ill").breaker_open_until_ms) == (0, 0)
     world.now += 1
-    assert pairs(world.tell(world.said("ill"))) == [("ill", "a")]
+    assert pairs(world.handle(world.load_report("ill"))) == [("ill", "a")]
 
 
-def test_others_are_asked_meanwhile() -> None:
-    world, move = ill()
-    world.answer(move, accepted=None)
+def test_an_open_breaker_does_not_delay_other_workers() -> None:
+    world, command = ill()
+    world.answer(command, accepted=None)
     world.join("worse", 10, 1)
-    assert pairs(world.tell(world.said("worse", schedulable=False))) == [("worse", "a")]
+    assert pairs(world.handle(world.load_report("worse", schedulable=False))) == [("worse", "a")]
 
 
-def test_one_that_did_not_answer_takes_nothing_in_either() -> None:
-    world, move = ill()
-    world.answer(move, accepted=None)
-    world.tell(world.said("ill", schedulable=True))
+def test_a_worker_with_an_open_breaker_receives_nothing() -> None:
+    world, command = ill()
+    world.answer(command, accepted=None)
+    world.handle(world.load_report("ill", schedulable=True))
     world.join("worse", 10, 1)
-    assert pairs(world.tell(world.said("worse", schedulable=False))) == [("worse", "a")]
+    assert pairs(world.handle(world.load_report("worse", schedulable=False))) == [("worse", "a")]
 
 
-def test_without_the_bus_nobody_can_answer_and_nobody_is_blamed() -> None:
-    world, move = ill()
-    world.tell(BusConnectionChanged(connected=False))
-    world.answer(move, accepted=None)
+def test_without_the_bus_no_breaker_opens() -> None:
+    world, command = ill()
+    world.handle(BusConnectionChanged(connected=False))
+    world.answer(command, accepted=None)
     assert peer(world, "ill").failures == 0
 
 
-def test_a_destination_that_refused_is_passed_over_until_it_reports() -> None:
-    world, move = ill()
-    world.answer(move, requests=1, tokens=10)
-    world.phase(move, "aborted", failed=1, reason="destination_refused")
+def test_a_destination_that_refused_is_excluded_until_its_next_report() -> None:
+    world, command = ill()
+    world.answer(command, requests=1, tokens=10)
+    world.report_phase(command, "aborted", failed=1, reason="destination_refused")
     assert peer(world, "a").excluded
     world.now += 1
-    assert world.tell(world.said("ill")) == []
-    assert pairs(world.tell(world.said("a"))) == [("ill", "a")]
+    assert world.handle(world.load_report("ill")) == []
+    assert pairs(world.handle(world.load_report("a"))) == [("ill", "a")]
 
 
-def test_a_new_life_of_it_is_asked_at_once() -> None:
-    world, move = ill()
-    world.answer(move, accepted=None)
+def test_a_new_incarnation_has_a_closed_breaker() -> None:
+    world, command = ill()
+    world.answer(command, accepted=None)
     world.samples.pop("ill")
     world.now += 1
-    assert world.tell(world.worker("ill", incarnation=2)) == []
-    assert pairs(world.tell(world.report("ill", 10, 1, schedulable=False))) == [("ill", "a")]
+    assert world.handle(world.worker("ill", incarnation=2)) == []
+    assert pairs(world.handle(world.report("ill", 10, 1, schedulable=False))) == [("ill", "a")]
 
 
-def test_commands_of_one_round_are_one_silence() -> None:
-    world = Movers(KNOBS)
+def test_unanswered_commands_of_one_round_count_once() -> None:
+    world = MigrationWorld(KNOBS)
     for number in range(9):
         world.join(f"w{number}", 0, 0, migration_slots_in=1)
     world.join("ill", 90, 9)
-    moves = world.tell(world.said("ill", schedulable=False))
-    assert len(moves) == 9
+    commands = world.handle(world.load_report("ill", schedulable=False))
+    assert len(commands) == 9
     world.now += 5_000
-    for move in moves:
-        world.answer(move, accepted=None)
+    for command in commands:
+        world.answer(command, accepted=None)
         world.now += 10
     assert peer(world, "ill").failures == 1
     assert peer(world, "ill").breaker_open_until_ms <= world.now + KNOBS.breaker_ms
 
 
-def test_who_reports_of_a_move_has_answered_it() -> None:
-    world, move = ill()
-    world.answer(move, accepted=None)
-    world.phase(move, "admitted")
+def test_a_report_closes_the_breaker() -> None:
+    world, command = ill()
+    world.answer(command, accepted=None)
+    world.report_phase(command, "admitted")
     assert (peer(world, "ill").failures, peer(world, "ill").breaker_open_until_ms) == (0, 0)

@@ -1,4 +1,4 @@
-"""What people read of moves: in the text of a status, and in an explanation."""
+"""Migrations in the text of the status and of explanations."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from loadline.core.queries import status as query
 from loadline.core.vocabulary.status import DurationTotal, InFlightStatus, MigrationStatus
 from loadline.wire.messages import ExplainReply
 from tests.support.belief import START
-from tests.support.movers import Movers
+from tests.support.migration_world import MigrationWorld
 from tests.unit.adapters.test_metrics import MOVES, status_with
 
 KNOBS = MigrationKnobs(
@@ -25,16 +25,16 @@ KNOBS = MigrationKnobs(
 )
 
 
-def lines(moves: MigrationStatus | None, emptied: DurationTotal) -> list[str]:
+def lines(commands: MigrationStatus | None, emptied: DurationTotal) -> list[str]:
     (model,) = status_with({}, {}).models
-    return format_details(replace(model, migrations=moves, emptied=emptied))
+    return format_details(replace(model, migrations=commands, emptied=emptied))
 
 
-def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
-    moves = replace(
+def test_the_status_lists_migrations_in_flight_and_totals() -> None:
+    commands = replace(
         MOVES, in_flight_commands=(InFlightStatus("c", "decode-7", "decode-2", "decode_load", "copying", 1_250, 3, 1),)
     )
-    said = lines(moves, DurationTotal(4, 12_000))
+    said = lines(commands, DurationTotal(4, 12_000))
     first = said.index("migrations: 2 in flight; requests migrated: 5 by decode_load, 40 by drain")
     assert said[first + 1 : first + 4] == [
         "  decode-7 -> decode-2 (decode_load) copying: 1 of 3 requests, 1.2 s",
@@ -43,7 +43,7 @@ def test_a_status_has_the_moves_in_flight_and_the_totals() -> None:
     ]
 
 
-def test_one_is_one() -> None:
+def test_singular_counts_have_singular_nouns() -> None:
     one = replace(MOVES, silent=2, in_flight_commands=(InFlightStatus("c", "a", "b", "drain", "copying", 1_000, 1, 0),))
     said = "\n".join(lines(one, DurationTotal(1, 3_000)))
     assert "copying: 0 of 1 request, " in said
@@ -51,17 +51,17 @@ def test_one_is_one() -> None:
     assert "drained: 1 worker, 3.0 s on average" in said
 
 
-def test_a_model_whose_requests_stay_is_shown_without_moves() -> None:
+def test_the_output_omits_migrations_of_a_model_without_any() -> None:
     assert not [line for line in lines(None, DurationTotal()) if "migrat" in line or "drained" in line]
     assert "migrations: 0 in flight; requests migrated: none" in lines(
         MigrationStatus(0, (), {}, {}, {}, {}, 0, ()), DurationTotal()
     )
 
 
-def test_an_explanation_has_every_pair_that_was_looked_at_and_why() -> None:
-    world = Movers(KNOBS)
+def test_an_explanation_lists_each_pair_with_its_reason() -> None:
+    world = MigrationWorld(KNOBS)
     world.join("a", 900, 9)
-    world.wait(1_000)
+    world.advance(1_000)
     assert [look.code for look in query.explain_migrations(world.controller.state, "", "m")] == [
         MigrationCode.NO_DESTINATION
     ]
@@ -74,21 +74,21 @@ def test_an_explanation_has_every_pair_that_was_looked_at_and_why() -> None:
     ]
 
 
-def test_a_policy_that_never_had_a_reason_to_look_says_so_and_keeps_the_last_one_that_it_had() -> None:
-    world = Movers(KNOBS)
+def test_a_policy_without_a_source_keeps_its_last_report() -> None:
+    world = MigrationWorld(KNOBS)
     world.join("a", 100, 1)
     (look,) = query.explain_migrations(world.controller.state, "", "m")
     assert (look.code, look.sources, look.destinations) == (MigrationCode.NO_SOURCE, 0, 1)
-    world.tell(world.report("a", 900, 9))
-    world.wait(1_000)
-    world.tell(world.report("a", 100, 1))
-    world.wait(1_000)
+    world.handle(world.report("a", 900, 9))
+    world.advance(1_000)
+    world.handle(world.report("a", 100, 1))
+    world.advance(1_000)
     (look,) = query.explain_migrations(world.controller.state, "", "m")
     assert look.code is MigrationCode.NO_DESTINATION
 
 
-def test_moves_are_explained_of_one_model_and_not_of_a_decision() -> None:
-    world = Movers(KNOBS)
+def test_migrations_are_explained_by_model_and_not_by_decision() -> None:
+    world = MigrationWorld(KNOBS)
     world.join("a", 100, 1)
     state = world.controller.state
     assert query.explain_migrations(state, "", "another") == []
@@ -96,7 +96,7 @@ def test_moves_are_explained_of_one_model_and_not_of_a_decision() -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_the_command_prints_what_policies_saw_where_nothing_was_decided(
+def test_the_command_prints_policy_reports_without_a_decision(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, as_json: bool
 ) -> None:
     pair = PairReport("a\x1b[2J", "b", MigrationCode.IN_FLIGHT)
@@ -112,5 +112,5 @@ def test_the_command_prints_what_policies_saw_where_nothing_was_decided(
         assert "    a\\u001b[2J -> b: a migration between the two workers is in flight" in printed.splitlines()
 
 
-def test_a_reply_of_an_agent_that_knows_of_no_moves_is_read() -> None:
+def test_a_reply_without_policy_reports_is_valid() -> None:
     assert msgspec.json.decode(b'{"explanations":[]}', type=ExplainReply) == ExplainReply([])

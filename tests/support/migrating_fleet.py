@@ -1,4 +1,4 @@
-"""A small fleet that does what it is asked, or does not, and keeps books of its own of what may be asked of it."""
+"""A small fleet that executes commands or fails to, and checks each of them against its real state."""
 
 from typing import Any, Final
 
@@ -12,15 +12,15 @@ from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, BusConnectionChanged, PauseChanged
 from loadline.core.vocabulary.migrations import Migration
 from loadline.core.vocabulary.scalars import WorkerPhase
-from tests.support.movers import Movers
+from tests.support.migration_world import MigrationWorld
 
 CAPACITY: Final = 1_000
-"""Tokens of KV cache of each."""
+"""Tokens of KV cache of each worker."""
 STALE_MS: Final = 5_000
 
 
 class Turn(Struct, frozen=True):
-    """One turn: what was known before it, what happened, and the effects as they are written down."""
+    """A turn: the snapshot before it, its events, and its encoded effects."""
 
     before: bytes
     events: list[AnyEvent]
@@ -29,7 +29,7 @@ class Turn(Struct, frozen=True):
 
 
 class Recorded:
-    """A controller whose turns are written down."""
+    """A controller that records its turns."""
 
     def __init__(self, controller: Controller) -> None:
         self.controller = controller
@@ -39,7 +39,7 @@ class Recorded:
         return getattr(self.controller, name)
 
     def handle(self, events: list[AnyEvent], now: int) -> list[AnyEffect]:
-        """As that of the controller."""
+        """Handle events and record the turn."""
         before = self.controller.snapshot()
         effects = self.controller.handle(events, now)
         self.turns.append(Turn(before, list(events), now, msgspec.json.encode(effects)))
@@ -47,10 +47,10 @@ class Recorded:
 
 
 class Host(Struct):
-    """One worker as it really is."""
+    """The real state of a worker."""
 
     slots: int
-    """Requests that it moves at a time, either way."""
+    """Requests that it sends or receives at a time."""
     alive: bool = True
     state: WorkerPhase = "ready"
     schedulable: bool = True
@@ -59,26 +59,26 @@ class Host(Struct):
 
 
 class Asked(Struct):
-    """One move as it really is."""
+    """The real state of a migration."""
 
-    move: Migration
+    command: Migration
     ends_by_ms: int
     requests: int
-    """That it may still move."""
+    """Requests that may still migrate."""
     begun: bool = False
     silent: bool = False
-    """Its source did not answer: it holds up nobody else."""
+    """Its source did not answer, so it must not block others."""
     moved: int = 0
 
 
-class MovedFleet:
+class MigratingFleet:
     """Workers ``w0`` to ``w5`` of one pool, and what they were asked.
 
     Whatever is asked is checked at once against what the workers really are, and do.
     """
 
     def __init__(self, knobs: MigrationKnobs, hosts: list[Host]) -> None:
-        self.world = Movers(knobs)
+        self.world = MigrationWorld(knobs)
         self.recorded = Recorded(self.world.controller)
         self.world.controller = self.recorded  # type: ignore[assignment]  # it is asked for nothing else
         self.knobs = self.world.knobs
@@ -90,14 +90,14 @@ class MovedFleet:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def begin(self, records: dict[str, dict[str, Any]]) -> None:
-        """All workers come, in one turn."""
+        """Register all workers in one turn."""
         self.records = dict(records)
         for name, record in records.items():
             self.hosts[name].state = record["state"]
-        self._tell(*(self.world.worker(name, **record) for name, record in records.items()))
+        self._handle(*(self.world.worker(name, **record) for name, record in records.items()))
 
     def register(self, name: str, **record: Any) -> None:
-        """A worker comes, or comes again: then it is another life of it, with nothing in hand."""
+        """Register a worker; a registered one starts a new incarnation without requests."""
         host = self.hosts[name]
         if name in self.records:
             self._lose(name)
@@ -105,19 +105,19 @@ class MovedFleet:
             self.world.samples.pop(name, None)
         self.records[name] = record
         host.alive, host.state, host.schedulable, host.reported_at_ms = True, record["state"], True, -1
-        self._tell(self.world.worker(name, incarnation=host.incarnation, **record))
+        self._handle(self.world.worker(name, incarnation=host.incarnation, **record))
 
     def leave(self, name: str) -> None:
-        """A worker is gone, with all that it had to do."""
+        """Remove a worker with all its requests."""
         if name in self.records:
             self.hosts[name].alive = False
             self._lose(name)
-            self._check(self.world.leave(name))
+            self._check(self.world.deregister(name))
 
     def report(
         self, name: str, used: int, running: int, *, schedulable: bool, unmovable: int, tells_kv: bool = True
     ) -> None:
-        """A worker says what it has to do, and which of its slots are free; of its KV cache it may say nothing."""
+        """Report the load and the free slots of a worker, with or without its KV cache."""
         host = self.hosts[name]
         if name not in self.records or not host.alive:
             return
@@ -128,10 +128,10 @@ class MovedFleet:
         }
         more = {"schedulable": schedulable, "unmovable_requests": unmovable, "kv_blocks_total": CAPACITY}
         unsaid = {} if tells_kv else {"kv_blocks_total": None, "kv_blocks_used": None, "decode_tokens": None}
-        self._tell(self.world.report(name, used, running, **(more | slots | unsaid)))
+        self._handle(self.world.report(name, used, running, **(more | slots | unsaid)))
 
     def answer(self, number: int, *, accepted: bool | None, begins: bool) -> None:
-        """A source answers; where it does not, it may have begun all the same."""
+        """Answer a command, or not; without an answer the source may have started all the same."""
         one = self._nth(number)
         if one is None or one.begun:
             return
@@ -140,11 +140,11 @@ class MovedFleet:
         if accepted:
             one.requests = requests
         if accepted is False:
-            del self.asked[one.move.command_id]
-        self._check(self.world.answer(one.move, accepted=accepted, requests=requests, tokens=10 * requests))
+            del self.asked[one.command.command_id]
+        self._check(self.world.answer(one.command, accepted=accepted, requests=requests, tokens=10 * requests))
 
     def progress(self, number: int, *, fails: bool, heard: bool) -> None:
-        """One request of a move is over there, or stays; the report may be lost."""
+        """Complete or fail one request of a migration; the report may be lost."""
         one = self._nth(number)
         if one is None or not one.begun:
             return
@@ -152,90 +152,91 @@ class MovedFleet:
         one.moved += not fails
         total = one.requests + one.moved
         if one.requests <= 0:
-            del self.asked[one.move.command_id]
+            del self.asked[one.command.command_id]
             phase = "done" if one.moved else "aborted"
         else:
             phase = "switched" if one.moved else "copying"
         if heard and self.bus:
             failed = 0 if not fails else 1
+            requests = max(total + failed, 1)
             self._check(
-                self.world.phase(one.move, phase, one.moved, failed, 10 * one.moved, requests=max(total + failed, 1))  # type: ignore[arg-type]  # one of the four
+                self.world.report_phase(one.command, phase, one.moved, failed, 10 * one.moved, requests=requests)  # type: ignore[arg-type]  # one of the four
             )
 
     def pass_time(self, ms: int) -> None:
-        """Nothing is heard for a while, and moves whose time is over have ended."""
+        """Let time pass without reports; migrations end at their deadline."""
         self.world.now += ms
         self.asked = {name: one for name, one in self.asked.items() if one.ends_by_ms > self.world.now}
-        self._tell()
+        self._handle()
 
     def connect(self, *, bus: bool) -> None:
-        """The bus comes or goes."""
+        """Connect or disconnect the bus."""
         self.bus = bus
-        self._tell(BusConnectionChanged(connected=bus))
+        self._handle(BusConnectionChanged(connected=bus))
 
     def pause(self, *, paused: bool) -> None:
-        """People pause the model or resume it."""
+        """Pause or resume the model."""
         self.paused = paused
-        self._tell(PauseChanged("m", paused=paused))
+        self._handle(PauseChanged("m", paused=paused))
 
     # -- what must hold ------------------------------------------------------------------------------------------------
 
-    def _tell(self, *events: AnyEvent) -> None:
-        self._check(self.world.tell(*events))
+    def _handle(self, *events: AnyEvent) -> None:
+        self._check(self.world.handle(*events))
 
-    def _check(self, moves: list[Migration]) -> None:
-        for move in moves:
-            self._check_ends(move)
-            ends = {(one.move.source.worker, one.move.destination.worker): one for one in self.asked.values()}
+    def _check(self, commands: list[Migration]) -> None:
+        for command in commands:
+            self._check_ends(command)
+            ends = {(one.command.source.worker, one.command.destination.worker): one for one in self.asked.values()}
             heard = [both for both, one in ends.items() if not one.silent]
-            source, destination = move.source.worker, move.destination.worker
+            source, destination = command.source.worker, command.destination.worker
             assert (source, destination) not in ends, "the same again"
             assert destination not in {one for one, _ in heard}, "a chain, or back again"
             assert source not in {one for _, one in heard}, "a chain"
-            self.asked[move.command_id] = Asked(move, self.world.now + self.knobs.ttl_ms, move.requests_max)
+            self.asked[command.command_id] = Asked(command, self.world.now + self.knobs.ttl_ms, command.requests_max)
             heard_of = [one for one in self.asked.values() if not one.silent]
             for name, side in ((source, "source"), (destination, "destination")):
-                used = sum(one.requests for one in heard_of if getattr(one.move, side).worker == name)
+                used = sum(one.requests for one in heard_of if getattr(one.command, side).worker == name)
                 assert used <= min(self.hosts[name].slots, self.knobs.migrations_per_worker_max), "slots"
         assert sum(one.requests for one in self.asked.values() if not one.silent) <= self.knobs.migrations_max
-        assert not (moves and (self.paused or not self.bus))
+        assert not (commands and (self.paused or not self.bus))
 
-    def _check_ends(self, move: Migration) -> None:
-        source, destination = self.hosts[move.source.worker], self.hosts[move.destination.worker]
-        assert move.source.worker != move.destination.worker
-        assert (move.source.pool, move.source.incarnation) == ("decode", source.incarnation)
-        assert (move.destination.pool, move.destination.incarnation) == ("decode", destination.incarnation)
+    def _check_ends(self, command: Migration) -> None:
+        source, destination = self.hosts[command.source.worker], self.hosts[command.destination.worker]
+        assert command.source.worker != command.destination.worker
+        assert (command.source.pool, command.source.incarnation) == ("decode", source.incarnation)
+        assert (command.destination.pool, command.destination.incarnation) == ("decode", destination.incarnation)
         assert source.alive or source.state == "draining"  # its key is gone, and it may still serve what it has
         assert destination.alive
         assert destination.state == "ready"
         assert destination.schedulable
         assert 0 <= destination.reported_at_ms >= self.world.now - STALE_MS
-        assert move.requests_max >= 1
+        assert command.requests_max >= 1
 
     def _nth(self, number: int) -> Asked | None:
         known = list(self.asked.values())
         return known[number % len(known)] if known else None
 
     def _free(self, name: str, side: str) -> int:
-        mine = [one for one in self.asked.values() if one.begun and getattr(one.move, side).worker == name]
+        mine = [one for one in self.asked.values() if one.begun and getattr(one.command, side).worker == name]
         return max(0, self.hosts[name].slots - sum(one.requests for one in mine))
 
     @staticmethod
     def _has_part(one: Asked, name: str) -> bool:
-        return name in {one.move.source.worker, one.move.destination.worker}
+        return name in {one.command.source.worker, one.command.destination.worker}
 
     def _lose(self, name: str) -> None:
         self.asked = {key: one for key, one in self.asked.items() if not self._has_part(one, name)}
 
 
 def replayed(controller: Controller, turns: list[Turn], snapshot: bytes | None = None) -> list[bytes]:
-    """The effects of the same turns at another controller, that goes on from a snapshot or from its beginning."""
+    """Return the effects of the turns in another controller, from a snapshot or from its start."""
     if snapshot is not None:
         controller.restore(snapshot)
     return [msgspec.json.encode(controller.handle(list(turn.events), turn.now)) for turn in turns]
 
 
 def registered_backwards(turns: list[Turn]) -> list[Turn]:
-    """The same, with the workers of the first turn in the opposite order."""
+    """Return the turns with the registrations of the first one reversed."""
     first, *others = turns
     return [replace(first, events=first.events[::-1]), *others]

@@ -1,4 +1,4 @@
-"""What the status says of moves: those in flight, what became of the others, and how long workers took to empty."""
+"""Migrations in the status: those in flight, outcomes, and drain times."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from loadline.core.vocabulary.status import DurationTotal, MigrationStatus, Mode
 from loadline.runtime.status_parts import without_lists
 from loadline.wire.codec import encode
 from tests.support.controlled import booted
-from tests.support.movers import POOLS, Movers
+from tests.support.migration_world import POOLS, MigrationWorld
 
 KNOBS = MigrationKnobs(policies=("decode_load",), decode_load_threshold=0.5)
 
@@ -35,22 +35,22 @@ def model_of(controller: Controller, now: int) -> ModelStatus:
     return model
 
 
-def seen(world: Movers) -> MigrationStatus:
+def seen(world: MigrationWorld) -> MigrationStatus:
     found = model_of(world.controller, world.now).migrations
     assert found is not None
     return found
 
 
-def asked(**knobs: Any) -> tuple[Movers, Migration]:
-    """Two workers, of which one is to give requests to the other."""
-    world = Movers(replace(KNOBS, **knobs))
+def asked(**knobs: Any) -> tuple[MigrationWorld, Migration]:
+    """Return a world with two workers and the command from one to the other."""
+    world = MigrationWorld(replace(KNOBS, **knobs))
     world.join("a", 800, 8)
-    (move,) = world.join("b", 100, 1)
-    return world, move
+    (command,) = world.join("b", 100, 1)
+    return world, command
 
 
 def report(**fields: Any) -> MigrationReported:
-    """Of a move that nobody here began."""
+    """Return a report of an unknown migration."""
     first = MigrationReported(
         command_id="c",
         model="m",
@@ -68,20 +68,26 @@ def report(**fields: Any) -> MigrationReported:
     return replace(first, **fields)
 
 
-def test_a_move_is_shown_from_when_it_is_asked_for_until_it_has_ended() -> None:
-    world, move = asked()
+def test_the_status_lists_a_migration_from_its_command_to_its_end() -> None:
+    world, command = asked()
     (one,) = seen(world).in_flight_commands
     assert (one.source, one.destination, one.policy, one.phase) == ("a", "b", "decode_load", "asked")
     world.now += 30
-    world.answer(move, requests=3)
+    world.answer(command, requests=3)
     world.now += 70
-    world.phase(move, "copying", requests=3)
-    world.phase(move, "switched", requests=3, moved=2)
+    world.report_phase(command, "copying", requests=3)
+    world.report_phase(command, "switched", requests=3, moved=2)
     said = seen(world)
     (one,) = said.in_flight_commands
-    assert (one.command_id, one.phase, one.age_ms, one.requests, one.moved) == (move.command_id, "switched", 100, 3, 2)
+    assert (one.command_id, one.phase, one.age_ms, one.requests, one.moved) == (
+        command.command_id,
+        "switched",
+        100,
+        3,
+        2,
+    )
     world.now += 5
-    world.phase(move, "done", moved=3, tokens=300, requests=3)
+    world.report_phase(command, "done", moved=3, tokens=300, requests=3)
     said = seen(world)
     assert (said.in_flight, said.in_flight_commands) == (0, ())
     assert (said.requests, said.tokens) == ({"decode_load": 3}, {"decode_load": 300})
@@ -90,31 +96,31 @@ def test_a_move_is_shown_from_when_it_is_asked_for_until_it_has_ended() -> None:
     assert said.phases == {phase: DurationTotal(1, took_ms) for phase, took_ms in times.items()}
 
 
-def test_a_move_whose_report_is_faster_than_its_answer_is_accepted_once() -> None:
-    world, move = asked()
-    world.phase(move, "admitted")
-    world.answer(move)
-    world.phase(move, "done", moved=1)
+def test_a_migration_whose_report_overtakes_the_answer_is_accepted_once() -> None:
+    world, command = asked()
+    world.report_phase(command, "admitted")
+    world.answer(command)
+    world.report_phase(command, "done", moved=1)
     assert seen(world).commands == {f"decode_load:{what}": 1 for what in ("accepted", "done", "planned")}
 
 
-def test_a_phase_that_is_reported_again_is_one() -> None:
-    world, move = asked()
-    world.answer(move, requests=2)
+def test_a_repeated_phase_counts_once() -> None:
+    world, command = asked()
+    world.answer(command, requests=2)
     for moved in (0, 1, 2):
-        world.phase(move, "switched", requests=2, moved=moved)
+        world.report_phase(command, "switched", requests=2, moved=moved)
         world.now += 10
-    world.phase(move, "done", requests=2, moved=2)
+    world.report_phase(command, "done", requests=2, moved=2)
     assert seen(world).phases["switched"] == DurationTotal(1, 30)
 
 
-def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
-    world, move = asked()
-    world.answer(move, accepted=False, reason="no_slots")
-    (again,) = world.wait(1_000)
+def test_outcomes_are_counted_with_their_reasons() -> None:
+    world, command = asked()
+    world.answer(command, accepted=False, reason="no_slots")
+    (again,) = world.advance(1_000)
     world.answer(again)
-    world.phase(again, "aborted", failed=1, reason="destination_refused")
-    (third,) = world.wait(1_000)
+    world.report_phase(again, "aborted", failed=1, reason="destination_refused")
+    (third,) = world.advance(1_000)
     world.answer(third, accepted=None)
     said = seen(world)
     assert said.commands == {
@@ -130,27 +136,27 @@ def test_refusals_failures_and_silence_are_counted_with_their_reasons() -> None:
     assert seen(world).silent == 0, "it is asked again"
 
 
-def test_only_so_many_are_listed_and_all_are_counted() -> None:
+def test_the_lists_are_bounded_and_the_counts_are_not() -> None:
     world, _ = asked(migrations_per_worker_max=1_000)
     for number in range(LISTED_MAX + 6):
         source = MigrationEndpoint("decode", "ab"[number % 2], 1)
-        world.tell(report(command_id=f"c{number}", source=source))
+        world.handle(report(command_id=f"c{number}", source=source))
     said = seen(world)
     assert (said.in_flight, len(said.in_flight_commands)) == (LISTED_MAX + 7, LISTED_MAX)
     assert said.in_flight_commands[0].phase == "asked", "the oldest is first"
 
 
-def test_whatever_a_report_calls_its_trigger_the_counts_stay_few() -> None:
+def test_unknown_triggers_are_counted_as_other() -> None:
     world, _ = asked()
     for number in range(20):
-        world.tell(report(command_id=f"c{number}", trigger=f"x{number}"))
-        world.tell(report(command_id=f"c{number}", phase="done", trigger=f"x{number}", moved=1, tokens=9))
+        world.handle(report(command_id=f"c{number}", trigger=f"x{number}"))
+        world.handle(report(command_id=f"c{number}", phase="done", trigger=f"x{number}", moved=1, tokens=9))
     said = seen(world)
     assert said.commands == {"decode_load:planned": 1, "other:done": 20}
     assert (said.requests, said.tokens) == ({"other": 20}, {"other": 180})
 
 
-def test_who_does_not_lead_follows_moves_counts_none_and_keeps_none() -> None:
+def test_a_standby_follows_migrations_without_counting_them() -> None:
     world, _ = asked()
 
     def said(controller: Controller) -> MigrationStatus | None:
@@ -170,21 +176,21 @@ def test_who_does_not_lead_follows_moves_counts_none_and_keeps_none() -> None:
     assert other.state.migration.in_flight.open == {}
 
 
-def test_the_end_of_a_move_that_is_said_again_is_no_refusal() -> None:
-    world, move = asked()
-    world.answer(move)
+def test_a_repeated_end_is_no_rejection() -> None:
+    world, command = asked()
+    world.answer(command)
     for _ in range(3):
-        world.phase(move, "aborted", failed=1, reason="finished")
+        world.report_phase(command, "aborted", failed=1, reason="finished")
     assert world.controller.state.rejected == {}
     assert seen(world).commands["decode_load:aborted:finished"] == 1
 
 
-def test_a_model_whose_requests_stay_has_none() -> None:
+def test_a_model_without_migration_has_no_migration_status() -> None:
     settings = Settings("agent-1", "all", (ModelKnobs("m", POOLS),))
     assert model_of(Controller(settings), 0).migrations is None
 
 
-def test_a_large_status_goes_without_its_lists_of_moves() -> None:
+def test_a_large_status_omits_its_lists_of_migrations() -> None:
     world, _ = asked()
     whole = query.status(world.settings, world.controller.state, "0", world.now, world.now)
     (model,) = without_lists(whole).models
@@ -193,7 +199,7 @@ def test_a_large_status_goes_without_its_lists_of_moves() -> None:
     assert all(not pool.workers for pool in model.pools)
 
 
-def test_workers_that_were_emptied_are_counted_with_the_time_that_it_took() -> None:
+def test_drained_workers_are_counted_with_their_time() -> None:
     world = booted()
     world.run(10)
     world.tell(DrainRequested("m", "decode", "d1", "me"))

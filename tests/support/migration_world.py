@@ -1,4 +1,4 @@
-"""Workers whose requests may move, under a real controller that does nothing else, at a time that a test moves."""
+"""A model whose requests migrate under a real controller, in virtual time."""
 
 from typing import Any
 
@@ -30,10 +30,10 @@ from tests.support.belief import STALE_MS, START
 
 POOLS = (PoolKnobs("decode", "decode"), PoolKnobs("prefill", "prefill"))
 SLOTS = 1_000
-"""That bind nobody."""
+"""Slots that are no limit."""
 
 
-class Movers:
+class MigrationWorld:
     """Model ``m``. KV cache is counted in blocks of one token, so that a block is a token.
 
     Args:
@@ -71,10 +71,10 @@ class Movers:
         self.records: dict[str, WorkerRecord] = {}
         self.samples: dict[str, WorkerSample] = {}
         self.alarms: list[RaiseAlarm] = []
-        self.tell(BusConnectionChanged(connected=True), RegistryRead([]))
+        self.handle(BusConnectionChanged(connected=True), RegistryRead([]))
 
-    def tell(self, *events: AnyEvent) -> list[Migration]:
-        """Hand events in; gives the moves that are asked for."""
+    def handle(self, *events: AnyEvent) -> list[Migration]:
+        """Handle events and return the migrate commands."""
         asked: list[Migration] = []
         pending = list(events)
         while True:
@@ -86,15 +86,15 @@ class Movers:
                 return asked
 
     def worker(self, name: str, pool: str = "decode", **record: Any) -> WorkerRegistered:
-        """A worker that is ready."""
+        """Return the registration of a ready worker."""
         (model,) = self.settings.models
         role = next(one.role for one in model.pools if one.name == pool)
         filled = {"incarnation": 1, "block_size_tokens": 1} | record
         self.records[name] = WorkerRecord("m", pool, name, role, **filled)
         return WorkerRegistered(RegisteredWorker(self.records[name], 5))
 
-    def said(self, name: str, **sample: Any) -> LoadReported:
-        """What it reports; what is not said stays as it was before."""
+    def load_report(self, name: str, **sample: Any) -> LoadReported:
+        """Return a report; fields that are not given stay as they were."""
         self.sequence += 1
         before = self.samples.get(name)
         if before is None:
@@ -108,36 +108,36 @@ class Movers:
     def join(
         self, name: str, used: int = 0, running: int = 1, *, pool: str = "decode", **sample: Any
     ) -> list[Migration]:
-        """A worker comes and reports so many tokens of KV cache and so many requests."""
-        return self.tell(self.worker(name, pool), self.report(name, used, running, **sample))
+        """Register a worker and report its tokens of KV cache and its requests."""
+        return self.handle(self.worker(name, pool), self.report(name, used, running, **sample))
 
     def report(self, name: str, used: int, running: int, **sample: Any) -> LoadReported:
-        """A report of so many tokens of KV cache and so many requests."""
+        """Return a report of tokens of KV cache and requests."""
         load = {"kv_blocks_used": used, "running_requests": running, "decode_tokens": used, "waiting_requests": 0}
-        return self.said(name, **(load | sample))
+        return self.load_report(name, **(load | sample))
 
-    def leave(self, name: str) -> list[Migration]:
-        """Its lease is gone."""
-        return self.tell(WorkerDeregistered("m", self.records[name].pool, name))
+    def deregister(self, name: str) -> list[Migration]:
+        """Remove the lease of a worker."""
+        return self.handle(WorkerDeregistered("m", self.records[name].pool, name))
 
-    def wait(self, ms: int, *, silent: tuple[str, ...] = ()) -> list[Migration]:
-        """Let time pass in seconds at most, at each of whose ends all but a few repeat what they said."""
+    def advance(self, ms: int, *, silent: tuple[str, ...] = ()) -> list[Migration]:
+        """Advance the time in steps of at most 1 s, after each of which all but silent workers repeat their report."""
         asked: list[Migration] = []
         end = self.now + ms
         while self.now < end:
             self.now = min(self.now + 1_000, end)
-            asked += self.tell(*(self.said(name) for name in self.samples if name not in silent))
+            asked += self.handle(*(self.load_report(name) for name in self.samples if name not in silent))
         return asked
 
     def answer(
-        self, move: Migration, *, accepted: bool | None = True, requests: int = 1, **more: Any
+        self, command: Migration, *, accepted: bool | None = True, requests: int = 1, **more: Any
     ) -> list[Migration]:
-        """Its source answers."""
-        return self.tell(MigrationAnswered(move.command_id, "m", accepted, requests=requests, **more))
+        """Let the source answer a command."""
+        return self.handle(MigrationAnswered(command.command_id, "m", accepted, requests=requests, **more))
 
-    def phase(  # noqa: PLR0917 - in the order in which tests vary them
+    def report_phase(  # noqa: PLR0917 - in the order in which tests vary them
         self,
-        move: Migration,
+        command: Migration,
         phase: MigrationReportPhase,
         moved: int = 0,
         failed: int = 0,
@@ -145,14 +145,14 @@ class Movers:
         reason: MigrationFailure = "",
         requests: int = 1,
     ) -> list[Migration]:
-        """Its source reports."""
+        """Let the source report a phase."""
         report = MigrationReported(
-            command_id=move.command_id,
+            command_id=command.command_id,
             model="m",
-            epoch=move.epoch,
-            source=move.source,
-            destination=move.destination,
-            trigger=move.trigger,
+            epoch=command.epoch,
+            source=command.source,
+            destination=command.destination,
+            trigger=command.trigger,
             phase=phase,
             requests=requests,
             moved=moved,
@@ -161,7 +161,7 @@ class Movers:
             took_ms=5,
             reason=reason,
         )
-        return self.tell(report)
+        return self.handle(report)
 
 
 def _lead(effect: AnyEffect) -> list[AnyEvent]:
@@ -173,6 +173,6 @@ def _lead(effect: AnyEffect) -> list[AnyEvent]:
     return []
 
 
-def pairs(moves: list[Migration]) -> list[tuple[str, str]]:
-    """Source and destination of each."""
-    return [(move.source.worker, move.destination.worker) for move in moves]
+def pairs(commands: list[Migration]) -> list[tuple[str, str]]:
+    """Return source and destination of each command."""
+    return [(command.source.worker, command.destination.worker) for command in commands]

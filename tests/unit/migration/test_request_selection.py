@@ -1,4 +1,4 @@
-"""Which requests a move takes: rules, orders, limits, and what holds of every choice."""
+"""Selection of requests: rules, orders, limits and properties."""
 
 from typing import Any, get_args
 
@@ -43,23 +43,23 @@ def chosen(
         ("FCWSR", ["w1", "w2", "r3", "r1", "r2"]),
     ],
 )
-def test_who_goes_first(order: MigrationOrder, names: list[str]) -> None:
+def test_orders(order: MigrationOrder, names: list[str]) -> None:
     assert chosen("NUM_REQ", order, 64) == names
     assert chosen("NUM_REQ", order, 2) == names[:2]
 
 
-def test_all_is_those_that_wait_and_then_those_that_run_even_without_an_output_token() -> None:
+def test_all_requests_are_waiting_and_then_running_ones() -> None:
     everyone = ["w1", "w2", "r1", "r2", "r3", "r4"]
     assert [chosen("NUM_REQ", order, ALL_REQUESTS) for order in get_args(MigrationOrder)] == [everyone] * 6
 
 
-def test_a_move_takes_no_more_than_was_asked_for_and_fills_up_with_what_is_shorter() -> None:
+def test_a_selection_stays_within_its_value_and_fills_up_with_shorter_requests() -> None:
     assert chosen("TOKEN", "FCR", 900) == ["r1", "r3"]
     assert chosen("TOKEN", "FCR", 819) == ["r1"]
     assert chosen("RATIO", "LR", 0.0325) == ["r2", "r3"]
 
 
-def test_where_every_one_is_longer_than_was_asked_for_the_first_goes_alone() -> None:
+def test_the_first_request_goes_alone_if_all_are_too_long() -> None:
     assert chosen("TOKEN", "LR", 100) == ["r2"]
     assert chosen("TOKEN", "LR", 100, tokens_max=700) == ["r1"]
     assert chosen("TOKEN", "LR", 100, tokens_max=100) == []
@@ -67,28 +67,28 @@ def test_where_every_one_is_longer_than_was_asked_for_the_first_goes_alone() -> 
 
 
 @pytest.mark.parametrize("rule", ["NUM_REQ", "TOKEN", "RATIO"])
-def test_nothing_asked_for_is_nothing_taken(rule: MigrationRule) -> None:
+def test_a_value_of_zero_selects_nothing(rule: MigrationRule) -> None:
     assert chosen(rule, "SR", 0) == []
 
 
-def test_a_share_of_an_unknown_cache_is_nothing() -> None:
+def test_a_ratio_of_an_unknown_capacity_selects_nothing() -> None:
     assert chosen("RATIO", "SR", 0.5, kv_tokens_total=0) == []
 
 
-def test_what_the_destination_has_room_for_limits_all_rules() -> None:
+def test_tokens_max_bounds_all_rules() -> None:
     assert chosen("NUM_REQ", "FCR", 64, tokens_max=3_300) == ["r1", "r3"]
     assert chosen("NUM_REQ", "FCR", ALL_REQUESTS, requests_max=3) == ["w1", "w2", "r1"]
     assert chosen("TOKEN", "SR", 10_000, requests_max=1) == ["r3"]
 
 
-def test_who_was_moved_already_comes_after_who_was_not_and_at_last_stays() -> None:
+def test_requests_with_fewer_hops_go_first() -> None:
     moved = [replace(one, hops=1) if one.request_id == "r3" else one for one in QUEUE]
     assert chosen("NUM_REQ", "LCR", 64, moved) == ["r2", "r1", "r3"]
     assert chosen("NUM_REQ", "LCR", 64, moved, hops_max=1) == ["r2", "r1"]
     assert chosen("NUM_REQ", "LCR", 64, hops_max=0) == []
 
 
-def test_who_must_stay_stays_and_so_does_who_is_about_to_end() -> None:
+def test_unmovable_and_ending_requests_stay() -> None:
     queue = [replace(QUEUE[0], movable=False), replace(QUEUE[1], remaining_tokens=1)]
     assert chosen("NUM_REQ", "FCR", ALL_REQUESTS, queue) == []
     assert chosen("NUM_REQ", "FCR", 1, [replace(QUEUE[1], remaining_tokens=2)]) == ["r2"]
@@ -123,7 +123,7 @@ LIMITED = st.fixed_dictionaries(
 
 
 @given(CANDIDATES, RULES, ORDERS, VALUES, LIMITED)
-def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
+def test_a_selection_never_exceeds_its_limits(
     queue: list[MigratableRequest], rule: MigrationRule, order: MigrationOrder, value: float, limits: dict[str, Any]
 ) -> None:
     found = select_requests(queue, rule, order, value, **limits)
@@ -140,7 +140,7 @@ def test_no_choice_is_above_what_was_asked_for_or_what_there_is_room_for(
 
 
 @given(CANDIDATES, ORDERS, st.integers(0, 12))
-def test_asking_for_more_requests_adds_to_the_same_ones(
+def test_a_larger_value_extends_the_selection(
     queue: list[MigratableRequest], order: MigrationOrder, number: int
 ) -> None:
     more = chosen("NUM_REQ", order, number + 1, queue)
@@ -148,6 +148,8 @@ def test_asking_for_more_requests_adds_to_the_same_ones(
 
 
 @given(CANDIDATES.flatmap(lambda queue: st.tuples(st.just(queue), st.permutations(queue))))
-def test_the_queue_decides_between_equals_only(pair: tuple[list[MigratableRequest], list[MigratableRequest]]) -> None:
+def test_the_queue_order_decides_between_equals(
+    pair: tuple[list[MigratableRequest], list[MigratableRequest]],
+) -> None:
     lengths = [[one.tokens for one in select_requests(queue, "NUM_REQ", "SR", 99, **LIMITS)] for queue in pair]
     assert lengths[0] == lengths[1]

@@ -1,8 +1,8 @@
-"""A worker with a toy engine that hands requests over NATS, in this process or in one of its own to be killed.
+"""A worker with a toy engine that migrates requests over NATS, in this process or in one of its own.
 
-python -m tests.support.moving_worker NATS_URL ETCD_URL ROOT NAME
+python -m tests.support.migrating_worker NATS_URL ETCD_URL ROOT NAME
 
-In a process of its own its copies never end.
+In a process of its own, its copies never end.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ LEASE_TTL_S = 2
 
 
 class Engine:
-    """Holds requests; a copy ends when a test says so."""
+    """An engine whose copies end when a test says so."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -71,10 +71,10 @@ class Engine:
 
 
 @asynccontextmanager
-async def moving_worker(
+async def migrating_worker(
     nats_url: str, etcd_url: str, root: str, name: str, incarnation: int = 1, *, slots_in: int = 4
 ) -> AsyncIterator[Engine]:
-    """A worker ``name`` of the model ``m`` with two requests, and the frontend of these, ready."""
+    """Run a worker ``name`` of the model ``m`` with two requests, and their frontend, and wait until it is ready."""
     bus = NatsBus(NatsKnobs(servers=(nats_url,)), name=f"engine-{name}")
     await bus.connect(lambda _connected: None)
     handovers, owners, engine = HandoverBus(bus, root), RequestOwners(), Engine(name)
@@ -104,7 +104,7 @@ async def moving_worker(
 
 
 async def _live(nats_url: str, etcd_url: str, root: str, name: str) -> None:
-    async with moving_worker(nats_url, etcd_url, root, name):
+    async with migrating_worker(nats_url, etcd_url, root, name):
         await asyncio.Event().wait()
 
 
