@@ -1,4 +1,4 @@
-"""The command line told nonsense: one sentence, no traceback."""
+"""Errors of the command line: one sentence, no traceback."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from tests.support.configs import BASE
 
 
 @pytest.mark.parametrize("url", ["nats://127.0.0.1:99999", "nats://", "nats://127.0.0.1:abc", "http://127.0.0.1", "x"])
-def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_server_address_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--nats", url]) == 1
     assert "--nats[0]" in capsys.readouterr().err
 
@@ -26,14 +26,14 @@ def test_an_address_that_is_none_is_refused(url: str, capsys: pytest.CaptureFixt
         *(["--root", value] for value in ("a b", "*", ">", "a..b", "")),
     ],
 )
-def test_a_demo_that_cannot_be_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_demo_options_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["up", *options])
     assert ended.value.code == 2
     assert options[0] in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_reached_is_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server_is_reported_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:  # bound and not listening: connecting is refused
         taken.bind(("127.0.0.1", 0))
         url = f"nats://127.0.0.1:{taken.getsockname()[1]}"
@@ -43,7 +43,7 @@ def test_a_server_that_is_not_reached_is_told_in_one_sentence(capsys: pytest.Cap
     assert line.endswith(". Name the server: --nats URL or --config FILE")
 
 
-def test_an_order_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_needs_no_user_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("USER", "LOGNAME", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
@@ -52,11 +52,11 @@ def test_an_order_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(remote._operator()) == 64
 
 
-def test_what_a_terminal_would_obey_is_shown_instead() -> None:
+def test_control_characters_are_escaped() -> None:
     assert output.printable("a\x1b[2Jb\u202ec\nd") == "a\\u001b[2Jb\\u202ec\nd"
 
 
-def test_a_journal_that_cannot_be_made_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_that_cannot_be_created_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     config = tmp_path / "loadline.toml"
     for directory, told in ((tmp_path / "file" / "x" / "y", True), (tmp_path / "x" / "y", False)):

@@ -1,4 +1,4 @@
-"""`loadline compare`: several configurations, baselines and bounds, side by side."""
+"""Command `loadline compare`: configurations, baselines and the bound."""
 
 from multiprocessing import active_children
 from pathlib import Path
@@ -18,11 +18,11 @@ from tests.support.simulations import CONFIG, written
 
 
 def names(printed: str) -> list[str]:
-    """The first column of the table, whose columns are two spaces apart at least."""
+    """Return the first column of the table, whose columns are at least two spaces apart."""
     return [line.split("  ")[0] for line in printed.splitlines()[2:]]
 
 
-def test_configurations_stand_beside_baselines_and_both_bounds(
+def test_the_table_has_configurations_baselines_and_the_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "hpa.toml"
@@ -43,7 +43,7 @@ def test_configurations_stand_beside_baselines_and_both_bounds(
     assert "hpa-2, clairvoyant" in html.read_text("utf-8")
 
 
-def test_all_are_judged_by_the_objectives_of_the_first(tmp_path: Path) -> None:
+def test_all_runs_have_the_objectives_of_the_first_configuration(tmp_path: Path) -> None:
     other, json = tmp_path / "other.toml", tmp_path / "out.json"
     other.write_text(CONFIG + "objectives = { ttft_ms = 100.0, itl_ms = 10.0 }\n", "utf-8")
     options = ["--config", str(other), "--baseline", "static-peak", "--json", str(json)]
@@ -53,7 +53,7 @@ def test_all_are_judged_by_the_objectives_of_the_first(tmp_path: Path) -> None:
     assert judged == {(500.0, 50.0)}
 
 
-def test_the_number_of_jobs_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_do_not_depend_on_the_number_of_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = written(tmp_path)
     results = []
     for jobs in ("1", "3"):
@@ -65,7 +65,7 @@ def test_the_number_of_jobs_changes_nothing(tmp_path: Path, capsys: pytest.Captu
     assert names(results[0][1]) == ["config", "config-2", "kpa", "work bound"]
 
 
-def test_baselines_may_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_baselines_can_be_omitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *written(tmp_path), "--baseline", "none"]) == 0
     assert names(capsys.readouterr().out) == ["config", "work bound"]
 
@@ -79,16 +79,16 @@ def test_baselines_may_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--config", "there/is/none.toml"], "there/is/none.toml"),
     ],
 )
-def test_nonsense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str) -> None:
+def test_invalid_options_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
     assert main(["compare", *written(tmp_path), *options]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert said in printed.err
 
 
-def test_the_file_is_named_in_what_is_wrong_with_one_of_many(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_names_the_file_among_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(CONFIG.replace('"main"', '"other"').replace("main", "other"), "utf-8")
     assert main(["compare", *written(tmp_path), "--config", str(wrong)]) == 2
@@ -111,7 +111,7 @@ def test_a_process_that_is_killed_is_reported_and_the_others_are_stopped() -> No
     assert active_children() == []
 
 
-def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_process: object) -> None:
         raise BrokenPipeError("it is gone")
 
@@ -120,7 +120,7 @@ def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatc
         simulate_all([Scenario("mine", *aggregated(), steady(10, 1.0))], 1, lambda _share: None)
 
 
-def test_what_a_process_refuses_is_said_with_its_name() -> None:
+def test_an_error_of_a_process_is_reported_with_its_name() -> None:
     settings, fleet = aggregated()
     wrong = replace(fleet, model="another")
     with pytest.raises(LoadlineError, match=r"^mine: model of the fleet: is 'another'"):

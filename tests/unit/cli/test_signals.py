@@ -1,4 +1,4 @@
-"""A SIGHUP that comes before the agent can obey it: it ends nothing, and the configuration is read once more."""
+"""SIGHUP during startup: the agent continues and reads the configuration once more."""
 
 import subprocess
 import sys
@@ -31,6 +31,6 @@ sys.exit(__main__.main())
 """
 
 
-def test_a_sighup_that_comes_while_the_agent_starts_is_obeyed_once() -> None:
+def test_a_sighup_during_startup_reloads_once() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "['early']\n"), done.stderr

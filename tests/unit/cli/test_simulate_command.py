@@ -1,4 +1,4 @@
-"""`loadline simulate`: what it prints and writes, and what it says of nonsense."""
+"""Command `loadline simulate`: output, files and errors."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from tests.support.simulations import CONFIG, FLEET, written
 RATES = "t,num_req,mean_isl,mean_osl\n0,60,100,\n60,60,100,\n"
 
 
-def test_it_prints_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *written(tmp_path)]) == 0
     printed = capsys.readouterr()
     lines = dict(line.split(maxsplit=1) for line in printed.out.splitlines())
@@ -28,9 +28,7 @@ def test_it_prints_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.err == ""
 
 
-def test_a_fleet_that_cannot_move_what_is_to_move_is_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_migration_without_a_migration_table_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     moves = CONFIG + "[models.migration]\nenabled = true\ndecode_load_threshold = 0.9\n"
     assert main(["simulate", *written(tmp_path, config=moves)]) == 0
     assert "no request migrates, since the fleet has no table [migration]" in capsys.readouterr().err
@@ -39,7 +37,7 @@ def test_a_fleet_that_cannot_move_what_is_to_move_is_warned_of(
 
 
 @pytest.mark.parametrize(("judged", "ttft"), [("", "300"), ("ttft_ms = 400.0", "400")])
-def test_requests_are_judged_by_what_is_planned_for_unless_the_fleet_says_otherwise(
+def test_objectives_of_the_fleet_override_those_of_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], judged: str, ttft: str
 ) -> None:
     planned = CONFIG + "objectives = { ttft_ms = 300.0, itl_ms = 20.0 }\n"
@@ -62,7 +60,7 @@ def test_the_same_seed_gives_the_same_result(tmp_path: Path, capsys: pytest.Capt
     assert len({path.name for path in tmp_path.iterdir()}) == 6  # and no file beside those that were asked for
 
 
-def test_the_page_says_how_to_reproduce_it(tmp_path: Path) -> None:
+def test_the_page_has_the_command_to_reproduce_it(tmp_path: Path) -> None:
     page = tmp_path / "a page.html"
     assert main(["simulate", *written(tmp_path), "--html", str(page)]) == 0
     text = page.read_text("utf-8")
@@ -72,7 +70,7 @@ def test_the_page_says_how_to_reproduce_it(tmp_path: Path) -> None:
     assert "&quot;ttft_ms&quot;: 500.0" in text  # and every knob
 
 
-def test_a_journal_replays_and_explains_what_was_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_can_be_replayed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal, json = tmp_path / "a" / "journal", tmp_path / "out.json"
     options = ["simulate", *written(tmp_path), "--quiet", "--json", str(json)]
     assert main(options) == 0
@@ -94,7 +92,7 @@ def test_a_journal_replays_and_explains_what_was_decided(tmp_path: Path, capsys:
     assert "cannot be created" in capsys.readouterr().err
 
 
-def test_a_journal_that_could_not_be_written_is_an_error(
+def test_a_journal_that_cannot_be_written_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadline.adapters.file_journal.os.write", full_disk)
@@ -108,7 +106,7 @@ def full_disk(_file: int, _data: bytes) -> int:
     raise OSError(ENOSPC, "No space left on device")
 
 
-def test_a_part_of_the_trace_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_of_the_trace_can_be_selected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *written(tmp_path), "--start", "10", "--duration", "20", "--scale", "2"]) == 0
     assert "80 requests in 20 s" in capsys.readouterr().out
 
@@ -145,7 +143,7 @@ def test_rates_become_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ({"config": ""}, ["config.toml", "models"]),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(
+def test_an_unusable_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], texts: dict[str, str], said: list[str]
 ) -> None:
     options = written(tmp_path, **texts)
@@ -181,7 +179,7 @@ def test_a_file_that_cannot_be_used_is_refused(
         (["--json", "x" * 250], "is not a usable file name"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused(
+def test_an_invalid_option_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     assert main(["simulate", *written(tmp_path), *options]) == 2
@@ -191,7 +189,7 @@ def test_an_option_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("options", [["--seed", "x"], ["--process", "uniform"], ["--gaps", "maybe"], ["--scale", "x"]])
-def test_an_option_that_is_no_value_is_refused(
+def test_an_option_out_of_bounds_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -200,7 +198,7 @@ def test_an_option_that_is_no_value_is_refused(
     assert options[0] in capsys.readouterr().err
 
 
-def test_what_is_read_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_input_files_are_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = written(tmp_path)
     for read in ("--trace", "--fleet", "--config"):
         path = options[options.index(read) + 1]
@@ -210,7 +208,7 @@ def test_what_is_read_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixt
         assert Path(path).read_bytes() == before
 
 
-def test_without_matplotlib_a_page_is_refused_before_anything_is_simulated(
+def test_without_matplotlib_a_page_is_refused_before_the_simulation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("loadline.report.plots.find_spec", lambda _name: None)
@@ -219,7 +217,7 @@ def test_without_matplotlib_a_page_is_refused_before_anything_is_simulated(
     assert "pip install 'loadline[plots]'" in capsys.readouterr().err
 
 
-def test_what_cannot_be_written_leaves_the_old_file(
+def test_a_failed_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
@@ -246,7 +244,7 @@ def _umask() -> int:
     return found
 
 
-def test_progress_is_a_line_for_each_tenth_and_none_for_what_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_a_line_per_tenth_and_none_for_short_runs(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = 0.0
     slow = ProgressLines("playing", lambda: now_s)
     for done in range(101):

@@ -34,7 +34,7 @@ def test_a_model_is_shown_with_owner_objectives_and_accelerators() -> None:
     assert "  accelerators: big h100" in said
 
 
-def test_an_agent_that_only_migration_requests_says_nothing_of_how_many_workers_there_should_be() -> None:
+def test_an_agent_that_only_migrates_shows_nothing_about_scaling() -> None:
     said = lines("queueing", only_migration=True)
     assert said[0] == "chat (migration only, team-a, priority 1, class premium)"
     assert said[1].split() == [word for word in HEADER if word not in {"desired", "pending"}]

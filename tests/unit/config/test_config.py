@@ -1,4 +1,4 @@
-"""How a configuration is read: from a file and the environment, with errors that name place and remedy."""
+"""Reading of configurations from a file and the environment, with errors that name place and remedy."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,14 @@ from loadline.errors import ConfigError
 from tests.support.configs import BASE, DECODE, model, refusal
 
 
-def test_defaults_need_only_a_model_and_warn_of_nothing() -> None:
+def test_one_model_is_enough_and_gives_no_warning() -> None:
     config = parse(BASE, "x")
     assert validate(config) == []
     assert config.nats.servers == ("nats://127.0.0.1:4222",)
     assert config.models[0].pools[1].replicas_max == 8
 
 
-def test_everything_can_be_written_in_a_file() -> None:
+def test_every_section_can_be_set_in_a_file() -> None:
     text = """
     [agent]
     name = "a-1"
@@ -145,14 +145,16 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("text", "place", "problem", "remedy"), SHAPES)
-def test_a_wrong_key_or_value_is_named_with_what_is_legal(text: str, place: str, problem: str, remedy: str) -> None:
+def test_an_invalid_key_or_value_is_named_with_the_accepted_values(
+    text: str, place: str, problem: str, remedy: str
+) -> None:
     error = refusal(text, base="")
     assert error.place == place
     assert problem in error.problem
     assert remedy in error.remedy
 
 
-def test_long_values_are_shown_in_short() -> None:
+def test_long_values_are_shortened() -> None:
     assert len(refusal(f'[http]\nport = "{"x" * 5000}"').problem) < 80
 
 
@@ -194,7 +196,7 @@ def test_unknown_variables_are_refused(variable: str, value: str, remedy: str) -
     assert remedy in error.remedy
 
 
-def test_wrong_values_of_variables_are_refused_like_those_of_the_file() -> None:
+def test_invalid_values_of_variables_are_refused_like_those_of_the_file() -> None:
     assert refusal("", environ={"LOADLINE__HTTP__PORT": "many"}).place == "http.port"
     assert refusal("agent = 1\n" + BASE, base="", environ={"LOADLINE__AGENT__NAME": "x"}).place == "agent"
 
@@ -210,7 +212,7 @@ def test_load_reads_a_file_and_the_environment(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("data", "words"), [(b"a\n\xff", "line 2: is not UTF-8"), (b"#" * 1_048_577, "larger"), (None, "cannot be read")]
 )
-def test_files_that_cannot_be_read_say_why(tmp_path: Path, data: bytes | None, words: str) -> None:
+def test_an_unreadable_file_is_refused_with_the_reason(tmp_path: Path, data: bytes | None, words: str) -> None:
     path = tmp_path / "loadline.toml"
     if data is not None:
         path.write_bytes(data)
@@ -227,12 +229,12 @@ def test_a_configuration_is_a_regular_file(tmp_path: Path) -> None:
             load(path, {})
 
 
-def test_a_config_survives_the_way_to_json_and_back() -> None:
+def test_a_config_survives_a_json_round_trip() -> None:
     config = parse(BASE, "x")
     assert msgspec.json.decode(msgspec.json.encode(config), type=Config) == config
 
 
-def test_paths_of_profiles_count_from_the_file(tmp_path: Path) -> None:
+def test_paths_of_profiles_are_relative_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "loadline.toml"
     file.write_text(
         '[[models]]\nname = "m"\n[[models.pools]]\nname = "p"\nrole = "prefill"\nprefill_profile = "x/p.npz"\n'

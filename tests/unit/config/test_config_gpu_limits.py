@@ -1,4 +1,4 @@
-"""Limited GPUs in a configuration: what they may name, and what they must leave to the least counts."""
+"""GPU capacity and quotas in a configuration: known types, and room for minimum replicas."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ SMALL = model('namespace = "team"', POOL) + ACCELERATORS
         ('[[accelerators]]\nname = "a/b"', "accelerators[2].type", "is reserved in quotas", "another type"),
     ],
 )
-def test_limits_that_cannot_be_are_refused(text: str, place: str, problem: str, remedy: str) -> None:
+def test_invalid_limits_are_refused(text: str, place: str, problem: str, remedy: str) -> None:
     found = refusal(text, base=SMALL)
     assert found.place == place
     assert problem in found.problem
@@ -64,17 +64,17 @@ def test_limits_that_cannot_be_are_refused(text: str, place: str, problem: str, 
 
 
 @pytest.mark.parametrize("quota", ["h100 = 16", "h100 = -1", "a100 = 0", "default = 0, h100 = -1"])
-def test_quotas_that_leave_the_least_counts_are_taken(quota: str) -> None:
+def test_quotas_that_cover_minimum_replicas_are_accepted(quota: str) -> None:
     text = f'[allocation.capacity]\nh100 = 16\n[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}'
     assert judge(text, base=SMALL) == []
 
 
-def test_without_accelerators_the_remedy_is_to_write_one() -> None:
+def test_without_accelerators_the_remedy_is_to_add_one() -> None:
     found = refusal("[allocation.capacity]\nh100 = 9")
     assert found.remedy == "Write an [[accelerators]] of that type."
 
 
-def test_a_pool_that_no_limit_binds_is_warned_of() -> None:
+def test_a_pool_without_an_applicable_limit_is_warned_of() -> None:
     other = model("", 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
     (warning,) = judge("[allocation.capacity]\nh100 = 16", base=SMALL + other)
     assert warning.startswith("models[1].pools[0].accelerator: is not set")
@@ -83,7 +83,7 @@ def test_a_pool_that_no_limit_binds_is_warned_of() -> None:
 @pytest.mark.parametrize(
     ("quota", "warned"), [("h100 = 32", True), ("h100 = 32, default = 8", True), ("default = 8", False)]
 )
-def test_a_pool_without_a_type_is_free_of_a_quota_of_types(quota: str, warned: bool) -> None:  # noqa: FBT001 - a case
+def test_a_quota_by_type_does_not_apply_to_a_pool_without_a_type(quota: str, warned: bool) -> None:  # noqa: FBT001 - a case
     other = model('namespace = "team"', 'name = "p"\nrole = "aggregated"').replace('"m"', '"other"')
     base = SMALL.replace("replicas_min = 2", "replicas_min = 1") + other
     found = judge(f'[[namespaces]]\nname = "team"\ngpu_quota = {{ {quota} }}', base=base)
@@ -91,7 +91,7 @@ def test_a_pool_without_a_type_is_free_of_a_quota_of_types(quota: str, warned: b
     assert all("namespaces[0].gpu_quota" in text for text in found)
 
 
-def test_a_pool_without_a_type_that_a_default_shuts_out_is_named_with_what_it_lacks() -> None:
+def test_a_pool_without_a_type_below_a_default_quota_is_refused_with_the_remedy() -> None:
     text = '[[namespaces]]\nname = "team"\ngpu_quota = { default = 0 }'
     found = refusal(text, base=model('namespace = "team"', 'name = "p"\nrole = "aggregated"'))
     assert found.place == "namespaces[0].gpu_quota.default"
@@ -109,7 +109,7 @@ def test_a_pool_without_a_type_that_a_default_shuts_out_is_named_with_what_it_la
         ("", False, False),
     ],
 )
-def test_check_says_that_nobody_can_solve_exactly(  # noqa: PLR0917 - a case, and where it is tried
+def test_check_warns_of_a_missing_solver(  # noqa: PLR0917 - a case, and where it is tried
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -126,7 +126,7 @@ def test_check_says_that_nobody_can_solve_exactly(  # noqa: PLR0917 - a case, an
 
 
 @pytest.mark.parametrize("table", ["[allocation.capacity]", '[[namespaces]]\nname = "team"\n[namespaces.gpu_quota]'])
-def test_one_bad_number_of_a_table_is_named_by_its_key(table: str) -> None:
+def test_an_invalid_number_in_a_table_is_named_by_its_key(table: str) -> None:
     found = refusal(f'{table}\na100 = 1\nh100 = "many"', base=SMALL)
     assert found.place in {"allocation.capacity.h100", "namespaces[0].gpu_quota.h100"}
     assert found.problem == "is 'many'"

@@ -1,4 +1,4 @@
-"""Configurations that can be read: contradictions are refused, what is surely unwanted is warned of."""
+"""Validation of configurations: contradictions are errors, implausible settings are warnings."""
 
 import pytest
 
@@ -273,37 +273,37 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize(("text", "base", "place", "words"), WARNINGS)
-def test_what_is_surely_unwanted_is_one_warning(text: str, base: str, place: str, words: str) -> None:
+def test_an_implausible_setting_gives_one_warning(text: str, base: str, place: str, words: str) -> None:
     (warning,) = judge(text, base=base)
     assert warning.startswith(f"{place}: ")
     assert words in warning
     assert warning.endswith(".")
 
 
-def test_thresholds_are_not_judged_where_another_planner_decides() -> None:
+def test_thresholds_of_another_planner_are_not_checked() -> None:
     text = model('planner = "load"', AGGREGATED) + "[models.threshold]\ndecode_kv_scale_up_threshold = 0.1"
     (warning,) = judge(text, base="")
     assert "the load planner ignores it" in warning
 
 
 @pytest.mark.parametrize(("planner", "warned"), [("load", True), ("throughput", False), ("saturation", False)])
-def test_an_empty_pool_beside_another_is_warned_of_where_nothing_makes_it_grow(planner: str, *, warned: bool) -> None:
+def test_an_empty_pool_that_never_scales_up_is_warned_of(planner: str, *, warned: bool) -> None:
     beside = f'name = "beside"\nrole = "aggregated"\n{LINEAR}'
     text = model(f'planner = "{planner}"', f"{AGGREGATED}\nreplicas_min = 0\n{LINEAR}", beside)
     assert any("empty pool" in warning for warning in judge(text, base="")) is warned
 
 
-def test_a_time_to_sleep_that_looks_like_seconds_is_warned_of() -> None:
+def test_an_idle_time_that_looks_like_seconds_is_warned_of() -> None:
     (warning,) = judge("", base=model("scale_to_zero_after_ms = 30", AGGREGATED + "\nreplicas_min = 0"))
     assert warning.startswith("models[0].scale_to_zero_after_ms: 30 ms scales the model to zero between two requests")
     assert warning.endswith("30 s are 30000.")
 
 
-def test_a_model_that_may_sleep_is_not_warned_of() -> None:
+def test_a_model_that_scales_to_zero_gives_no_warning() -> None:
     assert judge("", base=model("scale_to_zero_after_ms = 600_000", AGGREGATED + "\nreplicas_min = 0")) == []
 
 
-def test_windows_of_traffic_are_not_judged_where_another_planner_decides() -> None:
+def test_traffic_windows_of_another_planner_are_not_checked() -> None:
     assert judge("[fleet]\ntraffic_window_ms = 1", base=model('planner = "load"', AGGREGATED)) == []
 
 
@@ -325,14 +325,14 @@ NO_TIME = (
         (LINEAR.replace("gamma = 5, delta = 0.02", "gamma = 0, delta = 0"), [NO_TIME]),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_a_warning(keys: str, words: list[str]) -> None:
+def test_an_unusable_profile_gives_a_warning(keys: str, words: list[str]) -> None:
     pool = f'[[models.pools]]\nname = "a"\nrole = "aggregated"\n{keys}\n'
     warnings = judge(f'[[models]]\nname = "m"\nplanner = "sla"\n{pool}', base="")
     assert len(warnings) == len(words)
     assert all(word in warning for word, warning in zip(words, warnings, strict=True))
 
 
-def test_tokens_that_the_rules_of_upstream_do_not_ask_for_are_warned_of() -> None:
+def test_token_capacity_with_the_upstream_profile_is_warned_of() -> None:
     knobs = 'planner = "saturation"\nsaturation = { profile = "%s", capacity = "tokens" }'
     (warning,) = judge("", base=model(knobs % "upstream", AGGREGATED))
     assert warning.startswith('models[0].saturation.capacity: "tokens" has no effect')

@@ -1,4 +1,4 @@
-"""Layers of a configuration: who wins, what an error says of where a value was written, and what ``check`` shows."""
+"""Layers of a configuration: precedence, places in errors, and the description by ``check``."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def only(text: str) -> ModelKnobs:
     return found
 
 
-def test_the_nearest_layer_that_says_something_counts_key_by_key() -> None:
+def test_layers_override_key_by_key_in_order_of_precedence() -> None:
     found = only(LAYERS + MODEL)
     assert (found.planner, found.service_class, found.priority) == ("static", "premium", 1)
     assert (found.objectives.ttft_ms, found.objectives.itl_ms, found.objectives.attainment) == (200, 15, 0)
@@ -71,23 +71,23 @@ def test_the_nearest_layer_that_says_something_counts_key_by_key() -> None:
     assert found.knobs_of("static").replicas == {"prefill": 4, "decode": 6}
 
 
-def test_zero_and_false_can_be_set_over_a_layer() -> None:
+def test_zero_and_false_override_a_layer() -> None:
     assert only(LAYERS + MODEL).gpu_budget_min == 0
     assert only(LAYERS + MODEL).guardrails.cooldown_down_ms == 0
     assert only("defaults.no_operation = true\n" + MODEL).no_operation is False
 
 
-def test_a_model_is_in_the_namespace_and_the_class_that_the_layers_name() -> None:
+def test_layers_can_set_namespace_and_service_class() -> None:
     text = "[defaults]\nnamespace = 'n'\n[[namespaces]]\nname = 'n'\ndefaults.service_class = 's'\n"
     found = only(f"{text}[[service_classes]]\nname = 's'\npriority = 5\n{BASE}")
     assert (found.namespace, found.service_class, found.priority) == ("n", "s", 5)
 
 
-def test_models_without_a_namespace_are_in_the_one_called_default() -> None:
+def test_models_without_a_namespace_are_in_the_default_namespace() -> None:
     assert only(f"[[namespaces]]\nname = 'default'\ndefaults.planner = 'hpa'\n{BASE}").planner == "hpa"
 
 
-def test_a_layer_may_complete_what_a_pool_says_in_part() -> None:
+def test_a_layer_completes_a_partly_set_section_of_a_pool() -> None:
     linear = "{alpha = 1, beta = 2, gamma = 3, delta = 4, max_kv_tokens = 5}"
     found = only(f"defaults.pool.linear = {linear}\n" + model("", DECODE + "\nlinear.beta = 9"))
     assert found.pools[0].linear is not None
@@ -124,7 +124,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "place", "remedy"), REFUSED)
-def test_what_is_wrong_in_a_layer_is_named_there(text: str, place: str, remedy: str) -> None:
+def test_an_error_in_a_layer_is_named_there(text: str, place: str, remedy: str) -> None:
     error = refusal(f"{text}\n{BASE}", base="")
     assert error.place == place
     assert remedy in error.remedy
@@ -151,20 +151,20 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(("text", "place", "problem"), JUDGED)
-def test_what_contradicts_the_rest_is_named_in_its_layer_and_in_the_model(text: str, place: str, problem: str) -> None:
+def test_a_contradiction_is_named_in_the_layer_and_in_the_model(text: str, place: str, problem: str) -> None:
     error = refusal(f"{text}\n{BASE}", base="")
     assert error.place == place
     assert problem in error.problem
 
 
-def test_what_a_class_promises_of_one_model_is_named_there() -> None:
+def test_an_error_in_objectives_of_one_model_names_the_service_class() -> None:
     written = origins_of(parse(LAYERS + MODEL, "x"))
     assert written["models[0].objectives.attainment"].place == "service_classes[0].models.llama.attainment"
     assert written["models[0].objectives.ttft_ms"].place == "service_classes[0].objectives.ttft_ms"
     assert "models[0].objectives.itl_ms" not in written
 
 
-def test_an_unknown_class_is_refused_with_the_known_one_that_is_like_it() -> None:
+def test_an_unknown_class_is_refused_with_a_suggestion() -> None:
     text = "[[service_classes]]\nname = 'premium'\n" + model("service_class = 'premum'", DECODE)
     assert refusal(text, base="").remedy == "Did you mean premium?"
     assert "Write a [[service_classes]]" in refusal(model("service_class = 'x'", DECODE), base="").remedy
@@ -179,7 +179,7 @@ ACCELERATORS = [
 
 
 @pytest.mark.parametrize(("pool", "problem", "remedy"), ACCELERATORS)
-def test_a_pool_names_an_accelerator_that_is_there_in_whole_units(pool: str, problem: str, remedy: str) -> None:
+def test_a_pool_needs_a_known_accelerator_in_whole_units(pool: str, problem: str, remedy: str) -> None:
     known = "[[accelerators]]\nname = 'h100'\nmultiplicity = 2\n"
     error = refusal(known + model("", f"{DECODE}\n{pool}"), base="")
     assert error.place == "models[0].pools[0].accelerator"
@@ -187,14 +187,14 @@ def test_a_pool_names_an_accelerator_that_is_there_in_whole_units(pool: str, pro
     assert remedy in error.remedy
 
 
-def test_accelerators_are_there_once_and_need_not_be_named() -> None:
+def test_accelerators_are_unique_and_optional() -> None:
     assert refusal("[[accelerators]]\nname = 'h100'\n" * 2 + BASE, base="").place == "accelerators"
     assert "Write an [[accelerators]]" in refusal(model("", f"{DECODE}\naccelerator = 'a'"), base="").remedy
     text = "[[accelerators]]\nname = 'h100'\nmultiplicity = 2\n"
     assert not any("h100" in warning for warning in judge(text))
 
 
-def test_layers_that_no_model_is_in_are_warned_of() -> None:
+def test_unused_layers_are_warned_of() -> None:
     spaces = "[[namespaces]]\nname = 'n'\n"
     classes = "[[service_classes]]\nname = 's'\nmodels.lama.ttft_ms = 1\nmodels.llama.ttft_ms = 1\n"
     warnings = judge(spaces + classes)
@@ -203,7 +203,7 @@ def test_layers_that_no_model_is_in_are_warned_of() -> None:
     assert any("service_classes[0].models.llama: the model is of another class" in one for one in warnings)
 
 
-def test_a_model_of_a_namespace_that_is_not_written_is_warned_of() -> None:
+def test_a_model_of_an_undefined_namespace_is_warned_of() -> None:
     pool = 'name = "a"\nrole = "aggregated"'
     spaces = '[[namespaces]]\nname = "team-b"\n[[models]]\nname = "b"\nnamespace = "team-b"\n[[models.pools]]\n' + pool
     (warning,) = judge(spaces, base=model('namespace = "team-B"', pool))
@@ -224,7 +224,7 @@ def test_a_layer_can_be_set_by_the_environment() -> None:
     assert parse(BASE, "x", {"LOADLINE__DEFAULTS__GUARDRAILS__STEP_UP_MAX": "2"}).models[0].guardrails.step_up_max == 2
 
 
-def test_what_a_model_has_from_its_layers_is_described() -> None:
+def test_values_from_layers_are_described() -> None:
     told = describe(parse(LAYERS + MODEL, "x"))
     assert (
         '  From namespaces[0].defaults: planner = "static", service_class = "premium", guardrails.cooldown_up_ms = 7, '

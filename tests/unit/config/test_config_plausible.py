@@ -1,4 +1,4 @@
-"""Profiles and objectives that are legal and cannot be meant: each is one warning."""
+"""Warnings of implausible profiles and objectives."""
 
 import json
 from pathlib import Path
@@ -34,12 +34,12 @@ def times(content: dict[str, Any], key: str, factor: float) -> dict[str, Any]:
     return {**content, key: [value * factor for value in content[key]]}
 
 
-def test_a_profile_that_agrees_with_itself_is_no_warning(tmp_path: Path) -> None:
+def test_a_consistent_profile_gives_no_warning(tmp_path: Path) -> None:
     assert warnings(tmp_path, PREFILL, DECODE) == []
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(1e-3, "seconds"), (1e3, "microseconds")])
-def test_times_in_another_unit_are_told_by_the_throughput(tmp_path: Path, factor: float, unit: str) -> None:
+def test_times_in_another_unit_are_warned_of(tmp_path: Path, factor: float, unit: str) -> None:
     generous = "objectives.itl_ms = 1e9\nobjectives.ttft_ms = 1e9"
     (warning,) = warnings(tmp_path, times(PREFILL, "prefill_ttft", factor), DECODE, generous)
     assert warning.startswith("models[0].pools[0].prefill_profile: prefill_ttft says ")
@@ -49,24 +49,26 @@ def test_times_in_another_unit_are_told_by_the_throughput(tmp_path: Path, factor
     assert f"ms: it looks like {unit}. Write it in milliseconds" in warning
 
 
-def test_a_throughput_of_the_node_is_no_other_unit(tmp_path: Path) -> None:
+def test_a_throughput_per_node_is_not_another_unit(tmp_path: Path) -> None:
     (warning,) = warnings(tmp_path, PREFILL, times(DECODE, "z_thpt_per_gpu", 0.25))
     assert "it divides by 8 GPUs a worker, the pool has 2" in warning
 
 
-def test_a_cache_that_holds_no_request_is_told(tmp_path: Path) -> None:
+def test_a_cache_too_small_for_a_request_is_warned_of(tmp_path: Path) -> None:
     (warning,) = warnings(tmp_path, PREFILL, {**DECODE, "max_kv_tokens": 999})
     assert "decode_profile: a cache of max_kv_tokens 999 holds no request of 1000 tokens" in warning
     assert warning.endswith("Write the tokens of the whole cache.")
 
 
 @pytest.mark.parametrize(("key", "ms", "best"), [("ttft_ms", 1e-9, "50 ms"), ("itl_ms", 7.9, "8 ms")])
-def test_objectives_that_nothing_meets_are_told_with_the_best(tmp_path: Path, key: str, ms: float, best: str) -> None:
+def test_unreachable_objectives_are_warned_of_with_the_best_value(
+    tmp_path: Path, key: str, ms: float, best: str
+) -> None:
     (warning,) = warnings(tmp_path, PREFILL, DECODE, f"objectives.{key} = {ms}")
     assert warning.startswith(f"models[0].objectives.{key}: no request of pool a meets {ms:g} ms, so it holds")
     assert f"the best of its profile is {best}." in warning
 
 
-def test_every_predictor_is_named_in_what_may_be_written() -> None:
+def test_the_accepted_values_name_every_predictor() -> None:
     text = '[models.throughput.forecast]\npredictor = "prophecy"'
     assert "one of arima, auto, constant, kalman, prophet, seasonal" in refusal(text).remedy

@@ -1,4 +1,4 @@
-"""Keys that were renamed: a configuration that has an old one is refused with the new one as remedy."""
+"""Renamed keys: an old one is refused with the new one as remedy."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a configuration says of time, and what is wrong with it."""
+"""Validation of schedules, and their timezones."""
 
 import pytest
 
@@ -30,14 +30,14 @@ def scheduled(replicas_min: int = 4, **changed: str) -> str:
         (scheduled(timezone="Nowhere"), "timezone", "is not a timezone", "Europe/Berlin"),
     ],
 )
-def test_a_schedule_that_means_nothing_is_refused(text: str, place: str, problem: str, remedy: str) -> None:
+def test_an_invalid_schedule_is_refused(text: str, place: str, problem: str, remedy: str) -> None:
     found = refusal("", base=text)
     assert found.place == f"{PLACE}.{place}"
     assert problem in found.problem
     assert remedy in found.remedy
 
 
-def test_a_machine_without_a_tz_database_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tz_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadline.config.schedules.available_timezones", set)
     found = refusal("", base=scheduled())
     assert "no tz database" in found.problem
@@ -52,13 +52,13 @@ def test_a_machine_without_a_tz_database_says_so(monkeypatch: pytest.MonkeyPatch
         (scheduled().replace('"m"', '"m"\ngpu_budget_max = 3'), "models[0].gpu_budget_max", "up to 4 GPUs"),
     ],
 )
-def test_a_schedule_that_changes_nothing_is_warned_of(text: str, place: str, words: str) -> None:
+def test_a_schedule_without_effect_is_warned_of(text: str, place: str, words: str) -> None:
     (warning,) = [warning for warning in judge("", base=text) if not warning.startswith("models[0].pools: decode")]
     assert warning.startswith(f"{place}: ")
     assert words in warning
 
 
-def test_wall_clocks_are_data() -> None:
+def test_timezones_are_read_as_data() -> None:
     zones = read_zones(parse(scheduled() + scheduled(timezone="Asia/Kolkata") + scheduled(timezone="UTC"), "x"))
     assert sorted(zones) == ["Asia/Kolkata", "Europe/Berlin", "UTC"]
     assert (zones["UTC"], zones["Asia/Kolkata"]) == (ZoneOffsets(), ZoneOffsets((), (330,)))
@@ -68,7 +68,7 @@ def test_wall_clocks_are_data() -> None:
     assert len(berlin.changed_at_ms) == 2 * 40
 
 
-def test_check_tells_of_schedules_and_of_sleep() -> None:
+def test_the_description_covers_schedules_and_scale_to_zero() -> None:
     asleep = (
         scheduled()
         .replace('"m"', '"m"\nscale_to_zero_after_ms = 600_000')

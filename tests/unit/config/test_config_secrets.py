@@ -1,4 +1,4 @@
-"""Passwords that somebody has written into a URL, though they may not: nothing that is said of it shows them."""
+"""Redaction of passwords that are written into a URL by mistake."""
 
 from pathlib import Path
 
@@ -34,14 +34,14 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("place", "text", "environ"), WRITTEN)
-def test_what_is_wrong_is_said_without_the_password(place: str, text: str, environ: dict[str, str]) -> None:
+def test_errors_never_contain_the_password(place: str, text: str, environ: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         validate(parse(text + BASE, "x", environ))
     assert caught.value.place.startswith(place)
     assert HIDDEN not in str(caught.value)
 
 
-def test_what_has_changed_is_said_without_urls() -> None:
+def test_changes_never_contain_urls() -> None:
     def config(url: str) -> Config:
         return replace(parse(BASE, "x"), nats=NatsKnobs(servers=(url,)))
 
@@ -51,11 +51,11 @@ def test_what_has_changed_is_said_without_urls() -> None:
 
 
 @pytest.mark.parametrize(("text", "hidden"), [("bob:s3cret@h", True), ("bob@h", False), ("h:4222", False)])
-def test_what_looks_like_a_login_is_hidden_wherever_it_stands(text: str, *, hidden: bool) -> None:
+def test_a_login_is_redacted_in_any_value(text: str, *, hidden: bool) -> None:
     assert (redacted("models[0].name", text) != text) == hidden
 
 
-def test_a_command_that_only_asks_refuses_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_remote_commands_refuse_a_password_in_a_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "loadline.toml"
     path.write_text(f'[nats]\nservers = ["{NATS}"]\n{BASE}', encoding="utf-8")
     assert cli.main(["status", "--config", str(path)]) == 1

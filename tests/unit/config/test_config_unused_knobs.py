@@ -1,4 +1,4 @@
-"""Knobs that change nothing are warned of: those of another planner, and seasons that are never seen."""
+"""Warnings of knobs without effect: those of another planner, and seasons beyond the history."""
 
 from random import Random
 
@@ -26,7 +26,7 @@ def warnings(planner: str, knobs: str) -> list[str]:
         ("load", "threshold.decode_kv_scale_up_threshold = 0.1", 'Remove it, or set planner = "threshold".'),
     ],
 )
-def test_knobs_of_another_planner_are_told_with_the_right_name(planner: str, knobs: str, remedy: str) -> None:
+def test_knobs_of_another_planner_are_warned_of_with_the_right_section(planner: str, knobs: str, remedy: str) -> None:
     (warning,) = warnings(planner, knobs)
     section = knobs.partition(".")[0]
     assert warning == f"models[0].{section}: the {planner} planner ignores it. {remedy}"
@@ -49,7 +49,7 @@ def test_objectives_that_the_planner_ignores_are_reported(planner: str, objectiv
     assert [text.partition("planner to one of ")[0] for text in found] == expected
 
 
-def test_objectives_of_a_class_are_told_where_they_are_written() -> None:
+def test_unused_objectives_of_a_class_are_named_there() -> None:
     text = """
 [[service_classes]]
 name = "premium"
@@ -67,12 +67,12 @@ role = "aggregated"
 
 
 @pytest.mark.parametrize("knobs", ["sla.throughput.attainment = 0.9", "sla.load.load_adjustment_interval_ms = 7000"])
-def test_knobs_of_the_planner_are_no_warning(knobs: str) -> None:
+def test_knobs_of_the_planner_give_no_warning(knobs: str) -> None:
     assert warnings("sla", knobs) == []
 
 
 @pytest.mark.parametrize(("planner", "section"), [("sla", "sla.throughput"), ("throughput", "throughput")])
-def test_a_season_that_is_never_seen_is_told_with_the_interval_that_sees_it(planner: str, section: str) -> None:
+def test_a_season_beyond_the_history_is_warned_of_with_the_needed_interval(planner: str, section: str) -> None:
     def at(interval_s: int, more: str = "") -> list[str]:
         return warnings(planner, f"{section}.throughput_adjustment_interval_ms = {interval_s}_000\n{more}")
 
@@ -86,8 +86,8 @@ def test_a_season_that_is_never_seen_is_told_with_the_interval_that_sees_it(plan
     assert at(42, f'{section}.forecast.auto.candidates = ["constant", "kalman"]') == []
 
 
-def test_the_season_of_that_interval_is_seen() -> None:
-    """Levels that only those of the day before tell, of which the next begins after the last that is known."""
+def test_the_season_is_used_with_the_needed_interval() -> None:
+    """Build levels that only the previous day predicts, the next of which starts after the last known value."""
     day, ahead, level = 2_009, 20, 41  # intervals of 43 s
     drawn = Random(1)
     levels = [drawn.uniform(50.0, 500.0) for _ in range(day // level)]

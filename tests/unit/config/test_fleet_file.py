@@ -1,4 +1,4 @@
-"""The fleet file: what it says, and what it refuses."""
+"""Reading and validation of the fleet file."""
 
 import random
 import statistics
@@ -19,20 +19,20 @@ def read(tmp_path: Path, text: str) -> SimulatedFleetKnobs:
     return read_fleet(path)
 
 
-def test_what_is_not_said_is_a_default(tmp_path: Path) -> None:
+def test_unset_keys_have_defaults(tmp_path: Path) -> None:
     fleet = read(tmp_path, f'[[pools]]\nname = "a"\nkv_blocks = 100\n{LINEAR}\n')
     assert fleet.pools[0].linear == LinearProfile(10.0, 0.1, 5.0, 0.05)
     assert (fleet.routing, fleet.pools[0].workers) == ("least_loaded", 1)
 
 
-def test_engines_move_requests_where_the_file_says_so(tmp_path: Path) -> None:
+def test_the_table_migration_enables_migration(tmp_path: Path) -> None:
     pool = f'[[pools]]\nname = "a"\nkv_blocks = 100\n{LINEAR}\n'
     assert read(tmp_path, pool).migration is None
     assert read(tmp_path, f"{pool}[migration]\n").migration == FleetMigrationKnobs(4, 4)
     assert read(tmp_path, f"migration = {{ slots_in = 2 }}\n{pool}").migration == FleetMigrationKnobs(2, 4)
 
 
-def test_paths_count_from_the_file(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     text = '[[pools]]\nname = "a"\nkv_blocks = 100\nprefill_profile = "p/x.npz"\ndecode_profile = "/y.npz"\n'
     pool = read(tmp_path, text).pools[0]
     assert (pool.prefill_profile, pool.decode_profile) == (str(tmp_path / "p/x.npz"), "/y.npz")
@@ -56,7 +56,7 @@ def test_paths_count_from_the_file(tmp_path: Path) -> None:
         ("[[pools]", "line 1"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_value_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read(tmp_path, text)
 

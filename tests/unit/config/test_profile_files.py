@@ -1,4 +1,4 @@
-"""Profiles from a profiler's folder and from JSON; what is wrong with NPZ is tested with the engines that read it."""
+"""Profiles from a profiler's folder and from JSON; errors in NPZ are tested with the engines that read it."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def write_npz(path: Path, content: dict[str, Any]) -> None:
     np.savez(path, **arrays)
 
 
-def test_json_and_npz_say_the_same(tmp_path: Path) -> None:
+def test_json_and_npz_give_the_same_sweeps(tmp_path: Path) -> None:
     write_npz(tmp_path / "p.npz", PREFILL)
     write_npz(tmp_path / "d.npz", DECODE)
     assert read_prefill(tmp_path / "p.npz") == read_prefill(write_json(tmp_path, "p.json", PREFILL))
@@ -50,7 +50,7 @@ def test_a_profilers_folder(tmp_path: Path) -> None:
     assert read_prefill(tmp_path).isl_tokens == (100, 300), "what was measured comes before what stands in for it"
 
 
-def test_other_keys_are_no_matter(tmp_path: Path) -> None:
+def test_other_keys_are_ignored(tmp_path: Path) -> None:
     assert read_prefill(write_json(tmp_path, "p.json", {**PREFILL, "note": "x"})).ttft_ms == (10.0, 20.5)
 
 
@@ -73,20 +73,20 @@ def test_other_keys_are_no_matter(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_json_is_named(tmp_path: Path, content: dict[str, Any], says: str) -> None:
+def test_invalid_json_content_is_named(tmp_path: Path, content: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=says):
         read_decode(write_json(tmp_path, "bad.json", content))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b'{"z_itl": NaN}', b"[" * 100_000, b" " * 4_000_001])
-def test_what_is_no_json_is_named(tmp_path: Path, text: bytes) -> None:
+def test_a_file_that_is_not_json_is_named(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "bad.json"
     path.write_bytes(text)
     with pytest.raises(DataError, match=r"bad\.json: (cannot be read as JSON|larger than)"):
         read_prefill(path)
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"holds none of selected_decode_interpolation/raw_data\.npz, decode_raw_data\.json"
     ):
@@ -96,7 +96,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
             read_decode(tmp_path / name)
 
 
-def test_a_number_that_json_has_not_is_named(tmp_path: Path) -> None:
+def test_nan_in_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text('{"prefill_isl": [NaN]}')
     with pytest.raises(DataError, match=r"bad\.json: cannot be read as JSON: NaN is not a number\. Name a profile"):
@@ -111,7 +111,7 @@ def test_arrays_of_anything_but_real_numbers_are_refused(tmp_path: Path, values:
 
 
 @pytest.mark.parametrize("name", ["p.npz", "p.json"])
-def test_what_would_wait_for_a_writer_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_fifo_is_refused(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataError, match=rf"{name}: cannot be read: it is not a regular file, but a FIFO"):
         read_prefill(tmp_path / name)

@@ -1,4 +1,4 @@
-"""The four numbers of an engine from what was measured, and `loadline fit`."""
+"""Fits of the linear latency model, and the command `loadline fit`."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def fitted(found: Fit | FitRefused) -> Fit:
     st.floats(0.0, 10.0),
     st.lists(st.floats(1.0, 10_000.0), min_size=2, max_size=20),
 )
-def test_samples_of_a_line_give_the_line(intercept_ms: float, slope: float, loads: list[float]) -> None:
+def test_samples_of_a_line_give_that_line(intercept_ms: float, slope: float, loads: list[float]) -> None:
     found = fit_line(loads, [intercept_ms + slope * load + 0.001 for load in loads])
     if max(loads) - min(loads) < 0.2 * max(loads):
         assert isinstance(found, FitRefused)
@@ -63,13 +63,13 @@ def test_samples_of_a_line_give_the_line(intercept_ms: float, slope: float, load
 
 
 def test_short_times_count_as_much_as_long_ones() -> None:
-    """A plain line of least squares is 5 ms off at the first."""
+    """A plain least-squares line is 5 ms off at the first sample."""
     found = fitted(fit_line([1.0, 10.0, 100.0, 1_000.0, 2_000.0], [10.0, 11.0, 20.0, 110.0, 150.0]))
     assert found.line.at(1.0) == pytest.approx(10.0, rel=0.1)
     assert 0.0 < found.mean_error < found.largest_error < 0.3
 
 
-def test_a_falling_line_is_flat_and_none_begins_below_nothing() -> None:
+def test_slopes_and_intercepts_are_not_negative() -> None:
     flat = fitted(fit_line([1.0, 2.0, 3.0], [10.2, 10.0, 9.8])).line
     assert flat == Line(0.0, flat.intercept_ms)
     assert flat.intercept_ms == pytest.approx(10.0, rel=1e-2)
@@ -87,7 +87,7 @@ def test_a_falling_line_is_flat_and_none_begins_below_nothing() -> None:
         ([1.0, 2.0, 3.0, 4.0, 5.0], [900.0, 1.0, 900.0, 1.0, 900.0], "by 60% on average"),
     ],
 )
-def test_what_is_no_line_is_refused(loads: list[float], latencies_ms: list[float], says: str) -> None:
+def test_samples_that_are_not_a_line_are_refused(loads: list[float], latencies_ms: list[float], says: str) -> None:
     found = fit_line(loads, latencies_ms)
     assert isinstance(found, FitRefused)
     assert says in found.problem
@@ -103,7 +103,7 @@ def test_a_sweep_is_fitted_for_all_contexts_or_for_one(tmp_path: Path) -> None:
     assert (every.samples, one.samples, between.samples) == (4, 2, 2), "no batch that was not measured at both contexts"
 
 
-def test_whichever_sweeps_there_are_are_read(tmp_path: Path) -> None:
+def test_all_sweeps_of_a_folder_are_read(tmp_path: Path) -> None:
     both = written(tmp_path, "both.json", {**PREFILL, **DECODE})
     assert len(read_sweeps(both)) == 2
     folder = tmp_path / "results"
@@ -118,7 +118,7 @@ def test_whichever_sweeps_there_are_are_read(tmp_path: Path) -> None:
         read_sweeps(written(tmp_path, "half.json", {"prefill_isl": [1, 2]}))
 
 
-def test_the_line_that_is_printed_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_line_is_a_valid_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(written(tmp_path, "p.json", PREFILL)), str(written(tmp_path, "d.json", DECODE))]
     assert main(["fit", "--profile", *files]) == 0
     out = capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_a_measured_engine(capsys: pytest.CaptureFixture[str]) -> None:
         (PREFILL | {"prefill_ttft": [1e9, 2e9, 4e9]}, [], "which no engine has. Profile the engine again."),
     ],
 )
-def test_what_cannot_be_fitted_is_said(
+def test_an_impossible_fit_is_reported(
     changed: dict[str, Any], options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, "sweeps.json", {**changed, **DECODE})

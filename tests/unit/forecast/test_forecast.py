@@ -1,4 +1,4 @@
-"""What is done about predictors that fail, and how good they are."""
+"""Fallbacks of failed predictors, and the choice between predictors."""
 
 import re
 from pathlib import Path
@@ -43,7 +43,7 @@ def answering(mean: float, upper: float) -> Predictor:
         (291.0, 0.0, "absurd"),
     ],
 )
-def test_what_cannot_be_believed_is_replaced_by_the_last_value(
+def test_an_implausible_prediction_is_replaced_by_the_last_value(
     monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
 ) -> None:
     monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
@@ -57,10 +57,10 @@ def test_what_cannot_be_believed_is_replaced_by_the_last_value(
     ("mean", "upper", "fallback"),
     [(5.0, 5.6, ""), (5.0, 5.7, "absurd"), (5.7, 5.0, "absurd"), (1.0, 800.0, "not_finite")],
 )
-def test_a_forecast_of_logarithms_is_held_against_the_load(
+def test_a_prediction_of_logarithms_is_checked_in_the_unit_of_the_load(
     monkeypatch: pytest.MonkeyPatch, mean: float, upper: float, fallback: Fallback
 ) -> None:
-    """Ten times the most that was seen is 290, of which the logarithm is 5.67: ten times that of 29 would be e^34."""
+    """The limit is ten times the highest value, 290, whose logarithm is 5.67; ten times the logarithm of 29 is e^34."""
     monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(mean, upper))
     answer = forecast(question(predictor="kalman", log1p=True))
     assert answer is not None
@@ -71,14 +71,14 @@ def test_a_forecast_of_logarithms_is_held_against_the_load(
         assert answer.mean == pytest.approx((np.expm1(5.0),) * 3)
 
 
-def test_what_is_negative_or_crossed_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_negative_and_crossed_predictions_are_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(predict.PREDICTORS, "kalman", answering(-3.0, -4.0))
     answer = forecast(question(predictor="kalman"))
     assert answer is not None
     assert (answer.mean, answer.upper, answer.predictor) == ((0.0,) * 3, (0.0,) * 3, "kalman")
 
 
-def test_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_history: Values, _task: PredictionTask) -> Prediction:
         raise ZeroDivisionError("of the fit")
 
@@ -88,14 +88,14 @@ def test_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (answer.predictor, answer.fallback, answer.detail) == ("constant", "failed", "ZeroDivisionError: of the fit")
 
 
-def test_the_last_value_may_rise_as_it_did_before() -> None:
+def test_the_upper_constant_forecast_follows_past_rises() -> None:
     answer = forecast(question(predictor="constant"))
     assert answer is not None
     assert answer.mean == (29.0,) * 3
     assert answer.upper == (30.0, 31.0, 32.0)
 
 
-def test_idle_and_unknown_are_told_apart() -> None:
+def test_idle_and_unknown_intervals_differ() -> None:
     idle = forecast(ForecastQuery(Series((*RISING, 0.0, 0.0), 1_000), 1, ForecastKnobs("constant")))
     unknown = forecast(ForecastQuery(Series((*RISING, None, None), 1_000), 1, ForecastKnobs("constant")))
     assert idle is not None
@@ -104,13 +104,13 @@ def test_idle_and_unknown_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(("unknown", "is_none"), [(predict.GAP_MAX, False), (predict.GAP_MAX + 1, True)])
-def test_what_was_silent_for_too_long_has_no_forecast(unknown: int, *, is_none: bool) -> None:
+def test_a_series_without_recent_values_has_no_forecast(unknown: int, *, is_none: bool) -> None:
     silent = ForecastQuery(Series((*RISING, *[None] * unknown), 1_000), 1, ForecastKnobs("constant"))
     assert (forecast(silent) is None) == is_none
     assert (last_value(silent, "away") is None) == is_none
 
 
-def test_auto_takes_the_one_with_the_lowest_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_chooses_the_predictor_with_the_lowest_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     climb = question(predictor="auto", auto={"candidates": ["constant", "kalman"]})
     answer = forecast(climb)
     assert answer is not None
@@ -121,7 +121,7 @@ def test_auto_takes_the_one_with_the_lowest_loss(monkeypatch: pytest.MonkeyPatch
     assert answer.predictor == "constant"
 
 
-def test_of_equals_the_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_prefers_the_first_of_equal_predictors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(predict.PREDICTORS, "kalman", predict.PREDICTORS["constant"])
     for candidates in (["constant", "kalman"], ["kalman", "constant"]):
         answer = forecast(question(predictor="auto", auto={"candidates": candidates}))
@@ -129,7 +129,7 @@ def test_of_equals_the_first_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert answer.predictor == candidates[0]
 
 
-def test_an_order_stands_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     chosen = arima._chosen
     chosen.cache_clear()  # other tests have asked too
@@ -158,7 +158,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, predictor: 
             require(knobs.knobs)
 
 
-def test_what_is_chosen_by_default_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_predictor_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "find_spec", lambda _name: None)
     require(ForecastKnobs())
     assert all(available(name) for name in AutoKnobs().candidates)

@@ -18,7 +18,7 @@ DAYS = Path(__file__).parents[2] / "data" / "azure2024_conv_bin600.csv"
 NAN = float("nan")
 
 
-def test_scores_are_what_they_are_called() -> None:
+def test_scores_have_their_definitions() -> None:
     truth, mean = np.array([10.0, 0.0, NAN]), np.array([6.0, 0.0, 5.0])
     assert scores.mae(truth, mean) == 2.0
     assert scores.smape(truth, mean) == pytest.approx((2 * 4 / 16 + 0) / 2)
@@ -34,7 +34,7 @@ def test_the_true_quantile_has_the_lowest_loss() -> None:
     assert losses[1] == min(losses)
 
 
-def test_the_error_of_the_work_counts_tokens_and_a_little_their_lengths() -> None:
+def test_the_work_error_weights_tokens_and_lengths() -> None:
     truth, twice = [np.array([10.0, NAN]), np.array([99.0, 9.0]), np.array([19.0, 9.0])], [20.0, 99.0, 19.0]
     # Twice the requests: prompt and output tokens are both off by a factor of two, their lengths are not.
     expected = 0.4 * math.log(1_981 / 991) + 0.4 * math.log(381 / 191)
@@ -42,14 +42,14 @@ def test_the_error_of_the_work_counts_tokens_and_a_little_their_lengths() -> Non
     assert scores.work_error(truth, truth) == 0.0
 
 
-def test_moments_lie_in_the_later_part_and_have_a_future() -> None:
+def test_forecasts_start_in_the_later_part_and_have_a_future() -> None:
     series = Series(tuple(map(float, range(30))), 1_000)
     assert moments(series, 5, 4) == [10, 15, 20, 25]
     assert moments(series, 20, 4) == [10]
     assert moments(series, 21, 4) == []
 
 
-def test_nobody_sees_the_future() -> None:
+def test_no_forecast_uses_future_values() -> None:
     seen: list[ForecastQuery] = []
 
     def ask(question: ForecastQuery) -> Forecast | None:
@@ -75,7 +75,7 @@ def test_a_perfect_forecast_has_no_error() -> None:
 
 
 def loss(predictor: PredictorName, series: Series) -> tuple[float, float]:
-    """Mean error and pinball loss over an hour ahead, at 23 moments once two days are known."""
+    """Return mean error and pinball loss one hour ahead, for 23 forecasts after two days of history."""
     score, _ = backtest("", series, 6, ForecastKnobs(predictor), sizes=list(range(288, 699, 18)), ask=forecast)
     assert score.mae is not None
     assert score.pinball is not None
@@ -93,9 +93,7 @@ def test_the_seasonal_regression_is_better_than_the_others_on_days_of_real_load(
         assert best[1] < 0.95 * pinball, name
 
 
-def test_the_command_prints_a_row_for_each_series_and_predictor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_row_per_series_and_predictor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     json, html = tmp_path / "result.json", tmp_path / "<page>.html"
     options = ["--predictors", "constant", "seasonal", "--origins", "3", "--json", str(json), "--html", str(html)]
     assert main(["forecast", "--trace", str(DAYS), *options]) == 0
@@ -143,7 +141,7 @@ def test_series_without_lengths_are_shown_without_scores(tmp_path: Path, capsys:
         (["--json", "/nowhere/result"], "--json: /nowhere/result cannot be written: No such file or directory"),
     ],
 )
-def test_what_cannot_be_done_is_said(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_reported(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forecast", "--trace", str(DAYS), *options]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -151,6 +149,6 @@ def test_what_cannot_be_done_is_said(options: list[str], words: str, capsys: pyt
     assert printed.err.count("\n") == 1
 
 
-def test_a_page_can_be_made_of_nothing() -> None:
+def test_an_empty_backtest_has_a_page() -> None:
     nothing = Backtest("x", 1, 0.9, {"requests": Series((), 1_000)}, [], [])
     assert "loadline forecast: x" in forecast_page(nothing, "loadline forecast")

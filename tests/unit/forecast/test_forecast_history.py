@@ -1,4 +1,4 @@
-"""Series out of traces."""
+"""Series from traces."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_idle_intervals_count_nothing_and_keep_the_lengths() -> None:
     assert (history.requests.interval_ms, history.requests.end_ms) == (60_000, 300_000)
 
 
-def test_an_interval_that_is_not_whole_is_left_out() -> None:
+def test_a_partial_interval_is_dropped() -> None:
     assert bin_requests([(5.0, 1.0, 1.0), (15.0, 1.0, 1.0)], 10.0, 19.9).requests.values == (1.0,)
     thirds = bin_requests([(5.0, 1.0, 1.0)], 0.1, 0.3)  # 0.3 / 0.1 is 2.9999999999999996
     assert thirds.requests.values == (0.0, 0.0, 0.0)
@@ -34,7 +34,7 @@ def test_the_newest_intervals_are_kept() -> None:
     assert history.requests.end_ms == (POINTS_MAX + 10) * 1_000
 
 
-def test_intervals_are_joined_with_the_weight_of_their_requests() -> None:
+def test_merged_lengths_are_weighted_by_requests() -> None:
     unknown = LoadInterval(None, None, None)
     idle = LoadInterval(0.0, None, None)
     parts = [
@@ -52,7 +52,7 @@ def test_intervals_are_joined_with_the_weight_of_their_requests() -> None:
     assert history.requests.interval_ms == 2_000
 
 
-def test_a_rate_series_is_taken_as_it_is() -> None:
+def test_the_bins_of_a_rate_series_are_used_as_they_are() -> None:
     history = read_history(DATA / "azure2024_conv_bin600.csv")
     assert (len(history.requests.values), history.requests.interval_ms) == (705, 600_000)
     assert history.requests.values[:2] == (13_152.0, 14_596.0)
@@ -61,13 +61,13 @@ def test_a_rate_series_is_taken_as_it_is() -> None:
     assert (len(hourly.requests.values), hourly.requests.interval_ms) == (117, 3_600_000)
 
 
-def test_intervals_without_data_are_not_known() -> None:
+def test_intervals_without_data_are_unknown() -> None:
     values = read_history(DATA / "servegen_m-mid_cut_bin600.csv").requests.values
     assert values.count(None) == 2
     assert len(values) == 6
 
 
-def test_rows_that_are_left_out_are_not_known(tmp_path: Path) -> None:
+def test_missing_rows_are_unknown(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
     path.write_text("t,num_req,mean_isl,mean_osl\n0,1,2,3\n60,0,,\n240,4,5,6\n", encoding="utf-8")
     history = read_history(path)
@@ -84,7 +84,7 @@ def test_requests_are_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("interval_s", [0.0, -1.0, float("nan"), 90_000.0, 900.0, 300.0])
-def test_an_interval_must_suit_the_trace(interval_s: float) -> None:
+def test_an_interval_must_be_a_multiple_of_the_bins(interval_s: float) -> None:
     with pytest.raises(ConfigError, match="interval_s"):
         read_history(DATA / "azure2024_conv_bin600.csv", interval_s)
 

@@ -1,4 +1,4 @@
-"""The rows and the pages of a simulation and of a comparison."""
+"""Rows and pages of simulations and comparisons."""
 
 import re
 from html.parser import HTMLParser
@@ -19,7 +19,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 class Outline(HTMLParser):
-    """Titles and tags of a page; fails where they are not nested."""
+    """Titles and tags of a page; fails if tags are not nested."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def usual_page() -> str:
 
 
 def check_contained(text: str) -> Outline:
-    """A page is one file that asks for nothing, with no script, whatever names are in it."""
+    """Check that a page is one file without external resources or scripts, whatever names it contains."""
     page = Outline(text)
     assert all(reference.startswith("#") for reference in page.references)
     assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= NAMESPACES
@@ -94,7 +94,7 @@ def test_a_simulation_has_all_its_sections(usual: str) -> None:
     assert "flap: it was empty; the guard agreed" in page.texts
 
 
-def test_plots_say_what_they_show(usual: str) -> None:
+def test_plots_have_titles_and_legends(usual: str) -> None:
     texts = Outline(usual).texts
     shown = {
         "TTFT, ms",
@@ -117,7 +117,7 @@ def test_plots_follow_the_colours_of_the_page(usual: str) -> None:
     assert not re.search(r"(fill|stroke): #(?!000000)", pictures)
 
 
-def test_what_is_defined_in_one_plot_is_not_used_by_another(usual: str) -> None:
+def test_ids_are_unique_across_plots(usual: str) -> None:
     ids = Outline(usual).ids
     assert len(ids) == len(set(ids))
 
@@ -138,7 +138,7 @@ def test_names_cannot_break_a_page() -> None:
     assert EVIL[:28] in {text.strip() for text in page.texts}  # beside its point in the plot
 
 
-def test_an_empty_time_is_drawn_too() -> None:
+def test_a_trace_without_load_is_drawn() -> None:
     lines = outcome().series
     nothing = type(lines)(60.0, [], [], [], [], [], [], [], [], [])
     page = check_contained(simulation_page(series=nothing, actions=[], duration_s=0.0))
@@ -155,14 +155,14 @@ def test_many_decisions_do_not_cover_their_plot() -> None:
     assert not {"flap, scale up", "decision, scale down"} & texts
 
 
-def test_a_long_list_of_decisions_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_of_decisions_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadline.report.simulation.ACTIONS_MAX", 1)
     texts = Outline(simulation_page()).texts
     assert "The first 1 of 2 decisions; the JSON result has all." in texts
     assert "0:02:59" not in texts
 
 
-def test_a_comparison_has_its_table_its_plot_and_every_run() -> None:
+def test_a_comparison_has_table_plot_and_every_run() -> None:
     text = report.comparison_page(comparison(), [("mine", "knobs = 1"), ("hpa", "knobs = 2")], "loadline compare")
     page = check_contained(text)
     assert page.titles == [
@@ -182,7 +182,7 @@ def test_a_comparison_has_its_table_its_plot_and_every_run() -> None:
     assert {"mine", "hpa"} <= set(re.findall(r">([^<>\n]+)</text>", scatter))
 
 
-def test_a_comparison_of_nothing_is_drawn_too() -> None:
+def test_a_comparison_without_requests_is_drawn() -> None:
     nothing = Comparison(WorkBound(0.0, {}), [ComparedRun("config", outcome(gpu_hours=0.0, requests=0))])
     assert "0 requests in 4 min" in report.comparison_page(nothing, [], "loadline compare")
 
@@ -205,7 +205,7 @@ def test_every_run_and_the_bound_have_a_row() -> None:
     assert [row[at] for row in rows] == ["0.40", "0.40", "0.80", "0.12"]
 
 
-def test_runs_that_move_requests_have_a_table_of_that() -> None:
+def test_runs_with_migrations_have_a_migration_table() -> None:
     found = comparison()
     assert report.migration_rows(found) == []
     busy = outcome(migrations=MigrationTotals(20, 3, 2, 15, 40_000), token_gap_max_ms=Percentiles(10.0, 90.0, 800.0))
@@ -234,5 +234,5 @@ def test_runs_that_move_requests_have_a_table_of_that() -> None:
         (formatting.plural(0, "flap"), "0 flaps"),
     ],
 )
-def test_numbers_are_written_for_people(text: str, expected: str) -> None:
+def test_numbers_are_formatted(text: str, expected: str) -> None:
     assert text == expected

@@ -1,4 +1,4 @@
-"""The exact solver where greedy errs, and where it has no time or no SciPy. See tests/property for how near it is."""
+"""The exact solver: cases that greedy misses, time limits, and missing SciPy; tests/property measures its gap."""
 
 import importlib.util
 from typing import Any
@@ -42,7 +42,7 @@ def test_more_models_are_served_than_by_greedy() -> None:
     assert counts(STRANDED) == {"h1": 2, "l1": 1, "h2": 2, "l2": 2}
 
 
-def test_the_cheapest_of_all_ways_is_taken() -> None:
+def test_the_cheapest_solution_is_taken() -> None:
     first = want("m1", 2, option("h1", 1.0), option("l1", 2.0, "l40s"))
     second = want("m2", 3, option("h2", 1.0), option("l2", 1.9, "l40s"))
     problem = AllocationProblem((first, second), {"h100": 3, "l40s": 9})
@@ -50,19 +50,19 @@ def test_the_cheapest_of_all_ways_is_taken() -> None:
     assert not greedy(problem).unserved
 
 
-def test_one_of_a_higher_priority_outweighs_all_lower_ones() -> None:
+def test_a_model_of_a_higher_priority_outweighs_all_lower_ones() -> None:
     lower = tuple(want(f"low-{number}", 1, option(f"l-{number}"), priority=2) for number in range(5))
     problem = AllocationProblem((want("high", 5, option("h", cost=100.0)), *lower), {"h100": 5})
     assert counts(problem) == {"h": 5}
 
 
 @pytest.mark.parametrize("priorities", [30, 100])
-def test_many_priorities_are_each_above_the_next(priorities: int) -> None:
+def test_many_priorities_are_lexicographic(priorities: int) -> None:
     wants = tuple(want(f"m{one}", 1, option(f"p{one}", cost=one), priority=one) for one in range(1, priorities + 1))
     assert counts(AllocationProblem(wants, {"h100": 20})) == {f"p{one}": 1 for one in range(1, 21)}
 
 
-def test_leftovers_go_by_the_same_policies() -> None:
+def test_leftovers_follow_the_same_policies() -> None:
     wants = want("a", 9, option("a")), want("b", 10, option("b")), want("c", 3, option("c"), priority=50)
     for delayed, expected in ((False, {"a": 4, "b": 4}), (True, {"a": 2, "b": 3, "c": 3})):
         problem = AllocationProblem(wants, {"h100": 8}, "priority_round_robin", delayed)
@@ -70,7 +70,7 @@ def test_leftovers_go_by_the_same_policies() -> None:
         assert solve(problem, 60.0) == greedy(problem)
 
 
-def test_leftovers_go_to_those_that_it_does_not_serve() -> None:
+def test_leftovers_go_to_unserved_models() -> None:
     wants = want("big", 4, option("big")), want("s1", 2, option("s1")), want("s2", 2, option("s2"))
     problem = AllocationProblem(wants, {"h100": 5}, "round_robin")
     assert list(greedy(problem).unserved) == ["s1", "s2"]
@@ -90,7 +90,7 @@ HUNGRY = AllocationProblem(
 )
 
 
-def test_what_serves_one_priority_for_the_least_does_not_take_what_serves_the_next() -> None:
+def test_the_cheapest_choice_for_one_priority_leaves_supply_for_the_next() -> None:
     first = want("m1", 2, option("h1"), option("l1", 1.1, "l40s"))
     for policy in ("none", "priority_exhaustive", "priority_round_robin", "round_robin"):
         problem = AllocationProblem((first, want("m2", 2, option("h2"), priority=2)), {"h100": 2, "l40s": 2}, policy)
@@ -98,7 +98,7 @@ def test_what_serves_one_priority_for_the_least_does_not_take_what_serves_the_ne
         assert counts(problem) == {"l1": 2, "h2": 2}
 
 
-def test_where_leftovers_of_one_priority_take_what_serves_the_next_greedy_may_be_better() -> None:
+def test_greedy_may_be_better_when_leftovers_take_supply_of_the_next_priority() -> None:
     assert counts(HUNGRY) == {"ch": 3, "cl": 1, "ph": 1}
     problem = replace(HUNGRY, delayed_best_effort=False)  # "dear" would have the fourth H100
     assert solve(problem, 60.0) == greedy(problem)
@@ -110,44 +110,44 @@ def test_an_answer_is_never_worse_than_greedy(monkeypatch: pytest.MonkeyPatch) -
     assert solve(STRANDED, 60.0) == greedy(STRANDED)
 
 
-def test_shares_by_weight_leave_nothing_to_solve() -> None:
+def test_the_weighted_policy_needs_no_solver() -> None:
     problem = replace(STRANDED, policy="weighted")
     assert solve(problem, 60.0) == greedy(problem)
 
 
-def test_what_greedy_mixed_anew_is_not_lost() -> None:
+def test_new_mixes_of_greedy_are_candidates() -> None:
     problem = AllocationProblem((want("m", 4, option("a"), option("b", 1.1, "l40s")),), {"h100": 3, "l40s": 1})
     assert counts(problem) == {"a": 3, "b": 1}
     many = tuple(want(f"m{one}", 4, option(f"a{one}"), option(f"b{one}", 1.1, "l40s")) for one in range(30))
     assert len(counts(AllocationProblem(many, {"h100": 90, "l40s": 30}))) >= 30
 
 
-def test_without_time_there_is_no_answer_but_where_nothing_is_short() -> None:
+def test_without_time_only_unconstrained_problems_have_an_answer() -> None:
     assert solve(STRANDED, 0.0) is None
     plenty = replace(STRANDED, limits={"h100": 9, "l40s": 9})
     assert solve(plenty, 0.0) == greedy(plenty)
 
 
-def test_when_time_runs_out_the_answer_is_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_time_limit_the_best_solution_so_far_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 0.0])  # the deadline is set, and then it is not over
     monkeypatch.setattr("loadline.solver.exact.time.monotonic", lambda: next(times, 100.0))
     assert solve(STRANDED, 1.0) == greedy(STRANDED)
 
 
-def test_every_mix_is_one_of_which_no_worker_could_be_left_out() -> None:
+def test_every_mix_is_minimal() -> None:
     pools = option("a", replicas_min=1), PoolOption("b", 3.0, 3.0, {"h100": 2})
     found = minimal_mixes(want("m", 5, *pools), RemainingSupply({"h100": 9}), 0.0, limit=3)
     assert [choice.counts for choice in found] == [{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 5, "b": 0}]
     assert [choice.takes for choice in found] == [{"h100": 4}, {"h100": 3}, {"h100": 4}]
 
 
-def test_too_many_mixes_are_none() -> None:
+def test_no_mixes_are_returned_above_the_limit() -> None:
     pools = option("a"), option("b"), option("c")
     assert len(minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=6)) == 6
     assert not minimal_mixes(want("m", 2, *pools), RemainingSupply({}), 0.0, limit=5)
 
 
-def test_without_scipy_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scipy_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "loadline.solver.find_spec", lambda name: None if name == "scipy" else importlib.util.find_spec(name)
     )

@@ -1,4 +1,4 @@
-"""The beam search: where it spares the exact solver a mixed-integer program, and how good it is there."""
+"""The beam search: when it replaces the integer program, and how good it is."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tools.bench.allocation import PLENTY, SCARCE, SHORT, fleet
 
 
 def spent(problem: AllocationProblem, allocation: Allocation | None) -> float:
-    """What an allocation that serves all costs."""
+    """Return the cost of an allocation that serves all models."""
     assert allocation is not None
     assert not allocation.unserved
     return rank(problem, allocation)[1]
@@ -21,7 +21,7 @@ def spent(problem: AllocationProblem, allocation: Allocation | None) -> float:
 
 @pytest.mark.parametrize(("supply", "dearer"), [(SHORT, 0.02), (SCARCE, 0.12)])
 @pytest.mark.parametrize("seed", [2, 3, 7])
-def test_a_large_fleet_is_served_whole_without_a_program(
+def test_the_beam_search_serves_a_large_fleet_without_an_integer_program(
     supply: float, dearer: float, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> None:
@@ -34,7 +34,7 @@ def test_a_large_fleet_is_served_whole_without_a_program(
     assert least < spent(problem, solve(problem, 60.0)) <= least * (1.0 + dearer)
 
 
-def test_where_the_search_does_not_come_near_a_program_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_integer_program_is_solved_if_the_beam_search_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = fleet(SHORT, 3)
     monkeypatch.setattr("loadline.solver.exact.beam_search", lambda *_: None)
     spent(problem, solve(problem, 60.0))

@@ -1,4 +1,4 @@
-"""Every kind of trace, in the form in which it is published, and the part of it that is asked for."""
+"""Traces in all formats, as published, and the selection of a part."""
 
 import gzip
 from pathlib import Path
@@ -19,11 +19,11 @@ def write(folder: Path, text: str, name: str = "trace.csv") -> Path:
 
 
 def every_ten_seconds(folder: Path, count: int = 100) -> Path:
-    """The prompt's length tells which request it is."""
+    """Build a trace whose prompt lengths identify the requests."""
     return write(folder, HEADER + "".join(f"{i * 10},{i + 1},5\n" for i in range(count)))
 
 
-def test_azure_times_count_from_the_first_request() -> None:
+def test_azure_times_are_relative_to_the_first_request() -> None:
     trace = read_trace(DATA / "azure2023_conv_head.csv")
     assert trace.arrivals[:3] == [Arrival(0.0, 374, 44), Arrival(4.314579, 396, 109), Arrival(4.541877, 879, 55)]
     assert trace.duration_s == trace.arrivals[-1].arrival_s == 5.892655
@@ -42,12 +42,12 @@ def test_mooncake_names_the_blocks_of_a_prompt() -> None:
     assert trace.duration_s == 19.152
 
 
-def test_mooncake_lines_may_say_less_or_more(tmp_path: Path) -> None:
+def test_mooncake_lines_may_have_fewer_or_more_keys(tmp_path: Path) -> None:
     text = '{"timestamp": 5.5, "input_length": 7, "output_length": 1, "chat_id": [{}]}\n\n'
     assert read_trace(write(tmp_path, text, "t.jsonl")).arrivals == [Arrival(0.0055, 7, 1)]
 
 
-def test_a_coarse_clock_is_spread_and_hits_never_pass_the_prompt() -> None:
+def test_dithered_arrivals_replace_a_coarse_clock() -> None:
     arrivals = read_trace(DATA / "mooncake_conversation_head.csv").arrivals
     assert len(arrivals) == 12
     assert [one.arrival_s for one in arrivals[:3]] == [0.717, 0.86, 0.907]
@@ -72,7 +72,7 @@ def test_columns_are_found_by_name(tmp_path: Path, text: str) -> None:
     assert read_trace(write(tmp_path, text)).arrivals == [Arrival(0.5, 7, 3), Arrival(1.5, 8, 4)]
 
 
-def test_the_kind_is_told_by_the_content_and_not_by_the_name(tmp_path: Path) -> None:
+def test_the_format_is_detected_by_content_not_by_name(tmp_path: Path) -> None:
     packed = tmp_path / "m.x0.25.csv"
     packed.write_bytes(gzip.compress(DATA.joinpath("mooncake_synthetic_cut.jsonl").read_bytes()))
     trace = read_trace(packed)
@@ -80,7 +80,7 @@ def test_the_kind_is_told_by_the_content_and_not_by_the_name(tmp_path: Path) -> 
     assert trace.arrivals == read_trace(DATA / "mooncake_synthetic_cut.jsonl").arrivals
 
 
-def test_times_count_from_the_start_of_the_window(tmp_path: Path) -> None:
+def test_times_are_relative_to_the_start_of_the_window(tmp_path: Path) -> None:
     path = every_ten_seconds(tmp_path)
     trace = read_trace(path, arrivals=RateKnobs(start_s=95.0, duration_s=25.0))
     assert [(one.arrival_s, one.isl_tokens) for one in trace.arrivals] == [(5.0, 11), (15.0, 12)]
@@ -98,7 +98,7 @@ def test_nothing_is_read_after_the_window(tmp_path: Path) -> None:
         read_trace(path)
 
 
-def test_copies_are_seeded_and_stay_near(tmp_path: Path) -> None:
+def test_copies_are_seeded_and_jittered(tmp_path: Path) -> None:
     path = every_ten_seconds(tmp_path)
     three = read_trace(path, seed=5, arrivals=RateKnobs(scale=3.0))
     assert three == read_trace(path, seed=5, arrivals=RateKnobs(scale=3.0))
@@ -112,7 +112,7 @@ def test_copies_are_seeded_and_stay_near(tmp_path: Path) -> None:
     assert three.arrivals[-1].arrival_s <= three.duration_s == 990.0
 
 
-def test_a_copy_has_users_of_its_own(tmp_path: Path) -> None:
+def test_a_copy_has_its_own_block_ids(tmp_path: Path) -> None:
     line = '{"timestamp": %d, "input_length": 513, "output_length": 1, "hash_ids": [0, %d]}\n'
     path = write(tmp_path, line % (0, 1) + line % (60_000, 7), "t.jsonl")
     blocks = [one.prefix for one in read_trace(path, arrivals=RateKnobs(scale=2.0)).arrivals]
@@ -120,7 +120,7 @@ def test_a_copy_has_users_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("scale", "count"), [(0.5, 500), (0.1, 100), (1.5, 1_500), (2.25, 2_250)])
-def test_fractions_are_drawn_from_the_seed(tmp_path: Path, scale: float, count: int) -> None:
+def test_thinning_depends_on_the_seed(tmp_path: Path, scale: float, count: int) -> None:
     path = every_ten_seconds(tmp_path, 1_000)
     trace = read_trace(path, seed=3, arrivals=RateKnobs(scale=scale))
     assert len(trace.arrivals) == pytest.approx(count, abs=65)  # four deviations of 1000 draws at most
@@ -148,7 +148,7 @@ def test_knobs_out_of_bounds_are_named(knobs: RateKnobs, place: str) -> None:
     assert refused.value.place == place
 
 
-def test_more_requests_than_are_held_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_requests_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert REQUESTS_MAX == 5_000_000
     monkeypatch.setattr(selection, "REQUESTS_MAX", 50)
     path = every_ten_seconds(tmp_path)
@@ -159,7 +159,7 @@ def test_more_requests_than_are_held_are_refused(tmp_path: Path, monkeypatch: py
         read_trace(path, arrivals=RateKnobs(scale=2.0))
 
 
-def test_more_blocks_than_are_held_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "BLOCKS_MAX", 10)
     with pytest.raises(DataError, match=r"line 4: .* or 10 ids of blocks are selected"):
         read_trace(DATA / "mooncake_synthetic_cut.jsonl")

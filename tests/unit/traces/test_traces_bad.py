@@ -1,4 +1,4 @@
-"""Whatever the file is: a trace, or one error that names file, line and remedy."""
+"""Invalid trace files: one error that names file, line and remedy."""
 
 import gzip
 import itertools
@@ -97,7 +97,7 @@ def line(timestamp: str = "0", isl: str = "9", more: str = "") -> str:
         (SERIES + "0,1,1,1\n60,,1,1\n", "line 3: there is no data from 60 s to 120 s"),
     ],
 )
-def test_a_bad_line_is_named_with_its_remedy(tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_line_is_named_with_its_remedy(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=says) as refused:
@@ -123,7 +123,7 @@ def test_a_bad_line_is_named_with_its_remedy(tmp_path: Path, text: str, says: st
         (OURS.encode("utf-16"), "line 1: is not UTF-8 text"),
     ],
 )
-def test_bytes_that_are_no_text_are_named(tmp_path: Path, data: bytes, says: str) -> None:
+def test_binary_files_are_named(tmp_path: Path, data: bytes, says: str) -> None:
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(data)
     with pytest.raises(DataError, match=says) as refused:
@@ -131,8 +131,8 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path, data: bytes, says: str
     assert str(refused.value).startswith(f"{path}, line ")
 
 
-def test_a_good_part_before_a_bad_one_is_not_given(tmp_path: Path) -> None:
-    """Of a truncated gzip a thousand rows can be read; the window decides whether the loss matters."""
+def test_a_damaged_file_gives_no_partial_trace(tmp_path: Path) -> None:
+    """A thousand rows of a truncated gzip are readable; the window decides whether the loss matters."""
     path = tmp_path / "cut.csv.gz"
     text = OURS + "".join(f"{i},{i * 7919 % 1000 + 1},5\n" for i in range(20_000))
     path.write_bytes(gzip.compress(text.encode(), mtime=0)[:-100])

@@ -46,7 +46,7 @@ def test_every_bin_has_its_rate_and_its_lengths(tmp_path: Path) -> None:
     assert lengths == {(0, 100, 10), (1, 200, 20), (3, 400, 40)}
 
 
-def test_the_seed_decides(tmp_path: Path) -> None:
+def test_draws_depend_on_the_seed(tmp_path: Path) -> None:
     path = series(tmp_path)
     assert read_trace(path, seed=1) == read_trace(path, seed=1) != read_trace(path, seed=2)
 
@@ -61,7 +61,7 @@ def test_the_seed_decides(tmp_path: Path) -> None:
         (RateKnobs(process="gamma", cv=3.0), 3.0),
     ],
 )
-def test_the_times_between_requests_vary_as_asked(tmp_path: Path, knobs: RateKnobs, cv: float) -> None:
+def test_the_times_between_requests_have_the_given_variation(tmp_path: Path, knobs: RateKnobs, cv: float) -> None:
     path = series(tmp_path, HEADER + "0,20000,100,10\n1000,20000,100,10\n")
     trace = read_trace(path, seed=7, arrivals=knobs)
     assert gaps_cv(trace) == pytest.approx(cv, rel=0.1)
@@ -69,7 +69,7 @@ def test_the_times_between_requests_vary_as_asked(tmp_path: Path, knobs: RateKno
 
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
-def test_lengths_vary_as_asked(tmp_path: Path, cv: float) -> None:
+def test_lengths_have_the_given_variation(tmp_path: Path, cv: float) -> None:
     path = series(tmp_path, HEADER + "0,20000,2000,500\n1000,20000,2000,500\n")
     arrivals = read_trace(path, seed=7, arrivals=RateKnobs(length_cv=cv)).arrivals
     for lengths, mean in (([one.isl_tokens for one in arrivals], 2_000), ([one.osl_tokens for one in arrivals], 500)):
@@ -78,7 +78,7 @@ def test_lengths_vary_as_asked(tmp_path: Path, cv: float) -> None:
     assert len({one.isl_tokens / one.osl_tokens for one in arrivals}) > 1_000  # ISL and OSL are drawn apart
 
 
-def test_a_window_cuts_bins_and_times_count_from_it(tmp_path: Path) -> None:
+def test_a_window_cuts_bins_and_times_are_relative_to_it(tmp_path: Path) -> None:
     knobs = RateKnobs(start_s=50.0, duration_s=100.0, length_cv=0.0)
     trace = read_trace(series(tmp_path), seed=1, arrivals=knobs)
     assert trace.duration_s == 100.0
@@ -95,7 +95,7 @@ def test_the_scale_multiplies_the_rates(tmp_path: Path) -> None:
         assert trace.duration_s == 400.0
 
 
-def test_blank_means_are_those_that_are_given(tmp_path: Path) -> None:
+def test_blank_means_take_the_given_ones(tmp_path: Path) -> None:
     path = series(tmp_path, HEADER + "0,10,,\n60,10,30,\n")
     knobs = RateKnobs(isl_tokens=70, osl_tokens=9, length_cv=0.0)
     assert {(one.isl_tokens, one.osl_tokens) for one in read_trace(path, arrivals=knobs).arrivals} == {(70, 9), (30, 9)}
@@ -105,7 +105,7 @@ def test_blank_means_are_those_that_are_given(tmp_path: Path) -> None:
         read_trace(path, arrivals=RateKnobs(isl_tokens=70))
 
 
-def test_a_published_hole_is_refused_or_skipped() -> None:
+def test_a_published_gap_is_refused_or_skipped() -> None:
     with pytest.raises(DataError, match=r'line 6: there is no data from 2400 s to 3000 s\. Set gaps to "skip"'):
         read_trace(SERIES, arrivals=RateKnobs(scale=0.001))
     trace = read_trace(SERIES, arrivals=RateKnobs(scale=0.001, gaps="skip"))
@@ -116,7 +116,7 @@ def test_a_published_hole_is_refused_or_skipped() -> None:
 
 
 @pytest.mark.parametrize("hole", ["60,,30,5,0\n", "60,9,30,5,1\n", ""])
-def test_a_hole_is_a_blank_a_mark_or_a_bin_left_out(tmp_path: Path, hole: str) -> None:
+def test_a_gap_is_a_blank_a_mark_or_a_missing_bin(tmp_path: Path, hole: str) -> None:
     text = "t,num_req,mean_isl,mean_osl,gap\n0,100,30,5,0\n" + hole + "120,100,30,5,0\n"
     # The width is that of the first two bins, so a bin that is left out shows from the third on.
     path = series(tmp_path, text if hole else text.replace("120,", "60,") + "180,100,30,5,0\n")
@@ -127,7 +127,7 @@ def test_a_hole_is_a_blank_a_mark_or_a_bin_left_out(tmp_path: Path, hole: str) -
     assert len(trace.arrivals) > 100
 
 
-def test_bins_count_from_the_first(tmp_path: Path) -> None:
+def test_bins_are_relative_to_the_first(tmp_path: Path) -> None:
     path = series(tmp_path, HEADER + "1700000000,1000,30,5\n1700000060,0,30,5\n")
     trace = read_trace(path, arrivals=RateKnobs(length_cv=0.0))
     assert trace.duration_s == 120.0
@@ -135,13 +135,13 @@ def test_bins_count_from_the_first(tmp_path: Path) -> None:
     assert trace.arrivals[0] == Arrival(trace.arrivals[0].arrival_s, 30, 5)
 
 
-def test_more_requests_than_are_held_are_refused(tmp_path: Path) -> None:
+def test_too_many_requests_are_refused(tmp_path: Path) -> None:
     path = series(tmp_path, HEADER + "0,5000000,30,5\n600,1,30,5\n")
     with pytest.raises(DataError, match=r"5000001 requests, more than 5000000, are selected\. Choose a window"):
         read_trace(path)
 
 
-def test_a_few_very_bursty_requests_are_drawn_as_well() -> None:
+def test_few_very_bursty_requests_are_drawn() -> None:
     drawn = [rates._renewals(1.0, 20.0, np.random.default_rng(seed)) for seed in range(200)]
     assert all(float(points.max(initial=0.0)) < 1 for points in drawn)
     assert max(points.size for points in drawn) > 50
