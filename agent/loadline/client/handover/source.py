@@ -177,7 +177,10 @@ class HandoverSource:
         effects: list[Effect] = [] if reply.granted else self._discard(one.request)
         if (reply.worker, reply.incarnation) == (destination.worker, destination.incarnation):
             return [*effects, *self._moved(transfer, now_ms)]
-        return [*effects, *self._fail(transfer, "withdrawn", now_ms, "its frontend has given it to another worker")]
+        detail = (
+            f"its frontend has given it to {reply.worker}" if reply.worker else "it is over, or its frontend is gone"
+        )
+        return [*effects, *self._fail(transfer, "withdrawn", now_ms, detail)]
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Withdraw transfers whose deadline has passed, and repeat last reports that are due again."""
