@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.planning.planners.throughput import ThroughputPlanner
 from loadline.core.planning.sizing.correction import MOST
+from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from tests.support.flows import Flow
 
 PHASE_S = 600
@@ -35,7 +36,7 @@ def test_corrections_do_not_swing_in_a_ramp(slower: float) -> None:
         first = len(flow.counts["decode"])
         for minute in range(PHASE_S // 60):
             flow.run(60, lambda second: load_from + (load_to - load_from) * (60 * minute + second) / PHASE_S)  # noqa: B023
-            correction = planner_of(flow).correction
+            correction = planner_of(flow).sizer.correction
             learned.append((correction.prefill, correction.decode))
         return {pool: steps(counts[max(0, first - 1) :]) for pool, counts in flow.counts.items()}
 

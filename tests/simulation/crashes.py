@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import AnyEffect
 from loadline.core.vocabulary.events import AnyEvent, DrainRequested, PauseRequested

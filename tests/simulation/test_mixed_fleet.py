@@ -8,7 +8,7 @@ from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.guardrails.knobs import GuardrailKnobs
-from loadline.core.planning.planners.queueing import QueueingKnobs
+from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import SimulatedFleetKnobs
 from loadline.sim.profiles import LinearProfile

@@ -7,7 +7,7 @@ import pytest
 from loadline.client.traffic_interval import TrafficInterval
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.sim.fleet import SimulatedFleetKnobs
 from loadline.sim.result import SimulationResult

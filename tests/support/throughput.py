@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
+from loadline.core.planning.planners.throughput import ThroughputPlanner
+from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
 from loadline.core.vocabulary.forecasts import Forecast, ForecastKnobs
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation

@@ -26,10 +26,9 @@ from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.controller import Controller
 from loadline.core.engines.profile import EngineProfile
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.load import LoadKnobs
-from loadline.core.planning.planners.queueing import QueueingKnobs
 from loadline.core.planning.planners.sla import SlaKnobs
-from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.planning.sizing.knobs import QueueingKnobs, ThroughputKnobs
+from loadline.core.planning.sizing.load_stepper import LoadKnobs
 from loadline.core.state.settings import ModelKnobs, Settings
 from loadline.core.vocabulary.effects import AnyEffect, FitForecast
 from loadline.core.vocabulary.events import (

@@ -10,6 +10,7 @@ from loadline.core.controller import Controller
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
 from loadline.core.planning.planners import PLANNERS
+from loadline.core.planning.planners.queueing import QueueingPlanner
 from loadline.core.planning.planners.sla import SlaPlanner
 from loadline.core.planning.planners.throughput import ThroughputPlanner
 from loadline.core.state.settings import ModelKnobs, Settings
@@ -28,7 +29,7 @@ from loadline.forecast import forecast
 from tests.support.belief import START
 
 ENGINE = EngineProfile(linear=LinearKnobs(10.0, 0.08, 0.0, 0.02, max_kv_tokens=1e6, max_batch_requests=1_000))
-NAMES = ("decode", "more", "other")
+NAMES = ("first", "more", "other")
 INTERVAL_MS, START_UP_MS = 30_000, 10_000
 BY_TRAFFIC = [name for name, kind in PLANNERS.items() if kind.needs.traffic]
 
@@ -37,7 +38,7 @@ class Busy:
     """A controller with one model, whose pools have two workers each, under traffic that slowly rises."""
 
     def __init__(self, planner: str, knobs: Any) -> None:
-        model = ModelKnobs("m", (_pool("decode"), _pool("more")), planner=planner, planner_knobs={planner: knobs})
+        model = ModelKnobs("m", (_pool("first"), _pool("more")), planner=planner, planner_knobs={planner: knobs})
         profiles = {"m": dict.fromkeys(NAMES, ENGINE)}
         self.controller = Controller(Settings("agent-1", "all", (model,), profiles=profiles))
         self.now, self.sequence = START, 0
@@ -129,7 +130,7 @@ def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
     shorter, longer = _knobs(name), _changed(_knobs(name), _longer)
     busy = Busy(name, shorter)
     busy.run(65)
-    for pools, knobs in (("more",), longer), (("other",), shorter), (NAMES, longer), (("decode", "other"), shorter):
+    for pools, knobs in (("more",), longer), (("other",), shorter), (NAMES, longer), (("first", "other"), shorter):
         busy.change(pools=tuple(map(_pool, pools)), planner_knobs={name: knobs})
         busy.run(15)
         (hold,) = (model.hold for model in busy.controller.state.fleet.models.values() if model.hold is not None)
@@ -143,22 +144,22 @@ def test_a_planner_goes_on_with_other_pools_and_other_knobs(name: str) -> None:
 def test_a_series_of_other_intervals_begins_anew_and_the_sizes_stand(name: str) -> None:
     busy = Busy(name, _knobs(name))
     busy.run(95)
-    part = _throughput(busy.planner)
-    sized, asked = dict(part.sized), part.foresight.request
+    part = _sized(busy.planner)
+    sized, asked = dict(part.sizer.sizes.sized), part.demand.forecast.request
     assert sized
     assert asked
-    assert part.intervals is not None
-    assert len(part.intervals.requests) >= 3
+    assert part.demand.intervals is not None
+    assert len(part.demand.intervals.requests) >= 3
     busy.answering = False
     busy.run(28)
     busy.change(planner_knobs={name: _changed(_knobs(name), _longer)})
-    assert part.intervals.interval_ms == INTERVAL_MS * 5 // 4
-    assert part.intervals.requests == []
-    assert part.sized.keys() == sized.keys()
-    assert (part.foresight.request >= asked, part.foresight.waiting) == (True, False)
+    assert part.demand.intervals.interval_ms == INTERVAL_MS * 5 // 4
+    assert part.demand.intervals.requests == []
+    assert part.sizer.sizes.sized.keys() == sized.keys()
+    assert (part.demand.forecast.request >= asked, part.demand.forecast.waiting) == (True, False)
     busy.answering = True
     busy.run(80)
-    assert len(part.intervals.requests) == 2
+    assert len(part.demand.intervals.requests) == 2
     assert "planner_failures" not in busy.controller.state.counters
 
 
@@ -176,10 +177,10 @@ def test_a_pool_that_comes_between_two_forecasts_is_sized(name: str) -> None:
 def test_other_knobs_of_the_same_intervals_keep_the_series() -> None:
     busy = Busy("throughput", _knobs("throughput"))
     busy.run(35)
-    before = list(busy.planner.intervals.requests)
+    before = list(busy.planner.demand.intervals.requests)
     busy.change(planner_knobs={"throughput": replace(_knobs("throughput"), busiest_ms=5_000, attainment=0.5)})
-    assert busy.planner.intervals.requests == before
-    assert busy.planner.intervals.busiest_ms == 5_000
+    assert busy.planner.demand.intervals.requests == before
+    assert busy.planner.demand.intervals.busiest_ms == 5_000
 
 
 @pytest.mark.parametrize("between", ["", "static"])
@@ -196,19 +197,24 @@ def test_an_answer_to_the_planner_before_is_none_to_the_next(between: str) -> No
     busy.run(65)
     assert len(busy.unanswered) == 2, "it waits for the answer to a question of its own"
     busy.tell(late)
-    assert _throughput(busy.planner).foresight.waiting
+    assert _sized(busy.planner).demand.forecast.waiting
     busy.tell(busy.unanswered[1])
-    assert not _throughput(busy.planner).foresight.waiting
+    assert not _sized(busy.planner).demand.forecast.waiting
 
 
 def _remembered(planner: Any) -> set[str]:
     """Pools of which a planner, or a part of it, remembers something."""
-    parts = getattr(planner, "parts", None)
-    each = [planner] if parts is None else [getattr(parts, name) for name in parts.__struct_fields__]
-    return {pool for one in each for name in one.pool_fields for pool in getattr(one, name)}
+    found: set[str] = set()
+    if isinstance(planner, dict):
+        found |= {key for key in planner if key in NAMES}
+        inner = list(planner.values())
+    elif isinstance(planner, msgspec.Struct):
+        inner = [getattr(planner, name) for name in planner.__struct_fields__]
+    else:
+        inner = list(planner) if isinstance(planner, list | tuple) else []
+    return found.union(*map(_remembered, inner))
 
 
-def _throughput(planner: Any) -> ThroughputPlanner:
-    part = planner._parts.throughput if isinstance(planner, SlaPlanner) else planner
-    assert isinstance(part, ThroughputPlanner)
-    return part
+def _sized(planner: Any) -> ThroughputPlanner | QueueingPlanner | SlaPlanner:
+    assert isinstance(planner, ThroughputPlanner | QueueingPlanner | SlaPlanner)
+    return planner

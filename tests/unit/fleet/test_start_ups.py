@@ -85,7 +85,7 @@ def test_each_pool_shrinks_by_its_own_start_up_and_the_slowest_is_planned_for() 
     slow, quick = desk.world.pool("p"), desk.world.pool("d")
     slow.start_ups_ms, quick.start_ups_ms = [100_000], [10_000]
     desk.hear(50, 181)
-    assert desk.planner.start_up_ms == 100_000
+    assert desk.planner.demand.start_up_ms == 100_000
     slow.scaled_up_at_ms = quick.scaled_up_at_ms = desk.world.now - 50_000
     opinion = desk.answer(50 * 180.0)
     held = [reason.pool for reason in opinion.reasons if reason.code is ReasonCode.ADJUSTMENT_INTERVAL]

@@ -5,9 +5,10 @@ from msgspec import field
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
-from loadline.core.planning.planners.hybrid import HybridKnobs, HybridPlanner, Sides
-from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
+from loadline.core.planning.planners.hybrid import HybridKnobs, HybridPlanner
+from loadline.core.planning.planners.queueing import QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
+from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 from tests.support.belief import Line
 
@@ -30,7 +31,7 @@ class Queues(QueueingPlanner):
         reasons.append(Reason(ReasonCode.FORECAST_FALLBACK))
         return Recommendation(self.name, targets, tuple(reasons), {"requests_per_s": 7.0}, self.needs_)
 
-    def blind(self, model: Model, pool: Pool, now: int) -> Reason | None:  # noqa: ARG002
+    def hold_reason(self, model: Model, pool: Pool, now: int) -> Reason | None:  # noqa: ARG002
         return None if pool.name in self.wants else Reason(ReasonCode.TRAFFIC_UNKNOWN, pool.name)
 
 
@@ -59,7 +60,7 @@ class Table:
         for pool in self.line.model.pools.values():
             pool.desired = STANDING
         self.queues, self.workers = Queues(QueueingKnobs()), Workers(SaturationKnobs())
-        self.planner = HybridPlanner(HybridKnobs(), Sides(self.queues, self.workers))
+        self.planner = HybridPlanner(HybridKnobs(), self.queues, self.workers)
 
     def plan(self, queueing: dict[str, int], saturation: dict[str, int], *, safe: bool = True) -> Recommendation:
         self.queues.wants, self.workers.wants = queueing, saturation
@@ -126,9 +127,9 @@ def test_every_row_has_a_sentence_for_what_is_known() -> None:
 
 def test_it_wakes_for_the_sooner_of_both() -> None:
     table = Table()
-    table.queues.next_ms, table.workers.next_ms = 2_000, 1_000
+    table.queues.demand.next_ms, table.workers.next_ms = 2_000, 1_000
     assert table.planner.next_wake() == 1_000
-    table.queues.next_ms = 500
+    table.queues.demand.next_ms = 500
     assert table.planner.next_wake() == 500
 
 
@@ -161,12 +162,12 @@ def test_what_each_side_has_learned_outlives_it() -> None:
     planner = HybridPlanner(HybridKnobs(saturation=SaturationKnobs(capacity="tokens")))
     heir = HybridPlanner(planner.knobs)
     assert planner.export_learned() is None
-    sides = planner._sides
+    sides = planner
     sides.queueing.import_learned(b'{"lines":{"a":{"decode":{"slope":0.1,"intercept_ms":9.0}}}}')
     sides.saturation.import_learned(b'{"a":{"by_bucket":{"1":[60000.0]}}}')
     data = planner.export_learned()
     assert data is not None
     heir.import_learned(data)
     assert heir.export_learned() == data
-    assert heir._sides.queueing.export_learned() == sides.queueing.export_learned() is not None
-    assert heir._sides.saturation.export_learned() == sides.saturation.export_learned() is not None
+    assert heir.queueing.export_learned() == sides.queueing.export_learned() is not None
+    assert heir.saturation.export_learned() == sides.saturation.export_learned() is not None

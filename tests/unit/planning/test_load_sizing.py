@@ -3,7 +3,8 @@
 import pytest
 
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
+from loadline.core.planning.planners.load import LoadPlanner
+from loadline.core.planning.sizing.load_stepper import LoadKnobs
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import WorkerSample
 from tests.support.belief import Line, reported
@@ -97,8 +98,8 @@ def test_latencies_of_workers_that_have_just_come_are_not_those_of_their_load() 
         desk.world.fleet.ingest(reported(new, slow, pool="d"), desk.world.now)
         desk.planner.plan(desk.world.look(), desk.world.now)
     assert isinstance(before, LoadPlanner)
-    assert max(before.loads["d"].decode.latencies_ms) < 100.0
-    assert before.loads["d"].decode.load_at(50.0) == pytest.approx(800.0)
+    assert max(before.stepper.loads["d"].decode.latencies_ms) < 100.0
+    assert before.stepper.loads["d"].decode.load_at(50.0) == pytest.approx(800.0)
 
 
 def test_of_workers_that_do_both_either_grows_and_only_both_shrink() -> None:

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from loadline.core.engines.profile import EngineProfile, LinearKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
+from loadline.core.planning.planners.queueing import QueueingPlanner
+from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample
@@ -126,7 +127,7 @@ def test_what_was_learned_of_another_engine_is_not_believed() -> None:
     heir.pool.knobs = replace(POOL, gpus_per_worker=2)
     heir.planner.import_learned(data)
     assert heir.hear(2).targets == {}
-    assert heir.planner.lines == {}
+    assert heir.planner.sizer.engines.lines == {}
 
 
 @pytest.mark.parametrize("change", [{"accelerator": "l4"}, {"gpus_per_worker": 2}])
@@ -181,7 +182,7 @@ def test_a_cache_that_is_too_small_is_said_of_an_engine_whose_samples_are_gone()
     desk = Desk()
     desk.hear(60)
     desk.prompts = (0,)
-    desk.planner.fits["p"].prefill.octaves.clear()
+    desk.planner.sizer.engines.fits["p"].prefill.octaves.clear()
     for worker in desk.pool.workers.values():
         worker.record = replace(worker.record, kv_blocks_total=10, block_size_tokens=16)
     assert [reason.code for reason in desk.hear(60).reasons] == [ReasonCode.KV_CACHE_TOO_SMALL]

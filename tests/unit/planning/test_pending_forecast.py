@@ -20,22 +20,22 @@ def fitted(request: int, mean: float) -> ForecastFitted:
 @pytest.mark.parametrize("late", [fitted(1, 9.0), ForecastFailed("m", 1), fitted(3, 9.0)])
 def test_an_answer_to_another_question_leaves_the_open_one_open(late: ForecastFitted | ForecastFailed) -> None:
     foresight = PendingForecast()
-    foresight.ask(questions(MINUTE_MS))
+    foresight.request_forecasts(questions(MINUTE_MS))
     foresight.ingest_forecast(fitted(1, 5.0))
-    foresight.news = False
-    foresight.ask(questions(2 * MINUTE_MS))
+    foresight.is_unread = False
+    foresight.request_forecasts(questions(2 * MINUTE_MS))
     foresight.ingest_forecast(late)
-    assert (foresight.news, foresight.begins_ms, foresight.notes) == (False, MINUTE_MS, [])
+    assert (foresight.is_unread, foresight.begins_ms, foresight.notes) == (False, MINUTE_MS, [])
     assert foresight.forecasts == fitted(1, 5.0).forecasts
     foresight.ingest_forecast(fitted(2, 7.0))
-    assert (foresight.news, foresight.begins_ms) == (True, 2 * MINUTE_MS)
+    assert (foresight.is_unread, foresight.begins_ms) == (True, 2 * MINUTE_MS)
     assert foresight.forecasts == fitted(2, 7.0).forecasts
 
 
 def test_an_answer_that_comes_twice_counts_once() -> None:
     foresight = PendingForecast()
-    foresight.ask(questions(MINUTE_MS))
+    foresight.request_forecasts(questions(MINUTE_MS))
     foresight.ingest_forecast(fitted(1, 5.0))
-    foresight.news = False
+    foresight.is_unread = False
     foresight.ingest_forecast(fitted(1, 9.0))
-    assert (foresight.news, foresight.forecasts) == (False, fitted(1, 5.0).forecasts)
+    assert (foresight.is_unread, foresight.forecasts) == (False, fitted(1, 5.0).forecasts)

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.engines.profile import EngineProfile, LinearKnobs, ObjectiveKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
+from loadline.core.planning.planners.queueing import QueueingPlanner
+from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.vocabulary.events import ForecastFitted, TrafficReported
 from loadline.core.vocabulary.reasons import ReasonCode, Recommendation
 from loadline.core.vocabulary.samples import TrafficSample, WorkerSample

@@ -16,7 +16,7 @@ def test_prompts_that_differ_in_length_are_no_surge_while_it_may_be_chance() -> 
         desk.hear(16, 181, isl_tokens=500.0, isl_histogram=histogram)
         desk.answer(16 * 180.0)
         found = desk.hear(16, 10, isl_tokens=700.0, isl_histogram=histogram)
-        assert desk.planner.outlook is not None
+        assert desk.planner.demand.outlook is not None
         assert (found.inputs["requests_per_s"] > 16.0) is surge
 
 
@@ -31,8 +31,8 @@ def test_long_prompts_are_work_for_prefill_and_one_request_each_for_decode() -> 
 def test_what_has_not_ended_yet_is_long() -> None:
     desk = Desk()
     desk.hear(470, 10, completed=235, osl_tokens=100.0, in_flight=2_350)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
+    assert desk.planner.demand.outlook is not None
+    assert desk.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
     found = desk.hear(470, 20, completed=400, osl_tokens=300.0, in_flight=3_750)
     assert found.targets["d"] == 17, "more of them ended, and later"
     assert desk.hear(470, 151, in_flight=3_750).targets["d"] == 17
@@ -46,8 +46,8 @@ def test_what_has_not_ended_yet_is_long() -> None:
 def test_most_unended_requests_are_not_believed_to_be_endless() -> None:
     desk = Desk()
     desk.hear(470, 10, completed=10, osl_tokens=100.0, queued=1_600, in_flight=3_000)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.osl_tokens == pytest.approx(200.0)
+    assert desk.planner.demand.outlook is not None
+    assert desk.planner.demand.outlook.osl_tokens == pytest.approx(200.0)
 
 
 def test_cancelled_requests_do_not_make_outputs_longer() -> None:
@@ -86,8 +86,8 @@ def test_what_is_above_the_mean_by_chance_is_swing_and_a_burst_swings_by_itself(
     desk.hear(burst, 30)
     desk.hear(100, 31)
     desk.answer(burst * 180.0)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.decode_peak == pytest.approx(peak, abs=0.001)
+    assert desk.planner.demand.outlook is not None
+    assert desk.planner.demand.outlook.decode_peak == pytest.approx(peak, abs=0.001)
 
 
 @pytest.mark.parametrize(("window_ms", "requests_per_s"), [(60_000, 100.0), (600_000, (181 * 150 + 60 * 100) / 241)])
@@ -97,5 +97,5 @@ def test_what_has_arrived_in_the_window_of_traffic_is_expected_to_go_on(window_m
     desk.hear(150, 181)
     desk.hear(100, 60)
     desk.answer(100 * 180.0)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.requests_per_s == pytest.approx(requests_per_s, rel=0.01)
+    assert desk.planner.demand.outlook is not None
+    assert desk.planner.demand.outlook.requests_per_s == pytest.approx(requests_per_s, rel=0.01)

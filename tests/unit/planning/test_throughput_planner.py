@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadline.core.engines.profile import EngineProfile, ObjectiveKnobs
-from loadline.core.planning.planners.throughput import ThroughputKnobs
+from loadline.core.planning.sizing.knobs import ThroughputKnobs
 from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
 from loadline.core.vocabulary.forecasts import Forecast
 from loadline.core.vocabulary.reasons import ReasonCode
@@ -59,7 +59,7 @@ def test_it_is_ready_for_the_busiest_interval_ahead_but_moves_by_a_bounded_step(
     desk.hear(150, 181)
     opinion = desk.answer(100 * 730 * 180.0)
     assert opinion.targets == {"p": 5, "d": 5}, "an absurd forecast costs three workers, not hundreds"
-    assert desk.planner.outlook is not None
+    assert desk.planner.demand.outlook is not None
 
 
 @pytest.mark.parametrize(("start_up_s", "every_s"), [(2, 10), (20, 20), (60, 60), (300, 180)])
@@ -69,9 +69,9 @@ def test_it_looks_as_often_as_workers_come(start_up_s: int, every_s: int) -> Non
     desk.answer(*[470 * 180.0] * 4)
     looks = [desk.world.now]
     for _ in range(179):
-        before = desk.planner.look_at_ms
+        before = desk.planner.demand.size_at_ms
         desk.hear(470)
-        if desk.planner.look_at_ms != before:
+        if desk.planner.demand.size_at_ms != before:
             looks.append(desk.world.now)
     assert {after - before for before, after in pairwise([*looks, looks[0] + 180_000])} == {every_s * 1_000}
 
@@ -115,9 +115,9 @@ def test_of_an_old_forecast_what_is_over_does_not_count() -> None:
     ]
     desk.planner.ingest_forecast(ForecastFitted("m", first.request, means))
     desk.look()
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.requests_per_s == pytest.approx(600)
-    assert desk.planner.outlook.isl_tokens == 400
+    assert desk.planner.demand.outlook is not None
+    assert desk.planner.demand.outlook.requests_per_s == pytest.approx(600)
+    assert desk.planner.demand.outlook.isl_tokens == 400
 
 
 def test_the_upper_quantile_can_be_planned_for() -> None:
@@ -140,9 +140,9 @@ def test_what_prefix_caches_have_needs_no_prefill_workers_until_they_lose_it() -
     desk = Desk()
     desk.hear(400, 181, kv_hit_rate=0.8)
     assert desk.answer(400 * 180.0).targets == {"p": 1, "d": 4}, "a fifth of 400 prompts a second is left to compute"
-    assert desk.planner.inputs()["kv_hit_rate"] == pytest.approx(0.8)
+    assert desk.planner.demand.inputs["kv_hit_rate"] == pytest.approx(0.8)
     desk.hear(400, 20, kv_hit_rate=0.795)
-    assert desk.planner.sized["p"].replicas == 1, "within chance"
+    assert desk.planner.sizer.sizes.sized["p"].replicas == 1, "within chance"
     found = desk.hear(400, 10)
     assert found.targets == {"p": 4, "d": 4}
     assert ReasonCode.TRAFFIC_SURGE in codes(found)
@@ -195,7 +195,7 @@ def test_a_shrink_waits_as_long_as_workers_take_to_come() -> None:
     for name in ("p", "d"):
         desk.world.grow(name, 2)
     desk.hear(50, 81)
-    assert desk.planner.start_up_ms == 100_000
+    assert desk.planner.demand.start_up_ms == 100_000
     for pool in desk.world.model.pools.values():
         pool.scaled_up_at_ms = desk.world.now - 50_000
     opinion = desk.answer(50 * 180.0)
@@ -211,8 +211,8 @@ def test_without_a_forecast_the_last_interval_stands_in() -> None:
     desk.planner.ingest_forecast(ForecastFailed("m", asked.request, "no fitter"))
     opinion = desk.look()
     assert ReasonCode.FORECAST_FALLBACK in codes(opinion)
-    assert desk.planner.outlook is not None
-    assert desk.planner.outlook.requests_per_s == pytest.approx(150)
+    assert desk.planner.demand.outlook is not None
+    assert desk.planner.demand.outlook.requests_per_s == pytest.approx(150)
 
 
 def test_answers_that_nobody_waits_for_change_nothing() -> None:
@@ -220,14 +220,14 @@ def test_answers_that_nobody_waits_for_change_nothing() -> None:
     desk.hear(150, 181)
     asked = desk.planner.forecast_request()
     assert asked is not None
-    before = desk.planner.outlook
+    before = desk.planner.demand.outlook
     desk.planner.ingest_forecast(ForecastFitted("m", asked.request - 1, [None, None, None]))
     desk.planner.ingest_forecast(ForecastFailed("m", asked.request + 1))
     desk.look()
-    assert desk.planner.outlook == before
+    assert desk.planner.demand.outlook == before
     desk.planner.ingest_forecast(ForecastFitted("m", asked.request, []))
     desk.look()
-    assert desk.planner.outlook is not None, "nonsense is no forecast: the last interval stands in"
+    assert desk.planner.demand.outlook is not None, "nonsense is no forecast: the last interval stands in"
 
 
 def test_a_pool_without_a_profile_holds_and_the_other_goes_on() -> None:

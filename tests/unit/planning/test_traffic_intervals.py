@@ -3,7 +3,7 @@
 import pytest
 
 from loadline.core.fleet.traffic import Traffic
-from loadline.core.planning.demand.intervals import Outlook
+from loadline.core.planning.demand.outlook import Outlook
 from loadline.core.vocabulary.events import TrafficReported
 from loadline.core.vocabulary.samples import TrafficSample
 
@@ -98,14 +98,14 @@ def test_one_report_of_absurd_lengths_outweighs_nothing_and_is_no_surge() -> Non
     recent = belief.recent_arrivals(10_000, T0 + 60_000)
     assert recent.isl_tokens == pytest.approx((9 * 1_000 + 10_000) / 10)
     assert belief.totals.osl_tokens.value == pytest.approx((59 * 200 + 2_000) / 60, rel=0.01)
-    assert not Outlook(20.0, 1_000.0, 200.0).exceeded(recent, 1.0)
+    assert not Outlook(20.0, 1_000.0, 200.0).is_exceeded_by(recent, 1.0)
 
 
 def test_requests_that_become_longer_are_a_surge_in_seconds() -> None:
     belief = traffic()
     for second in range(1, 91):
         hear(belief, second, isl_tokens=1_000.0 if second <= 60 else 50_000.0)
-        surge = Outlook(20.0, 1_000.0, 200.0).exceeded(belief.recent_arrivals(10_000, T0 + second * 1_000), 1.0)
+        surge = Outlook(20.0, 1_000.0, 200.0).is_exceeded_by(belief.recent_arrivals(10_000, T0 + second * 1_000), 1.0)
         assert surge == (second >= 64)
     hear(belief, 91, isl_tokens=50_000.0)
     assert belief.buckets[-1].isl_sum == 20 * 50_000.0, "by then they are believed whole"

@@ -93,14 +93,16 @@ class Planner(Struct):
     knobs: Any
 
     @classmethod
-    def check(cls, knobs: Any, model: ModelSettings, place: str) -> Iterator[Finding]:  # noqa: ARG003 - an interface
-        """Yield contradictions and mistakes in its knobs, which are written at ``place``."""
-        yield from ()
+    def check(cls, knobs: Any, model: ModelSettings, place: str) -> Iterator[Finding]:
+        """Yield contradictions and mistakes in its knobs, which are written at ``place``; by default of its parts."""
+        for part in cls.composed_of:
+            yield from part.check(getattr(knobs, part.name), model, f"{place}.{part.name}")
 
     @classmethod
-    def describe(cls, knobs: Any, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:  # noqa: ARG003 - as above
-        """Yield sentences on the way it sizes a pool with these knobs."""
-        yield from ()
+    def describe(cls, knobs: Any, model: ModelSettings, pool: PoolKnobs) -> Iterator[str]:
+        """Yield sentences on the way it sizes a pool with these knobs; by default those of its parts."""
+        for part in cls.composed_of:
+            yield from part.describe(getattr(knobs, part.name), model, pool)
 
     @classmethod
     def traffic_knobs(cls, knobs: Any) -> TrafficKnobs | None:  # noqa: ARG003 - an interface

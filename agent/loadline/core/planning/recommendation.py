@@ -60,6 +60,22 @@ def scale_down_delays(model: Model, pool: Pool, start_up_ms: int, now: int) -> I
         yield Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=start_up_ms)
 
 
+def recommend_size(size: PoolSize, model: Model, pool: Pool, start_up_ms: int, now: int) -> PoolRecommendation:
+    """Recommend the size of a pool; a scale-down waits for its delays."""
+    current = pool.effective_target(now)
+    if size.replicas < current:
+        delays = tuple(scale_down_delays(model, pool, start_up_ms, now))
+        if delays:
+            return PoolRecommendation(None, (size.reason, *delays))
+    return PoolRecommendation(None if size.replicas == current else size.replicas, (size.reason,))
+
+
+def hold_after_peak(size: PoolSize, pool: Pool, window_ms: int, now: int) -> PoolRecommendation:
+    """Hold a pool that is sized for a peak which is over."""
+    numbers = {"wanted": size.replicas, "allowed": pool.effective_target(now), "window_ms": window_ms}
+    return PoolRecommendation(None, (size.reason, Reason.of(ReasonCode.PEAK_OVER, pool.name, **numbers)))
+
+
 def samples_within(window_ms: int) -> RollingSamples:
     """A window of the samples that are younger than it is long: what is exactly ``window_ms`` old has left."""
     return RollingSamples(window_ms - 1)

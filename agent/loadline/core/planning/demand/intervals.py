@@ -6,8 +6,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from loadline.core.engines.lengths import LengthDistribution, constant_length, lengths_from_histogram
-from loadline.core.fleet.traffic import BUCKET_MS, RecentArrivals, Traffic
+from loadline.core.fleet.traffic import BUCKET_MS, Traffic
 from loadline.core.fleet.traffic_totals import NO_BINS, TrafficTotals
+from loadline.core.planning.demand.outlook import Outlook
 from loadline.core.planning.sizing.replicas import computed_isl
 from loadline.core.vocabulary.forecasts import (
     DAY_MS,
@@ -27,8 +28,6 @@ SERIES: Final = 3
 """Requests, ISL and OSL."""
 HEARD_LEAST: Final = 0.5
 """Share of an interval that must have been heard: of less it is not known what it was."""
-_SIGMAS: Final = 2.0
-"""Traffic has risen when the lower end of what was just seen, by so many standard deviations, is above the outlook."""
 _BURST_SIGMAS: Final = 3.0
 """The busiest part of an interval is by chance so many standard deviations above its mean at most; above is a burst."""
 _FAR_LESS: Final = 0.5
@@ -37,51 +36,11 @@ _UNENDED_MAX: Final = 2.0
 """Where fewer than half of the requests have ended, or say so, nothing is concluded of the others."""
 
 
-class Outlook(Struct, frozen=True):
-    """Requests to be ready for, and their mean lengths; a length is None where nothing ever finished."""
-
-    requests_per_s: float
-    """Where prompts are longer than usual they count for more."""
-    isl_tokens: float | None
-    osl_tokens: float | None
-    kv_hit_rate: float = 0.0
-    """Share (0..1) of the prompt tokens that prefix caches have."""
-    decode_share: float = 1.0
-    """Requests that decode, of ``requests_per_s``: a long prompt is much work for prefill, one request for decode."""
-    decode_peak: float = 1.0
-    """That rate by the mean that it swings around: of its interval, or of a burst."""
-
-    @property
-    def load(self) -> dict[str, float]:
-        """It in the numbers of a reason."""
-        lengths = {"isl_tokens": self.isl_tokens or 0.0, "osl_tokens": self.osl_tokens or 0.0}
-        return {"requests_per_s": self.requests_per_s} | lengths
-
-    def exceeded(self, recent: RecentArrivals, isl_spread: float) -> bool:
-        """Whether requests or prompt tokens to compute come faster than this, beyond what chance explains.
-
-        Args:
-            recent: What came.
-            isl_spread: ``1 + cv^2`` of the prompts' lengths: their sum swings by so much more than their number.
-        """
-        if not recent.arrivals:
-            return False
-        surely = max(0.0, 1.0 - _SIGMAS / sqrt(recent.arrivals))
-        if recent.requests_per_s * surely > self.requests_per_s * self.decode_share:
-            return True
-        if recent.isl_tokens is None or self.isl_tokens is None:
-            return False
-        # Lengths differ from request to request, and from second to second: one long prompt is no surge.
-        surely = max(0.0, 1.0 - _SIGMAS * max(sqrt(isl_spread / recent.arrivals), recent.computed_relative_error))
-        computed = recent.requests_per_s * computed_isl(recent.isl_tokens, recent.kv_hit_rate)
-        return computed * surely > self.requests_per_s * computed_isl(self.isl_tokens, self.kv_hit_rate)
-
-
 class Intervals(Struct):
     """What was, interval by interval: None is unknown, 0 is idle. Lengths are carried through idle intervals."""
 
-    interval_ms: int
-    busiest_ms: int
+    interval_ms: int = 0
+    busiest_ms: int = 0
     """An interval counts as busy as this long a part of it was at its busiest."""
     began_ms: int = -1
     """When the interval under way began; -1 before the first."""
@@ -214,7 +173,7 @@ class Intervals(Struct):
         osl = before.osl_tokens or osl
         return Outlook(recent.requests_per_s * longer, isl, osl, hit_rate, 1.0 / longer, self.decode_peak)
 
-    def is_over(self, expected: Outlook, traffic: Traffic, window_ms: int, now: int) -> bool:
+    def is_peak_over(self, expected: Outlook, traffic: Traffic, window_ms: int, now: int) -> bool:
         """Whether far less has come for ``window_ms`` than at the peak of the one interval by which it is expected."""
         recent, seen = traffic.recent_arrivals(window_ms, now), self.last() if self.requests else expected
         if seen is None or len(self.requests) > 1 or recent.observed_ms < window_ms - BUCKET_MS:

@@ -15,7 +15,7 @@ class PendingForecast(Struct):
     """Requests, ISL and OSL; empty where there is no forecast."""
     begins_ms: int = -1
     """When the first interval that they are of begins, or began; -1 before the first answer."""
-    news: bool = False
+    is_unread: bool = False
     """An answer has come that was not looked at."""
     notes: list[Reason] = field(default_factory=list)
     """What is wrong with them."""
@@ -26,7 +26,7 @@ class PendingForecast(Struct):
     """When the first interval begins that ``request`` asks for."""
     unsent: ForecastRequest | None = None
 
-    def ask(self, questions: list[ForecastQuery]) -> None:
+    def request_forecasts(self, questions: list[ForecastQuery]) -> None:
         """Ask these, unless an answer is still to come: a slow predictor is asked less often."""
         if self.waiting:
             return
@@ -42,7 +42,7 @@ class PendingForecast(Struct):
         """The answer to the open question; others are late."""
         if not self.waiting or answer.request != self.request:
             return
-        self.waiting, self.news, self.begins_ms, self.notes = False, True, self.asked_ms, []
+        self.waiting, self.is_unread, self.begins_ms, self.notes = False, True, self.asked_ms, []
         if isinstance(answer, ForecastFailed):
             self.forecasts = []
             self.notes = [Reason(ReasonCode.FORECAST_FALLBACK, detail=answer.detail)]

@@ -1,34 +1,36 @@
-"""The hybrid planner: the queueing planner leads, the saturation planner has the veto.
+"""The hybrid planner: the queueing planner leads, the saturation planner has a veto.
 
-Queues tell how many workers the requests to come need for their objectives, as far as the engines are known. Saturation
-tells what the workers hold, whatever they are. ``arbitrate`` says whose count a pool gets, and the reasons are those of
-both. What differs from the original, beside that both parts are others:
+Queues tell how many workers the expected requests need for their objectives, as far as the engines are known.
+Saturation tells what the workers hold, whatever their engines are. ``arbitrate`` chooses the count of a pool, and the
+reasons of both are kept. Differences from the original, besides the two planners:
 
-- a side that does not know has no opinion. There a count that is missing is 0, and so a wish to shrink;
-- where both want more it is as many as the higher of them: by the rows alone it is what queueing wants, and more load
-  could mean fewer workers;
-- a shrink that queueing wants is made as far as saturation knows it to be safe: by one worker, or by as many as it
-  would take itself. There it is safe for one, and goes down to 0.
+- A planner without data has no recommendation. There a missing count is 0, and so a request to shrink.
+- If both want more, the higher count is taken: by the rows alone it is that of queueing, and more load could mean fewer
+  workers.
+- A shrink that queueing wants is made as far as saturation knows it to be safe: by one worker, or by as many as it
+  would remove itself. There it is safe for one, and goes down to 0.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.planning.arbitration import Arbitration, arbitrate
-from loadline.core.planning.composite import CompositePlanner
 from loadline.core.planning.demand.knobs import TrafficKnobs
-from loadline.core.planning.planner import Finding, KnobProblem, ModelSettings, Needs
-from loadline.core.planning.planners.queueing import QueueingKnobs, QueueingPlanner
+from loadline.core.planning.planner import Finding, ForecastRequest, KnobProblem, ModelSettings, Needs, Planner
+from loadline.core.planning.planners.queueing import QueueingPlanner
 from loadline.core.planning.planners.saturation import SaturationKnobs, SaturationPlanner
 from loadline.core.planning.recommendation import PoolRecommendation, recommend
+from loadline.core.planning.sizing.knobs import QueueingKnobs
+from loadline.core.vocabulary.events import ForecastFailed, ForecastFitted
+from loadline.core.vocabulary.forecasts import History
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
 
-_BLIND: Final = {ReasonCode.NO_WORKERS, ReasonCode.NO_DATA}
+_WITHOUT_DATA: Final = {ReasonCode.NO_WORKERS, ReasonCode.NO_DATA}
 
 
 class HybridKnobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,15 +40,8 @@ class HybridKnobs(Struct, frozen=True, forbid_unknown_fields=True):
     saturation: SaturationKnobs = SaturationKnobs()
 
 
-class Sides(Struct):
-    """The two planners."""
-
-    queueing: QueueingPlanner
-    saturation: SaturationPlanner
-
-
-class HybridPlanner(CompositePlanner):
-    """See the module."""
+class HybridPlanner(Planner):
+    """Recommendations of two planners -> arbitration -> recommendation."""
 
     name = "hybrid"
     summary = "The queueing planner leads; the saturation planner vetoes shrinks that are not safe."
@@ -59,10 +54,14 @@ class HybridPlanner(CompositePlanner):
         shares_role_load=True,
     )
     composed_of = (QueueingPlanner, SaturationPlanner)
-    first = "queueing"
 
     knobs: HybridKnobs
-    parts: Sides | None = field(default=None)
+    queueing: QueueingPlanner = field(default_factory=lambda: QueueingPlanner(QueueingKnobs()))
+    saturation: SaturationPlanner = field(default_factory=lambda: SaturationPlanner(SaturationKnobs()))
+
+    def __post_init__(self) -> None:
+        self.queueing.apply_settings(self.knobs.queueing)
+        self.saturation.apply_settings(self.knobs.saturation)
 
     @classmethod
     def check(cls, knobs: HybridKnobs, model: ModelSettings, place: str) -> Iterator[Finding]:
@@ -89,62 +88,100 @@ class HybridPlanner(CompositePlanner):
         """Return those of the queueing planner."""
         return knobs.queueing
 
-    def __post_init__(self) -> None:
-        if self.parts is None:
-            self.parts = Sides(QueueingPlanner(self.knobs.queueing), SaturationPlanner(self.knobs.saturation))
+    def on_settings_change(self, before: HybridKnobs) -> None:  # noqa: ARG002 - each part compares its own
+        """Apply the knobs of each part."""
+        self.queueing.apply_settings(self.knobs.queueing)
+        self.saturation.apply_settings(self.knobs.saturation)
 
-    @property
-    def _sides(self) -> Sides:
-        assert self.parts is not None  # noqa: S101 - set when it is made
-        return self.parts
+    def forget_pool(self, pool: str) -> None:
+        """Drop it in both parts."""
+        self.queueing.forget_pool(pool)
+        self.saturation.forget_pool(pool)
+
+    def next_wake(self) -> int:
+        """Return the earlier wake of the two."""
+        return min(self.queueing.next_wake(), self.saturation.next_wake())
+
+    def warm_up(self, history: History) -> None:
+        """Warm up the queueing planner."""
+        self.queueing.warm_up(history)
+
+    def resume_requests_from(self, requests: int) -> None:
+        """Number requests of the queueing planner after those of an earlier planner."""
+        self.queueing.resume_requests_from(requests)
+
+    def forecast_request(self) -> ForecastRequest | None:
+        """Return the request of the queueing planner."""
+        return self.queueing.forecast_request()
+
+    def ingest_forecast(self, answer: ForecastFitted | ForecastFailed) -> None:
+        """Hand the answer to the queueing planner."""
+        self.queueing.ingest_forecast(answer)
+
+    def export_learned(self) -> bytes | None:
+        """Return what each part has learned, by its name."""
+        learned = {part.name: data for part in self._parts if (data := part.export_learned()) is not None}
+        return json.encode(learned) if learned else None
+
+    def import_learned(self, data: bytes) -> None:
+        """Hand each part what was learned by its name."""
+        learned = json.decode(data, type=dict[str, bytes])
+        for part in self._parts:
+            if part.name in learned:
+                part.import_learned(learned[part.name])
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Ask both sides, and arbitrate for each pool."""
-        queueing, saturation = self._sides.queueing.plan(model, now), self._sides.saturation.plan(model, now)
-        said = {name: self._say(model, pool, queueing, saturation, now) for name, pool in model.pools.items()}
-        found = recommend(self.name, model, said, queueing.inputs | saturation.inputs, now)
-        reasons = (*found.reasons, *_remarks(queueing), *_remarks(saturation))
-        return replace(found, reasons=reasons, demands=_needs(model, found, queueing, saturation, now))
+        """Arbitrate between both planners for each pool."""
+        queueing, saturation = self.queueing.plan(model, now), self.saturation.plan(model, now)
+        pools = {name: self._recommend(model, pool, queueing, saturation, now) for name, pool in model.pools.items()}
+        found = recommend(self.name, model, pools, queueing.inputs | saturation.inputs, now)
+        reasons = (*found.reasons, *_notes(queueing), *_notes(saturation))
+        return replace(found, reasons=reasons, demands=_demands(model, found, queueing, saturation, now))
 
-    def _say(
+    @property
+    def _parts(self) -> tuple[Planner, ...]:
+        return self.queueing, self.saturation
+
+    def _recommend(
         self, model: Model, pool: Pool, queueing: Recommendation, saturation: Recommendation, now: int
     ) -> PoolRecommendation:
-        standing, name = pool.effective_target(now), pool.name
-        ours = [reason for reason in saturation.reasons if reason.pool == name]
-        theirs = [reason for reason in queueing.reasons if reason.pool == name]
-        led = None if self._sides.queueing.blind(model, pool, now) else queueing.targets.get(name, standing)
+        current, name = pool.effective_target(now), pool.name
+        of_saturation = [reason for reason in saturation.reasons if reason.pool == name]
+        of_queueing = [reason for reason in queueing.reasons if reason.pool == name]
+        led = None if self.queueing.hold_reason(model, pool, now) else queueing.targets.get(name, current)
         seen = saturation.targets.get(name)
-        if seen is None and not any(reason.code in _BLIND for reason in ours):
-            seen = standing
-        found = arbitrate(standing, seen, led, shrink_safe=self._sides.saturation.safe.get(name, False))
-        if found.code is ReasonCode.QUEUEING_LEADS and seen is not None and standing < found.target < seen:
+        if seen is None and not any(reason.code in _WITHOUT_DATA for reason in of_saturation):
+            seen = current
+        found = arbitrate(current, seen, led, shrink_safe=self.saturation.can_remove_one(name))
+        if found.code is ReasonCode.QUEUEING_LEADS and seen is not None and current < found.target < seen:
             found = Arbitration(seen, ReasonCode.SATURATION_LEADS)
         numbers = {key: value for key, value in (("saturation", seen), ("queueing", led)) if value is not None}
-        reasons = [Reason.of(found.code, name, **numbers), *theirs, *ours]
+        reasons = [Reason.of(found.code, name, **numbers), *of_queueing, *of_saturation]
         if found.code is ReasonCode.QUEUEING_LEADS and seen is not None:
-            known = min(standing - 1, seen)
-            if found.target < known:
-                reasons.insert(0, Reason.of(ReasonCode.SHRINK_STEPWISE, name, wanted=found.target, allowed=known))
-                found = Arbitration(known, found.code)
+            safe = min(current - 1, seen)
+            if found.target < safe:
+                reasons.insert(0, Reason.of(ReasonCode.SHRINK_STEPWISE, name, wanted=found.target, allowed=safe))
+                found = Arbitration(safe, found.code)
         return PoolRecommendation(found.target, tuple(reasons))
 
 
-def _remarks(side: Recommendation) -> list[Reason]:
-    """What is said of the model, or of its forecasts."""
-    return [reason for reason in side.reasons if not reason.pool]
+def _notes(found: Recommendation) -> list[Reason]:
+    """Return the reasons that concern no single pool."""
+    return [reason for reason in found.reasons if not reason.pool]
 
 
-def _needs(
+def _demands(
     model: Model, found: Recommendation, queueing: Recommendation, saturation: Recommendation, now: int
 ) -> tuple[RoleDemand, ...]:
-    """What is demanded of each role, by the side that knows; where its counts did not come out, what those serve."""
-    sides = {need.role: (side, need) for side in (saturation, queueing) for need in side.demands}
-    needs: list[RoleDemand] = []
-    for role, (side, need) in sides.items():
+    """Return the demand of each role by the planner that knows it; for other counts than its own, what those serve."""
+    known = {demand.role: (part, demand) for part in (saturation, queueing) for demand in part.demands}
+    demands: list[RoleDemand] = []
+    for role, (part, demand) in known.items():
         pools = [pool for pool in model.pools.values() if pool.knobs.role == role]
-        if all(found.targets.get(pool.name) == side.targets.get(pool.name) for pool in pools):
-            needs.append(need)
+        if all(found.targets.get(pool.name) == part.targets.get(pool.name) for pool in pools):
+            demands.append(demand)
             continue
         counts = {pool.name: found.targets.get(pool.name, pool.effective_target(now)) for pool in pools}
-        needs.append(replace(need, demand=sum(counts[name] * rate for name, rate in need.capacities.items())))
-    return tuple(needs)
+        served = sum(counts[name] * rate for name, rate in demand.capacities.items())
+        demands.append(replace(demand, demand=served))
+    return tuple(demands)

@@ -153,6 +153,10 @@ class SaturationPlanner(Planner):
         super().forget_pool(pool)
         self.spare = None
 
+    def can_remove_one(self, pool: str) -> bool:
+        """Return whether the other workers can carry the load of one worker of a pool."""
+        return self.safe.get(pool, False)
+
     def next_wake(self) -> int:
         """The next look at who is fresh."""
         return self.next_ms

@@ -1,43 +1,40 @@
-"""The SLA planner: the throughput planner sets the floor, the load planner works above it.
+"""The SLA planner: the sizes of the throughput planner are a floor, and the load planner's steps work above it.
 
-The floor is what the traffic to come needs by the profiles; it comes early and in one step. What the profiles or the
-forecast got wrong shows in the loads of the workers, and the load planner answers it. Nothing goes below the
-floor, and nothing shrinks while it is not known. A floor that cannot be reached, because workers do not come, is
-reported and not waited for: the load planner goes on from the workers that there are.
+The floor is what the expected traffic needs by the profiles; it comes early and in one step. Errors of profiles or
+forecast show in the loads of the workers, and the steps answer them. Nothing goes below the floor, and nothing shrinks
+while it is not known. A floor that cannot be reached, because workers do not start, is reported and not waited for:
+steps go on from the workers that are there.
 """
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
+from msgspec.structs import replace
 
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
-from loadline.core.planning.composite import CompositePlanner
 from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.planner import Needs
-from loadline.core.planning.planners.load import LoadKnobs, LoadPlanner
-from loadline.core.planning.planners.throughput import ThroughputKnobs, ThroughputPlanner
-from loadline.core.planning.recommendation import PoolRecommendation, recommend
+from loadline.core.planning.planners.load import LoadPlanner
+from loadline.core.planning.planners.throughput import ThroughputPlanner
+from loadline.core.planning.recommendation import PoolRecommendation, PoolSize, recommend
+from loadline.core.planning.sizing.knobs import ThroughputKnobs
+from loadline.core.planning.sizing.load_stepper import LoadKnobs, LoadStep, LoadStepper
+from loadline.core.planning.sizing.profile_sizer import ProfileSizer
+from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation
 
 
 class SlaKnobs(Struct, frozen=True, forbid_unknown_fields=True):
-    """Knobs of the SLA planner: those of its two parts."""
+    """Knobs of the SLA planner: those of the throughput planner and those of the load planner."""
 
     throughput: ThroughputKnobs = ThroughputKnobs()
     load: LoadKnobs = LoadKnobs()
 
 
-class Parts(Struct):
-    """The two planners."""
-
-    throughput: ThroughputPlanner
-    load: LoadPlanner
-
-
-class SlaPlanner(CompositePlanner):
-    """See the module."""
+class SlaPlanner(TrafficPlanner):
+    """Demand -> profile sizes as a floor, steps by load above it -> recommendation."""
 
     name = "sla"
-    summary = "Dynamo's SLA planner: the throughput planner sets a floor, the load planner works above it."
+    summary = "Dynamo's SLA planner: sizes of the throughput planner as a floor, steps of the load planner above it."
     Knobs = SlaKnobs
     needs = Needs(
         traffic=True,
@@ -47,61 +44,78 @@ class SlaPlanner(CompositePlanner):
         shares_role_load=True,
     )
     composed_of = (ThroughputPlanner, LoadPlanner)
-    first = "throughput"
 
     knobs: SlaKnobs
-    parts: Parts | None = field(default=None)
+    sizer: ProfileSizer = field(default_factory=ProfileSizer)
+    stepper: LoadStepper = field(default_factory=LoadStepper)
 
     @classmethod
     def traffic_knobs(cls, knobs: SlaKnobs) -> TrafficKnobs:
         """Return those of the throughput planner."""
         return knobs.throughput
 
-    def __post_init__(self) -> None:
-        if self.parts is None:
-            self.parts = Parts(ThroughputPlanner(self.knobs.throughput), LoadPlanner(self.knobs.load))
+    def on_settings_change(self, before: SlaKnobs) -> None:
+        """Configure the intervals and the average of the loads."""
+        super().on_settings_change(before)
+        self.stepper.configure(self.knobs.load)
 
-    @property
-    def _parts(self) -> Parts:
-        assert self.parts is not None  # noqa: S101 - set when it is made
-        return self.parts
+    def forget_pool(self, pool: str) -> None:
+        """Drop its size and its loads."""
+        self.sizer.sizes.forget_pool(pool)
+        self.stepper.forget_pool(pool)
+
+    def export_learned(self) -> bytes | None:
+        """Return how the engines differ from their profiles."""
+        learned = self.sizer.export_learned(self.knobs.throughput)
+        return None if learned is None else json.encode({"throughput": learned})
+
+    def import_learned(self, data: bytes) -> None:
+        """Correct the profiles from the first sizing on."""
+        learned = json.decode(data, type=dict[str, bytes]).get("throughput")
+        if learned is not None:
+            self.sizer.import_learned(learned, self.knobs.throughput)
 
     def plan(self, model: Model, now: int) -> Recommendation:
-        """Both parts look; of each pool the higher count counts."""
-        parts = self._parts
-        parts.throughput.observe(model, now)
-        parts.load.observe(model, now)
-        said = {name: self._say(model, pool, now) for name, pool in model.pools.items()}
-        inputs = parts.throughput.inputs() | parts.load.inputs(model)
-        found = recommend(self.name, model, said, inputs, now)
-        return Recommendation(found.planner, found.targets, (*found.reasons, *parts.throughput.remarks()), found.inputs)
+        """Size the pools if that is due, and recommend the higher of floor and step."""
+        knobs = self.knobs
+        self.sizer.apply(self.demand.update(model, knobs.throughput, now), model, knobs.throughput, now)
+        self.stepper.update(model, knobs.load, now)
+        pools = {name: self._recommend(model, pool, now) for name, pool in model.pools.items()}
+        found = recommend(self.name, model, pools, self.demand.inputs | self.stepper.inputs(model), now)
+        notes = (*self.demand.forecast.notes, *self.sizer.sizes.infeasible.values())
+        return replace(found, reasons=(*found.reasons, *notes))
 
-    def _say(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
-        """The load planner's step, but not below the floor."""
-        throughput, load = self._parts.throughput, self._parts.load
-        blind = throughput.blind(model, pool, now)
-        if blind is not None and blind.code is not ReasonCode.TRAFFIC_UNKNOWN:
-            return PoolRecommendation(None, (blind,))
-        verdict = load.judge(model, pool, now)
-        base, standing = pool.scaling_base(now), pool.effective_target(now)
-        reasons = [verdict.reason]
-        if blind is not None:
-            wanted = base + verdict.step if verdict.step > 0 else standing
-            reasons.insert(0, blind)
+    def _recommend(self, model: Model, pool: Pool, now: int) -> PoolRecommendation:
+        """Recommend the step of a pool, but not below its floor."""
+        reason = self.sizer.hold_reason(model, pool, now)
+        if reason is not None and reason.code is not ReasonCode.TRAFFIC_UNKNOWN:
+            return PoolRecommendation(None, (reason,))
+        step, base, current = (
+            self.stepper.step(model, pool, self.knobs.load, now),
+            pool.scaling_base(now),
+            pool.effective_target(now),
+        )
+        if reason is not None:
+            wanted = base + step.step if step.step > 0 else current
+            reasons = [reason, step.reason]
         else:
-            floor = throughput.sized[pool.name]
-            wanted = base + verdict.step if verdict.step else max(standing, floor.replicas)
-            if verdict.step < 0 and not model.traffic.is_complete(now):
-                wanted, reasons = standing, [Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name), *reasons]
-            if wanted <= floor.replicas:
-                reasons = [floor.reason, *reasons]
-            if wanted < floor.replicas:
-                numbers = {"wanted": wanted, "allowed": floor.replicas}
-                wanted, reasons = (
-                    floor.replicas,
-                    [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons],
-                )
+            wanted, reasons = _above_floor(model, pool, self.sizer.sizes.sized[pool.name], step, now)
         missing = pool.overdue_workers(now)
         if missing and base < wanted:
             reasons.append(Reason.of(ReasonCode.PENDING_UNREACHED, pool.name, missing=missing))
-        return PoolRecommendation(None if wanted == standing else wanted, tuple(reasons))
+        return PoolRecommendation(None if wanted == current else wanted, tuple(reasons))
+
+
+def _above_floor(model: Model, pool: Pool, floor: PoolSize, step: LoadStep, now: int) -> tuple[int, list[Reason]]:
+    """Return the count of a step, at least that of the floor, and the reasons."""
+    current, reasons = pool.effective_target(now), [step.reason]
+    wanted = pool.scaling_base(now) + step.step if step.step else max(current, floor.replicas)
+    if step.step < 0 and not model.traffic.is_complete(now):
+        wanted, reasons = current, [Reason(ReasonCode.TRAFFIC_INCOMPLETE, pool.name), *reasons]
+    if wanted > floor.replicas:
+        return wanted, reasons
+    reasons = [floor.reason, *reasons]
+    if wanted < floor.replicas:
+        numbers = {"wanted": wanted, "allowed": floor.replicas}
+        reasons = [Reason.of(ReasonCode.THROUGHPUT_FLOOR, pool.name, **numbers), *reasons]
+    return floor.replicas, reasons

@@ -113,3 +113,37 @@ class PoolFit(Struct):
 def _plausible(line: Line) -> bool:
     within = 0.0 <= line.slope <= _TIME_MAX_MS and 0.0 <= line.intercept_ms <= _TIME_MAX_MS
     return within and line.slope + line.intercept_ms >= LATENCY_MIN_MS
+
+
+class EngineFits(Struct):
+    """Lines of the engines of each pool, learned here or imported."""
+
+    fits: dict[str, PoolFit] = field(default_factory=dict)
+    lines: dict[str, EngineLines] = field(default_factory=dict)
+
+    def forget_pool(self, pool: str) -> None:
+        """Drop everything about a pool."""
+        self.fits.pop(pool, None)
+        self.lines.pop(pool, None)
+
+    def is_outdated(self, pool: Pool) -> bool:
+        """Return whether the pool has other engines now than those that were learned."""
+        fit = self.fits.get(pool.name)
+        return fit is not None and not fit.fits(pool)
+
+    def update(self, pool: Pool, now: int) -> None:
+        """Learn from the newest samples of a pool's workers."""
+        fit = self.fits.get(pool.name)
+        if fit is None:
+            fit = self.fits[pool.name] = PoolFit.of(pool, self.lines.pop(pool.name, NO_LINES))
+        fit.look(pool, now)
+        lines = fit.lines()
+        if lines.decode is not None or lines.prefill is not None:
+            self.lines[pool.name] = lines
+
+    def learning_problem(self, pool: Pool) -> str | None:
+        """Return what is missing to learn the engines of a pool; None if they are not being learned."""
+        fit, lines = self.fits.get(pool.name), self.lines.get(pool.name, NO_LINES)
+        if fit is None or pool.engine.problem or lines.known(pool.knobs.role):
+            return None
+        return fit.problem(pool)

@@ -1,0 +1,43 @@
+"""Knobs of planners that size pools for traffic."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from loadline.core.planning.demand.knobs import TrafficKnobs
+from loadline.core.planning.sizing.forecast_steps import STEP_MAX
+
+
+class ThroughputKnobs(TrafficKnobs, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the throughput planner; names of Dynamo's, units added."""
+
+    replicas_step_max: Annotated[
+        int, Meta(ge=1, le=10_000, description="Most workers by which one forecast changes a pool.")
+    ] = STEP_MAX
+    attainment: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=0.999,
+            description="Fraction of requests that must meet the objectives; 0 targets means, as Dynamo does.",
+        ),
+    ] = 0.95
+    no_correction: Annotated[
+        bool, Meta(description="Use the profiles as they are; false: scale them by observed latencies.")
+    ] = True
+
+
+class QueueingKnobs(ThroughputKnobs, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the queueing planner: those of the throughput planner, and its own."""
+
+    drain_ms: Annotated[
+        int, Meta(ge=1_000, le=3_600_000, description="A backlog that waits too long is served within this time.")
+    ] = 60_000
+    switching_cost_hours: Annotated[
+        float,
+        Meta(ge=0, le=1_000, description="Cost of starting or stopping a worker, in hours of it: for mixed fleets."),
+    ] = 0.1
+    fitted: Annotated[
+        Literal["never", "unprofiled", "always"],
+        Meta(description="Engines that are fitted to the iterations their workers report, in place of a profile."),
+    ] = "unprofiled"

@@ -1,0 +1,155 @@
+"""Steps of pools by the loads of their workers and the latency that these give."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from loadline.core.engines.profile import ObjectiveKnobs
+from loadline.core.engines.regression import SAMPLES_MIN
+from loadline.core.fleet.fleet import Model
+from loadline.core.fleet.pool import Pool
+from loadline.core.planning.sizing.load_sizing import Job, PrefillJob
+from loadline.core.planning.sizing.load_steps import SENSITIVITY, either_up_both_down, load_step
+from loadline.core.planning.sizing.worker_loads import LoadMean, Loads
+from loadline.core.vocabulary.reasons import Reason, ReasonCode
+
+
+class LoadKnobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs of the load planner; names of Dynamo's, units added."""
+
+    load_adjustment_interval_ms: Annotated[
+        int, Meta(ge=1_000, le=3_600_000, description="Shortest time between two changes of a pool.")
+    ] = 5_000
+    scaling_down_sensitivity_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Scale down when loads are below this fraction of what one worker less would bear; 0: never.",
+        ),
+    ] = SENSITIVITY
+    kv_usage_max: Annotated[
+        float, Meta(gt=0, le=1, description="KV usage above which a worker is overloaded, whatever the ITL.")
+    ] = 0.9
+
+
+class LoadStep(Struct, frozen=True):
+    """Workers to add, one to remove (-1) or no change (0), with the reason."""
+
+    step: int
+    reason: Reason
+
+
+class LoadStepper(Struct):
+    """Loads and latencies of the workers of each pool, and the steps that follow from them."""
+
+    loads: dict[str, Loads] = field(default_factory=dict)
+
+    def forget_pool(self, pool: str) -> None:
+        """Drop everything about a pool."""
+        self.loads.pop(pool, None)
+
+    def configure(self, knobs: LoadKnobs) -> None:
+        """Average loads over the interval; known latencies are kept."""
+        for loads in self.loads.values():
+            loads.mean_ms = knobs.load_adjustment_interval_ms
+
+    def update(self, model: Model, knobs: LoadKnobs, now: int) -> None:
+        """Record the newest samples of all workers."""
+        for name, pool in model.pools.items():
+            if name not in self.loads:
+                self.loads[name] = Loads(knobs.load_adjustment_interval_ms)
+                self.loads[name].draw_apart(f"{model.name}/{name}", now)
+            self.loads[name].look(pool, now)
+
+    def inputs(self, model: Model) -> dict[str, float]:
+        """Return the lowest and the highest load of each pool."""
+        found: dict[str, float] = {}
+        for name, pool in model.pools.items():
+            for kind, values in _by_kind(pool, self.loads[name]).items():
+                if values:
+                    loads = [value.now for value in values]
+                    found[f"{name}.{kind}_least"] = min(loads)
+                    found[f"{name}.{kind}_most"] = max(loads)
+        return found
+
+    def step(self, model: Model, pool: Pool, knobs: LoadKnobs, now: int) -> LoadStep:
+        """Return the step of a pool; without data it is 0."""
+        if pool.ready == 0:
+            return LoadStep(0, Reason(ReasonCode.NO_WORKERS, pool.name))
+        known = min(len(values) for values in _by_kind(pool, self.loads[pool.name]).values())
+        if known == 0:
+            numbers = {"fresh": pool.fresh, "ready": pool.ready, "known": 0}
+            return LoadStep(0, Reason.of(ReasonCode.NO_DATA, pool.name, **numbers))
+        steps = [_step(pool, job, now) for job in self._jobs(model.objectives, pool, knobs)]
+        step = either_up_both_down(*(one.step for one in steps))
+        found = next(one for one in steps if one.step == step)
+        return _paced(pool, found, knobs.load_adjustment_interval_ms, now) if found.step else found
+
+    def _jobs(self, objectives: ObjectiveKnobs, pool: Pool, knobs: LoadKnobs) -> Iterator[Job]:
+        loads, sensitivity = self.loads[pool.name], knobs.scaling_down_sensitivity_ratio
+        for kind, values in _by_kind(pool, loads).items():
+            scale = pool.ready / len(values)
+            if kind == "decode_blocks":
+                capacity = _capacity(pool, knobs.kv_usage_max)
+                yield Job(values, loads.decode, objectives.itl_ms, sensitivity, scale, capacity)
+            else:
+                ttft_ms, own = objectives.ttft_ms, loads.isl_tokens
+                computing = [one.computing for one in loads.workers.values() if one.computing is not None]
+                yield PrefillJob(values, loads.prefill, ttft_ms, sensitivity, scale, own=own, computing=computing)
+
+
+def _step(pool: Pool, job: Job, now: int) -> LoadStep:
+    """Return the step for one kind of work of a pool."""
+    line, supply, name = job.line(), pool.worker_counts(now), pool.name
+    if line is None and not job.idle:
+        known = len(job.regression.loads)
+        return LoadStep(0, Reason.of(ReasonCode.LOAD_LEARNING, name, known=known, needed=SAMPLES_MIN))
+    up, down = (line.up, line.down) if line is not None else (inf, 1.0)
+    share = pool.ready / max(supply.expected, 1)
+    highs = [load * share for load in job.expected(up)]
+    if load_step(highs, up) > 0:
+        step = min(max(job.needed(up) - supply.expected, 1), supply.expected)
+        numbers = {"target": up, "latency_ms": job.sla_ms, "least": min(highs)}
+        return LoadStep(step, Reason.of(ReasonCode.LOAD_HIGH, name, **numbers))
+    complete = len(job.values) >= pool.ready and supply.expected == pool.ready
+    less = job.less(down) if complete and job.sensitivity > 0.0 else "no"
+    if less == "yes":
+        return LoadStep(-1, Reason.of(ReasonCode.LOAD_LOW, name, target=job.bound(down), most=job.most))
+    if less == "refused":
+        return LoadStep(0, Reason.of(ReasonCode.CONSOLIDATION_REFUSED, name, latency_ms=job.sla_ms))
+    within = {"least": min(highs), "most": job.most, "target": min(up, 1e12), "latency_ms": job.sla_ms}
+    return LoadStep(0, Reason.of(ReasonCode.LOAD_WITHIN, name, **within))
+
+
+def _paced(pool: Pool, step: LoadStep, interval_ms: int, now: int) -> LoadStep:
+    """Return the step if the interval has passed since the last change; a shrink also waits for ready workers."""
+    changed_ms = max(pool.scaled_up_at_ms, pool.scaled_down_at_ms)
+    if step.step < 0:
+        changed_ms = max(changed_ms, pool.ready_changed_at_ms)
+    age_ms = now - changed_ms
+    if changed_ms < 0 or age_ms >= interval_ms:
+        return step
+    return LoadStep(0, Reason.of(ReasonCode.ADJUSTMENT_INTERVAL, pool.name, age_ms=age_ms, interval_ms=interval_ms))
+
+
+def _capacity(pool: Pool, kv_usage_max: float) -> float:
+    """Return the KV blocks that a worker may use; infinite if no worker reports how many it has."""
+    for worker in pool.workers.values():
+        reported = (sample.kv_blocks_total for sample in worker.latest if sample is not None)
+        total = worker.record.kv_blocks_total or next(filter(None, reported), None)
+        if total:
+            return total * kv_usage_max
+    return inf
+
+
+def _by_kind(pool: Pool, loads: Loads) -> dict[str, list[LoadMean]]:
+    """Return the known loads of a pool's workers by the kind of their work."""
+    workers, role, found = loads.workers.values(), pool.knobs.role, {}
+    if role != "decode":
+        found["prefill_tokens"] = [load for one in workers if (load := one.prefill_tokens) is not None]
+    if role != "prefill":
+        found["decode_blocks"] = [load for one in workers if (load := one.decode_blocks) is not None]
+    return found
