@@ -9,7 +9,7 @@ import pytest
 from loadline.sim.chaos.runner import run_plan
 
 HOURS = 0.25
-PROGRAM = f"from loadline.sim.chaos.runner import play; print(play(7, {HOURS}).digest)"
+PROGRAM = f"from loadline.sim.chaos.runner import run_plan; print(run_plan(7, {HOURS}).digest)"
 
 
 @pytest.fixture(scope="module")

@@ -78,4 +78,4 @@ def comparison() -> Comparison:
         ComparedRun("clairvoyant", outcome(attainment=Attainment(0.95, 1.0, 0.95))),
         ComparedRun("baseline", outcome(name="hpa", planner="hpa", gpu_hours=0.8)),
     ]
-    return Comparison(WorkBound(0.125, {"prefill": 0.025, "decode": 0.1}), runs)
+    return Comparison(WorkBound(0.125), runs)

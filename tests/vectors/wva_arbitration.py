@@ -4,9 +4,15 @@ from typing import Any
 
 from loadline.core.engines.accelerator import AcceleratorKnobs
 from loadline.core.fleet.pool import PoolKnobs
-from loadline.core.planning.arbitration import arbitrate
+from loadline.core.planning.arbitration import Arbitration, arbitrate
+from loadline.core.vocabulary.reasons import ReasonCode
 from tests.support.sleeper import AFTER_MS, Sleeper
 from tests.vectors.answering import Answer, only
+
+
+def vetoed(found: Arbitration) -> bool:
+    """Return True if a shrink was vetoed."""
+    return found.code in {ReasonCode.SATURATION_VETO, ReasonCode.SHRINK_UNSAFE}
 
 
 def arbitration(given: dict[str, Any]) -> dict[str, Any]:
@@ -18,7 +24,7 @@ def arbitration(given: dict[str, Any]) -> dict[str, Any]:
     step = (found.target > current) - (found.target < current)
     return {
         "target": found.target,
-        "safety_override": found.vetoed,
+        "safety_override": vetoed(found),
         "action": {1: "scale-up", 0: "no-change", -1: "scale-down"}[step],
     }
 

@@ -23,6 +23,7 @@ from loadline.errors import ConfigError
 from tests.support.belief import Line, registered
 from tests.vectors.answering import Answer, only
 from tests.vectors.cases import Case
+from tests.vectors.wva_arbitration import vetoed
 
 CONFIG = {
     "kvCacheThreshold": "kv_cache_threshold",
@@ -92,7 +93,7 @@ def _arbitrated(name: str, current: int, saturation: int | None, model: int | No
     found = arbitrate(current, saturation, model, shrink_safe=safe)
     moved = (found.target > current) - (found.target < current)
     action = {1: "scale-up", 0: "no-change", -1: "scale-down"}[moved]
-    return {"variant": name, "target": found.target, "safety_override": found.vetoed, "action": action}
+    return {"variant": name, "target": found.target, "safety_override": vetoed(found), "action": action}
 
 
 def config_validate(given: dict[str, Any]) -> str:

@@ -183,7 +183,7 @@ def test_a_comparison_has_table_plot_and_every_run() -> None:
 
 
 def test_a_comparison_without_requests_is_drawn() -> None:
-    nothing = Comparison(WorkBound(0.0, {}), [ComparedRun("config", outcome(gpu_hours=0.0, requests=0))])
+    nothing = Comparison(WorkBound(0.0), [ComparedRun("config", outcome(gpu_hours=0.0, requests=0))])
     assert "0 requests in 4 min" in report.comparison_page(nothing, [], "loadline compare")
 
 

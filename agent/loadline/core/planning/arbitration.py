@@ -1,21 +1,22 @@
-"""Arbitration between two planners: saturation sees the workers, queueing sees the objectives.
+"""Arbitration between two recommendations: saturation measures the workers, queueing models the objectives.
 
-The queueing model leads, for it knows what is coming and what it may take. Saturation has the veto: what is loaded
-does not shrink, whatever a model says. The rows are those of llm-d's Workload Variant Autoscaler, first match:
+The queueing model leads: it knows the demand that is expected and the objectives. Saturation may veto: loaded workers
+are not removed, whatever the model recommends. The rules are those of llm-d's Workload Variant Autoscaler; the first
+that matches applies:
 
-===  ==========  ========  ==================  ===================
-row  saturation  queueing  and                 target
-===  ==========  ========  ==================  ===================
-1    up          down                          what stands, a veto
-2    any         down      a shrink is unsafe  what stands, a veto
-3    up          stays                         that of saturation
-4    any         up, down                      that of queueing
-5    any         stays                         what stands
-===  ==========  ========  ==================  ===================
+====  ==========  ===========  ==================  ======================
+rule  saturation  queueing     and                 target
+====  ==========  ===========  ==================  ======================
+1     up          down                             current count (a veto)
+2     any         down         a shrink is unsafe  current count (a veto)
+3     up          no change                        count of saturation
+4     any         up or down                       count of queueing
+5     any         no change                        current count
+====  ==========  ===========  ==================  ======================
 
-Who has no opinion leaves it to the other, and without any the count stays. The original reads a count that is missing
-as 0, and so as a wish to shrink; here that is no count at all. Where queueing stays, it says that all are needed for
-the objectives, so a shrink that only saturation wants is not made; where it says nothing, it is.
+If one of the two recommends nothing, the other decides; without any recommendation the count stays. The original reads
+a missing count as 0, and so as a shrink. If queueing recommends no change, all workers are needed for the objectives,
+and saturation alone cannot shrink the pool.
 """
 
 from msgspec import Struct
@@ -28,32 +29,27 @@ class Arbitration(Struct, frozen=True):
 
     target: int
     code: ReasonCode
-    """The row that decided."""
-
-    @property
-    def vetoed(self) -> bool:
-        """True if a shrink was vetoed."""
-        return self.code in {ReasonCode.SATURATION_VETO, ReasonCode.SHRINK_UNSAFE}
+    """Rule that decided."""
 
 
-def arbitrate(standing: int, saturation: int | None, queueing: int | None, *, shrink_safe: bool) -> Arbitration:
+def arbitrate(current: int, saturation: int | None, queueing: int | None, *, shrink_safe: bool) -> Arbitration:
     """Choose the count of one pool.
 
     Args:
-        standing: The count that stands.
-        saturation: What saturation wants; None: too little is known of the workers.
-        queueing: What the queueing model wants; None: it has no opinion.
-        shrink_safe: Whether the others can carry the load of one worker less.
+        current: Current count of the pool.
+        saturation: Count that saturation recommends; None if too little is known of the workers.
+        queueing: Count that the queueing model recommends; None without a recommendation.
+        shrink_safe: True if the other workers can carry the load of one worker less.
     """
     if queueing is None:
-        nobody = Arbitration(standing, ReasonCode.NO_OPINION)
-        return nobody if saturation is None else Arbitration(saturation, ReasonCode.SATURATION_ALONE)
+        neither = Arbitration(current, ReasonCode.NO_OPINION)
+        return neither if saturation is None else Arbitration(saturation, ReasonCode.SATURATION_ALONE)
     if saturation is None:
         return Arbitration(queueing, ReasonCode.QUEUEING_ALONE)
-    if queueing < standing < saturation:
-        return Arbitration(standing, ReasonCode.SATURATION_VETO)
-    if queueing < standing and not shrink_safe:
-        return Arbitration(standing, ReasonCode.SHRINK_UNSAFE)
-    if queueing == standing < saturation:
+    if queueing < current < saturation:
+        return Arbitration(current, ReasonCode.SATURATION_VETO)
+    if queueing < current and not shrink_safe:
+        return Arbitration(current, ReasonCode.SHRINK_UNSAFE)
+    if queueing == current < saturation:
         return Arbitration(saturation, ReasonCode.SATURATION_LEADS)
-    return Arbitration(queueing, ReasonCode.QUEUEING_STAYS if queueing == standing else ReasonCode.QUEUEING_LEADS)
+    return Arbitration(queueing, ReasonCode.QUEUEING_STAYS if queueing == current else ReasonCode.QUEUEING_LEADS)

@@ -73,7 +73,7 @@ INVARIANTS: Final[dict[str, str]] = {
 ELSEWHERE: Final[dict[str, str]] = {
     "I7": "silence is not 0: tests/planners, tests/unit/planning/test_threshold.py, tests/unit/planning/test_hpa.py",
     "I10": "the order and repetition of reports do not change the fleet: tests/unit/fleet/test_fleet.py",
-    "I11": "replay of whole journals under any PYTHONHASHSEED: tests/unit/runtime/test_record.py, tests/golden",
+    "I11": "replay of journals under any PYTHONHASHSEED: tests/unit/runtime/test_journal_records.py, tests/golden",
     "I12": "decoding is total: tests/fuzz, tests/property/test_wire.py",
 }
 """Invariants with proofs elsewhere, and their places."""

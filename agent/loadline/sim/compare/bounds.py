@@ -27,12 +27,11 @@ class WorkBound(Struct, frozen=True):
     """GPU-hours below which no fleet can serve the trace within the objectives."""
 
     gpu_hours: float
-    gpu_hours_by_role: dict[str, float]
 
 
 def work_bound(trace: Trace, pools: Mapping[str, SimulatedPool], objectives: ObjectiveKnobs) -> WorkBound:
     """The work bound of a trace on the pools of a model."""
-    by_role: dict[str, float] = {}
+    gpu_s = 0.0
     for role in sorted({pool.role for pool in pools.values()}):
         costs = [
             pool.gpus_per_worker * worker_seconds(trace.arrivals, pool, objectives)
@@ -40,9 +39,9 @@ def work_bound(trace: Trace, pools: Mapping[str, SimulatedPool], objectives: Obj
             if pool.role == role
         ]
         cheapest = np.minimum.reduce(costs)
-        # What fits into no worker is refused, and needs nothing.
-        by_role[role] = float(cheapest[np.isfinite(cheapest)].sum()) / _HOUR_S
-    return WorkBound(sum(by_role.values()), by_role)
+        # A request that fits into no worker is refused and takes no time.
+        gpu_s += float(cheapest[np.isfinite(cheapest)].sum())
+    return WorkBound(gpu_s / _HOUR_S)
 
 
 def worker_seconds(arrivals: Sequence[Arrival], pool: SimulatedPool, objectives: ObjectiveKnobs) -> FloatArray:
