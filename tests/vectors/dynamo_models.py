@@ -7,6 +7,7 @@ import numpy as np
 
 from loadline.config.profiles import read_decode, read_prefill
 from loadline.core.engines.latency_models import DecodeSurface, PrefillCurve
+from loadline.core.engines.lengths import computed_isl
 from loadline.core.engines.regression import Regression
 from loadline.core.planning.guardrails import direction
 from loadline.core.planning.guardrails import gpu_band as budget
@@ -161,7 +162,7 @@ BUDGETS: dict[str, Any] = {
 def prefill_capacity(given: dict[str, Any]) -> dict[str, Any]:
     only(given, "worker_type", "history", "isl", "osl", "ttft_ms", "kv_hit_rate")
     line = _iterations(given).line()
-    isl = replicas.computed_isl(given["isl"], given.get("kv_hit_rate", 0.0))
+    isl = computed_isl(given["isl"], given.get("kv_hit_rate", 0.0))
     found = capacity.prefill_capacity(line, isl, given["ttft_ms"]) if line else None
     if found is None:
         return {"rps": None, "ttft_ms": None, "eligible": False}

@@ -1,5 +1,6 @@
 """Distributions of lengths: what a histogram says, and what its mean would hide."""
 
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from loadline.config.profiles import read_prefill
 from loadline.core.engines.latency_models import PrefillCurve
 from loadline.core.engines.lengths import (
+    computed_isl,
     constant_length,
     lengths_from_histogram,
     mean_decode_context,
@@ -87,3 +89,10 @@ def test_long_outputs_weigh_by_the_time_that_they_stay() -> None:
     assert mean_decode_context(constant_length(1_000.0), outputs) == pytest.approx(1_000 + (10 * 5 + 200 * 100) / 210)
     assert mean_decode_context(constant_length(1_000.0), constant_length(100.0)) == 1_050.0
     assert mean_decode_context(constant_length(1_000.0), constant_length(0.0)) == 1_000.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "left"), [(0.0, 1_000), (0.5, 500), (1.0, 50), (2.0, 50), (-1.0, 1_000), (nan, 1_000)]
+)
+def test_tokens_in_the_prefix_cache_are_not_computed(rate: float, left: float) -> None:
+    assert computed_isl(1_000.0, rate) == pytest.approx(left)

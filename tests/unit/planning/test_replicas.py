@@ -11,7 +11,6 @@ from loadline.core.planning.sizing.load_steps import can_consolidate, either_up_
 from loadline.core.planning.sizing.prefill_capacity import prefill_capacity
 from loadline.core.planning.sizing.replicas import (
     REPLICAS_MAX,
-    computed_isl,
     concurrency,
     corrected_itl_ms,
     correction,
@@ -61,13 +60,6 @@ def test_concurrency_by_littles_law() -> None:
     assert concurrency(1_800.0, 2, 10_000.0, 180_000.0) == 50.0
     assert concurrency(1_800.0, 0, 10_000.0, 180_000.0) == 100.0
     assert concurrency(1_800.0, 2, 10_000.0, 0.0) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("rate", "left"), [(0.0, 1_000), (0.5, 500), (1.0, 50), (2.0, 50), (-1.0, 1_000), (NAN, 1_000)]
-)
-def test_what_a_prefix_cache_leaves(rate: float, left: float) -> None:
-    assert computed_isl(1_000.0, rate) == pytest.approx(left)
 
 
 # -- one more, one less ------------------------------------------------------------------------------------------------

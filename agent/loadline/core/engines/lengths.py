@@ -7,7 +7,7 @@ over the reported histogram, or at the mean length without one.
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import compress, pairwise
-from math import fsum
+from math import fsum, isfinite
 from operator import ge, mul
 from typing import Final
 
@@ -21,6 +21,8 @@ _OVERFLOW_FACTOR: Final = 1.5
 """Assumed length of requests above the last bound, as a multiple of it."""
 _CACHE_MAX: Final = 1_024
 """Cached sets of bounds; frontends do not change theirs."""
+_HIT_RATE_MAX: Final = 0.95
+"""Largest fraction of a prompt that is assumed to be in the prefix cache; the cap is that of Dynamo 1.6."""
 
 
 class LengthDistribution(Struct, frozen=True):
@@ -105,3 +107,12 @@ def mean_decode_context(isl: LengthDistribution, osl: LengthDistribution) -> flo
     mean = osl.mean
     generated = osl.mean_square / (2.0 * mean) if mean > 0.0 else 0.0
     return isl.mean + generated
+
+
+def computed_isl(isl_tokens: float, hit_rate: float) -> float:
+    """Return the prompt tokens to compute if the fraction ``hit_rate`` (0..1) is in the prefix cache.
+
+    The rule is that of Dynamo 1.6: an unknown rate (NaN) counts as 0, and a high one as 0.95.
+    """
+    rate = min(max(hit_rate, 0.0), _HIT_RATE_MAX) if isfinite(hit_rate) else 0.0
+    return isl_tokens * (1.0 - rate)

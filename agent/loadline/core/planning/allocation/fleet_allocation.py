@@ -14,9 +14,9 @@ from loadline.core.fleet.fleet import Fleet
 from loadline.core.planning.allocation import greedy
 from loadline.core.planning.allocation.gpu_ledger import GpuLedger, planned_of
 from loadline.core.planning.allocation.model_demand import ModelDemand, counts_of, left_of, problem_of
+from loadline.core.planning.allocation.replacement_minimums import replacement_minimums
 from loadline.core.planning.allocation.supplies import AllocationKnobs, Supplies
 from loadline.core.planning.guardrails.constraints import UNLIMITED_HEADROOM, CapacityLimits, SupplyHeadroom
-from loadline.core.planning.sizing.replacements import kept_of
 from loadline.core.vocabulary.allocations import Allocation
 from loadline.core.vocabulary.effects import SolveAllocation
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -181,7 +181,7 @@ class FleetAllocation(Struct):
         kept = {
             pool: count
             for need in self.demands[name].needs
-            for pool, count in kept_of(pools, need, granted, now).items()
+            for pool, count in replacement_minimums(pools, need, granted, now).items()
             # Without a deadline two models that must exchange GPUs would wait for each other forever.
             if waits_ms < pools[pool].knobs.start_deadline_ms
         }

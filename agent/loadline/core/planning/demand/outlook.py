@@ -5,9 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadline.core.engines.lengths import LengthDistribution
+from loadline.core.engines.lengths import LengthDistribution, computed_isl
 from loadline.core.fleet.traffic import RecentArrivals
-from loadline.core.planning.sizing.replicas import computed_isl
 
 _SIGMAS: Final = 2.0
 """Traffic has risen when the recent rate is this many standard deviations above the outlook."""

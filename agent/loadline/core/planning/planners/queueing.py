@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool, PoolKnobs
 from loadline.core.fleet.windows import RollingMax
+from loadline.core.planning.allocation.replacement_minimums import replacement_minimums
 from loadline.core.planning.demand.checks import traffic_findings
 from loadline.core.planning.demand.knobs import TrafficKnobs
 from loadline.core.planning.planner import Finding, ModelSettings, Needs
@@ -27,7 +28,6 @@ from loadline.core.planning.recommendation import PoolRecommendation, hold_after
 from loadline.core.planning.sizing.descriptions import describe_throughput
 from loadline.core.planning.sizing.knobs import QueueingKnobs
 from loadline.core.planning.sizing.queue_sizer import QueueSizer
-from loadline.core.planning.sizing.replacements import kept_of
 from loadline.core.planning.traffic_planner import TrafficPlanner
 from loadline.core.vocabulary.durations import duration
 from loadline.core.vocabulary.reasons import Reason, ReasonCode, Recommendation, RoleDemand
@@ -159,10 +159,11 @@ class QueueingPlanner(TrafficPlanner):
             wanted = needed
         sized = self.sizer.sizes.sized
         counts = {name: sized[name].replicas if name in sized else 0 for name in model.pools} | {pool.name: wanted}
-        kept = kept_of(model.pools, self.sizer.demands[pool.knobs.role], counts, now).get(pool.name, wanted)
-        if kept > wanted:
-            reasons.append(Reason.of(ReasonCode.REPLACEMENT_NOT_READY, pool.name, wanted=wanted, allowed=kept))
-            wanted = kept
+        minimums = replacement_minimums(model.pools, self.sizer.demands[pool.knobs.role], counts, now)
+        minimum = minimums.get(pool.name, wanted)
+        if minimum > wanted:
+            reasons.append(Reason.of(ReasonCode.REPLACEMENT_NOT_READY, pool.name, wanted=wanted, allowed=minimum))
+            wanted = minimum
         return PoolRecommendation(None if wanted == current else wanted, tuple(reasons))
 
 

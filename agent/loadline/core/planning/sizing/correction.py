@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from loadline.core.engines.lengths import computed_isl
 from loadline.core.fleet.fleet import Model
 from loadline.core.fleet.pool import Pool
 from loadline.core.fleet.traffic_totals import TrafficTotals
@@ -93,7 +94,7 @@ def _ttft_ms(pool: Pool, had: TrafficTotals) -> float | None:
     model, isl = pool.engine.prefill_model(pool.knobs.gpus_per_worker), had.isl_tokens.value
     if model is None or isl is None:
         return None
-    return float(model.ttft_ms(np.asarray(replicas.computed_isl(isl, had.kv_hit_rate))))
+    return float(model.ttft_ms(np.asarray(computed_isl(isl, had.kv_hit_rate))))
 
 
 def _itl_ms(pool: Pool, had: TrafficTotals, ready: int, interval_ms: int) -> float | None:

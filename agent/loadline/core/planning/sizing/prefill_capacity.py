@@ -37,7 +37,7 @@ def prefill_capacity(
 
     Args:
         line: Iteration time against prompt tokens, in ms.
-        isl_tokens: What is left to compute of a prompt after the prefix cache (``replicas.computed_isl``).
+        isl_tokens: What is left to compute of a prompt after the prefix cache (``lengths.computed_isl``).
         ttft_ms: The objective.
         tokens_max: Largest batch, in tokens; a longer prompt is computed alone.
         requests_max: Largest batch, in requests.

@@ -9,8 +9,6 @@ from typing import Final
 
 REPLICAS_MAX: Final = 1_000_000
 """What no fleet has. Counts stay below it, so that a capacity that is next to nothing gives a number all the same."""
-HIT_RATE_MAX: Final = 0.95
-"""Most of a prompt that is ever taken to be in the prefix cache: the rest is always computed."""
 
 
 def replicas_for(demand: float, capacity: float, least: int) -> int:
@@ -41,12 +39,3 @@ def correction(observed_ms: float, profiled_ms: float) -> float:
 def concurrency(requests: float, replicas: int, request_ms: float, interval_ms: float) -> float:
     """Requests that a decode worker holds at a time: Little's law over an interval."""
     return requests / max(replicas, 1) * request_ms / interval_ms if interval_ms > 0.0 else 0.0
-
-
-def computed_isl(isl_tokens: float, hit_rate: float) -> float:
-    """Prompt tokens that are left to compute after the prefix cache, which has a share ``hit_rate`` (0..1) of them.
-
-    An unknown rate (NaN) is 0. The cap and the rule are those of Dynamo 1.6.
-    """
-    rate = min(max(hit_rate, 0.0), HIT_RATE_MAX) if isfinite(hit_rate) else 0.0
-    return isl_tokens * (1.0 - rate)

@@ -16,7 +16,12 @@ import numpy as np
 from msgspec import Struct
 
 from loadline.core.engines.latency_models import BestThroughput, DecodeModel, PrefillModel
-from loadline.core.engines.lengths import LengthDistribution, mean_decode_context, mixed_prefill_throughput
+from loadline.core.engines.lengths import (
+    LengthDistribution,
+    computed_isl,
+    mean_decode_context,
+    mixed_prefill_throughput,
+)
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.regression import Line
 from loadline.core.engines.stalls import stall_quantile
@@ -156,7 +161,7 @@ def out_of_reach(pool: Pool, objectives: ObjectiveKnobs) -> Reason | None:
 
 def _computed(demand: Demand) -> LengthDistribution:
     """What is left to compute of the prompts of a demand."""
-    return demand.isl.scaled(replicas.computed_isl(1.0, demand.kv_hit_rate))
+    return demand.isl.scaled(computed_isl(1.0, demand.kv_hit_rate))
 
 
 def _context(demand: Demand) -> float:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from loadline.core.engines.arrays import FloatArray
 from loadline.core.engines.fitting import FitRefused, fit_line
-from loadline.core.engines.lengths import mean_decode_context
+from loadline.core.engines.lengths import computed_isl, mean_decode_context
 from loadline.core.engines.linear import LinearTimes
 from loadline.core.engines.profile import ObjectiveKnobs
 from loadline.core.engines.queue_rates import QueueEngine, RequestLoad, max_engine_rate, round_up_length
@@ -20,7 +20,6 @@ from loadline.core.engines.queue_sizing import TOKENS_SHARE, Bound, MaxRate, Tar
 from loadline.core.engines.queueing import BATCH_MAX
 from loadline.core.engines.regression import Line
 from loadline.core.fleet.pool import Pool
-from loadline.core.planning.sizing import replicas
 from loadline.core.planning.sizing.online_fits import NO_LINES, EngineLines
 from loadline.core.planning.sizing.sizing_by_profile import KV_FULL, Demand, out_of_reach, profile_problem, record_of
 from loadline.core.vocabulary.reasons import Reason, ReasonCode
@@ -102,7 +101,7 @@ def _infeasible(pool: Pool, found: MaxRate, objectives: ObjectiveKnobs) -> Reaso
 
 def _computed(demand: Demand) -> float:
     """Prompt tokens that are left to compute, on average."""
-    return replicas.computed_isl(demand.isl.mean, demand.kv_hit_rate)
+    return computed_isl(demand.isl.mean, demand.kv_hit_rate)
 
 
 def _engine(pool: Pool, objectives: ObjectiveKnobs, demand: Demand, lines: EngineLines) -> QueueEngine | Reason:
