@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.support.segments import lone_agent  # noqa: E402 - the path comes first
+from loadline.adapters.journal_checksums import ChecksumChain  # noqa: E402 - the path comes first
+from tests.support.segments import lone_agent  # noqa: E402
 
 JOURNAL = Path(__file__).parent / "journal"
 SEED = 5
@@ -39,7 +40,8 @@ def main() -> None:
     JOURNAL.mkdir(exist_ok=True)
     for number, segment in enumerate(scripted()):
         path = JOURNAL / f"20240101T000000.000Z-{number:06}.jsonl"
-        path.write_bytes(b"".join(line + b"\n" for line in segment))
+        checksums = ChecksumChain()
+        path.write_bytes(b"".join(part for record in segment for part in checksums.seal(record)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadline.adapters.file_journal import read_segments
+from loadline.adapters.journal_checksums import ChecksumChain
 from loadline.cli.main import main
 from loadline.runtime import journal_records
 
@@ -32,12 +33,18 @@ def changed(tmp_path: Path) -> Path:
 
 def edit(journal: Path, segment: int, old: str, new: str) -> tuple[str, int]:
     """Replace the first occurrence in an effect; gives the segment's path and the number of the record."""
-    path = sorted(journal.glob("*.jsonl"))[segment]
-    lines = path.read_text().splitlines()
+    path, records = list(read_segments(journal))[segment]
+    lines = [record.decode() for record in records]
     number = next(n for n, line in enumerate(lines) if line.startswith('{"kind":"effects"') and old in line)
     lines[number] = lines[number].replace(old, new, 1)
-    path.write_text("\n".join(lines) + "\n")
+    write(path, lines)
     return str(path), number + 1
+
+
+def write(path: Path, records: list[str]) -> None:
+    """Write a segment with right checksums, as somebody would who knows how they are made."""
+    checksums = ChecksumChain()
+    path.write_bytes(b"".join(part for record in records for part in checksums.seal(record.encode())))
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
@@ -89,8 +96,26 @@ def test_a_missing_segment_is_found(changed: Path) -> None:
 
 def test_what_cannot_be_read_is_said(changed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = sorted(changed.glob("*.jsonl"))[1]
-    path.write_bytes(b'{"kind":"start"}\n')
+    write(path, ['{"kind":"start"}'])
     assert main(["replay", str(changed)]) == 1
     assert f"{path}, record 1: not a journal record" in capsys.readouterr().err
     assert main(["replay", str(tmp_path / "nowhere")]) == 1
     assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_a_damaged_record_is_not_exact(changed: Path, records: int) -> None:
+    path = sorted(changed.glob("*.jsonl"))[1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:10] + lines[10 + records :]))
+    done = replay(changed)
+    assert done.returncode == 1
+    assert f"{path}, record 11: the checksum is wrong" in done.stderr
+
+
+def test_a_journal_without_a_whole_record_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "20240101T000000.000Z-000000.jsonl"
+    path.write_bytes(b'{"kind":"start","format":')
+    done = replay(tmp_path)
+    assert done.returncode == 1
+    assert f"{path}: no whole record" in done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadline.adapters.file_journal import FileJournal, read_segments
+from loadline.adapters.journal_checksums import ChecksumChain
 from loadline.errors import JournalError
 from loadline.ports import Journal
 from tests.waiting import until_true
@@ -22,6 +23,11 @@ MB = 2**20
 
 def replay(path: Path) -> list[list[bytes]]:
     return [list(records) for _, records in read_segments(path)]
+
+
+def lines_of(*records: bytes) -> bytes:
+    checksums = ChecksumChain()
+    return b"".join(part for record in records for part in checksums.seal(record))
 
 
 def said(snapshot: bytes) -> Callable[[bool], bytes]:
@@ -69,7 +75,7 @@ def test_segments_rotate_and_the_oldest_go(tmp_path: Path) -> None:
 
 def test_a_new_life_goes_on_after_the_old_one(tmp_path: Path) -> None:
     # A name from the future, as after the wall clock was set back.
-    (tmp_path / "29990101T000000.000Z-000007.jsonl").write_bytes(b'{"snapshot":"old"}\n')
+    (tmp_path / "29990101T000000.000Z-000007.jsonl").write_bytes(lines_of(b'{"snapshot":"old"}'))
     for life in range(3):
         journal = FileJournal(tmp_path, MB, 10 * MB)
         journal.begin(said(b'{"snapshot":%d}' % life))
@@ -244,10 +250,10 @@ def test_a_folder_that_cannot_be_made_stops_the_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tear", [b'{"turn":3,"x', b"\0" * 512, b"\0" * 512 + b"\n"])
 def test_a_torn_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> None:
-    whole = b'{"snapshot":0}\n{"turn":1}\n{"turn":2}\n'
+    records = [b'{"snapshot":0}', b'{"turn":1}', b'{"turn":2}']
+    whole = lines_of(*records)
     (tmp_path / "20260101T000000.000Z-000000.jsonl").write_bytes(whole + tear)
     (tmp_path / "20260101T000001.000Z-000000.jsonl").write_bytes(whole)
-    records = whole.splitlines()
     assert replay(tmp_path) == [records, records]
     assert replay(tmp_path / "20260101T000000.000Z-000000.jsonl") == [records]
 
@@ -255,7 +261,7 @@ def test_a_torn_record_ends_its_segment_only(tmp_path: Path, tear: bytes) -> Non
 @pytest.mark.parametrize("damage", [b'{"turn":3}\0\n{"turn":4}\n', b'\0\0{"turn":4}\n'])
 def test_records_behind_a_damage_are_not_passed_over_in_silence(tmp_path: Path, damage: bytes) -> None:
     segment = tmp_path / "20260101T000000.000Z-000000.jsonl"
-    segment.write_bytes(b'{"snapshot":0}\n' + damage)
+    segment.write_bytes(lines_of(b'{"snapshot":0}') + damage)
     with pytest.raises(JournalError, match="damaged after record 1"):
         replay(segment)
 
@@ -264,6 +270,43 @@ def test_an_empty_segment_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "20260101T000000.000Z-000000.jsonl").touch()
     with pytest.raises(JournalError, match="is empty"):
         replay(tmp_path)
+
+
+def flip(lines: list[bytes]) -> None:
+    lines[2] = lines[2].replace(b'"turn":1', b'"turn":3')
+
+
+def remove(lines: list[bytes]) -> None:
+    del lines[2]
+
+
+def swap(lines: list[bytes]) -> None:
+    lines[2], lines[3] = lines[3], lines[2]
+
+
+def strip(lines: list[bytes]) -> None:
+    lines[2] = b'{"turn":1,"x":""}'
+
+
+@pytest.mark.parametrize("tamper", [flip, remove, swap, strip])
+def test_a_changed_segment_is_refused(tmp_path: Path, tamper: Callable[[list[bytes]], None]) -> None:
+    journal = FileJournal(tmp_path, MB, 10 * MB)
+    run(journal, 5, size=0)
+    journal.close()
+    [path] = tmp_path.glob("*.jsonl")
+    lines = path.read_bytes().splitlines()
+    tamper(lines)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(JournalError, match=r"record 3: .* checksum"):
+        replay(tmp_path)
+
+
+def test_a_large_record_is_sealed_as_well(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path, 10 * MB, 100 * MB)
+    run(journal, 3, size=2 * MB)
+    journal.close()
+    [segment] = replay(tmp_path)
+    assert [len(record) // MB for record in segment] == [0, 2, 2, 2]
 
 
 def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:

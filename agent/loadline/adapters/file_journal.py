@@ -1,7 +1,8 @@
-"""The journal on disk: JSON Lines in segments, each opened by a snapshot, written by a thread of its own.
+"""Journal on disk: JSON Lines in segments, each begun by a snapshot, written by a separate thread.
 
-A slow disk fills a bounded queue, a full one ends the segment: records are then counted as lost until a new segment can
-be begun. The loop never waits for the disk, and no segment has a gap, so a replay can start at any of them.
+A slow disk fills a bounded queue and a full queue ends the segment: records count as lost until a new segment begins.
+The event loop never waits for the disk. No segment has a gap, so a replay can start at any of them; a chain of
+checksums shows a record that was changed or removed later.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import structlog
 
+from loadline.adapters.journal_checksums import ADDED_BYTES, ChecksumChain
 from loadline.errors import JournalError
 
 _log = structlog.get_logger(component="journal")
@@ -87,7 +89,7 @@ class FileJournal:
         return self._lost
 
     def append(self, record: bytes) -> None:
-        """Append one record (no newline inside)."""
+        """Append one record: a JSON object without a newline."""
         with self._changed:
             if self._open:
                 self._put(record)
@@ -109,7 +111,7 @@ class FileJournal:
             self._segment_bytes = 0
             self._open = True
             self._queue.append((self._segment, functools.partial(snapshot, goes_on)))
-            self._queued_bytes += 1  # its newline; the others are counted when they are there
+            self._queued_bytes += ADDED_BYTES  # the snapshot itself is counted once it is encoded
             self._changed.notify()
 
     def close(self) -> None:
@@ -123,8 +125,8 @@ class FileJournal:
             self._lock = -1
 
     def _put(self, record: bytes) -> None:
-        """Queue a record; where there is no room, what follows could not be replayed: so the segment ends here."""
-        size = len(record) + 1
+        """Queue a record, or end the segment if the queue is full: records after a gap cannot be replayed."""
+        size = len(record) + ADDED_BYTES
         if self._queued_bytes + size > self._queue_bytes_max:
             self._end("the disk is too slow", lost=1)
             return
@@ -157,7 +159,7 @@ class FileJournal:
                             self._end(problem, lost)
                         else:
                             self._lost += lost
-                        self._queued_bytes -= sum(map(len, records)) + len(records)
+                        self._queued_bytes -= sum(map(len, records)) + ADDED_BYTES * len(records)
 
     def _made(self, segment: int, record: bytes | Callable[[], bytes]) -> bytes:
         """The record; one that is only now made is only now counted."""
@@ -167,7 +169,7 @@ class FileJournal:
         with self._changed:
             self._queued_bytes += len(made)
             if segment == self._segment:
-                self._segment_bytes += len(made) + 1
+                self._segment_bytes += len(made) + ADDED_BYTES
         return made
 
     def _take(self) -> list[tuple[int, bytes | Callable[[], bytes]]]:
@@ -185,6 +187,7 @@ class _Folder:
         self._keep_bytes = keep_bytes
         self._segment = 0
         self._file = -1
+        self._checksums = ChecksumChain()
 
     def write(self, segment: int, records: list[bytes]) -> tuple[int, str]:
         """Write records to a segment, begun by the first; gives how many are whole on the disk, and what went wrong."""
@@ -197,13 +200,13 @@ class _Folder:
             return 0, str(error)
         done = 0
         try:
-            for piece in _pieces(records):
+            for piece in _pieces(records, self._checksums):
                 left = memoryview(piece)
                 while left:
                     written = os.write(self._file, left)
                     done, left = done + written, left[written:]
         except OSError as error:
-            ends = itertools.accumulate(len(record) + 1 for record in records)
+            ends = itertools.accumulate(len(record) + ADDED_BYTES for record in records)
             whole = [end for end in ends if end <= done]
             with contextlib.suppress(OSError):  # a torn last record does no harm, it is just not pretty
                 os.ftruncate(self._file, start + (whole[-1] if whole else 0))
@@ -224,6 +227,7 @@ class _Folder:
         name = _next_name(segments[-1].name if segments else "")
         self._file = os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._segment = segment
+        self._checksums = ChecksumChain()
 
     def _delete_oldest(self, segments: list[Path]) -> None:
         sizes = [path.stat().st_size for path in segments]
@@ -236,16 +240,17 @@ class _Folder:
             total -= size
 
 
-def _pieces(records: list[bytes]) -> Iterator[bytes]:
-    """What to write at once. Copying a large record would hold up the loop, so it is a piece of its own."""
-    lines: list[bytes] = []
+def _pieces(records: list[bytes], checksums: ChecksumChain) -> Iterator[bytes | memoryview]:
+    """Group the lines of records into pieces to write; a large record is a piece, as its copy would block the loop."""
+    lines: list[bytes | memoryview] = []
     for record in records:
+        fields, end = checksums.seal(record)
         if len(record) < _LARGE_BYTES:
-            lines += (record, b"\n")
+            lines += (fields, end)
             continue
         yield b"".join(lines)
-        yield record
-        lines = [b"\n"]
+        yield fields
+        lines = [end]
     yield b"".join(lines)
 
 
@@ -280,7 +285,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def read_segments(path: Path) -> Iterator[tuple[Path, Iterator[bytes]]]:
-    """Segments in order, each with its records; a last record that was torn is left out.
+    """Read the segments in order, each with its records; a torn last record is left out.
 
     Args:
         path: A journal's folder, or one segment.
@@ -299,12 +304,16 @@ def read_segments(path: Path) -> Iterator[tuple[Path, Iterator[bytes]]]:
 
 def _records(segment: Path) -> Iterator[bytes]:
     try:
+        checksums = ChecksumChain()
         with segment.open("rb") as lines:
             # A crash of the machine can leave a line without its end, or a hole of NULs: neither is in JSON.
             number = 0
             while (line := lines.readline(_LINE_BYTES_MAX)).endswith(b"\n") and b"\0" not in line:
-                yield line[:-1]
                 number += 1
+                try:
+                    yield checksums.open(line[:-1])
+                except ValueError as error:
+                    raise JournalError(f"{segment}, record {number}: {error}") from error
             left_bytes = len(line.rpartition(b"\0")[2].strip()) + len(lines.read(_LINE_BYTES_MAX).strip(b"\0"))
             if b"\0" in line and left_bytes:
                 raise JournalError(

@@ -20,7 +20,7 @@ from loadline.core.vocabulary.effects import AnyEffect, CommitDecision
 from loadline.core.vocabulary.events import AnyEvent
 from loadline.errors import JournalError
 
-FORMAT = 6
+FORMAT = 7
 """Version of the format; increases when fields of records, settings or snapshots change."""
 
 SnapshotT = TypeVar("SnapshotT")
@@ -95,6 +95,8 @@ def replay(segments: Iterable[tuple[str, Iterable[bytes]]]) -> ReplayResult:
         found.segments += 1
         if _replay_segment(name, records, found):
             break
+    if found.segments and found.controller is None:
+        raise JournalError(f"{name}: no whole record: the process ended, or the disk was full, during the first one")
     return found
 
 
