@@ -1,5 +1,6 @@
 """Loading of TOML files and environment variables into Structs; errors name place, value and remedy."""
 
+import functools
 import math
 import os
 import re
@@ -31,6 +32,10 @@ _PATTERNS: Final = {
     r"^[A-Za-z0-9_.-]+$": " of letters, digits, dots, - and _",
     r"^[A-Za-z0-9_-]+$": " of letters, digits, - and _",
 }
+# Our deepest key has 4 parts. The parser's memory grows with their square: 20,000 parts take 1.6 GB.
+_KEY_PARTS_MAX: Final = 32
+_KEY_PART: Final = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_LONG_KEY: Final = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_KEY_PART}[ \t]*\.[ \t]*){{{_KEY_PARTS_MAX}}}")
 S = TypeVar("S", bound=Struct)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -93,6 +98,9 @@ def _read(path: Path) -> str:
 
 
 def _table(text: str, name: str) -> dict[str, Any]:
+    if found := _LONG_KEY.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise ConfigError(f"{name}, line {line}", f"has a key of more than {_KEY_PARTS_MAX} parts", "Shorten the key.")
     try:
         return tomllib.loads(text)
     except ValueError as error:
@@ -132,7 +140,8 @@ def accepted_values(kind: inspect.Type) -> str:
         case inspect.StrType():
             text = "text" + _shape(kind)
         case inspect.VarTupleType():
-            text = f"a list of {kind.min_length or 0} or more, each {accepted_values(kind.item_type)}"
+            most = "or more" if kind.max_length is None else f"to {kind.max_length}"
+            text = f"a list of {kind.min_length or 0} {most}, each {accepted_values(kind.item_type)}"
         case inspect.DictType():
             text = f"a table of names, each with {accepted_values(kind.value_type)}"
         case _:
@@ -163,17 +172,23 @@ def unwrap(kind: inspect.Type) -> inspect.Type:
     return kind
 
 
-def fields_of(kind: type[Struct]) -> dict[str, inspect.Field]:
+@functools.cache
+def fields_of(kind: type[Struct]) -> Mapping[str, inspect.Field]:
     """Return the fields of a Struct by name, with their types."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)  # noqa: S101 - a Struct's info is a StructType
     return {field.name: field for field in info.fields}
 
 
+@functools.cache
+def _annotations_of(kind: type[Struct]) -> Mapping[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
 def _check(table: dict[str, Any], kind: type[Struct], place: str) -> None:
     """Check a table key by key, so that an error can name the key."""
     fields = fields_of(kind)
-    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    types = _annotations_of(kind)
     for key, value in table.items():
         if key not in fields:
             if "planner" in fields and (key == table.get("planner") or key in discover()):
@@ -208,6 +223,8 @@ def _check_value(value: Any, field: inspect.Field, annotation: Any, place: str) 
 def _check_elements(value: Any, info: inspect.Type, place: str) -> None:
     """Check the Structs in a list or in a table of names."""
     if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
+        if info.max_length is not None and len(value) > info.max_length:
+            raise ConfigError(place, f"has {len(value)} entries", f"Write {accepted_values(info)}.")
         element, named = info.item_type, {f"[{index}]": one for index, one in enumerate(value)}
     elif isinstance(info, inspect.DictType) and isinstance(value, dict):
         element, named = info.value_type, {f".{name}": one for name, one in value.items()}
